@@ -1,0 +1,46 @@
+"""One byte form for every JSON value (RFC 8785), and the digest over it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import rfc8785
+
+# Above this an integer is no longer exact as an IEEE 754 double, which is all that RFC 8785 knows.
+_EXACT_INTEGER = 2**53 - 1
+
+
+def canonical(value: Any) -> bytes:
+    """The RFC 8785 form of a JSON value.
+
+    Integers beyond 2^53 take the double nearest to them, as every RFC 8785 implementation in a language
+    without big integers does on reading them.
+
+    Raises:
+        ValueError: the value is not JSON: NaN, an infinity, a lone surrogate, or nested too deeply.
+    """
+    try:
+        return rfc8785.dumps(value)
+    except rfc8785.IntegerDomainError:
+        return rfc8785.dumps(_as_doubles(value))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def digest(value: Any) -> str:
+    """SHA-256 over the canonical form, as 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def _as_doubles(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _EXACT_INTEGER:
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError("an integer beyond the range of a double") from None
+    if isinstance(value, dict):
+        return {key: _as_doubles(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_doubles(item) for item in value]
+    return value

@@ -1,0 +1,70 @@
+"""Contexts read from the thread alone: policy, prompt and tool schemas as its entries have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clew.entries import Entry, system_prompt_of
+from clew.policy import ContextPolicy
+from clew.projection import Projection, ProjectionInput, project
+from clew.thread import Thread, last_at
+
+
+def context_of(
+    thread: Thread,
+    *,
+    context_ref: str | None = None,
+    at_seq: int | None = None,
+    policy: ContextPolicy | None = None,
+    model: str | None = None,
+    output_schema: dict[str, Any] | None = None,
+) -> Projection:
+    """The context of a lane (the active one unless named) at a seq (the newest unless named).
+
+    `policy`, `model` and `output_schema` are a request's own; all else is the configuration in force there.
+
+    Raises:
+        ContextOverflow: what must fit does not.
+        InvalidInput: the policy asks for what there is not.
+        InvalidTokenBudget: the policy leaves no budget.
+    """
+    seq = thread.last_seq if at_seq is None else min(at_seq, thread.last_seq)
+    config = thread.config_at(seq)
+    lane_name = context_ref or thread.active_lane_at(seq)
+    if config is None:
+        return project(ProjectionInput(thread, policy or ContextPolicy(), context_ref=lane_name, at_seq=seq))
+    payload = config.payload
+    lane = thread.lane(lane_name)
+    system, system_tokens = _system_prompt(config, last_at(lane.anchors, seq) if lane else None, policy)
+    return project(
+        ProjectionInput(
+            thread,
+            policy_of(config).overlaid(policy),
+            system=system,
+            system_tokens=system_tokens,
+            tools=payload["tools"],
+            tools_tokens=payload["tokens"]["tools"],
+            context_ref=lane_name,
+            at_seq=seq,
+            provider=(model or payload["model"]).partition(":")[0],
+            output_schema=output_schema,
+            encoding=payload["encoding"],
+        )
+    )
+
+
+def policy_of(config: Entry) -> ContextPolicy:
+    """The policy that a `config` entry put in force."""
+    return ContextPolicy.model_validate(config.payload["context_policy"], strict=False)
+
+
+def _system_prompt(
+    config: Entry, anchor: Entry | None, policy: ContextPolicy | None
+) -> tuple[str | None, int | None]:
+    """The prompt in force and, where the thread has it, its count: the request's, the snapshot's, the session's."""
+    if policy and policy.system_prompt is not None:
+        return policy.system_prompt, None
+    snapshot = anchor.payload["operation"]["result_context"] if anchor else {}
+    if snapshot.get("system_prompt") is not None:
+        return snapshot["system_prompt"], snapshot["system_prompt_tokens"]
+    return system_prompt_of(config.payload), config.payload["tokens"]["system_prompt"]

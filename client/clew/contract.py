@@ -1,0 +1,275 @@
+"""The wire contract in types: what may be sent to a session, and what it answers.
+
+Inputs are strict: an unknown field, a wrong type or a value out of range is refused, never guessed at.
+Outputs may gain optional fields. Names and shapes never change once released.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from clew.messages import Message, ToolSpec
+from clew.policy import ContextPolicy
+
+WORKFLOW_TYPE = "AgentSession"
+TASK_QUEUE = "clew"
+
+MAX_MESSAGE_BYTES = 262_144
+"""A whole payload, so that ten in flight stay under the server's 4 MB for one message."""
+MAX_TOOL_RESULT_BYTES = 65_536
+MAX_SYSTEM_PROMPT_BYTES = 65_536
+MAX_PAGE_BYTES = 900_000
+"""Every answer to a query stays under 1 MB."""
+MAX_WAITERS = 6
+"""Temporal holds ten updates in flight; the rest is kept free, so that a cancel always gets through."""
+MAX_WAIT_SECONDS = 60
+
+SessionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,200}$")]
+Id = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
+ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}:[^\s\x00-\x1f]{1,200}$")]
+"""`provider:model`. A session can name a provider, never an address."""
+Seq = Annotated[int, Field(ge=0)]
+
+
+class _Input(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Output(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    def as_json(self) -> dict[str, Any]:
+        """The plain JSON object that travels; what is absent is left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class ModelOptions(_Input):
+    """What shapes a reply beside its context. Absent: the provider's own default."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    tool_choice: str | None = Field(default=None, max_length=200, description="auto, none, required, or a tool")
+    reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
+    stop: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] | None = Field(
+        default=None, max_length=4
+    )
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+
+    def overlaid(self, upper: ModelOptions | None) -> ModelOptions:
+        """These options with the fields that `upper` sets."""
+        if upper is None:
+            return self
+        return ModelOptions.model_validate(self.model_dump(exclude_unset=True) | upper.model_dump(exclude_unset=True))
+
+
+class Limits(_Input):
+    """What a session may take in and spend. Sizes are in bytes of JSON, or of UTF-8 for a tool's result."""
+
+    max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
+    max_tool_result_bytes: int = Field(default=MAX_TOOL_RESULT_BYTES, ge=256, le=MAX_TOOL_RESULT_BYTES)
+    max_total_tokens: int | None = Field(default=None, ge=1)
+    max_cost_usd: float | None = Field(default=None, gt=0)
+
+
+OnBusy = Literal["reject", "queue", "interrupt", "steer"]
+
+
+class SessionConfig(_Input):
+    """How a session behaves, from its start until it is configured otherwise."""
+
+    model: ModelName
+    strategy: str = Field(default="react", max_length=200)
+    system_prompt: str | None = None
+    tools: tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...] = Field(
+        default=(), max_length=128
+    )
+    context_policy: ContextPolicy | None = None
+    model_options: ModelOptions = ModelOptions()
+    max_iterations: int = Field(default=10, ge=1, le=1000)
+    request_timeout_seconds: int = Field(default=900, ge=1, le=30 * 86400)
+    on_busy: OnBusy = "reject"
+    steering: Literal["terminal", "step"] = "terminal"
+    encoding: Literal["o200k_base", "cl100k_base", "heuristic"] = "o200k_base"
+    limits: Limits = Limits()
+    idle_timeout_seconds: int | None = Field(default=None, ge=1)
+    metadata: dict[Id, Annotated[str, StringConstraints(max_length=2000)]] = Field(default={}, max_length=64)
+
+
+class SessionStart(_Input):
+    """The argument of `AgentSession`. `carried` is written by Clew alone."""
+
+    config: SessionConfig
+    carried: dict[str, Any] | None = None
+
+
+class MessageInput(_Input):
+    """The argument of the update `message`."""
+
+    content: str
+    request_id: Id | None = None
+    on_busy: OnBusy | None = None
+    context_policy: ContextPolicy | None = None
+    model: ModelName | None = None
+    model_options: ModelOptions | None = None
+    max_iterations: int | None = Field(default=None, ge=1, le=1000)
+    timeout_seconds: int | None = Field(default=None, ge=1, le=30 * 86400)
+    output_schema: dict[str, Any] | None = None
+    metadata: dict[Id, Annotated[str, StringConstraints(max_length=2000)]] | None = Field(default=None, max_length=64)
+
+
+class AwaitRequestInput(_Input):
+    """The argument of the update `await_request`."""
+
+    request_id: Id
+
+
+class CloseInput(_Input):
+    """The argument of the signal `close`."""
+
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class ContextQuery(_Input):
+    """The argument of the query `context`; `page` is what the page before it named as `next_page`."""
+
+    context_ref: Id | None = None
+    at_seq: Seq | None = None
+    call_id: Id | None = None
+    context_policy: ContextPolicy | None = None
+    page: int = Field(default=0, ge=0)
+
+
+class TranscriptQuery(_Input):
+    """The argument of the query `transcript`."""
+
+    context_ref: Id | None = None
+    from_seq: Seq = 0
+    limit: int | None = Field(default=None, ge=1)
+    include_system: bool = False
+
+
+class WindowQuery(_Input):
+    """The argument of the query `window`."""
+
+    token_budget: int
+    context_ref: Id | None = None
+
+
+class EntriesQuery(_Input):
+    """The argument of the query `entries`; filters that are given must all hold."""
+
+    from_seq: Seq = 0
+    limit: int | None = Field(default=None, ge=1)
+    kind: str | None = None
+    request_id: Id | None = None
+    run_id: Id | None = None
+    call_id: Id | None = None
+    tool_call_id: Id | None = None
+    context_ref: Id | None = None
+
+
+class Usage(_Output):
+    """Tokens as the providers reported them. `input_tokens` includes the cached ones."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    model_calls: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        """The sum of both."""
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
+            model_calls=self.model_calls + other.model_calls,
+        )
+
+
+class OutcomeError(_Output):
+    """Why a request failed. `retryable`: the same message may succeed another time."""
+
+    type: str
+    message: str
+    retryable: bool = False
+
+
+class RequestOutcome(_Output):
+    """How a request stands. The answer's text is the entry at `answer_seq`, so that history holds it once.
+
+    `running` means: not yet, and nothing is lost; ask again with `await_request`.
+    """
+
+    request_id: str
+    run_id: str | None = None
+    status: Literal["completed", "failed", "cancelled", "running"]
+    termination_reason: str | None = None
+    answer_seq: int | None = None
+    last_seq: int
+    iterations: int = 0
+    usage: Usage = Usage()
+    error: OutcomeError | None = None
+
+
+class SessionStatus(_Output):
+    """The answer to the query `status`."""
+
+    session_id: str
+    status: str
+    active_context_ref: str
+    request_id: str | None = None
+    run_id: str | None = None
+    iteration: int = 0
+    rev: int
+    projection_cursor_seq: int
+    pending_context_op: dict[str, Any] | None = None
+    pending_inputs: int = 0
+    queued_messages: int = 0
+    pending_approvals: list[dict[str, Any]] = []
+    usage: Usage = Usage()
+    model: str
+    first_live_seq: int = 0
+    closed: bool = False
+
+
+class ContextMeta(_Output):
+    """What is known of a projected context. Sizes are in tokens."""
+
+    basis_rev: int
+    basis_last_seq: int
+    pending_count: int
+    truncated: bool
+    estimated_tokens: int
+    summary_used: bool
+    needs_summary: bool
+    entries_included: int
+    entries_total: int
+    policy_hash: str
+    digest: str
+
+
+class Context(_Output):
+    """What a lane looks like to a model."""
+
+    messages: list[Message]
+    tool_spec: list[ToolSpec]
+    meta: ContextMeta
+
+
+class StreamState(_Output):
+    """A reply as it grows: the newest 32 KB of it, `offset` being the characters left out in front.
+
+    A new `attempt` starts over. The committed message is the truth.
+    """
+
+    request_id: str
+    run_id: str
+    call_id: str
+    attempt: int
+    iteration: int
+    offset: int = 0
+    text: str = ""
+    thinking: str | None = None
+    tool_name: str | None = None

@@ -1,0 +1,112 @@
+"""Atomic groups, rendered: the blocks that a window keeps or drops whole.
+
+An assistant's tool calls and all their results are one block. Where the thread ends inside one, or was cut there,
+the missing results are put in, so that every context is valid input for every provider.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clew.entries import call_ids, message_of
+from clew.messages import Message
+from clew.thread import Group, Lane
+from clew.tokens import Encoding
+
+MISSING_RESULT = "[no result: the conversation was cut here before this tool call was answered]"
+# Counted with its framing and the longest tool name; an upper bound under every encoding, so that a reader
+# without a vocabulary sizes the repaired context as its writer did.
+_MISSING_RESULT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One atomic group as a context shows it. `start` is its first seq; a snapshot's blocks have none."""
+
+    messages: tuple[Message, ...]
+    tokens: int
+    kind: Literal["message", "tool_call"]
+    entries: int
+    start: int | None = None
+
+    @property
+    def opens_turn(self) -> bool:
+        """Whether it is a user's message: a turn is that and everything up to the next."""
+        return self.messages[0]["role"] == "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """How messages are shown: whose `provider_data` they keep, and what sizes them if not the recorded counts."""
+
+    provider: str | None = None
+    estimator: Encoding | None = None
+
+    def of_group(self, group: Group, at_seq: int) -> Block:
+        """A group as far as it goes up to a seq."""
+        entries = [entry for entry in group.entries if entry.seq <= at_seq]
+        messages = [entry.message for entry in entries]
+        return self._block(messages, [entry.tokens for entry in entries], len(entries), group.start)
+
+    def of_snapshot(self, snapshot: Mapping[str, Any]) -> list[Block]:
+        """The messages that a `replace` put under its lane, in order. A result without its call is left out."""
+        blocks: list[Block] = []
+        messages: list[Message] = []
+        tokens: list[int] = []
+        open_calls: set[str] = set()
+
+        def close() -> None:
+            if messages:
+                blocks.append(self._block(messages, tokens, 0, None))
+            messages.clear()
+            tokens.clear()
+
+        for stored, count in zip(snapshot["messages"], snapshot["tokens"], strict=True):
+            message = message_of(stored)
+            if message["role"] == "tool":
+                if message["tool_call_id"] not in open_calls:
+                    continue
+                open_calls.remove(message["tool_call_id"])
+            else:
+                close()
+                open_calls = set(call_ids(message))
+            messages.append(message)
+            tokens.append(count)
+        close()
+        return blocks
+
+    def _block(self, messages: Sequence[Message], tokens: Sequence[int], entries: int, start: int | None) -> Block:
+        first, results = self._for_provider(messages[0]), messages[1:]
+        answered = {result["tool_call_id"] for result in results}
+        missing: list[Message] = [
+            {"role": "tool", "content": MISSING_RESULT, "tool_call_id": call["id"], "name": call["name"]}
+            for call in first.get("tool_calls", [])
+            if call["id"] not in answered
+        ]
+        size = sum(map(self.estimator.message, messages)) if self.estimator else sum(tokens)
+        return Block(
+            (first, *results, *missing),
+            size + _MISSING_RESULT_TOKENS * len(missing),
+            "tool_call" if first.get("tool_calls") else "message",
+            entries,
+            start,
+        )
+
+    def _for_provider(self, message: Message) -> Message:
+        data = message.get("provider_data")
+        if data is None or data["provider"] == self.provider:
+            return message
+        rest = message.copy()
+        del rest["provider_data"]
+        return rest
+
+
+def newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Iterator[Block]:
+    """A lane's own groups that start after one seq and not after another, from the newest on."""
+    place = bisect_right(lane.group_starts, upto)
+    while place and lane.group_starts[place - 1] > after:
+        place -= 1
+        yield rendering.of_group(lane.groups[place], upto)

@@ -1,0 +1,50 @@
+"""The neutral shapes that a model sees: messages and tool schemas, never a provider's own types.
+
+They are plain JSON objects, so that what is stored, projected, hashed and sent is one and the same thing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, Required
+
+from typing_extensions import TypedDict
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class ToolCall(TypedDict):
+    """A call that a model asked for.
+
+    `id` is minted by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`. `arguments` is always
+    an object; where a model sent something else it is empty, and the tool's result says what came.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class ProviderData(TypedDict):
+    """What a provider wants back verbatim with the message it came with, and what no other provider gets."""
+
+    provider: str
+    blocks: list[dict[str, Any]]
+
+
+class Message(TypedDict, total=False):
+    """One message of a context. `tool_call_id` and `name` belong to the role `tool`."""
+
+    role: Required[Role]
+    content: Required[str]
+    tool_calls: NotRequired[list[ToolCall]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
+    provider_data: NotRequired[ProviderData]
+
+
+class ToolSpec(TypedDict):
+    """A tool as a model sees it; `parameters` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]

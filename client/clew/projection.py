@@ -1,0 +1,249 @@
+"""The projection: what a lane of a thread looks like to a model.
+
+`project` is pure: no clock, no IO, the same input gives the same bytes, at every seq. A context is the
+concatenation of four segments, system, summary, history and pending; concatenation is all the composition
+there is. Its cost follows the window, not the thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from clew.canonical import digest
+from clew.contract import ContextMeta
+from clew.entries import DEFAULT_LANE, Entry, summary_message
+from clew.errors import ContextOverflow, InvalidInput
+from clew.groups import Block, Rendering, newest_first
+from clew.messages import Message, ToolSpec
+from clew.policy import ContextPolicy
+from clew.thread import Lane, Thread, last_at
+from clew.tokens import Encoding, encoding
+from clew.window import slide
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionInput:
+    """All that a context depends on.
+
+    Attributes:
+        thread: The facts. Entries after `at_seq` do not exist for the projection (None: all exist).
+        policy: The policy in force, complete.
+        pending: Messages about to be asked that are not in the thread.
+        system: The system prompt, and in `system_tokens` its count where that is known.
+        tools: The tool schemas, and in `tools_tokens` their count where that is known.
+        context_ref: The lane.
+        provider: Whose `provider_data` the messages keep.
+        output_schema: What the answer must look like; part of the digest alone.
+        encoding: What is not counted yet is counted under it.
+        request_must_fit: Whether the current request is kept at any price, or windowed like all else.
+    """
+
+    thread: Thread
+    policy: ContextPolicy
+    pending: Sequence[Message] = ()
+    system: str | None = None
+    tools: Sequence[ToolSpec] = ()
+    context_ref: str = DEFAULT_LANE
+    at_seq: int | None = None
+    provider: str | None = None
+    output_schema: dict[str, Any] | None = None
+    system_tokens: int | None = None
+    tools_tokens: int | None = None
+    encoding: str = "o200k_base"
+    request_must_fit: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A context, and what is known of it."""
+
+    messages: list[Message]
+    tool_spec: list[ToolSpec]
+    meta: ContextMeta
+
+
+Projector = Callable[[ProjectionInput], Projection]
+
+_projectors: dict[str, Projector] = {}
+
+
+def register_projector(name: str, projector: Projector) -> None:
+    """Let policies choose a projector by name. It must be pure, and registered alike on every worker and reader.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    if name in _projectors:
+        raise ValueError(f"a projector is already registered as {name!r}")
+    _projectors[name] = projector
+
+
+def projector_named(name: str) -> Projector:
+    """The projector that a policy chose.
+
+    Raises:
+        InvalidInput: there is none of that name.
+    """
+    if name not in _projectors:
+        raise InvalidInput(f"unknown projector {name!r}: one of {', '.join(sorted(_projectors))}")
+    return _projectors[name]
+
+
+def project(given: ProjectionInput) -> Projection:
+    """The context that the policy's projector makes of its input.
+
+    Raises:
+        ContextOverflow: what must fit does not: tool schemas, system prompt, pending, the current request.
+        InvalidInput: the policy names a projector that does not exist.
+        InvalidTokenBudget: the policy leaves no budget.
+    """
+    return projector_named(given.policy.checked().projector)(given)
+
+
+def compose(*segments: Iterable[Message]) -> list[Message]:
+    """One context of its segments, in order."""
+    return list(chain.from_iterable(segments))
+
+
+def default_projector(given: ProjectionInput) -> Projection:
+    """What must fit takes its room first: tool schemas, system prompt, pending, the current request.
+
+    The last turns, the latest summary and older groups share the rest, in that order.
+    """
+    policy, sizes = given.policy, _Sizes(given)
+    view = _LaneView(given)
+    room = policy.budget
+    for part, size in (("tools", sizes.tools), ("system_prompt", sizes.system), ("pending", sizes.pending)):
+        if size > room:
+            raise ContextOverflow(part, size, room)
+        room -= size
+    request = view.request if given.request_must_fit else None
+    if request and request.tokens > room:
+        raise ContextOverflow("request", request.tokens, room)
+
+    summary = sizes.of_summary(view.summary)
+    window = slide(view.blocks(), policy, room, request, summary)
+    shown = summary if window.summary_kept else None
+    messages = compose(
+        [{"role": "system", "content": given.system}] if given.system else [],
+        shown.messages if shown else [],
+        chain.from_iterable(block.messages for block in window.blocks),
+        given.pending,
+    )
+    tools = list(given.tools)
+    basis_last_seq = view.upto
+    return Projection(
+        messages,
+        tools,
+        ContextMeta(
+            basis_rev=basis_last_seq + 1,
+            basis_last_seq=basis_last_seq,
+            pending_count=len(given.pending),
+            truncated=window.truncated,
+            estimated_tokens=policy.budget - room + window.tokens,
+            summary_used=shown is not None,
+            needs_summary=view.needs_summary(window.truncated),
+            entries_included=sum(block.entries for block in window.blocks),
+            entries_total=basis_last_seq + 1,
+            policy_hash=policy.hash,
+            digest=digest({"messages": messages, "tool_spec": tools, "output_schema": given.output_schema}),
+        ),
+    )
+
+
+register_projector("default", default_projector)
+
+
+class _LaneView:
+    """The part of a lane that a context can be made of: what its anchor and its summary leave."""
+
+    def __init__(self, given: ProjectionInput) -> None:
+        thread, policy = given.thread, given.policy
+        self.policy = policy
+        self.upto = thread.last_seq if given.at_seq is None else min(given.at_seq, thread.last_seq)
+        self.lane = thread.lane(given.context_ref) or Lane()
+        self.rendering = Rendering(given.provider, estimator_of(policy))
+        self.anchor = last_at(self.lane.anchors, self.upto)
+        self.after = -1
+        if self.anchor:
+            base_seq = self.anchor.payload["operation"].get("base_seq")
+            self.after = self.anchor.seq if base_seq is None else base_seq
+        self.last_summary = self._last_summary()
+        uses_summary = policy.summarization != "none" and "summary" in policy.include_kinds
+        self.summary = self.last_summary if uses_summary else None
+        if self.summary:
+            self.after = self.summary.payload["to_seq"]
+
+    def _last_summary(self) -> Entry | None:
+        """The latest summary, unless the lane has been replaced since: then it speaks of what is no longer there."""
+        summary = last_at(self.lane.summaries, self.upto)
+        if summary is None or (self.anchor and summary.seq < self.anchor.seq):
+            return None
+        return summary if summary.payload["to_seq"] >= self.after else None
+
+    @property
+    def request(self) -> Block | None:
+        """What the current run's user asked."""
+        place = bisect_right(self.lane.run_starts, self.upto)
+        start = self.lane.run_starts[place - 1] if place else -1
+        if start <= self.after or "message" not in self.policy.include_kinds:
+            return None
+        group = self.lane.groups[bisect_right(self.lane.group_starts, start) - 1]
+        return self.rendering.of_group(group, self.upto)
+
+    def blocks(self) -> Iterator[Block]:
+        """Everything the window may keep, from the newest on."""
+        kinds = set(self.policy.include_kinds)
+        whole = newest_first(self.lane, self.rendering, self.after, self.upto)
+        if self.anchor and not self.summary:
+            snapshot = self.anchor.payload["operation"]["result_context"]
+            whole = chain(whole, reversed(self.rendering.of_snapshot(snapshot)))
+        needed = {"message": {"message"}, "tool_call": {"tool_call", "tool_result"}}
+        return (block for block in whole if needed[block.kind] <= kinds)
+
+    def needs_summary(self, truncated: bool) -> bool:
+        """Whether a summary is due: the window had to cut, or much has come since the last one."""
+        policy = self.policy
+        if policy.summarization == "none":
+            return False
+        first = bisect_right(self.lane.message_seqs, self.after)
+        last = bisect_right(self.lane.message_seqs, self.upto)
+        tokens = self.lane.tokens_upto
+        since = (tokens[last - 1] if last else 0) - (tokens[first - 1] if first else 0)
+        return (
+            truncated
+            or (policy.summarize_threshold is not None and last - first > policy.summarize_threshold)
+            or (policy.max_thread_tokens is not None and since > policy.max_thread_tokens)
+        )
+
+
+class _Sizes:
+    """The tokens of what surrounds the history: recorded where the thread has them, counted where not."""
+
+    def __init__(self, given: ProjectionInput) -> None:
+        self._estimator = estimator_of(given.policy)
+        self._given = given
+        self.tools = self._sized(given.tools_tokens, lambda by: by.tools(given.tools)) if given.tools else 0
+        self.system = self._sized(given.system_tokens, lambda by: by.system(given.system)) if given.system else 0
+        self.pending = self._sized(None, lambda by: sum(map(by.message, given.pending))) if given.pending else 0
+
+    def _sized(self, recorded: int | None, count: Callable[[Encoding], int]) -> int:
+        if recorded is not None and self._estimator is None:
+            return recorded
+        return count(self._estimator or encoding(self._given.encoding))
+
+    def of_summary(self, entry: Entry | None) -> Block | None:
+        if entry is None:
+            return None
+        message = summary_message(entry.payload["content"], self._given.policy.summary_role)
+        tokens = self._sized(entry.tokens, lambda by: by.message(message))
+        return Block((message,), tokens, "message", 0)
+
+
+def estimator_of(policy: ContextPolicy) -> Encoding | None:
+    """What sizes messages in place of their recorded counts, where the policy asks for it."""
+    return encoding("heuristic") if policy.token_estimator == "heuristic" else None

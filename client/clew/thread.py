@@ -1,0 +1,174 @@
+"""The thread: a session's append-only log, with what makes reading it cheap.
+
+Invariant: `seq` starts at `first_seq` (0 unless older entries live in an archive) and has no gaps; `rev` is the
+number of entries the session has ever had; nothing that was appended is ever changed. The indexes are derived
+from the entries alone, so a thread rebuilt from its entries is equal in every answer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from clew.entries import DEFAULT_LANE, Entry, call_ids
+from clew.messages import Message
+
+
+@dataclass(slots=True)
+class Group:
+    """What a context keeps or drops as one: a message, or an assistant's tool calls with all their results."""
+
+    entries: list[Entry]
+
+    @property
+    def start(self) -> int:
+        """The seq of its first entry."""
+        return self.entries[0].seq
+
+
+@dataclass(slots=True)
+class Lane:
+    """The entries of one named context, indexed by seq."""
+
+    groups: list[Group] = field(default_factory=list)
+    group_starts: list[int] = field(default_factory=list)
+    turn_starts: list[int] = field(default_factory=list)
+    run_starts: list[int] = field(default_factory=list)
+    message_seqs: list[int] = field(default_factory=list)
+    tokens_upto: list[int] = field(default_factory=list)
+    anchors: list[Entry] = field(default_factory=list)
+    summaries: list[Entry] = field(default_factory=list)
+    _open_calls: set[str] = field(default_factory=set)
+    _run_id: str | None = None
+
+    def add(self, entry: Entry) -> None:
+        """Index one of the lane's own entries."""
+        if entry.kind == "ai_message":
+            self._add_message(entry)
+        elif entry.kind == "summary":
+            self.summaries.append(entry)
+        elif entry.kind == "ai_context_operation" and entry.payload["operation"]["type"] == "replace":
+            self.anchors.append(entry)
+            self._open_calls = set()
+
+    def _add_message(self, entry: Entry) -> None:
+        message: Message = entry.message
+        self.message_seqs.append(entry.seq)
+        self.tokens_upto.append(entry.tokens + (self.tokens_upto[-1] if self.tokens_upto else 0))
+        if message["role"] == "tool":
+            # A result without its call would be refused by every provider; it stays in the thread alone.
+            if message["tool_call_id"] in self._open_calls:
+                self._open_calls.remove(message["tool_call_id"])
+                self.groups[-1].entries.append(entry)
+            return
+        self._open_calls = set(call_ids(message))
+        self.groups.append(Group([entry]))
+        self.group_starts.append(entry.seq)
+        if message["role"] == "user":
+            self.turn_starts.append(entry.seq)
+            run_id = entry.refs.get("run_id")
+            if run_id is None or run_id != self._run_id:
+                self.run_starts.append(entry.seq)
+            self._run_id = run_id
+
+
+class Thread:
+    """The log itself. Appending is the only change it knows."""
+
+    def __init__(self, entries: Iterable[Entry] = (), first_seq: int = 0) -> None:
+        self.first_seq = first_seq
+        self._entries: list[Entry] = []
+        self._lanes: dict[str, Lane] = {DEFAULT_LANE: Lane()}
+        self._configs: list[Entry] = []
+        self._switches: list[Entry] = []
+        self._calls: dict[str, Entry] = {}
+        self._outcomes: dict[str, Entry] = {}
+        for entry in entries:
+            self.append(entry)
+
+    def append(self, entry: Entry) -> None:
+        """Add the next entry.
+
+        Raises:
+            ValueError: its `seq` is not the next one.
+        """
+        if entry.seq != self.rev:
+            raise ValueError(f"the next entry has seq {self.rev}, not {entry.seq}")
+        self._entries.append(entry)
+        if entry.kind == "config":
+            self._configs.append(entry)
+        elif entry.kind == "run":
+            self._outcomes[entry.refs["request_id"]] = entry
+        elif entry.lane is not None:
+            self._lanes.setdefault(entry.lane, Lane()).add(entry)
+            if entry.kind == "ai_context_operation" and entry.payload["operation"]["type"] == "switch":
+                self._switches.append(entry)
+            if entry.payload.get("role") == "assistant" and (call_id := entry.refs.get("call_id")):
+                self._calls[call_id] = entry
+
+    @property
+    def rev(self) -> int:
+        """The number of entries, and the seq of the next one."""
+        return self.first_seq + len(self._entries)
+
+    @property
+    def last_seq(self) -> int:
+        """The seq of the newest entry; -1 while there is none."""
+        return self.rev - 1
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    def __getitem__(self, seq: int) -> Entry:
+        if not self.first_seq <= seq < self.rev:
+            raise IndexError(f"no entry {seq}: the thread holds {self.first_seq} to {self.last_seq}")
+        return self._entries[seq - self.first_seq]
+
+    def slice(self, from_seq: int, to_seq: int) -> list[Entry]:
+        """The entries from one seq up to another, both included; what is not there is left out."""
+        start = max(from_seq - self.first_seq, 0)
+        return self._entries[start : max(to_seq - self.first_seq + 1, start)]
+
+    def filter_by_kind(self, kind: str) -> list[Entry]:
+        """The entries of one kind."""
+        return [entry for entry in self._entries if entry.kind == kind]
+
+    def filter_by_ref(self, name: str, value: str) -> list[Entry]:
+        """The entries whose `refs` hold a value under a name."""
+        return [entry for entry in self._entries if entry.refs.get(name) == value]
+
+    def entries_before_call(self, call_id: str) -> list[Entry]:
+        """The entries that the context of a model call was projected from; none where the call is unknown."""
+        reply = self._calls.get(call_id)
+        return self.slice(self.first_seq, reply.refs["basis_seq"]) if reply else []
+
+    def reply_to(self, call_id: str) -> Entry | None:
+        """The assistant's message that answered a model call."""
+        return self._calls.get(call_id)
+
+    def outcome_of(self, request_id: str) -> Entry | None:
+        """The `run` entry that ended a request."""
+        return self._outcomes.get(request_id)
+
+    def lane(self, context_ref: str) -> Lane | None:
+        """The index of a lane, where the thread has one of that name."""
+        return self._lanes.get(context_ref)
+
+    def config_at(self, seq: int) -> Entry | None:
+        """The configuration in force at a seq."""
+        return last_at(self._configs, seq)
+
+    def active_lane_at(self, seq: int) -> str:
+        """The lane that is active at a seq."""
+        switch = last_at(self._switches, seq)
+        return switch.payload["context_ref"] if switch else DEFAULT_LANE
+
+
+def last_at(entries: list[Entry], seq: int) -> Entry | None:
+    """The newest of some entries in order of seq that is not after a seq."""
+    place = bisect_right(entries, seq, key=lambda entry: entry.seq)
+    return entries[place - 1] if place else None

@@ -1,0 +1,128 @@
+"""What the session asks of the world, and what the world answers: effects as data.
+
+The decisions in `workflows` name an effect, an activity of the same name carries it out. Inputs are
+references, never conversations, so that the history grows by what is new and not by what is old.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from clew.contract import ModelOptions
+from clew.messages import ProviderData, ToolSpec
+from clew.policy import ContextPolicy
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Prepare(_Value):
+    """Resolve a configuration against what the worker has: its providers and its registered tools."""
+
+    model: str
+    tools: tuple[str, ...]
+
+
+class Prepared(_Value):
+    """Every tool's schema as the worker resolved it, in the order asked for, or what it does not know."""
+
+    tools: tuple[ResolvedTool, ...] = ()
+    problem: Failure | None = None
+
+
+class ResolvedTool(_Value):
+    """A tool's schema and how its calls are carried out.
+
+    `timeout_seconds` bounds one attempt; `max_attempts` bounds the retries of an attempt that failed.
+    """
+
+    spec: ToolSpec
+    timeout_seconds: float
+    max_attempts: int
+
+
+class CallModel(_Value):
+    """One model call, by reference: the activity fetches its context from the session, pinned to `at_seq`.
+
+    `context_policy` is the request's own, where it had one. `options.max_output_tokens` is always set.
+    """
+
+    request_id: str
+    run_id: str
+    call_id: str
+    iteration: int
+    context_ref: str
+    at_seq: int
+    model: str
+    options: ModelOptions
+    context_policy: ContextPolicy | None = None
+
+
+class Usage(_Value):
+    """Tokens as the provider reported them; `input_tokens` includes the cached ones."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+
+
+class AskedTool(_Value):
+    """A tool call as the provider sent it. `malformed` holds the raw text where it was not a JSON object."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+    malformed: str | None = None
+
+
+class ModelReply(_Value):
+    """A model's whole answer, provider-neutral."""
+
+    content: str = ""
+    thinking: str | None = None
+    tool_calls: tuple[AskedTool, ...] = ()
+    provider_data: ProviderData | None = None
+    stop_reason: Literal["stop", "length", "tool_calls"] = "stop"
+    usage: Usage = Usage()
+
+
+class ModelAnswered(_Value):
+    """The outcome of `CallModel`: the reply and the recipe of what the model was shown for it."""
+
+    reply: ModelReply
+    digest: str
+    policy_hash: str
+    input_tokens: int
+    attempt: int
+
+
+class RunTool(_Value):
+    """One tool call. `arguments` are as the model gave them; the activity validates them."""
+
+    request_id: str
+    run_id: str
+    call_id: str
+    tool_call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class ToolAnswered(_Value):
+    """What a tool said, as the model will read it; `is_error` marks a result that tells of a failure."""
+
+    content: str
+    is_error: bool = False
+
+
+class Failure(_Value):
+    """Why something could not be done, in a form that a caller can act on."""
+
+    type: str
+    message: str
+    retryable: bool = False
+    details: dict[str, Any] = {}
+
+
+Prepared.model_rebuild()
