@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from clew.contract import ModelOptions
+from clew.contract import ModelOptions, Usage
 from clew.messages import ProviderData, ToolSpec
 from clew.policy import ContextPolicy
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Prepare(_Value):
@@ -48,6 +48,7 @@ class CallModel(_Value):
     """One model call, by reference: the activity fetches its context from the session, pinned to `at_seq`.
 
     `context_policy` is the request's own, where it had one. `options.max_output_tokens` is always set.
+    `parent_call_id` is the call whose tool results this one reads.
     """
 
     request_id: str
@@ -59,14 +60,7 @@ class CallModel(_Value):
     model: str
     options: ModelOptions
     context_policy: ContextPolicy | None = None
-
-
-class Usage(_Value):
-    """Tokens as the provider reported them; `input_tokens` includes the cached ones."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_input_tokens: int = 0
+    parent_call_id: str | None = None
 
 
 class AskedTool(_Value):
@@ -107,6 +101,16 @@ class RunTool(_Value):
     tool_call_id: str
     name: str
     arguments: dict[str, Any]
+    max_result_bytes: int
+
+
+class RunTools(_Value):
+    """Tool calls that run side by side, each with what is known of its tool."""
+
+    calls: tuple[tuple[RunTool, ResolvedTool], ...]
+
+
+Effect = Prepare | CallModel | RunTools
 
 
 class ToolAnswered(_Value):

@@ -9,6 +9,9 @@ import rfc8785
 
 # Above this an integer is no longer exact as an IEEE 754 double, which is all that RFC 8785 knows.
 _EXACT_INTEGER = 2**53 - 1
+# A fixed depth, and not where the interpreter's stack happens to end, so that what one worker can write every
+# other can too. It is as deep as pydantic reads.
+_MAX_DEPTH = 200
 
 
 def canonical(value: Any) -> bytes:
@@ -18,19 +21,28 @@ def canonical(value: Any) -> bytes:
     without big integers does on reading them.
 
     Raises:
-        ValueError: the value is not JSON: NaN, an infinity, a lone surrogate, or nested too deeply.
+        ValueError: the value is not JSON: NaN, an infinity, a lone surrogate, or nested over 200 levels deep.
     """
+    _check_depth(value)
     try:
         return rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
         return rfc8785.dumps(_as_doubles(value))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 def digest(value: Any) -> str:
     """SHA-256 over the canonical form, as 64 hexadecimal digits."""
     return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_MAX_DEPTH + 1):
+        containers = [item for item in level if isinstance(item, dict | list | tuple)]
+        if not containers:
+            return
+        level = [item for some in containers for item in (some.values() if isinstance(some, dict) else some)]
+    raise ValueError(f"nested over {_MAX_DEPTH} levels deep")
 
 
 def _as_doubles(value: Any) -> Any:

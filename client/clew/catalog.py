@@ -8,13 +8,16 @@ from __future__ import annotations
 
 _WINDOWS: tuple[tuple[str, int], ...] = (
     ("claude-", 200_000),
-    ("gpt-5", 400_000),
+    ("gpt-5-chat", 128_000),
+    ("gpt-5", 272_000),  # of its 400 000 tokens 128 000 are for output alone
     ("gpt-4.1", 1_047_576),
     ("gpt-4o", 128_000),
     ("gpt-4-turbo", 128_000),
     ("gpt-4", 8_192),
     ("gpt-3.5-turbo", 16_385),
     ("chatgpt-4o", 128_000),
+    ("o1-mini", 128_000),
+    ("o1-preview", 128_000),
     ("o1", 200_000),
     ("o3", 200_000),
     ("o4-mini", 200_000),

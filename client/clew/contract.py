@@ -258,6 +258,19 @@ class Context(_Output):
     meta: ContextMeta
 
 
+class Window(_Output):
+    """The newest messages of a lane that fit a budget."""
+
+    messages: list[Message]
+    meta: ContextMeta
+
+
+class TranscriptMessage(Message):
+    """A message with its place in the thread."""
+
+    seq: int
+
+
 class StreamState(_Output):
     """A reply as it grows: the newest 32 KB of it, `offset` being the characters left out in front.
 

@@ -7,19 +7,20 @@ the missing results are put in, so that every context is valid input for every p
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
-from clew.entries import call_ids, message_of
+from clew.entries import Entry, call_ids, message_of
 from clew.messages import Message
 from clew.thread import Group, Lane
 from clew.tokens import Encoding
 
 MISSING_RESULT = "[no result: the conversation was cut here before this tool call was answered]"
-# Counted with its framing and the longest tool name; an upper bound under every encoding, so that a reader
-# without a vocabulary sizes the repaired context as its writer did.
-_MISSING_RESULT_TOKENS = 64
+# With its framing, and beside it a token for each byte of the tool's name: an upper bound under every encoding,
+# so that a reader without a vocabulary sizes the repaired context as its writer did.
+_MISSING_RESULT_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +52,29 @@ class Rendering:
         messages = [entry.message for entry in entries]
         return self._block(messages, [entry.tokens for entry in entries], len(entries), group.start)
 
-    def of_snapshot(self, snapshot: Mapping[str, Any]) -> list[Block]:
-        """The messages that a `replace` put under its lane, in order. A result without its call is left out."""
+    def of_snapshot(self, snapshot: Mapping[str, Any], late: Iterable[Entry] = ()) -> list[Block]:
+        """The messages that a `replace` put under its lane, in order. A result without its call is left out.
+
+        `late` are the results that come right after the snapshot: they may answer its last calls.
+        """
         blocks: list[Block] = []
         messages: list[Message] = []
         tokens: list[int] = []
+        entries = 0
         open_calls: set[str] = set()
 
         def close() -> None:
             if messages:
-                blocks.append(self._block(messages, tokens, 0, None))
+                blocks.append(self._block(messages, tokens, entries, None))
             messages.clear()
             tokens.clear()
 
-        for stored, count in zip(snapshot["messages"], snapshot["tokens"], strict=True):
-            message = message_of(stored)
+        stored = zip(snapshot["messages"], snapshot["tokens"], strict=True)
+        rows = chain(
+            ((message_of(message), count, 0) for message, count in stored),
+            ((entry.message, entry.tokens, 1) for entry in late),
+        )
+        for message, count, committed in rows:
             if message["role"] == "tool":
                 if message["tool_call_id"] not in open_calls:
                     continue
@@ -75,21 +84,22 @@ class Rendering:
                 open_calls = set(call_ids(message))
             messages.append(message)
             tokens.append(count)
+            entries += committed
         close()
         return blocks
 
     def _block(self, messages: Sequence[Message], tokens: Sequence[int], entries: int, start: int | None) -> Block:
         first, results = self._for_provider(messages[0]), messages[1:]
         answered = {result["tool_call_id"] for result in results}
+        unanswered = [call for call in first.get("tool_calls", []) if call["id"] not in answered]
         missing: list[Message] = [
             {"role": "tool", "content": MISSING_RESULT, "tool_call_id": call["id"], "name": call["name"]}
-            for call in first.get("tool_calls", [])
-            if call["id"] not in answered
+            for call in unanswered
         ]
         size = sum(map(self.estimator.message, messages)) if self.estimator else sum(tokens)
         return Block(
             (first, *results, *missing),
-            size + _MISSING_RESULT_TOKENS * len(missing),
+            size + sum(_MISSING_RESULT_TOKENS + len(call["name"].encode()) for call in unanswered),
             "tool_call" if first.get("tool_calls") else "message",
             entries,
             start,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +11,11 @@ from clew.catalog import window_of
 from clew.errors import InvalidInput, InvalidTokenBudget
 
 Kind = Literal["message", "tool_call", "tool_result", "summary"]
+# No number is larger than what every JSON reader, and so the policy's hash, takes exactly.
+_LARGEST = 2**53 - 1
+Tokens = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
+Count = Annotated[int, Field(ge=0, le=_LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
 
 
 class ClearToolResults(BaseModel):
@@ -18,8 +23,8 @@ class ClearToolResults(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    keep: int = Field(ge=0)
-    min_tokens: int = Field(default=0, ge=0)
+    keep: Count
+    min_tokens: Count = 0
     exclude_tools: tuple[str, ...] = ()
 
 
@@ -32,10 +37,10 @@ class ContextPolicy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    max_input_tokens: int = 8000
-    reserve_output_tokens: int = 2000
-    max_messages: int = Field(default=0, ge=0, description="0: no limit")
-    keep_last_turns: int = Field(default=3, ge=0)
+    max_input_tokens: Tokens = 8000
+    reserve_output_tokens: Tokens = 2000
+    max_messages: Count = Field(default=0, description="0: no limit")
+    keep_last_turns: Count = 3
     window: Literal["sliding", "epoch"] = "sliding"
     low_water: float = Field(default=0.5, gt=0, lt=1, description="share of the budget an epoch's cut leaves")
     summarization: Literal["none", "use_existing", "request_new"] = "use_existing"
@@ -44,8 +49,8 @@ class ContextPolicy(BaseModel):
     system_prompt: str | None = Field(default=None, max_length=65536)
     projector: str = Field(default="default", max_length=200)
     token_estimator: Literal["exact", "heuristic"] = "exact"
-    summarize_threshold: int | None = Field(default=None, ge=1, description="entries since the last summary")
-    max_thread_tokens: int | None = Field(default=None, ge=1, description="tokens since the last summary")
+    summarize_threshold: Positive | None = Field(default=None, description="entries since the last summary")
+    max_thread_tokens: Positive | None = Field(default=None, description="tokens since the last summary")
     summarization_model: str | None = Field(default=None, max_length=200)
     clear_tool_results: ClearToolResults | None = None
 

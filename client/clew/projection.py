@@ -162,8 +162,8 @@ class _LaneView:
     """The part of a lane that a context can be made of: what its anchor and its summary leave."""
 
     def __init__(self, given: ProjectionInput) -> None:
-        thread, policy = given.thread, given.policy
-        self.policy = policy
+        self.thread = thread = given.thread
+        self.policy = policy = given.policy
         self.upto = thread.last_seq if given.at_seq is None else min(given.at_seq, thread.last_seq)
         self.lane = thread.lane(given.context_ref) or Lane()
         self.rendering = Rendering(given.provider, estimator_of(policy))
@@ -171,7 +171,7 @@ class _LaneView:
         self.after = -1
         if self.anchor:
             base_seq = self.anchor.payload["operation"].get("base_seq")
-            self.after = self.anchor.seq if base_seq is None else base_seq
+            self.after = self.anchor.seq if base_seq is None else min(base_seq, self.anchor.seq)
         self.last_summary = self._last_summary()
         uses_summary = policy.summarization != "none" and "summary" in policy.include_kinds
         self.summary = self.last_summary if uses_summary else None
@@ -201,16 +201,26 @@ class _LaneView:
         whole = newest_first(self.lane, self.rendering, self.after, self.upto)
         if self.anchor and not self.summary:
             snapshot = self.anchor.payload["operation"]["result_context"]
-            whole = chain(whole, reversed(self.rendering.of_snapshot(snapshot)))
+            whole = chain(whole, reversed(self.rendering.of_snapshot(snapshot, self._late_results())))
         needed = {"message": {"message"}, "tool_call": {"tool_call", "tool_result"}}
         return (block for block in whole if needed[block.kind] <= kinds)
+
+    def _late_results(self) -> Iterator[Entry]:
+        """The results that come first where the lane's own messages begin."""
+        seqs = self.lane.message_seqs
+        for place in range(bisect_right(seqs, self.after), bisect_right(seqs, self.upto)):
+            entry = self.thread[seqs[place]]
+            if entry.payload["role"] != "tool":
+                return
+            yield entry
 
     def needs_summary(self, truncated: bool) -> bool:
         """Whether a summary is due: the window had to cut, or much has come since the last one."""
         policy = self.policy
         if policy.summarization == "none":
             return False
-        first = bisect_right(self.lane.message_seqs, self.after)
+        since_seq = self.last_summary.payload["to_seq"] if self.last_summary else self.after
+        first = bisect_right(self.lane.message_seqs, since_seq)
         last = bisect_right(self.lane.message_seqs, self.upto)
         tokens = self.lane.tokens_upto
         since = (tokens[last - 1] if last else 0) - (tokens[first - 1] if first else 0)

@@ -50,7 +50,6 @@ class Lane:
             self.summaries.append(entry)
         elif entry.kind == "ai_context_operation" and entry.payload["operation"]["type"] == "replace":
             self.anchors.append(entry)
-            self._open_calls = set()
 
     def _add_message(self, entry: Entry) -> None:
         message: Message = entry.message

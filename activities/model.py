@@ -1,0 +1,148 @@
+"""The model call: fetch the context by reference, send it to its provider, stream what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import httpx
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.heartbeat import beating
+from activities.providers import Decoder, ModelRequest, ProviderError, Providers, stream
+from clew.canonical import digest
+from clew.contract import ContextMeta, StreamState
+from clew.messages import Message, ToolSpec
+from workflows.effects import AskedTool, CallModel, ModelAnswered, ModelReply
+
+STREAMED_CHARACTERS = 32 * 1024
+"""How much of a growing reply its heartbeats carry."""
+MAX_REPLY_BYTES = 1_000_000
+"""Of a reply's JSON, well under the 2 MB that the server takes in one payload."""
+WASTED_ATTEMPTS = 3
+"""After so many attempts a reply that came empty or broken is final: each one was paid for."""
+
+_FINAL_STATUS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
+
+
+class ModelActivities:
+    """Calls models through one HTTP client."""
+
+    def __init__(self, providers: Providers, http: httpx.AsyncClient) -> None:
+        self._providers = providers
+        self._http = http
+
+    @activity.defn(name="call_model")
+    async def call_model(self, call: CallModel) -> ModelAnswered:
+        """One attempt of one model call; its heartbeats hold the reply so far, as `StreamState`."""
+        provider_name, _, model = call.model.partition(":")
+        decoder: Decoder | None = None
+        async with beating(lambda: _stream_state(call, decoder)):
+            try:
+                provider = self._providers.get(provider_name)
+                messages, tools, meta = await _fetch_context(call)
+                request = ModelRequest(model=model, messages=messages, tools=tools, options=call.options)
+                decoder = provider.decoder()
+                reply = await stream(self._http, provider, request, decoder)
+            except ProviderError as error:
+                raise _application_error(error) from error
+        return ModelAnswered(
+            reply=_fitted(reply),
+            digest=meta.digest,
+            policy_hash=meta.policy_hash,
+            input_tokens=meta.estimated_tokens,
+            attempt=activity.info().attempt,
+        )
+
+
+async def _fetch_context(call: CallModel) -> tuple[list[Message], list[ToolSpec], ContextMeta]:
+    """The call's context from its session, page by page, checked against its digest."""
+    info = activity.info()
+    session = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+    page: int | None = 0
+    messages: list[Message] = []
+    tools: list[ToolSpec] = []
+    meta: dict[str, Any] = {}
+    while page is not None:
+        answer = await _query(session, {"call_id": call.call_id, "page": page})
+        messages += answer["messages"]
+        tools += answer["tool_spec"]
+        meta, page = answer["meta"], answer.get("next_page")
+    sent = digest({"messages": messages, "tool_spec": tools, "output_schema": None})
+    if sent != meta["digest"]:
+        raise ApplicationError("the context did not arrive as it was projected", type="context_damaged")
+    return messages, tools, ContextMeta.model_validate(meta)
+
+
+async def _query(session: WorkflowHandle[Any, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """Ask the session for a context, again in place while it cannot be reached: its worker may just have died."""
+    pause = 0.1
+    while True:
+        try:
+            answer: dict[str, Any] = await session.query("context", asked, rpc_timeout=timedelta(seconds=10))
+            return answer
+        except WorkflowQueryFailedError as error:
+            word, _, message = error.message.partition(": ")
+            refused = word.replace("_", "").isalpha() and bool(message)
+            raise ApplicationError(
+                message if refused else error.message,
+                type=word if refused else "context_unavailable",
+                non_retryable=refused,
+            ) from error
+        except RPCError as error:
+            if error.status in _FINAL_STATUS:
+                raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+
+def _stream_state(call: CallModel, decoder: Decoder | None) -> dict[str, Any]:
+    text = decoder.text if decoder else ""
+    return StreamState(
+        request_id=call.request_id,
+        run_id=call.run_id,
+        call_id=call.call_id,
+        attempt=activity.info().attempt,
+        iteration=call.iteration,
+        offset=max(len(text) - STREAMED_CHARACTERS, 0),
+        text=text[-STREAMED_CHARACTERS:],
+        thinking=decoder.thinking[-STREAMED_CHARACTERS:] or None if decoder else None,
+        tool_name=decoder.tool_name if decoder else None,
+    ).as_json()
+
+
+def _application_error(error: ProviderError) -> ApplicationError:
+    """A provider's failure in the terms of the retry policy, which alone decides on another attempt."""
+    wasted = error.type in ("empty_reply", "truncated_stream") and activity.info().attempt >= WASTED_ATTEMPTS
+    details = error.details | ({"status": error.status} if error.status else {})
+    return ApplicationError(
+        error.message,
+        *([details] if details else []),
+        type=error.type,
+        non_retryable=wasted or not error.retryable,
+        next_retry_delay=None if error.retry_after is None else timedelta(seconds=error.retry_after),
+    )
+
+
+def _fitted(reply: ModelReply) -> ModelReply:
+    """The reply, small enough for one payload: characters that JSON escapes weigh up to six times their size.
+
+    What is lost first is what can be spared: the thinking, then what only the provider would read. An answer that
+    is too large even so is cut, with a mark.
+    """
+    spared: tuple[dict[str, Any], ...] = (
+        {"thinking": None},
+        {"provider_data": None},
+        {"tool_calls": tuple(AskedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
+        {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[cut]"},
+    )
+    for fields in spared:
+        if len(to_json(reply)) <= MAX_REPLY_BYTES:
+            break
+        reply = reply.model_copy(update=fields)
+    return reply

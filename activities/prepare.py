@@ -1,0 +1,48 @@
+"""The preparing activity: a configuration against what this worker has."""
+
+from __future__ import annotations
+
+from temporalio import activity
+
+from activities.providers import Providers
+from activities.providers.errors import ProviderError
+from activities.tools import Tools
+from clew.canonical import canonical
+from workflows.effects import Failure, Prepare, Prepared, ResolvedTool
+
+MAX_SCHEMA_BYTES = 262_144
+"""Of all tools of a session together, so that every page of a context has room for them."""
+
+
+class PrepareActivities:
+    """What a worker knows: its providers and its tools."""
+
+    def __init__(self, providers: Providers, tools: Tools) -> None:
+        self._providers = providers
+        self._tools = tools
+
+    @activity.defn(name="prepare")
+    async def prepare(self, asked: Prepare) -> Prepared:
+        """The schemas of the tools, and the first thing that this worker does not know, if there is one."""
+        known = [self._tools[name] for name in asked.tools if name in self._tools]
+        resolved = tuple(
+            ResolvedTool(spec=tool.spec, timeout_seconds=tool.timeout_seconds, max_attempts=tool.retries + 1)
+            for tool in known
+        )
+        size = sum(len(canonical(tool.spec)) for tool in known)
+        if size > MAX_SCHEMA_BYTES:
+            message = f"the tool schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are taken"
+            return Prepared(problem=Failure(type="too_large", message=message))
+        return Prepared(tools=resolved, problem=self._problem(asked))
+
+    def _problem(self, asked: Prepare) -> Failure | None:
+        unknown = [name for name in asked.tools if name not in self._tools]
+        if unknown:
+            names = ", ".join(repr(name) for name in unknown[:10])
+            message = f"the worker has no tool {names}: point CLEW_TOOLS or --tools at the module that defines it"
+            return Failure(type="unknown_tool", message=message)
+        try:
+            self._providers.get(asked.model.partition(":")[0])
+        except ProviderError as error:
+            return Failure(type=error.type, message=str(error))
+        return None

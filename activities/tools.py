@@ -1,0 +1,152 @@
+"""Tools on the worker: finding them, and running one call of one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import importlib
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.heartbeat import beating
+from clew.tools import Tool, ToolContext
+from workflows.effects import RunTool, ToolAnswered
+
+Tools = Mapping[str, Tool[..., Any]]
+"""Every tool of a worker by its name."""
+
+MAX_ERROR_CHARACTERS = 2000
+
+
+class ToolsUnusable(Exception):
+    """The modules named do not give a set of tools. Its message says what to do."""
+
+
+def load_tools(modules: Iterable[str]) -> Tools:
+    """The tools that some modules define, by name.
+
+    Raises:
+        ToolsUnusable: a module cannot be imported or has no tools, or two tools have one name.
+    """
+    tools: dict[str, Tool[..., Any]] = {}
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:
+            raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {error}") from error
+        found = {value.name: value for value in vars(module).values() if isinstance(value, Tool)}
+        if not found:
+            raise ToolsUnusable(f"the tools module {name!r} defines no tool: decorate functions with clew.tool")
+        for tool in found.values():
+            if tools.setdefault(tool.name, tool) is not tool:
+                raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
+    return tools
+
+
+class ToolActivities:
+    """Runs the tools of this worker."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    @activity.defn(name="run_tool")
+    async def run_tool(self, call: RunTool) -> ToolAnswered:
+        """One attempt of one tool call. Whatever goes wrong in the tool is an answer that the model reads."""
+        progress: dict[str, str] = {"tool_name": call.name, "tool_call_id": call.tool_call_id}
+        info = activity.info()
+        async with beating(lambda: dict(progress)):
+            tool = self._tools.get(call.name)
+            if tool is None:
+                return _error(f"tool {call.name!r} is not registered on the worker", call)
+            context = ToolContext(
+                session_id=info.workflow_id or "",
+                request_id=call.request_id,
+                tool_call_id=call.tool_call_id,
+                idempotency_key=f"{info.workflow_id}/{call.tool_call_id}",
+                attempt=info.attempt,
+                _report=lambda text: progress.update(progress=text[:1000]),
+            )
+            try:
+                arguments = tool.bind(call.arguments, context)
+            except ValidationError as error:
+                return _error(f"invalid arguments: {_explain(error)}", call)
+            try:
+                async with asyncio.timeout(tool.timeout_seconds):
+                    return _answer(await _invoke(tool, arguments), call)
+            except TimeoutError:
+                return _error(f"tool {call.name!r} took longer than {tool.timeout_seconds:g} seconds", call)
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                raise
+            # A tool may raise anything, SystemExit and a foreign library's panic included, and must not take
+            # the worker with it.
+            except BaseException as error:
+                said = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
+                if info.attempt <= tool.retries:
+                    raise ApplicationError(said, type="tool_failed") from None
+                return _error(said, call)
+
+
+async def _invoke(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:
+    if tool.is_async:
+        return await tool.function(**arguments)
+    return await _in_thread(lambda: tool.function(**arguments))
+
+
+async def _in_thread(function: Callable[[], Any]) -> Any:
+    """The function's result from a daemon thread of its own: one that hangs holds neither a pool nor the exit."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def resolve(value: Any, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(value)
+        else:
+            # A future cannot hold StopIteration, nor let SystemExit pass through the loop.
+            done.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    def work() -> None:
+        value, failure = None, None
+        try:
+            value = context.run(function)
+        except BaseException as error:
+            failure = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
+        # The loop may be gone when a thread that was given up on comes back.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(resolve, value, failure)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=work, name="clew-tool", daemon=True).start()
+    return await done
+
+
+def _answer(value: Any, call: RunTool) -> ToolAnswered:
+    text = value if isinstance(value, str) else to_json(value, fallback=str, inf_nan_mode="constants").decode()
+    return ToolAnswered(content=_fitted(text, call.max_result_bytes))
+
+
+def _error(text: str, call: RunTool) -> ToolAnswered:
+    return ToolAnswered(content=_fitted(f"error: {text}", call.max_result_bytes), is_error=True)
+
+
+def _fitted(text: str, limit: int) -> str:
+    """The text as far as it has room, encodable, with a mark where it was cut."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return data.decode()
+    mark = f"\n[truncated: the first {{shown}} of {len(data)} bytes are shown]"
+    shown = limit - len(mark) - 16
+    return data[:shown].decode("utf-8", "ignore") + mark.format(shown=shown)
+
+
+def _explain(error: ValidationError) -> str:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)[:5]
+    lines = [f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in problems]
+    return "; ".join(lines)[:MAX_ERROR_CHARACTERS]

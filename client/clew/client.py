@@ -1,0 +1,162 @@
+"""The way in: connect to Temporal, open sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from clew.contract import (
+    TASK_QUEUE,
+    WORKFLOW_TYPE,
+    Limits,
+    ModelOptions,
+    SessionConfig,
+    SessionId,
+    SessionStart,
+)
+from clew.errors import Closed, InvalidInput, ServerUnreachable, WorkerUnavailable
+from clew.policy import ContextPolicy
+from clew.session import Session, checked, payload, translated
+
+
+class Clew:
+    """A connection to Temporal and the task queue that sessions live on."""
+
+    def __init__(self, client: Client, task_queue: str = TASK_QUEUE) -> None:
+        self.temporal = client
+        self.task_queue = task_queue
+
+    @classmethod
+    async def connect(
+        cls, address: str | None = None, *, namespace: str | None = None, task_queue: str = TASK_QUEUE, **options: Any
+    ) -> Clew:
+        """Connect to a Temporal server. What is not given comes from Temporal's own environment configuration.
+
+        `options` are those of `temporalio.client.Client.connect`: API key, TLS, interceptors.
+
+        Raises:
+            ServerUnreachable: no server answers there.
+        """
+        config: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
+        config |= {"data_converter": pydantic_data_converter, **options}
+        if address:
+            config["target_host"] = address
+        if namespace:
+            config["namespace"] = namespace
+        try:
+            return cls(await Client.connect(**config), task_queue)
+        except RuntimeError as error:
+            raise ServerUnreachable(
+                f"no Temporal server answers at {config['target_host']}: {str(error)[:300]}"
+            ) from error
+
+    async def open(
+        self,
+        session_id: str,
+        *,
+        model: str | None = None,
+        system_prompt: str | None = None,
+        tools: Sequence[str] | None = None,
+        context_policy: ContextPolicy | None = None,
+        model_options: ModelOptions | Mapping[str, Any] | None = None,
+        max_iterations: int | None = None,
+        request_timeout_seconds: int | None = None,
+        encoding: str | None = None,
+        limits: Limits | Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        strategy: str | None = None,
+    ) -> Session:
+        """Resume the session where it exists, with the configuration it has; start it where it does not.
+
+        Without a `model` there is nothing to start with, so the session must exist.
+
+        Raises:
+            Closed: the session has ended; or, without a model, does not exist.
+            InvalidInput: the id or the configuration is not of the contract's shape.
+        """
+        checked_id(session_id)
+        session = Session(self.temporal, session_id)
+        if model is None:
+            await session.status()
+            return session
+        config = checked(
+            SessionConfig,
+            {
+                "model": model,
+                "strategy": strategy,
+                "system_prompt": system_prompt,
+                "tools": tools,
+                "context_policy": context_policy,
+                "model_options": model_options,
+                "max_iterations": max_iterations,
+                "request_timeout_seconds": request_timeout_seconds,
+                "encoding": encoding,
+                "limits": limits,
+                "metadata": metadata,
+            },
+        )
+        try:
+            await self.temporal.start_workflow(
+                WORKFLOW_TYPE,
+                payload(SessionStart(config=config)),
+                id=session_id,
+                task_queue=self.task_queue,
+                # Two who open at once get one session. One that has ended is not begun anew under its id: what it
+                # said would seem to be gone.
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+                static_summary=f"session · {config.model}",
+            )
+        except WorkflowAlreadyStartedError as error:
+            raise Closed(f"session {session_id!r} has ended: open one under another id") from error
+        except RPCError as error:
+            raise translated(error, session_id) from error
+        return session
+
+    def session(self, session_id: str) -> Session:
+        """A session by its id, without asking whether it exists."""
+        return Session(self.temporal, checked_id(session_id))
+
+    async def check_worker(self) -> None:
+        """Ask whether a worker polls the task queue.
+
+        Raises:
+            WorkerUnavailable: none does; sessions would wait until one comes.
+        """
+        request = DescribeTaskQueueRequest(
+            namespace=self.temporal.namespace,
+            task_queue=TaskQueue(name=self.task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+        try:
+            answer = await self.temporal.workflow_service.describe_task_queue(request)
+        except RPCError as error:
+            raise translated(error, "") from error
+        if not answer.pollers:
+            raise WorkerUnavailable(f"no worker polls the task queue {self.task_queue!r}: start one with worker.py")
+
+
+def checked_id(session_id: str) -> str:
+    """A session id, if it is one.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    try:
+        return _session_id.validate_python(session_id)
+    except ValidationError:
+        raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
+
+
+_session_id: TypeAdapter[str] = TypeAdapter(SessionId)

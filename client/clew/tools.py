@@ -1,0 +1,162 @@
+"""Tools: plain functions that a model may call, with their schema taken from their signature.
+
+@tool
+def lookup_order(order_id: str) -> dict[str, str]:
+'''Where an order is and when it arrives.'''
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.json_schema import GenerateJsonSchema
+
+from clew.messages import ToolSpec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may know of the call it serves: declare a parameter of this type to receive it.
+
+    Attributes:
+        session_id: The session, which is the workflow's id.
+        request_id: The request in whose run the model asked.
+        tool_call_id: This call, unique in the session's thread.
+        idempotency_key: The same for every attempt of this call, and for no other call: hand it to what has effects.
+        attempt: 1 for the first.
+    """
+
+    session_id: str
+    request_id: str
+    tool_call_id: str
+    idempotency_key: str
+    attempt: int
+    _report: Callable[[str], None] = field(repr=False, default=lambda _progress: None)
+
+    def heartbeat(self, progress: str) -> None:
+        """Say how far the work has come, for those who watch. That the tool is alive is reported without this."""
+        self._report(progress)
+
+
+class Tool(Generic[P, R]):
+    """A function with what a model and a worker need to know of it. Called as ever, it is the function."""
+
+    def __init__(self, function: Callable[P, R], name: str | None, timeout_seconds: float, retries: int) -> None:
+        self.function = function
+        self.name = name or function.__name__
+        if (
+            not self.name.replace("_", "").replace("-", "").isalnum()
+            or not self.name.isascii()
+            or len(self.name) > 64
+        ):
+            raise TypeError(f"a tool's name has 1 to 64 letters, digits, '_' or '-', not {self.name!r}")
+        if timeout_seconds <= 0 or retries < 0:
+            raise TypeError(f"tool {self.name!r}: the timeout is more than 0 seconds and retries are not negative")
+        self.timeout_seconds = timeout_seconds
+        self.retries = retries
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._context_parameter, self._arguments = _arguments_model(self.name, function)
+        self.spec: ToolSpec = {
+            "name": self.name,
+            "description": inspect.getdoc(function) or "",
+            "parameters": _schema(self._arguments),
+        }
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function itself."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}>"
+
+    def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
+        """The keyword arguments of a call, validated.
+
+        Raises:
+            pydantic.ValidationError: the arguments are not what the signature asks for.
+        """
+        values = self._arguments.model_validate(arguments)
+        bound: dict[str, Any] = {
+            str(field.alias): getattr(values, name) for name, field in type(values).model_fields.items()
+        }
+        if self._context_parameter:
+            bound[self._context_parameter] = context
+        return bound
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(
+    *, name: str | None = None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS, retries: int = 0
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    retries: int = 0,
+) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
+    """Make a function a tool. It may be sync (it runs in a thread of its own) or async.
+
+    Its docstring is what the model reads of it; its parameters' annotations make the schema, and what a model
+    sends is validated against them. An async tool must not block: it shares the worker's event loop.
+
+    Args:
+        function: The function, where the decorator is used bare.
+        name: What the model calls it by; the function's own name unless given.
+        timeout_seconds: How long one attempt may take. After that the model reads that it took too long.
+        retries: How often an attempt that raised is repeated before the model reads the error.
+
+    Raises:
+        TypeError: the signature cannot be a tool's: a parameter without an annotation, `*args`, `**kwargs`.
+    """
+    if function is not None:
+        return Tool(function, name, timeout_seconds, retries)
+    return lambda decorated: Tool(decorated, name, timeout_seconds, retries)
+
+
+class _Untitled(GenerateJsonSchema):
+    """Titles repeat the names, and a model pays for every token of them."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's
+        return False
+
+
+def _arguments_model(name: str, function: Callable[..., Any]) -> tuple[str | None, type[BaseModel]]:
+    """The parameter that takes the context, where there is one, and the model of all the others."""
+    hints = get_type_hints(function, include_extras=True)
+    context_parameter: str | None = None
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise TypeError(f"tool {name!r}: {parameter} cannot be given by name, so no model can give it")
+        if parameter.name not in hints:
+            raise TypeError(f"tool {name!r}: parameter {parameter.name!r} needs an annotation")
+        if hints[parameter.name] is ToolContext:
+            context_parameter = parameter.name
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        # Under a name of its own, since parameters may be called what a model's attributes are called.
+        fields[f"argument_{parameter.name}"] = (hints[parameter.name], Field(default, alias=parameter.name))
+    return context_parameter, create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    schema = arguments.model_json_schema(schema_generator=_Untitled)
+    del schema["title"]
+    return schema

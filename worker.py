@@ -1,0 +1,113 @@
+"""The worker: wiring only. It serves sessions on a task queue, with the models and the tools of its environment.
+
+python worker.py --tools my_package.tools
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from datetime import timedelta
+
+import httpx
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.heartbeat import INTERVAL_SECONDS
+from activities.model import ModelActivities
+from activities.prepare import PrepareActivities
+from activities.providers import Providers, providers_from_env
+from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
+from clew.contract import TASK_QUEUE
+from clew.errors import EncodingUnavailable
+from clew.tokens import ENCODINGS, encoding
+from workflows.session import AgentSession
+
+GRACE = timedelta(seconds=20)
+"""What runs at a stop has this long to finish; then another worker takes it over."""
+
+# Pure and deterministic, and loaded once instead of once a session.
+_PASSED_THROUGH = ("annotated_types", "clew", "pydantic", "pydantic_core", "rfc8785", "tiktoken", "workflows")
+
+log = logging.getLogger("clew.worker")
+
+
+def make_worker(
+    client: Client, *, task_queue: str, providers: Providers, tools: Tools, http: httpx.AsyncClient
+) -> Worker:
+    """A worker for sessions.
+
+    Raises:
+        EncodingUnavailable: a vocabulary cannot be loaded; a worker that counted otherwise would do harm.
+    """
+    for name in ENCODINGS:
+        encoding(name)
+    return Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[AgentSession],
+        activities=[
+            ModelActivities(providers, http).call_model,
+            PrepareActivities(providers, tools).prepare,
+            ToolActivities(tools).run_tool,
+        ],
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
+        ),
+        graceful_shutdown_timeout=GRACE,
+        # A killed worker's calls are taken over within seconds: its queries must not wait long for it either.
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
+        max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
+        default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
+    )
+
+
+async def serve(task_queue: str, tools: Tools) -> None:
+    """Connect as the environment says and serve until SIGTERM or SIGINT."""
+    config = ClientConfig.load_client_connect_config()
+    config.setdefault("target_host", "localhost:7233")
+    client = await Client.connect(**config, data_converter=pydantic_data_converter)
+    stopped = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stopped.set)
+    providers = providers_from_env(os.environ)
+    async with httpx.AsyncClient() as http:
+        worker = make_worker(client, task_queue=task_queue, providers=providers, tools=tools, http=http)
+        async with worker:
+            log.info("models: %s; tools: %s", ", ".join(providers.names) or "none", ", ".join(tools) or "none")
+            log.info("worker ready: task queue %r", task_queue)
+            await stopped.wait()
+            log.info("stopping: running calls have %d seconds to finish", GRACE.total_seconds())
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--task-queue", default=os.environ.get("CLEW_TASK_QUEUE", TASK_QUEUE))
+    parser.add_argument(
+        "--tools",
+        default=os.environ.get("CLEW_TOOLS", ""),
+        help="modules that define tools, separated by commas (CLEW_TOOLS)",
+    )
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        tools = load_tools(name.strip() for name in args.tools.split(",") if name.strip())
+        asyncio.run(serve(args.task_queue, tools))
+    except (EncodingUnavailable, ToolsUnusable, ValueError) as error:
+        sys.exit(f"the worker cannot start: {error}")
+    except RuntimeError as error:
+        # What the SDK raises where no server answers.
+        sys.exit(f"the worker cannot reach Temporal: {error}")
+
+
+if __name__ == "__main__":
+    main()

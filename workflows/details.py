@@ -1,0 +1,42 @@
+"""What an operator reads in the Temporal UI: labels of a run's steps, and the session's current details."""
+
+from __future__ import annotations
+
+from clew.thread import Thread
+from workflows.effects import CallModel, RunTool
+from workflows.state import State
+
+
+def call_summary(call: CallModel) -> str:
+    """The label of a model call."""
+    return f"model call {call.iteration} · {call.model.partition(':')[2]}"
+
+
+def tool_summary(call: RunTool) -> str:
+    """The label of a tool call."""
+    return f"tool {call.name} · {call.tool_call_id}"
+
+
+def current(state: State, thread: Thread) -> str:
+    """The session at a glance, in Markdown. No text of the conversation: that is one query away."""
+    usage = state.usage
+    lines = [
+        f"**{state.phase.replace('_', ' ')}** · `{state.config.model}` · lane `{state.context_ref}`",
+        "",
+        f"{thread.rev} entries · {state.runs} runs · {usage.model_calls} model calls · "
+        f"{_thousands(usage.input_tokens)} → {_thousands(usage.output_tokens)} tokens",
+    ]
+    if run := state.run:
+        lines += [
+            "",
+            f"`{run.run_id}` serves `{run.request.request_id}` · iteration {run.iteration} of "
+            f"{run.request.max_iterations}",
+        ]
+        lines += [f"- tool `{call.name}` · `{call.tool_call_id}`" for call in run.asked]
+    if state.problem:
+        lines += ["", f"⚠ {state.problem.type}: {state.problem.message}"]
+    return "\n".join(lines)
+
+
+def _thousands(number: int) -> str:
+    return f"{number:,}".replace(",", "\u202f")

@@ -1,0 +1,178 @@
+"""The one door: everything that arrives at a session is decoded here, into typed commands or refusals.
+
+Handlers take raw payloads, because typed ones drop what they cannot decode without a trace, and a wrong number
+of arguments would fail the workflow task for ever. Nothing that comes through here can do either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from clew.canonical import canonical
+from clew.contract import (
+    MAX_MESSAGE_BYTES,
+    MAX_SYSTEM_PROMPT_BYTES,
+    AwaitRequestInput,
+    CloseInput,
+    ContextQuery,
+    EntriesQuery,
+    MessageInput,
+    SessionConfig,
+    SessionId,
+    SessionStart,
+    TranscriptQuery,
+    WindowQuery,
+)
+from clew.errors import (
+    ClewError,
+    ContextOverflow,
+    EmptyContent,
+    InvalidInput,
+    InvalidTokenBudget,
+    Refusal,
+    TooLarge,
+    UnsupportedStrategy,
+)
+
+M = TypeVar("M", bound=BaseModel)
+
+_session_id: TypeAdapter[str] = TypeAdapter(SessionId)
+
+
+def session_start(session_id: str, args: Sequence[RawValue]) -> SessionConfig:
+    """The configuration that a session is started with.
+
+    Raises:
+        Refusal: the start cannot be used, for the reason it gives.
+    """
+    try:
+        _session_id.validate_python(session_id)
+    except ValidationError:
+        raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
+    start = _decode(args, SessionStart)
+    config = start.config
+    if config.strategy != "react":
+        raise UnsupportedStrategy(f"unknown strategy {config.strategy[:50]!r}: the strategy is 'react'")
+    if start.carried is not None:
+        raise InvalidInput("carried is written by Clew alone: leave it out")
+    if len((config.system_prompt or "").encode()) > MAX_SYSTEM_PROMPT_BYTES:
+        raise TooLarge(f"a system prompt has at most {MAX_SYSTEM_PROMPT_BYTES} bytes")
+    if len(set(config.tools)) < len(config.tools):
+        raise InvalidInput("tools: the same name stands there twice")
+    _refuse_unavailable(
+        on_busy=config.on_busy != "reject",
+        idle_timeout_seconds=config.idle_timeout_seconds is not None,
+        max_cost_usd=config.limits.max_cost_usd is not None,
+    )
+    return config
+
+
+def message(args: Sequence[RawValue], config: SessionConfig) -> MessageInput:
+    """The input of the update `message`, its content trimmed.
+
+    Raises:
+        Refusal: it cannot be used, for the reason it gives.
+    """
+    given = _decode(args, MessageInput, config.limits.max_message_bytes)
+    content = given.content.strip()
+    if not content:
+        raise EmptyContent("a message needs content: it had none beside white space")
+    _refuse_unavailable(on_busy=given.on_busy not in (None, "reject"), output_schema=given.output_schema is not None)
+    return given.model_copy(update={"content": content})
+
+
+def await_request(args: Sequence[RawValue]) -> AwaitRequestInput:
+    """The input of the update `await_request`."""
+    return _decode(args, AwaitRequestInput)
+
+
+def close(args: Sequence[RawValue]) -> CloseInput:
+    """The input of the signal `close`; none is as good as an empty one."""
+    return _decode(args, CloseInput, optional=True)
+
+
+Query = ContextQuery | TranscriptQuery | EntriesQuery | WindowQuery
+
+
+def query(name: str, args: Sequence[RawValue]) -> Query | None:
+    """The input of a query; `status` has none.
+
+    Raises:
+        Refusal: the query is not known, or its input cannot be used.
+    """
+    match name:
+        case "status":
+            return None
+        case "context":
+            return _decode(args, ContextQuery, optional=True)
+        case "transcript":
+            return _decode(args, TranscriptQuery, optional=True)
+        case "entries":
+            return _decode(args, EntriesQuery, optional=True)
+        case "window":
+            given = _decode(args, WindowQuery)
+            if given.token_budget < 1:
+                raise InvalidTokenBudget("a token budget is at least 1")
+            return given
+        case _:
+            raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, status, transcript or window")
+
+
+def excerpt(args: Sequence[RawValue]) -> str:
+    """The first 200 characters of what came, whatever it is; for the record of what was refused."""
+    return b" ".join(arg.payload.data[:800] for arg in args[:4]).decode("utf-8", "replace")[:200]
+
+
+def application_error(error: ClewError) -> ApplicationError:
+    """A refusal as it travels: its word is the type, and leads the message where only that arrives."""
+    word = error.type if isinstance(error, Refusal | ContextOverflow) else "invalid_input"
+    return ApplicationError(str(error), type=word, non_retryable=True)
+
+
+def query_error(error: ClewError) -> ApplicationError:
+    """A refused query: clients get nothing but its message, so that begins with the word."""
+    refused = application_error(error)
+    return ApplicationError(f"{refused.type}: {error}", type=refused.type, non_retryable=True)
+
+
+def _decode(
+    args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES, optional: bool = False
+) -> M:
+    if optional and (not args or (len(args) == 1 and args[0].payload.data in (b"", b"null"))):
+        return model()
+    if len(args) != 1:
+        raise InvalidInput(f"one argument is expected, a JSON object; {len(args)} came")
+    payload = args[0].payload
+    if len(payload.data) > max_bytes:
+        raise TooLarge(f"the input has {len(payload.data)} bytes, at most {max_bytes} are taken")
+    if payload.metadata.get("encoding") != b"json/plain":
+        raise InvalidInput("the payload is not plain JSON (its encoding must be json/plain)")
+    try:
+        decoded = model.model_validate_json(payload.data)
+        # What the types leave open (schemas, metadata) must be JSON that can be written again.
+        canonical(decoded.model_dump(mode="json", exclude_unset=True))
+    except ValidationError as error:
+        raise InvalidInput(_explain(error)) from None
+    except ValueError as error:
+        raise InvalidInput(f"not usable as JSON: {str(error)[:200]}") from None
+    return decoded
+
+
+def _explain(error: ValidationError) -> str:
+    """The first problems in words; names that came from outside are cut short."""
+    problems = []
+    for detail in error.errors(include_url=False, include_context=False, include_input=False)[:3]:
+        place = ".".join(str(part)[:50] for part in detail["loc"][:6])
+        problems.append(f"{place}: {detail['msg'][:200]}" if place else detail["msg"][:200])
+    return "; ".join(problems)
+
+
+def _refuse_unavailable(**asked: bool) -> None:
+    for name, used in asked.items():
+        if used:
+            raise InvalidInput(f"{name}: that is not available in this version, leave it out")

@@ -1,0 +1,325 @@
+"""The session: one long-running workflow whose event history is the conversation thread.
+
+Here are the handlers and the loop, and nothing is decided: what arrives goes through the door, what follows is
+said by the decisions, and this class commits it and carries it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ActivityError
+from temporalio.workflow import ActivityCancellationType
+
+with workflow.unsafe.imports_passed_through():
+    from clew.contract import (
+        MAX_WAIT_SECONDS,
+        MAX_WAITERS,
+        WORKFLOW_TYPE,
+        ContextQuery,
+        EntriesQuery,
+        TranscriptQuery,
+        WindowQuery,
+    )
+    from clew.entries import Draft, Entry
+    from clew.errors import Busy, ClewError, Closed, InvalidInput, Refusal, UnknownRequest
+    from clew.projection import Projection
+    from clew.thread import Thread
+    from clew.tokens import encoding
+    from workflows import decisions, details, door, views
+    from workflows.decisions import Decision
+    from workflows.effects import (
+        CallModel,
+        Effect,
+        ModelAnswered,
+        Prepare,
+        Prepared,
+        ResolvedTool,
+        RunTool,
+        RunTools,
+        ToolAnswered,
+    )
+    from workflows.failures import failure_of
+    from workflows.state import Moment, State
+
+HEARTBEAT_TIMEOUT = timedelta(seconds=5)
+PREPARE_TIMEOUT = timedelta(minutes=10)
+# Within the request's time a model call is repeated as long as its failure may pass.
+MODEL_RETRIES = RetryPolicy(
+    initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
+)
+# A tool that takes its worker down with it is not given every worker there is.
+WORKERS_PER_TOOL_CALL = 3
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    """A caller who waits for an outcome, since a time of the workflow's clock."""
+
+    since: float
+    expired: bool = False
+
+
+# Dynamic, because only so does a start that cannot be decoded reach the code that refuses it. Every type but
+# `AgentSession` is refused.
+@workflow.defn(dynamic=True)
+class AgentSession:
+    """A durable LLM-agent session. Its workflow id is the session id."""
+
+    @workflow.init
+    def __init__(self, args: Sequence[RawValue]) -> None:
+        self._thread = Thread()
+        self._effect: Effect | None = None
+        self._task: asyncio.Task[Decision] | None = None
+        self._waiters: set[_Waiter] = set()
+        self._sweeping = False
+        self._memo: tuple[int, ContextQuery, Projection] | None = None
+        self._refusal: ClewError | None = None
+        self._state: State
+        info = workflow.info()
+        try:
+            if info.workflow_type != WORKFLOW_TYPE:
+                raise InvalidInput(f"unknown workflow type {info.workflow_type[:200]!r}: it is {WORKFLOW_TYPE!r}")
+            config = door.session_start(info.workflow_id, args)
+            self._encoding = encoding(config.encoding)
+            self._apply(decisions.begin(info.workflow_id, config))
+        except Refusal as refusal:
+            self._refusal = refusal
+
+    @workflow.run
+    async def run(self, _args: Sequence[RawValue]) -> dict[str, Any]:
+        """Serve until closed; answers the seq of the last entry."""
+        if self._refusal:
+            raise door.application_error(self._refusal)
+        try:
+            await self._serve()
+        except asyncio.CancelledError:
+            self._apply(decisions.close(self._state, self._now()))
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            raise
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return {"last_seq": self._thread.last_seq}
+
+    @workflow.update(dynamic=True)
+    async def update(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
+        """Every update of the contract. What is refused was refused by the validator and left nothing."""
+        if name == "await_request":
+            return await self._outcome(door.await_request(args).request_id)
+        message = door.message(args, self._state.config)
+        request_id = message.request_id or self._update_id()
+        if not self._knows(request_id):
+            request = decisions.request_of(self._state, message, request_id)
+            self._apply(decisions.accept(self._state, request, self._now()))
+        return await self._outcome(request_id)
+
+    @update.validator
+    def validate(self, name: str, args: Sequence[RawValue]) -> None:
+        """Refuse before anything is written: neither the thread nor the history knows of it."""
+        try:
+            self._admit(name, args)
+        except ClewError as refusal:
+            raise door.application_error(refusal) from None
+
+    @workflow.signal(dynamic=True)
+    def signal(self, name: str, args: Sequence[RawValue]) -> None:
+        """Every signal of the contract; one that cannot be used becomes an `input` entry."""
+        if self._refusal or self._state.closed:
+            return
+        try:
+            if name != "close":
+                raise InvalidInput(f"unknown signal {name[:50]!r}")
+            door.close(args)
+            self._apply(decisions.close(self._state, self._now()))
+            if self._task:
+                self._task.cancel()
+        except Refusal as refusal:
+            self._apply(decisions.reject(self._state, name, str(refusal), door.excerpt(args)))
+
+    @workflow.query(dynamic=True)
+    def query(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
+        """Every query of the contract."""
+        try:
+            if self._refusal:
+                raise self._refusal
+            match door.query(name, args):
+                case None:
+                    return views.status(self._state, self._thread)
+                case ContextQuery() as asked:
+                    return views.context_page(self._projection(asked), asked.page)
+                case TranscriptQuery() as asked:
+                    return views.transcript(self._state, self._thread, asked)
+                case EntriesQuery() as asked:
+                    return views.entries(self._thread, asked)
+                case WindowQuery() as asked:
+                    return views.window(self._state, self._thread, asked)
+        except ClewError as error:
+            raise door.query_error(error) from None
+
+    async def _serve(self) -> None:
+        while True:
+            # Woken by whatever decides: a message that opens a run, or a signal that closes the session.
+            await workflow.wait_condition(lambda: self._effect is not None or self._state.closed)
+            if self._state.closed or self._effect is None:
+                return
+            effect, self._effect = self._effect, None
+            self._task = asyncio.create_task(self._carry_out(effect))
+            try:
+                decision = await self._task
+            except asyncio.CancelledError:
+                if not self._state.closed:
+                    raise
+            else:
+                self._apply(decision)
+            finally:
+                self._task = None
+
+    async def _carry_out(self, effect: Effect) -> Decision:
+        match effect:
+            case Prepare():
+                prepared = await self._prepare(effect)
+                return decisions.prepared(self._state, prepared, self._now())
+            case CallModel():
+                return await self._call_model(effect)
+            case RunTools():
+                answers = await asyncio.gather(*(self._run_tool(call, tool) for call, tool in effect.calls))
+                return decisions.tools_answered(self._state, answers, self._now())
+
+    async def _prepare(self, effect: Prepare) -> Prepared:
+        try:
+            prepared: Prepared = await workflow.execute_activity(
+                "prepare",
+                effect,
+                result_type=Prepared,
+                schedule_to_close_timeout=PREPARE_TIMEOUT,
+                start_to_close_timeout=timedelta(seconds=30),
+                summary=f"prepare · {effect.model}",
+            )
+        except ActivityError as error:
+            return Prepared(tools=self._state.tools or (), problem=failure_of(error))
+        return prepared
+
+    async def _call_model(self, call: CallModel) -> Decision:
+        try:
+            answer = await workflow.execute_activity(
+                "call_model",
+                call,
+                result_type=ModelAnswered,
+                schedule_to_close_timeout=self._time_left(),
+                heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                retry_policy=MODEL_RETRIES,
+                cancellation_type=ActivityCancellationType.TRY_CANCEL,
+                summary=details.call_summary(call),
+                event_groups=[workflow.create_event_group(call.run_id)],
+            )
+        except ActivityError as error:
+            failure = failure_of(error)
+            if failure.type == "timeout" and self._state.run:
+                failure = decisions.timed_out(self._state.run, failure.message)
+            return decisions.fail(self._state, failure)
+        return decisions.model_answered(self._state, answer, self._now())
+
+    async def _run_tool(self, call: RunTool, tool: ResolvedTool) -> ToolAnswered:
+        time_left = self._time_left()
+        try:
+            answer: ToolAnswered = await workflow.execute_activity(
+                "run_tool",
+                call,
+                result_type=ToolAnswered,
+                schedule_to_close_timeout=time_left,
+                # The activity keeps the tool's own time; this is for a worker that cannot.
+                start_to_close_timeout=min(timedelta(seconds=tool.timeout_seconds + 5), time_left),
+                heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                retry_policy=RetryPolicy(maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1),
+                cancellation_type=ActivityCancellationType.TRY_CANCEL,
+                summary=details.tool_summary(call),
+                event_groups=[workflow.create_event_group(call.run_id)],
+            )
+        except ActivityError as error:
+            failure = failure_of(error)
+            return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
+        return answer
+
+    def _apply(self, decision: Decision) -> None:
+        """Commit, then act: the loop carries out what the decision asks for."""
+        self._state = decision.state
+        for draft in decision.commit:
+            self._commit(draft)
+        self._effect = decision.effect or self._effect
+        workflow.set_current_details(details.current(self._state, self._thread))
+
+    def _commit(self, draft: Draft) -> None:
+        payload, tokens = draft.counted(self._encoding)
+        at = workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        entry_id = f"e-{workflow.random().getrandbits(64):016x}"
+        self._thread.append(Entry(self._thread.rev, entry_id, draft.kind, at, payload, draft.refs, tokens))
+
+    def _admit(self, name: str, args: Sequence[RawValue]) -> None:
+        if self._refusal:
+            raise self._refusal
+        if self._state.closed:
+            raise Closed("the session is closed: open it again, or another one")
+        match name:
+            case "message":
+                message = door.message(args, self._state.config)
+                request_id = message.request_id or self._update_id()
+                if self._knows(request_id):
+                    return
+                if self._state.request_id:
+                    raise Busy(f"request {self._state.request_id!r} is running: wait for it, or try again later")
+                decisions.request_of(self._state, message, request_id)
+            case "await_request":
+                request_id = door.await_request(args).request_id
+                if not self._knows(request_id):
+                    raise UnknownRequest(f"the session knows no request {request_id!r}")
+            case _:
+                raise InvalidInput(f"unknown update {name[:50]!r}: message or await_request")
+
+    async def _outcome(self, request_id: str) -> dict[str, Any]:
+        """The outcome of a request as soon as it has one; `running` when the wait is long or crowded."""
+        if len(self._waiters) < MAX_WAITERS:
+            waiter = _Waiter(since=workflow.time())
+            self._waiters.add(waiter)
+            if not self._sweeping:
+                self._sweeping = True
+                asyncio.create_task(self._sweep())  # noqa: RUF006 - the workflow's loop holds its tasks
+            await workflow.wait_condition(lambda: waiter.expired or self._thread.outcome_of(request_id) is not None)
+            self._waiters.discard(waiter)
+        outcome = views.outcome(self._thread, request_id) or views.running(self._state, self._thread, request_id)
+        return outcome.as_json()
+
+    async def _sweep(self) -> None:
+        """Tell those who have waited long enough. One timer serves them all, so that a turn costs none."""
+        while waiting := [waiter for waiter in self._waiters if not waiter.expired]:
+            oldest = min(waiter.since for waiter in waiting)
+            await workflow.sleep(max(oldest + MAX_WAIT_SECONDS - workflow.time(), 1), summary="long waits end")
+            for waiter in self._waiters:
+                waiter.expired = workflow.time() - waiter.since >= MAX_WAIT_SECONDS
+        self._sweeping = False
+
+    def _projection(self, asked: ContextQuery) -> Projection:
+        """The projection that a query asks for; its next pages come from the same one."""
+        key = asked.model_copy(update={"page": 0})
+        if self._memo is None or self._memo[:2] != (self._thread.rev, key):
+            self._memo = (self._thread.rev, key, views.projection(self._state, self._thread, key))
+        return self._memo[2]
+
+    def _knows(self, request_id: str) -> bool:
+        return request_id == self._state.request_id or self._thread.outcome_of(request_id) is not None
+
+    def _now(self) -> Moment:
+        return Moment(self._thread.rev, workflow.time())
+
+    def _time_left(self) -> timedelta:
+        deadline = self._state.run.deadline if self._state.run else 0
+        return timedelta(seconds=max(deadline - workflow.time(), 1))
+
+    def _update_id(self) -> str:
+        info = workflow.current_update_info()
+        assert info is not None
+        return info.id

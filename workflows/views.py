@@ -1,0 +1,203 @@
+"""What a session answers to queries: pure views of its state and its thread, in pages under 1 MB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, TypeVar
+
+from pydantic_core import to_json
+
+from clew.context import context_of, policy_of
+from clew.contract import (
+    MAX_PAGE_BYTES,
+    ContextQuery,
+    EntriesQuery,
+    OutcomeError,
+    RequestOutcome,
+    SessionStatus,
+    TranscriptQuery,
+    Usage,
+    WindowQuery,
+)
+from clew.entries import Entry, system_prompt_of
+from clew.errors import InvalidInput
+from clew.policy import ContextPolicy
+from clew.projection import Projection, ProjectionInput, project
+from clew.thread import Thread
+from workflows.state import State
+
+T = TypeVar("T")
+
+
+def status(state: State, thread: Thread) -> dict[str, Any]:
+    """The answer to the query `status`."""
+    run = state.run
+    return SessionStatus(
+        session_id=state.session_id,
+        status=state.phase,
+        active_context_ref=state.context_ref,
+        request_id=state.request_id,
+        run_id=run.run_id if run else None,
+        iteration=run.iteration if run else 0,
+        rev=thread.rev,
+        projection_cursor_seq=_cursor(state, thread),
+        queued_messages=1 if state.waiting else 0,
+        usage=state.usage,
+        model=state.config.model,
+        first_live_seq=thread.first_seq,
+        closed=state.closed,
+    ).as_json()
+
+
+def projection(state: State, thread: Thread, asked: ContextQuery) -> Projection:
+    """The context that the query `context` asks for.
+
+    Raises:
+        ClewError: there is no such call, or no context can be made under the policy.
+    """
+    if asked.call_id is None:
+        return context_of(thread, context_ref=asked.context_ref, at_seq=asked.at_seq, policy=asked.context_policy)
+    call = state.run.call if state.run else None
+    if call and call.call_id == asked.call_id:
+        return context_of(
+            thread,
+            context_ref=call.context_ref,
+            at_seq=call.at_seq,
+            policy=call.context_policy,
+            model=call.model,
+        )
+    reply = thread.reply_to(asked.call_id)
+    if reply is None:
+        raise InvalidInput(f"no model call {asked.call_id!r}: calls are named by `call_id` in the entries' refs")
+    recipe = reply.payload["recipe"]
+    own = recipe.get("context_policy")
+    return context_of(
+        thread,
+        context_ref=recipe["context_ref"],
+        at_seq=recipe["basis_seq"],
+        policy=ContextPolicy.model_validate(own, strict=False) if own else None,
+        model=recipe["model"],
+    )
+
+
+def context_page(whole: Projection, first: int) -> dict[str, Any]:
+    """One page of a context, from a message on; the tool schemas are on the first."""
+    tool_spec = whole.tool_spec if first == 0 else []
+    room = MAX_PAGE_BYTES - len(to_json(tool_spec))
+    messages = list(_within(islice(whole.messages, first, None), room))
+    answer = {"messages": messages, "tool_spec": tool_spec, "meta": whole.meta.as_json()}
+    if first + len(messages) < len(whole.messages):
+        answer["next_page"] = first + len(messages)
+    return answer
+
+
+def window(state: State, thread: Thread, asked: WindowQuery) -> dict[str, Any]:
+    """The newest messages of a lane that fit a budget, as the session's policy groups and filters them."""
+    config = thread.config_at(thread.last_seq)
+    policy = policy_of(config) if config else ContextPolicy()
+    budget = {"max_input_tokens": asked.token_budget, "reserve_output_tokens": 0}
+    whole = project(
+        ProjectionInput(
+            thread,
+            policy.model_copy(update=budget),
+            context_ref=asked.context_ref or state.context_ref,
+            request_must_fit=False,
+        )
+    )
+    page = context_page(whole, 0)
+    return {"messages": page["messages"], "meta": page["meta"]}
+
+
+def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str, Any]:
+    """A lane's messages as they were said, each with its seq."""
+    lane = asked.context_ref or state.context_ref
+    messages: list[dict[str, Any]] = []
+    config = thread.config_at(thread.last_seq)
+    if asked.include_system and config and asked.from_seq == 0 and (prompt := system_prompt_of(config.payload)):
+        messages.append({"role": "system", "content": prompt, "seq": config.seq})
+    said = (
+        {**entry.message, "seq": entry.seq}
+        for entry in islice(thread, max(asked.from_seq - thread.first_seq, 0), None)
+        if entry.kind == "ai_message" and entry.lane == lane
+    )
+    return _page("messages", messages, said, asked.limit)
+
+
+def entries(thread: Thread, asked: EntriesQuery) -> dict[str, Any]:
+    """The entries of the thread that meet every filter, in order."""
+    refs = asked.model_dump(include={"request_id", "run_id", "call_id", "tool_call_id"}, exclude_none=True)
+
+    def meets(entry: Entry) -> bool:
+        return (
+            (asked.kind is None or entry.kind == asked.kind)
+            and (asked.context_ref is None or entry.lane == asked.context_ref)
+            and all(entry.refs.get(name) == value for name, value in refs.items())
+        )
+
+    found = (
+        entry.as_json() for entry in islice(thread, max(asked.from_seq - thread.first_seq, 0), None) if meets(entry)
+    )
+    return _page("entries", [], found, asked.limit)
+
+
+def outcome(thread: Thread, request_id: str) -> RequestOutcome | None:
+    """How a request ended, read from its `run` entry; None while it has not."""
+    ended = thread.outcome_of(request_id)
+    if ended is None:
+        return None
+    payload = ended.payload
+    error = payload.get("error")
+    return RequestOutcome(
+        request_id=request_id,
+        run_id=ended.refs["run_id"],
+        status=payload["status"],
+        termination_reason=payload["termination_reason"],
+        answer_seq=payload.get("answer_seq"),
+        last_seq=ended.seq,
+        iterations=payload["iterations"],
+        usage=Usage.model_validate(payload["usage"]),
+        error=OutcomeError.model_validate(error) if error else None,
+    )
+
+
+def running(state: State, thread: Thread, request_id: str) -> RequestOutcome:
+    """How a request stands that has not ended."""
+    run = state.run if state.run and state.run.request.request_id == request_id else None
+    return RequestOutcome(
+        request_id=request_id,
+        run_id=run.run_id if run else None,
+        status="running",
+        last_seq=thread.last_seq,
+        iterations=run.iteration if run else 0,
+        usage=run.usage if run else Usage(),
+    )
+
+
+def _page(name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]], limit: int | None) -> dict[str, Any]:
+    """As many rows as a page holds; `next_seq` says where the next one begins."""
+    room = MAX_PAGE_BYTES - len(to_json(page))
+    for count, row in enumerate(rows, len(page)):
+        room -= len(to_json(row)) + 1
+        if (page and room < 0) or (limit is not None and count >= limit):
+            return {name: page, "next_seq": row["seq"]}
+        page.append(row)
+    return {name: page}
+
+
+def _within(rows: Iterable[T], room: int) -> Iterable[T]:
+    """As many rows as have room, in bytes of JSON; the first one always."""
+    for number, row in enumerate(rows):
+        room -= len(to_json(row)) + 1
+        if number and room < 0:
+            return
+        yield row
+
+
+def _cursor(state: State, thread: Thread) -> int:
+    """The last seq that the active lane's context has folded in; -1 while there is none."""
+    lane = thread.lane(state.context_ref)
+    if lane is None:
+        return -1
+    newest = [*lane.message_seqs[-1:], *(entry.seq for entry in (*lane.anchors[-1:], *lane.summaries[-1:]))]
+    return max(newest, default=-1)
