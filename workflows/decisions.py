@@ -2,6 +2,7 @@
 
 A decision says what the session becomes, which facts enter the thread, in order, and what is asked of the world
 next. The clock and the thread's next seq are passed in as a `Moment`; the workflow commits, then acts.
+What the world answers, or fails at, after the session has closed changes nothing: its outcome is told already.
 """
 
 from __future__ import annotations
@@ -62,15 +63,18 @@ def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
 
     A session that cannot be prepared still lives: its requests fail with the reason, and each tries again.
     """
+    if state.closed:
+        return Decision(state)
     changed, early = state.tools != answer.tools, state.early
     state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", early=())
     drafts = (_config_entry(state), *early) if changed else ()
-    at = replace(at, rev=at.rev + len(drafts))
-    if state.run:
-        return (fail(state, state.problem) if state.problem else call_model(state, at)).after(*drafts)
     if state.waiting:
-        return open_run(replace(state, waiting=None), state.waiting, at).after(*drafts)
-    return Decision(state, drafts)
+        state, asked = _opened(replace(state, waiting=None), state.waiting, at)
+        drafts = (*drafts, asked)
+    if not state.run:
+        return Decision(state, drafts)
+    at = replace(at, rev=at.rev + len(drafts))
+    return (fail(state, state.problem) if state.problem else call_model(state, at)).after(*drafts)
 
 
 def request_of(state: State, message: MessageInput, request_id: str) -> Request:
@@ -80,7 +84,7 @@ def request_of(state: State, message: MessageInput, request_id: str) -> Request:
         InvalidInput, InvalidTokenBudget: its policy cannot be used.
     """
     config, policy = state.config, message.context_policy
-    if message.model and message.model != config.model:
+    if message.model and message.model != config.model and config.context_policy is None:
         policy = resolve(request=policy, agent=ContextPolicy.for_model(message.model))
     in_force = state.policy.overlaid(policy).checked()
     projector_named(in_force.projector)
@@ -119,13 +123,7 @@ def reject(state: State, signal: str, reason: str, content: str) -> Decision:
 
 def open_run(state: State, request: Request, at: Moment) -> Decision:
     """The user's message is committed before any model is called."""
-    runs = state.runs + 1
-    run = Run(f"run-{runs}", request, deadline=at.time + request.timeout_seconds)
-    state = replace(state, runs=runs, run=run)
-    payload: dict[str, Any] = {"role": "user", "content": request.content}
-    if request.metadata:
-        payload["metadata"] = request.metadata
-    asked = _message(state, run, payload)
+    state, asked = _opened(state, request, at)
     if state.problem:
         # The worker may have learnt since; what it does not know was never final.
         preparing = Prepare(model=state.config.model, tools=state.config.tools)
@@ -162,6 +160,8 @@ def call_model(state: State, at: Moment) -> Decision:
 
 def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
     """The reply is committed; it ends the run, or asks for tools."""
+    if state.closed:
+        return Decision(state)
     run, reply = _running(state), answer.reply
     spent = reply.usage.model_copy(update={"model_calls": 1})
     asked = tuple(
@@ -194,6 +194,8 @@ def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
 
 def tools_answered(state: State, answers: Sequence[ToolAnswered], at: Moment) -> Decision:
     """All results of a round are there; they are committed in call order, and the model reads them."""
+    if state.closed:
+        return Decision(state)
     run = _running(state)
     results = iter(answers)
     asked = tuple(call if call.answer else replace(call, answer=next(results)) for call in run.asked)
@@ -202,6 +204,8 @@ def tools_answered(state: State, answers: Sequence[ToolAnswered], at: Moment) ->
 
 def fail(state: State, failure: Failure) -> Decision:
     """The run cannot go on: the failure becomes a fact, and the run ends."""
+    if state.closed:
+        return Decision(state)
     payload = failure.model_dump(include={"type", "message", "details"})
     error = Draft("error", payload, _refs(state, _running(state)))
     return finish(state, "failed", failure.type, failure).after(error)
@@ -253,6 +257,15 @@ def timed_out(run: Run, last: str | None = None) -> Failure:
 
 
 _NOT_RUN = "[not run: the run ended ({reason}) before this tool call was answered]"
+
+
+def _opened(state: State, request: Request, at: Moment) -> tuple[State, Draft]:
+    runs = state.runs + 1
+    run = Run(f"run-{runs}", request, deadline=at.time + request.timeout_seconds)
+    payload: dict[str, Any] = {"role": "user", "content": request.content}
+    if request.metadata:
+        payload["metadata"] = request.metadata
+    return replace(state, runs=runs, run=run), _message(state, run, payload)
 
 
 def _run_tools(state: State, at: Moment) -> Decision:

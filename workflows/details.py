@@ -9,7 +9,7 @@ from workflows.state import State
 
 def call_summary(call: CallModel) -> str:
     """The label of a model call."""
-    return f"model call {call.iteration} · {call.model.partition(':')[2]}"
+    return f"model call {call.iteration} · {call.model.partition(':')[2][:80]}"
 
 
 def tool_summary(call: RunTool) -> str:

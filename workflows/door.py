@@ -38,6 +38,7 @@ from clew.errors import (
     TooLarge,
     UnsupportedStrategy,
 )
+from clew.policy import ContextPolicy
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -60,12 +61,12 @@ def session_start(session_id: str, args: Sequence[RawValue]) -> SessionConfig:
         raise UnsupportedStrategy(f"unknown strategy {config.strategy[:50]!r}: the strategy is 'react'")
     if start.carried is not None:
         raise InvalidInput("carried is written by Clew alone: leave it out")
-    if len((config.system_prompt or "").encode()) > MAX_SYSTEM_PROMPT_BYTES:
-        raise TooLarge(f"a system prompt has at most {MAX_SYSTEM_PROMPT_BYTES} bytes")
+    _check_prompts(config.system_prompt, config.context_policy)
     if len(set(config.tools)) < len(config.tools):
         raise InvalidInput("tools: the same name stands there twice")
     _refuse_unavailable(
         on_busy=config.on_busy != "reject",
+        steering=config.steering != "terminal",
         idle_timeout_seconds=config.idle_timeout_seconds is not None,
         max_cost_usd=config.limits.max_cost_usd is not None,
     )
@@ -82,6 +83,7 @@ def message(args: Sequence[RawValue], config: SessionConfig) -> MessageInput:
     content = given.content.strip()
     if not content:
         raise EmptyContent("a message needs content: it had none beside white space")
+    _check_prompts(None, given.context_policy)
     _refuse_unavailable(on_busy=given.on_busy not in (None, "reject"), output_schema=given.output_schema is not None)
     return given.model_copy(update={"content": content})
 
@@ -109,7 +111,9 @@ def query(name: str, args: Sequence[RawValue]) -> Query | None:
         case "status":
             return None
         case "context":
-            return _decode(args, ContextQuery, optional=True)
+            asked = _decode(args, ContextQuery, optional=True)
+            _check_prompts(None, asked.context_policy)
+            return asked
         case "transcript":
             return _decode(args, TranscriptQuery, optional=True)
         case "entries":
@@ -170,6 +174,12 @@ def _explain(error: ValidationError) -> str:
         place = ".".join(str(part)[:50] for part in detail["loc"][:6])
         problems.append(f"{place}: {detail['msg'][:200]}" if place else detail["msg"][:200])
     return "; ".join(problems)
+
+
+def _check_prompts(prompt: str | None, policy: ContextPolicy | None) -> None:
+    for text in (prompt, policy.system_prompt if policy else None):
+        if text and len(text.encode()) > MAX_SYSTEM_PROMPT_BYTES:
+            raise TooLarge(f"a system prompt has at most {MAX_SYSTEM_PROMPT_BYTES} bytes")
 
 
 def _refuse_unavailable(**asked: bool) -> None:

@@ -10,14 +10,16 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityCancellationType
 
 with workflow.unsafe.imports_passed_through():
+    from pydantic import BaseModel
+
     from clew.contract import (
         MAX_WAIT_SECONDS,
         MAX_WAITERS,
@@ -47,6 +49,8 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.failures import failure_of
     from workflows.state import Moment, State
+
+T = TypeVar("T", bound=BaseModel)
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 PREPARE_TIMEOUT = timedelta(minutes=10)
@@ -192,28 +196,26 @@ class AgentSession:
 
     async def _prepare(self, effect: Prepare) -> Prepared:
         try:
-            prepared: Prepared = await workflow.execute_activity(
+            return await self._execute(
                 "prepare",
                 effect,
-                result_type=Prepared,
+                Prepared,
                 schedule_to_close_timeout=PREPARE_TIMEOUT,
                 start_to_close_timeout=timedelta(seconds=30),
                 summary=f"prepare · {effect.model}",
             )
         except ActivityError as error:
             return Prepared(tools=self._state.tools or (), problem=failure_of(error))
-        return prepared
 
     async def _call_model(self, call: CallModel) -> Decision:
         try:
-            answer = await workflow.execute_activity(
+            answer = await self._execute(
                 "call_model",
                 call,
-                result_type=ModelAnswered,
+                ModelAnswered,
                 schedule_to_close_timeout=self._time_left(),
                 heartbeat_timeout=HEARTBEAT_TIMEOUT,
                 retry_policy=MODEL_RETRIES,
-                cancellation_type=ActivityCancellationType.TRY_CANCEL,
                 summary=details.call_summary(call),
                 event_groups=[workflow.create_event_group(call.run_id)],
             )
@@ -227,23 +229,33 @@ class AgentSession:
     async def _run_tool(self, call: RunTool, tool: ResolvedTool) -> ToolAnswered:
         time_left = self._time_left()
         try:
-            answer: ToolAnswered = await workflow.execute_activity(
+            return await self._execute(
                 "run_tool",
                 call,
-                result_type=ToolAnswered,
+                ToolAnswered,
                 schedule_to_close_timeout=time_left,
                 # The activity keeps the tool's own time; this is for a worker that cannot.
                 start_to_close_timeout=min(timedelta(seconds=tool.timeout_seconds + 5), time_left),
                 heartbeat_timeout=HEARTBEAT_TIMEOUT,
                 retry_policy=RetryPolicy(maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1),
-                cancellation_type=ActivityCancellationType.TRY_CANCEL,
                 summary=details.tool_summary(call),
                 event_groups=[workflow.create_event_group(call.run_id)],
             )
         except ActivityError as error:
             failure = failure_of(error)
             return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
-        return answer
+
+    async def _execute(self, name: str, effect: BaseModel, answer: type[T], **options: Any) -> T:
+        """An activity's answer. It is cancelled only where this workflow cancels it, and says so as a task would."""
+        try:
+            result: T = await workflow.execute_activity(
+                name, effect, result_type=answer, cancellation_type=ActivityCancellationType.TRY_CANCEL, **options
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise asyncio.CancelledError from error
+            raise
+        return result
 
     def _apply(self, decision: Decision) -> None:
         """Commit, then act: the loop carries out what the decision asks for."""

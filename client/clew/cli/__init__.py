@@ -1,0 +1,30 @@
+"""The command `clew`: sessions from a terminal or a script.
+
+| exit code | |
+|---|---|
+| 0 | done |
+| 1 | a request failed or was refused |
+| 2 | the command line or Temporal's configuration cannot be used |
+| 3 | no server answers, or no worker |
+| 130 | Ctrl-C |
+
+typer and rich come with the extra `cli`, so they are imported here only when the command runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+_MISSING = "the command line needs typer and rich: pip install 'clew[cli]'"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line with `arguments`, or with the process's own, and exit."""
+    try:
+        from clew.cli.app import app  # noqa: PLC0415 - the extra may be missing
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("typer", "rich"):
+            raise
+        sys.exit(_MISSING)
+    app(args=None if arguments is None else list(arguments), prog_name="clew")

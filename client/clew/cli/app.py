@@ -1,0 +1,275 @@
+"""The commands: what they take. What they do is in the modules beside this one."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from collections.abc import Callable, Coroutine
+from importlib.metadata import version
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from clew.cli import reach, show, talk
+from clew.cli.ending import ending
+from clew.cli.reach import Place
+from clew.contract import TASK_QUEUE
+from clew.session import Session
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Durable LLM-agent sessions on Temporal.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Help and errors quote what the user typed.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.", show_default=False)]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="The Temporal server; Temporal's own configuration (TEMPORAL_ADDRESS) unless given."
+    ),
+]
+Namespace = Annotated[
+    str | None, typer.Option(help="Temporal's namespace; its own configuration (TEMPORAL_NAMESPACE) unless given.")
+]
+TaskQueue = Annotated[
+    str, typer.Option(envvar="CLEW_TASK_QUEUE", help="The task queue that new sessions are started on.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Model = Annotated[
+    str | None, typer.Option(metavar="PROVIDER:NAME", help="Open the session with this model if there is none.")
+]
+System = Annotated[str | None, typer.Option(metavar="TEXT", help="A new session's system prompt.")]
+Tools = Annotated[
+    list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool of a new session; may be repeated.")
+]
+FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Begin at this seq.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")]
+Lane = Annotated[str | None, typer.Option(help="The lane; the active one unless given.")]
+
+
+@app.callback(invoke_without_command=True)
+def clew(version_wanted: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Durable LLM-agent sessions on Temporal."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What a stream's encoding lacks is written as an escape; nothing that was said may end the command.
+            stream.reconfigure(errors="backslashreplace")
+    if version_wanted:
+        typer.echo(version("clew"))
+        raise typer.Exit
+
+
+@app.command()
+def ask(
+    session: SessionId,
+    text: Annotated[str, typer.Argument(help="What to ask; `-` reads it from stdin.", show_default=False)],
+    *,
+    model: Model = None,
+    system: System = None,
+    tool: Tools = None,
+    timeout: Annotated[
+        int | None, typer.Option(min=1, metavar="SECONDS", help="Let the request fail after so long.")
+    ] = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Ask one thing and print the answer. The session is opened, or resumed where it exists."""
+    content = _stdin() if text == "-" else text
+    place = _place(address, namespace, task_queue)
+
+    async def work() -> None:
+        opened = await _open(place, session, model, system, tool)
+        await talk.ask(opened, content, timeout_seconds=timeout, as_json=as_json)
+
+    with ending(as_json):
+        _run(work())
+
+
+@app.command()
+def chat(
+    session: SessionId,
+    *,
+    model: Model = None,
+    system: System = None,
+    tool: Tools = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Converse in the terminal. A message a line, replies as they grow; Ctrl-D leaves, and the session stays."""
+    place = _place(address, namespace, task_queue)
+    with ending(as_json), asyncio.Runner() as runner:
+        opened = runner.run(_open(place, session, model, system, tool))
+        code = talk.Chat(runner, opened, as_json).run()
+    raise typer.Exit(code)
+
+
+@app.command()
+def status(
+    session: SessionId,
+    *,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """What the session is doing."""
+    place = _place(address, namespace, task_queue)
+    with ending(as_json):
+        answer = _read(place, session, lambda reached: reached.status())
+        if as_json:
+            show.document(answer.as_json())
+        else:
+            show.status(show.console(), answer)
+
+
+@app.command()
+def transcript(
+    session: SessionId,
+    *,
+    from_seq: FromSeq = 0,
+    limit: Limit = None,
+    lane: Lane = None,
+    system: Annotated[bool, typer.Option("--system", help="Begin with the system prompt.")] = False,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """What was said, message by message."""
+    place = _place(address, namespace, task_queue)
+    with ending(as_json):
+        said = _read(
+            place,
+            session,
+            lambda reached: reached.transcript(
+                context_ref=lane, from_seq=from_seq, limit=_one_more(limit), include_system=system
+            ),
+        )
+        if as_json:
+            page, following = said[:limit], said[len(said[:limit]) :]
+            show.document({"messages": page} | ({"next_seq": following[0]["seq"]} if following else {}))
+        else:
+            show.messages(show.console(), said[:limit])
+
+
+@app.command()
+def context(
+    session: SessionId,
+    *,
+    at: Annotated[int | None, typer.Option(metavar="SEQ", min=0, help="As it was at this seq.")] = None,
+    call: Annotated[str | None, typer.Option(metavar="ID", help="As this model call was shown it.")] = None,
+    lane: Lane = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """What a model is shown. The projected messages, and what is known of them."""
+    place = _place(address, namespace, task_queue)
+    with ending(as_json):
+        answer = _read(place, session, lambda reached: reached.context(context_ref=lane, at_seq=at, call_id=call))
+        if as_json:
+            show.document(answer.as_json())
+        else:
+            show.context(show.console(), answer)
+
+
+@app.command()
+def entries(
+    session: SessionId,
+    *,
+    from_seq: FromSeq = 0,
+    limit: Limit = None,
+    kind: Annotated[str | None, typer.Option(help="Of this kind: config, ai_message, run, …")] = None,
+    request: Annotated[str | None, typer.Option(metavar="ID", help="Of this request.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run.")] = None,
+    call: Annotated[str | None, typer.Option(metavar="ID", help="Of this model call.")] = None,
+    tool_call: Annotated[str | None, typer.Option(metavar="ID", help="Of this tool call.")] = None,
+    lane: Annotated[str | None, typer.Option(help="Of this lane.")] = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """The thread itself, fact by fact."""
+    filters = {
+        "kind": kind,
+        "request_id": request,
+        "run_id": run,
+        "call_id": call,
+        "tool_call_id": tool_call,
+        "context_ref": lane,
+    }
+    given = {name: value for name, value in filters.items() if value is not None}
+    place = _place(address, namespace, task_queue)
+    with ending(as_json):
+        found = _read(
+            place, session, lambda reached: reached.entries(from_seq=from_seq, limit=_one_more(limit), **given)
+        )
+        if as_json:
+            page, following = found[:limit], found[len(found[:limit]) :]
+            rows = {"entries": [entry.as_json() for entry in page]}
+            show.document(rows | ({"next_seq": following[0].seq} if following else {}))
+        else:
+            show.entries(show.console(), found[:limit])
+
+
+async def _open(
+    place: Place, session_id: str, model: str | None, system: str | None, tools: list[str] | None
+) -> reach.Opened:
+    clew = await reach.connect(place)
+    opened = await reach.opened(clew, session_id, model=model, system_prompt=system, tools=tools or [])
+    if opened.resumed and (model not in (None, opened.status.model) or system or tools):
+        remark = (
+            f"session {session_id} goes on as it was opened, with {opened.status.model}: "
+            "--model, --system and --tool are for new sessions"
+        )
+        show.console(stderr=True).print(show.styled((remark, "dim")), soft_wrap=True)
+    return opened
+
+
+def _read(place: Place, session_id: str, question: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+    """The answer of an existing session to a question."""
+
+    async def work() -> T:
+        opened = await reach.existing(await reach.connect(place), session_id)
+        return await question(opened.session)
+
+    return _run(work())
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner() as runner:
+        return runner.run(work)
+
+
+def _place(address: str | None, namespace: str | None, task_queue: str) -> Place:
+    if address and "://" in address:
+        raise typer.BadParameter("a host and a port, without a scheme", param_hint="--address")
+    return Place(address, namespace, task_queue)
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode().rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"stdin is not UTF-8: {error}", param_hint="TEXT") from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _one_more(limit: int | None) -> int | None:
+    """One row more than asked for tells where the next page begins."""
+    return None if limit is None else limit + 1

@@ -1,0 +1,84 @@
+"""How a command ends: its exit code, and the one line that says why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from temporalio.exceptions import TemporalError
+
+from clew.cli import show
+from clew.cli.reach import Misconfigured
+from clew.errors import ClewError, RequestFailed, ServerUnreachable, WorkerUnavailable
+
+FAILED = 1
+USAGE = 2
+UNREACHABLE = 3
+INTERRUPTED = 130
+
+
+@contextmanager
+def ending(as_json: bool) -> Iterator[None]:
+    """Run a command's body; every expected failure becomes a line and an exit code, and Ctrl-C only the code."""
+    try:
+        yield
+    except (ClewError, TemporalError) as error:
+        say(error, as_json)
+        raise typer.Exit(code_of(error)) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def say(error: ClewError | TemporalError, as_json: bool, *, in_lines: bool = False) -> None:
+    """Report an error: `type: message` on stderr, or an object on stdout. A failed request's is its outcome."""
+    if not as_json:
+        show.console(stderr=True).print(
+            show.styled((f"{type_of(error)}: ", "bold red"), message_of(error)), soft_wrap=True
+        )
+        return
+    about = {"type": type_of(error), "message": message_of(error)}
+    if isinstance(error, RequestFailed):
+        outcome = error.outcome.as_json()
+        show.document({**outcome, "error": {**outcome.get("error", {}), **about}}, in_lines=in_lines)
+    else:
+        show.document({"error": about}, in_lines=in_lines)
+
+
+def code_of(error: ClewError | TemporalError) -> int:
+    """The exit code of a command that ends with an error."""
+    match error:
+        case ServerUnreachable() | WorkerUnavailable():
+            return UNREACHABLE
+        case Misconfigured():
+            return USAGE
+        case _:
+            return FAILED
+
+
+def type_of(error: ClewError | TemporalError) -> str:
+    """The error's word: the contract's where it has one, the class's name in the same style where not."""
+    match error:
+        case RequestFailed(outcome=outcome):
+            return outcome.error.type if outcome.error else outcome.termination_reason or outcome.status
+        case ClewError():
+            word = getattr(error, "type", None)
+            return (
+                word if isinstance(word, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
+            )
+        case _:
+            return "temporal_error"
+
+
+def message_of(error: ClewError | TemporalError) -> str:
+    """What went wrong, in one line."""
+    match error:
+        case RequestFailed(outcome=outcome) if outcome.error:
+            return outcome.error.message
+        case RequestFailed(outcome=outcome) if outcome.status == "completed":
+            return f"request {outcome.request_id} ended without an answer"
+        case RequestFailed(outcome=outcome):
+            return f"request {outcome.request_id} was {outcome.status}"
+        case _:
+            return str(error)

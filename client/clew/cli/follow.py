@@ -1,0 +1,188 @@
+"""A reply on a terminal, as it grows: text, the tools that it asks for, and what they answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import cast
+
+from rich.console import Console
+from rich.status import Status
+
+from clew.cli import show
+from clew.contract import RequestOutcome, StreamState
+from clew.entries import Entry
+from clew.session import Request
+
+QUIET_SECONDS = 0.7
+"""No news for so long means that a tool may be at work, which only the thread tells."""
+LONGEST_PAUSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is on the screen of a model call's reply: the text without a gap, and where in the reply it begins."""
+
+    attempt: int
+    start: int
+    text: str
+
+
+class Growth:
+    """What is new in each state of a growing reply. Text that is out cannot be taken back, only begun again."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, _Shown] = {}
+
+    def add(self, state: StreamState) -> tuple[str | None, str]:
+        """The text to append; and, where it does not go on from the text before it, what to say about that first."""
+        shown = self._calls.get(state.call_id)
+        if shown and shown.attempt == state.attempt and shown.start <= state.offset <= shown.start + len(shown.text):
+            known = shown.text[state.offset - shown.start :]
+            if state.text.startswith(known):
+                new = state.text[len(known) :]
+                self._calls[state.call_id] = _Shown(shown.attempt, shown.start, shown.text + new)
+                return None, new
+            if known.startswith(state.text):
+                return None, ""  # a state from before what is already shown
+        self._calls[state.call_id] = _Shown(state.attempt, state.offset, state.text)
+        if shown and shown.attempt != state.attempt:
+            return f"[attempt {state.attempt}: the reply starts over]", state.text
+        if state.offset:
+            return f"[{state.offset} characters before this]", state.text
+        return "[the whole reply]" if shown and shown.text else "", state.text
+
+
+class View:
+    """The part of the terminal below the question. The spinner never shares a line with text."""
+
+    def __init__(self, to: Console) -> None:
+        self._to = to
+        self._growth = Growth()
+        self._at_line_start = True
+        self._spinner: Status | None = None
+
+    def wait(self, why: str) -> None:
+        """Show that something is going on."""
+        if self._spinner is None and self._at_line_start:
+            self._spinner = self._to.status(show.styled((why, "dim")))
+            self._spinner.start()
+        elif self._spinner is not None:
+            self._spinner.update(show.styled((why, "dim")))
+
+    def end(self) -> None:
+        """Leave the terminal at the beginning of a line, with nothing moving."""
+        self._still()
+        if not self._at_line_start:
+            self._to.out()
+            self._at_line_start = True
+
+    def grow(self, state: StreamState) -> None:
+        """Show what is new of a reply."""
+        note, new = self._growth.add(state)
+        if note is not None and (note or new):
+            self.note(note)
+        if text := show.plain(new):
+            self._still()
+            self._to.out(text, end="", highlight=False)
+            self._at_line_start = text.endswith("\n")
+        elif state.tool_name:
+            self.end()
+            self.wait(f"calling {state.tool_name}")
+        elif state.thinking and not state.text:
+            self.wait("thinking")
+
+    def commit(self, entry: Entry) -> None:
+        """Show a fact of the run, where it says more than is shown already."""
+        said = entry.payload
+        if entry.kind != "ai_message" or said["role"] == "user":
+            return
+        if said["role"] == "tool":
+            self.end()
+            self._to.print(show.tool_result(said["content"], self._to.width))
+            return
+        self.grow(committed(entry))
+        for call in said.get("tool_calls", []):
+            self.end()
+            self._to.print(show.tool_call(call), soft_wrap=True)
+            self.wait(f"running {call['name']}")
+
+    def note(self, text: str) -> None:
+        """A remark of Clew's own on a line of its own; an empty one only begins a line."""
+        self.end()
+        if text:
+            self._to.print(show.styled((text, "dim")), soft_wrap=True)
+
+    def _still(self) -> None:
+        if self._spinner:
+            self._spinner.stop()
+            self._spinner = None
+
+
+async def follow(to: Console, request: Request, *, from_seq: int = 0) -> RequestOutcome:
+    """Show a request's reply until it has its outcome. `from_seq` is where in the thread its run may begin."""
+    view, reader = View(to), _Steps(request, from_seq)
+    states = request.session.stream(request)
+    pause, call_id = QUIET_SECONDS, ""
+    view.wait("waiting for the model")
+    coming = asyncio.ensure_future(_next(states))
+    try:
+        while True:
+            await asyncio.wait([coming], timeout=pause)
+            if coming.done():
+                state = coming.result()
+                if state is None:
+                    break
+                coming = asyncio.ensure_future(_next(states))
+                pause = QUIET_SECONDS
+                if state.call_id != call_id and call_id:
+                    # What came between two model calls: the whole of the first one's reply, and its tools.
+                    await reader.show(view)
+                call_id = state.call_id
+                view.grow(state)
+            else:
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                await reader.show(view)
+        await reader.show(view)
+    finally:
+        view.end()
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+    outcome = await request.result()
+    if outcome.status == "completed" and outcome.termination_reason != "final_answer":
+        view.note(f"[ended: {outcome.termination_reason}]")
+    return outcome
+
+
+async def _next(states: AsyncIterator[StreamState]) -> StreamState | None:
+    return await anext(states, None)
+
+
+class _Steps:
+    """The run's entries, each shown once."""
+
+    def __init__(self, request: Request, from_seq: int) -> None:
+        self._request = request
+        self._next_seq = from_seq
+
+    async def show(self, view: View) -> None:
+        """Show what has been committed since the last time."""
+        found = await self._request.session.entries(
+            from_seq=self._next_seq, kind="ai_message", request_id=self._request.request_id
+        )
+        for entry in found:
+            view.commit(entry)
+            self._next_seq = entry.seq + 1
+
+
+def committed(entry: Entry) -> StreamState:
+    """An assistant's message as the last state of its stream."""
+    return StreamState(
+        request_id=entry.refs["request_id"],
+        run_id=entry.refs["run_id"],
+        call_id=entry.refs["call_id"],
+        attempt=cast("int", entry.payload["recipe"]["attempt"]),
+        iteration=entry.refs["iteration"],
+        text=entry.payload["content"],
+    )

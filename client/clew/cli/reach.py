@@ -1,0 +1,183 @@
+"""Reach a session, or say quickly why not: no server, no session, no worker."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.envconfig import ClientConfig
+from temporalio.runtime import Runtime, TelemetryConfig
+from temporalio.service import RPCError, RPCStatusCode
+
+from clew.client import Clew
+from clew.contract import WORKFLOW_TYPE, SessionStatus
+from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable
+from clew.session import Session, translated
+
+T = TypeVar("T")
+
+SERVER_SECONDS = 5.0
+"""A server that takes longer to say anything is taken for none."""
+WORKER_SECONDS = 10.0
+"""The server counts a worker among those who poll for minutes after its end; it is the silence that tells."""
+
+
+class Misconfigured(ClewError):
+    """Temporal's environment configuration, or the address given, cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where sessions live. What is None comes from Temporal's environment configuration."""
+
+    address: str | None
+    namespace: str | None
+    task_queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session that answers, as it stood when it was reached."""
+
+    session: Session
+    status: SessionStatus
+    resumed: bool
+
+
+async def connect(place: Place) -> Clew:
+    """Connect, within seconds or not at all.
+
+    Raises:
+        Misconfigured: there is no using what was configured.
+        ServerUnreachable: no server answers; the message says where, and how to start one.
+    """
+    try:
+        address = place.address or ClientConfig.load_client_connect_config().get("target_host") or "localhost:7233"
+        connecting = Clew.connect(
+            address,
+            namespace=place.namespace,
+            task_queue=place.task_queue,
+            # The SDK's own warnings would end up in the middle of the output.
+            runtime=Runtime(telemetry=TelemetryConfig(logging=None)),
+        )
+    except (RuntimeError, OSError, ValueError) as error:
+        raise Misconfigured(f"Temporal's configuration cannot be used: {error}") from error
+    try:
+        return await within(SERVER_SECONDS, connecting)
+    except ValueError as error:
+        raise Misconfigured(f"the address {address!r} cannot be used: {error}") from error
+    except TimeoutError:
+        raise _no_server(address, f"silent for {SERVER_SECONDS:g} s") from None
+    except ServerUnreachable as error:
+        raise _no_server(address, _reason(str(error))) from error
+
+
+async def existing(clew: Clew, session_id: str) -> Opened:
+    """A session that exists, ended or not, and that a worker answers for.
+
+    Raises:
+        Closed: there is none of that id.
+        WorkerUnavailable: no worker serves it.
+    """
+    session = clew.session(session_id)
+    described = await _described(clew, session_id)
+    if described is None:
+        raise Closed(f"there is no session {session_id!r}: open it with `clew ask` or `clew chat` and a --model")
+    # A session may live on another task queue than the one that new ones are started on.
+    await Clew(clew.temporal, described.task_queue).check_worker()
+    return Opened(session, await _status(session), resumed=True)
+
+
+async def opened(
+    clew: Clew, session_id: str, *, model: str | None, system_prompt: str | None, tools: Sequence[str]
+) -> Opened:
+    """A session to talk to: resumed where it exists, started with the configuration where it does not.
+
+    Raises:
+        Closed: there is none of that id and no model to start one with; or it has ended.
+        WorkerUnavailable: no worker serves it.
+    """
+    if model is None:
+        return await existing(clew, session_id)
+    clew.session(session_id)
+    described = await _described(clew, session_id)
+    await Clew(clew.temporal, described.task_queue if described else clew.task_queue).check_worker()
+    session = await clew.open(session_id, model=model, system_prompt=system_prompt, tools=tools or None)
+    resumed = described is not None and described.status is WorkflowExecutionStatus.RUNNING
+    return Opened(session, await _status(session), resumed)
+
+
+async def answered(work: Coroutine[Any, Any, T], session_id: str) -> T:
+    """What a worker answers at once, or the error that none does.
+
+    Raises:
+        WorkerUnavailable: it has been silent for too long.
+    """
+    try:
+        return await within(WORKER_SECONDS, work)
+    except TimeoutError:
+        raise WorkerUnavailable(
+            f"no worker answers for session {session_id!r} within {WORKER_SECONDS:g} s, though one polled its task "
+            "queue lately: start one with worker.py"
+        ) from None
+
+
+async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`.
+
+    Unlike `asyncio.wait_for` it does not depend on how the work takes its cancellation: the SDK makes errors of its
+    own of it, in which a Ctrl-C would be lost.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds)
+        if not done:
+            raise TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _status(session: Session) -> SessionStatus:
+    return await answered(session.status(), session.id)
+
+
+async def _described(clew: Clew, session_id: str) -> WorkflowExecutionDescription | None:
+    """The session's workflow as the server alone knows it, without a worker."""
+    try:
+        described = await within(SERVER_SECONDS, clew.temporal.get_workflow_handle(session_id).describe())
+    except TimeoutError:
+        raise ServerUnreachable(f"the Temporal server has been silent for {SERVER_SECONDS:g} s") from None
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise translated(error, session_id) from error
+        if "namespace" in error.message.lower():
+            raise ServerUnreachable(
+                f"the Temporal server has no namespace {clew.temporal.namespace!r}: name another with --namespace "
+                "or TEMPORAL_NAMESPACE"
+            ) from error
+        return None
+    if described.workflow_type != WORKFLOW_TYPE:
+        raise InvalidInput(f"the workflow {session_id!r} is a {described.workflow_type}, not a session")
+    return described
+
+
+def _no_server(address: str, reason: str) -> ServerUnreachable:
+    return ServerUnreachable(
+        f"no Temporal server answers at {address} ({reason}): start one with `make demo` or `temporal server "
+        "start-dev`, or say where it is with --address or TEMPORAL_ADDRESS"
+    )
+
+
+def _reason(report: str) -> str:
+    """The part of the SDK's report that a person reads."""
+    quoted = re.findall(r'(?:message|error): "([^"]+)"', report)
+    return quoted[-1] if quoted else report.rpartition("Failed client connect: ")[2]

@@ -1,0 +1,200 @@
+"""What the commands print. Content comes from models, tools and callers: it is data, on a terminal too."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from clew.contract import Context, SessionStatus, Usage
+from clew.entries import Entry
+
+STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
+
+# Whole sequences first, so that their printable part goes too; then every control character that is left, C1 and
+# the marks that turn the direction of what follows included. Tab and newline are text.
+_CONTROL = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-Z\\`-~]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where to print. It finds no markup, no emoji names and nothing to highlight in what it is given."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def plain(text: str) -> str:
+    """Text that a terminal shows and does not obey."""
+    return _CONTROL.sub("", text)
+
+
+def brief(text: str, characters: int) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(plain(text[: 4 * characters]).split())
+    return line if len(line) <= characters else line[: characters - 1] + "…"
+
+
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """A text of parts, each with its style where it has one."""
+    made = Text()
+    for part in parts:
+        text, style = (part, None) if isinstance(part, str) else part
+        made.append(plain(text), style)
+    return made
+
+
+def document(value: Mapping[str, Any], *, in_lines: bool = False) -> None:
+    """Print one JSON document: in one line where it is piped, or where lines are what separates documents."""
+    # Everything beyond ASCII is escaped: it arrives in any encoding, and no terminal obeys it.
+    print(json.dumps(value, indent=None if in_lines or not sys.stdout.isatty() else 2), flush=True)  # noqa: T201
+
+
+def status(to: Console, answer: SessionStatus) -> None:
+    """A session's status."""
+    waiting = {
+        "inputs": answer.pending_inputs,
+        "messages": answer.queued_messages,
+        "approvals": len(answer.pending_approvals),
+        "context operations": 1 if answer.pending_context_op else 0,
+    }
+    rows = {
+        "status": answer.status,
+        "model": answer.model,
+        "lane": answer.active_context_ref,
+        "entries": _entry_count(answer),
+        "request": _running(answer),
+        "waiting": ", ".join(f"{count} {what}" for what, count in waiting.items() if count),
+        "usage": usage(answer.usage),
+    }
+    _pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
+
+
+def usage(spent: Usage) -> str:
+    """What was spent, in words."""
+    calls = f"{spent.model_calls} model call{'' if spent.model_calls == 1 else 's'}"
+    cached = f" ({_thousands(spent.cached_input_tokens)} cached)" if spent.cached_input_tokens else ""
+    return f"{calls}, {_thousands(spent.input_tokens)}{cached} → {_thousands(spent.output_tokens)} tokens"
+
+
+def messages(to: Console, said: Iterable[Mapping[str, Any]]) -> None:
+    """Messages of a transcript or a context, each under its role."""
+    for number, message in enumerate(said):
+        if number:
+            to.print()
+        role = message["role"]
+        name = f" {message['name']}" if "name" in message else ""
+        seq = (f"  #{message['seq']}", "dim") if "seq" in message else ""
+        to.print(styled((f"{role}{name}", f"bold {STYLES.get(role, '')}"), seq))
+        if message["content"]:
+            to.print(styled(message["content"]), soft_wrap=not to.is_terminal)
+        for call in message.get("tool_calls", []):
+            to.print(tool_call(call), soft_wrap=not to.is_terminal)
+
+
+def tool_call(call: Mapping[str, Any]) -> Text:
+    """A tool call as a model asked for it."""
+    arguments = ", ".join(f"{name}={_json(value)}" for name, value in call["arguments"].items())
+    return styled(("→ ", "yellow"), (call["name"], "bold yellow"), (f"({arguments})", "yellow"))
+
+
+def tool_result(content: str, width: int) -> Text:
+    """A tool's result in one line."""
+    return styled(("← ", "yellow"), (brief(content, max(width - 2, 20)), "dim"))
+
+
+def context(to: Console, answer: Context) -> None:
+    """A projected context: what a model is shown, and what is known of it."""
+    messages(to, answer.messages)
+    to.print()
+    tools = ", ".join(tool["name"] for tool in answer.tool_spec)
+    meta = {name: _json(value).strip('"') for name, value in answer.meta.as_json().items()}
+    _pairs(to, "meta", ({"tools": tools} if tools else {}) | meta)
+
+
+def entries(to: Console, found: Sequence[Entry]) -> None:
+    """The thread's entries, one a line."""
+    if not to.is_terminal:
+        for row in (_row(entry, 10_000) for entry in found):
+            to.print(styled("\t".join(row)), soft_wrap=True)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("seq", justify="right", style="dim")
+    table.add_column("at (UTC)", no_wrap=True, style="dim")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("by", no_wrap=True, style="dim")
+    table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("tokens", justify="right")
+    for entry in found:
+        seq, at, kind, by, tokens, what = _row(entry, to.width)
+        table.add_row(seq, at[5:19].replace("T", " "), kind, by, what, tokens)
+    to.print(table)
+
+
+def _row(entry: Entry, width: int) -> tuple[str, str, str, str, str, str]:
+    by = " ".join(plain(str(entry.refs[name])) for name in ("run_id", "call_id") if name in entry.refs)
+    tokens = _thousands(entry.tokens) if entry.tokens else ""
+    return str(entry.seq), entry.at, entry.kind, by, tokens, brief(_what(entry), width)
+
+
+def _what(entry: Entry) -> str:
+    """What an entry says, in a line; anything that a newer Clew may write is shown as it is."""
+    said = entry.payload
+    match entry.kind:
+        case "ai_message":
+            calls = " ".join(str(tool_call(call)) for call in said.get("tool_calls", []))
+            name = f" {said['name']}" if "name" in said else ""
+            return f"{said['role']}{name}: {said['content']} {calls}"
+        case "config":
+            tools = ", ".join(tool["name"] for tool in said["tools"])
+            return f"{said['model']}; tools: {tools or 'none'}"
+        case "run":
+            return f"{said['status']}: {said['termination_reason']}"
+        case "error":
+            return f"{said['type']}: {said['message']}"
+        case "summary":
+            return f"{said['from_seq']} to {said['to_seq']}: {said['content']}"
+        case _:
+            return _json(said)
+
+
+def _pairs(to: Console, title: str, rows: Mapping[str, str]) -> None:
+    if not to.is_terminal:
+        for name, value in rows.items():
+            to.print(styled(f"{name}: {value}"), soft_wrap=True)
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in rows.items():
+        grid.add_row(name, plain(value))
+    to.print(Panel(grid, title=plain(title), title_align="left", border_style="dim", expand=False))
+
+
+def _entry_count(answer: SessionStatus) -> str:
+    live = f" (from {answer.first_live_seq} on; older ones are archived)" if answer.first_live_seq else ""
+    return f"{answer.rev}{live}"
+
+
+def _running(answer: SessionStatus) -> str:
+    if answer.request_id is None:
+        return ""
+    return f"{answer.request_id} ({answer.run_id or 'not begun'}, iteration {answer.iteration})"
+
+
+def _thousands(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

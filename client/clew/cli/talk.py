@@ -1,0 +1,182 @@
+"""Asking: one message and its answer, or a conversation of them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+from temporalio.exceptions import TemporalError
+
+from clew.cli import show
+from clew.cli.ending import code_of, say
+from clew.cli.follow import follow
+from clew.cli.reach import Opened, answered, within
+from clew.contract import RequestOutcome
+from clew.errors import ClewError, WorkerUnavailable
+from clew.session import Request, Session
+
+GRACE_SECONDS = 15.0
+"""How long after a request's own time its outcome may take to arrive."""
+RECENT_ENTRIES = 12
+RECENT_MESSAGES = 4
+
+HELP = """\
+/status      what the session is doing
+/context     what the model is shown
+/transcript  all that was said
+/wait        join the request that is running
+/quit        leave; so does Ctrl-D. The session stays
+Ctrl-C leaves a reply, and the request runs on. Anything else is a message."""
+
+
+async def ask(opened: Opened, text: str, *, timeout_seconds: int | None, as_json: bool) -> None:
+    """Send one message and print its answer.
+
+    Raises:
+        ClewError: it was refused, or there is no answer.
+    """
+    request = await _send(opened.session, text, timeout_seconds)
+    patience = None if timeout_seconds is None else timeout_seconds + GRACE_SECONDS
+    try:
+        await within(patience, _answer(request, opened.status.rev, as_json, in_lines=False))
+    except TimeoutError:
+        raise WorkerUnavailable(
+            f"request {request.request_id} has no outcome after its {timeout_seconds} s: no worker serves the "
+            "session, and the request goes on when one comes"
+        ) from None
+
+
+class Chat:
+    """A conversation in the terminal, or from a pipe: a message a line."""
+
+    def __init__(self, runner: asyncio.Runner, opened: Opened, as_json: bool) -> None:
+        self._runner = runner
+        self._opened = opened
+        self._session = opened.session
+        self._as_json = as_json
+        self._to = show.console()
+        self._by_hand = sys.stdin.isatty() and self._to.is_terminal and not as_json
+        self._next_seq = opened.status.rev
+
+    def run(self) -> int:
+        """Converse until the input ends; answers the exit code, which in a script is that of the last failure."""
+        code = 0
+        if self._by_hand:
+            self._runner.run(self._greet())
+        for line in self._lines():
+            if line in ("/quit", "/exit"):
+                break
+            try:
+                self._runner.run(self._take(line))
+            except KeyboardInterrupt:
+                if not self._by_hand:
+                    raise
+                self._remark("left: the request runs on. /wait shows its reply, /status how it stands")
+            except (ClewError, TemporalError) as error:
+                say(error, self._as_json, in_lines=True)
+                code = code_of(error)
+        if self._by_hand:
+            self._remark(f"the session stays: `clew chat {self._session.id}` goes on with it")
+        return 0 if self._by_hand else code
+
+    def _lines(self) -> Iterator[str]:
+        """What is typed or piped, without empty lines."""
+        if not self._by_hand:
+            yield from (stripped for line in sys.stdin if (stripped := line.strip()))
+            return
+        with suppress(ImportError):  # Windows has none
+            import readline  # noqa: F401, PLC0415 - it gives `input` its editing and its history
+        while True:
+            self._to.print()
+            try:
+                line = input("> ").strip()
+            except EOFError:
+                self._to.print()
+                return
+            if line:
+                yield line
+
+    async def _greet(self) -> None:
+        status = self._opened.status
+        went = f"resumed, {status.rev} entries" if self._opened.resumed else "new"
+        self._to.rule(
+            show.styled((f"session {status.session_id}", "bold"), f" · {status.model} · {went}"), style="dim"
+        )
+        if self._opened.resumed:
+            recent = await self._session.transcript(from_seq=max(status.rev - RECENT_ENTRIES, 0))
+            show.messages(self._to, recent[-RECENT_MESSAGES:])
+        if status.request_id:
+            self._remark(f"request {status.request_id} is running: /wait joins it")
+        self._remark("/help says what there is")
+
+    async def _take(self, line: str) -> None:
+        if re.fullmatch(r"/\w+", line):
+            return await self._command(line)
+        request = await _send(self._session, line, None)
+        return await self._follow(request, self._next_seq)
+
+    async def _follow(self, request: Request, from_seq: int) -> None:
+        outcome = await _answer(request, from_seq, self._as_json, in_lines=True)
+        self._next_seq = outcome.last_seq + 1
+
+    async def _command(self, name: str) -> None:
+        match name:
+            case "/help":
+                self._remark(HELP)
+            case "/status":
+                status = await answered(self._session.status(), self._session.id)
+                if self._as_json:
+                    return show.document(status.as_json(), in_lines=True)
+                show.status(self._to, status)
+            case "/context":
+                context = await answered(self._session.context(), self._session.id)
+                if self._as_json:
+                    return show.document(context.as_json(), in_lines=True)
+                show.context(self._to, context)
+            case "/transcript":
+                said = await answered(self._session.transcript(), self._session.id)
+                if self._as_json:
+                    return show.document({"messages": said}, in_lines=True)
+                show.messages(self._to, said)
+            case "/wait":
+                status = await answered(self._session.status(), self._session.id)
+                if status.request_id is None:
+                    return self._remark("nothing is running; /transcript shows what was said")
+                await self._follow(self._session.request(status.request_id), self._opened.status.first_live_seq)
+            case _:
+                self._remark(f"no command {name}: /help says what there is")
+        return None
+
+    def _remark(self, text: str) -> None:
+        """A word of the program's own, which in a script has no place among the answers."""
+        to = self._to if self._by_hand else show.console(stderr=True)
+        to.print(show.styled((text, "dim")), soft_wrap=True)
+
+
+async def _send(session: Session, text: str, timeout_seconds: int | None) -> Request:
+    try:
+        return await answered(session.message(text, timeout_seconds=timeout_seconds), session.id)
+    except WorkerUnavailable as error:
+        raise WorkerUnavailable(f"{error}; the message may still be accepted when one comes") from None
+
+
+async def _answer(request: Request, from_seq: int, as_json: bool, *, in_lines: bool) -> RequestOutcome:
+    """Print a request's answer: as it grows on a terminal, at once in a pipe, or in an object.
+
+    Raises:
+        RequestFailed: there is none.
+    """
+    to = show.console()
+    live = to.is_terminal and not as_json
+    outcome = await follow(to, request, from_seq=from_seq) if live else await within(None, request.result())
+    answer = await request.answer()
+    if as_json:
+        show.document({**outcome.as_json(), "answer": answer}, in_lines=in_lines)
+    elif not live:
+        # To a file or another program: as it was said.
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
+    return outcome

@@ -1,0 +1,82 @@
+"""Requests, streams and validators of three lines, for the tests beside this file."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from activities.providers.base import Decoder, ModelRequest
+from clew.contract import ModelOptions
+from clew.messages import Message, ToolSpec
+from workflows.effects import ModelReply
+
+ADD: ToolSpec = {
+    "name": "add",
+    "description": "Adds two numbers.",
+    "parameters": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "required": ["a", "b"],
+    },
+}
+
+HELLO: Message = {"role": "user", "content": "hello"}
+
+
+def request(
+    *messages: Message,
+    model: str = "m",
+    tools: Sequence[ToolSpec] = (),
+    output_schema: dict[str, Any] | None = None,
+    **options: Any,
+) -> ModelRequest:
+    set_options: dict[str, Any] = {"max_output_tokens": 4096, **options}
+    return ModelRequest(
+        model=model,
+        messages=messages or (HELLO,),
+        tools=tools,
+        options=ModelOptions(**set_options),
+        output_schema=output_schema,
+    )
+
+
+def called(name: str = "add", call_id: str = "tc_1", content: str = "", **arguments: Any) -> Message:
+    return {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [{"id": call_id, "name": name, "arguments": arguments}],
+    }
+
+
+def result(content: str, call_id: str = "tc_1") -> Message:
+    return {"role": "tool", "content": content, "tool_call_id": call_id, "name": "add"}
+
+
+def fold(decoder: Decoder, events: Iterable[Any]) -> ModelReply:
+    for event in events:
+        decoder.feed("message", event if isinstance(event, str) else json.dumps(event))
+    return decoder.finish()
+
+
+def sse(events: Iterable[Any]) -> bytes:
+    """Events as they go over the wire, named by their type where they have one."""
+    frames = []
+    for event in events:
+        name = f"event: {event['type']}\n" if isinstance(event, dict) and "type" in event else ""
+        frames.append(f"{name}data: {event if isinstance(event, str) else json.dumps(event)}\n\n")
+    return "".join(frames).encode()
+
+
+def accepted(params: Any, body: dict[str, Any]) -> None:
+    """A body is of the official package's type, and has nothing in it that the type does not know."""
+    adapter = TypeAdapter(params)  # its iterators are lazy and need it alive
+    assert _drained(adapter.validate_python(body)) == body
+
+
+def _drained(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _drained(item) for key, item in value.items()}
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    return [_drained(item) for item in value]

@@ -1,0 +1,75 @@
+"""A model provider's server on loopback, told beforehand what to answer."""
+
+import asyncio
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+Step = bytes | asyncio.Event | None
+"""Bytes to send as one chunk, an event to wait for, or None to drop the connection."""
+
+
+@dataclass
+class Received:
+    path: str
+    headers: dict[str, str]
+    body: Any
+    connection: int
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    steps: tuple[Step, ...]
+
+
+@dataclass
+class FakeServer:
+    """A server on loopback that answers each request as it was told to, over real HTTP."""
+
+    url: str = ""
+    received: list[Received] = field(default_factory=list)
+    answers: deque[Answer] = field(default_factory=deque)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    hung_up: asyncio.Event = field(default_factory=asyncio.Event)
+    connections: int = 0
+
+    def answer(self, *steps: Step, status: int = 200, **headers: str) -> None:
+        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.answers.append(Answer(status, {"content-type": "text/event-stream"} | told, steps))
+
+    def answer_json(self, value: Any, status: int = 200, **headers: str) -> None:
+        self.answer(json.dumps(value).encode(), status=status, content_type="application/json", **headers)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        number = self.connections
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                first, *lines = head.decode().strip().split("\r\n")
+                headers = {k.lower(): v.strip() for k, v in (line.split(":", 1) for line in lines)}
+                body = json.loads(await reader.readexactly(int(headers["content-length"])))
+                self.received.append(Received(first.split()[1], headers, body, number))
+                self.asked.set()
+                await self._write(writer, self.answers.popleft())
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.hung_up.set()
+        finally:
+            writer.close()
+
+    async def _write(self, writer: asyncio.StreamWriter, answer: Answer) -> None:
+        told = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
+        writer.write(f"HTTP/1.1 {answer.status} X\r\n{told}transfer-encoding: chunked\r\n\r\n".encode())
+        for step in answer.steps:
+            if step is None:
+                writer.transport.abort()
+                raise ConnectionAbortedError
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+            elif step:
+                writer.write(f"{len(step):x}\r\n".encode() + step + b"\r\n")
+                await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()

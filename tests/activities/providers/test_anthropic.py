@@ -1,0 +1,373 @@
+import json
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+from anthropic.types import message_create_params
+from anthropic.types.beta import message_create_params as beta_message_create_params
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from activities.providers.anthropic import Anthropic
+from activities.providers.anthropic_stream import AnthropicDecoder
+from activities.providers.errors import ProviderError
+from clew.messages import Message
+from tests.activities.providers.builders import ADD, HELLO, accepted, called, fold, request, result, sse
+from tests.activities.providers.fake_server import FakeServer
+from tests.activities.providers.streams import ANTHROPIC_STREAM, closing, delta, opening, start
+
+PROVIDER = Anthropic("anthropic", "https://api.anthropic.com", api_key="sk-ant-secret")
+
+MANUAL, ADAPTIVE, SAMPLING_FREE, BINDING = (
+    "claude-sonnet-4-5",
+    "claude-opus-4-6",
+    "claude-opus-4-7",
+    "claude-opus-5-5",
+)
+
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+REDACTED = {"type": "redacted_thinking", "data": "ZGF0YQ=="}
+
+
+def thought(message: Message, *blocks: dict[str, Any], provider: str = "anthropic") -> Message:
+    return {**message, "provider_data": {"provider": provider, "blocks": list(blocks)}}
+
+
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "text": content}
+
+
+def messages(*sent: Message) -> Any:
+    return PROVIDER.encode(request(*sent)).body["messages"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.5, "stop": ("END",), "seed": 7},
+        {"tools": [ADD], "tool_choice": "required"},
+        {"tools": [ADD], "tool_choice": "add", "reasoning_effort": "high"},
+        {"tools": [ADD], "tool_choice": "none", "reasoning_effort": "low", "temperature": 0.0},
+        {"output_schema": {"type": "object"}, "reasoning_effort": "minimal"},
+    ],
+)
+@pytest.mark.parametrize("model", [MANUAL, ADAPTIVE, SAMPLING_FREE, BINDING, "a-name"])
+def test_a_body_is_what_the_official_package_would_send(model: str, options: dict[str, Any]) -> None:
+    conversation: list[Message] = [
+        {"role": "system", "content": "Be brief."},
+        HELLO,
+        thought(called(a=1), THOUGHT, REDACTED),
+        result("2"),
+    ]
+    call = PROVIDER.encode(request(*conversation, model=model, **options))
+    body = dict(call.body)
+    # The package's newest version of the API knows no temperature; the version before it does.
+    temperature = body.pop("temperature", None)
+    assert call.headers["anthropic-version"] == ("2026-10-21" if temperature is None else "2023-06-01")
+    params = beta_message_create_params if "anthropic-beta" in call.headers else message_create_params
+    accepted(params.MessageCreateParamsStreaming, body)
+
+
+def test_system_messages_leave_the_conversation_in_order() -> None:
+    body = PROVIDER.encode(
+        request(
+            {"role": "system", "content": "Be brief."},
+            {"role": "system", "content": " "},
+            HELLO,
+            {"role": "system", "content": "Summary of earlier conversation: none."},
+            {"role": "user", "content": "Well?"},
+        )
+    ).body
+    assert body["system"] == [text("Be brief."), text("Summary of earlier conversation: none.")]
+    assert body["messages"] == [{"role": "user", "content": [text("hello"), text("Well?")]}]
+
+
+def test_results_of_tools_are_one_user_message_before_what_the_user_says() -> None:
+    both: Message = {
+        "role": "assistant",
+        "content": "Both.",
+        "tool_calls": [
+            {"id": "tc_1", "name": "add", "arguments": {"a": 1}},
+            {"id": "tc_2", "name": "my tool", "arguments": {}},
+        ],
+    }
+    sent = messages(HELLO, both, result("3", "tc_1"), result("", "tc_2"), {"role": "user", "content": "Stop!"})
+    assert sent[1:] == [
+        {
+            "role": "assistant",
+            "content": [
+                text("Both."),
+                {"type": "tool_use", "id": "tc_1", "name": "add", "input": {"a": 1}},
+                {"type": "tool_use", "id": "tc_2", "name": "my_tool", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "tc_1", "content": "3"},
+                {"type": "tool_result", "tool_use_id": "tc_2"},
+                text("Stop!"),
+            ],
+        },
+    ]
+
+
+def test_messages_of_one_role_are_merged_and_the_first_is_the_users() -> None:
+    sent = messages({"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}, HELLO)
+    assert [message["role"] for message in sent] == ["user", "assistant", "user"]
+    assert sent[1]["content"] == [text("a"), text("b")]
+
+
+@pytest.mark.parametrize(
+    ("message", "blocks"),
+    [
+        pytest.param(
+            thought(called(content="Adding.", a=1), THOUGHT, REDACTED),
+            [THOUGHT, REDACTED, text("Adding."),
+             {"type": "tool_use", "id": "tc_1", "name": "add", "input": {"a": 1}}],
+            id="thinking first, verbatim",
+        ),
+        pytest.param(
+            thought(called(content="One. Two."), THOUGHT, text("One. "), REDACTED),
+            [THOUGHT, text("One. "), REDACTED, text("Two."),
+             {"type": "tool_use", "id": "tc_1", "name": "add", "input": {}}],
+            id="thinking in its place between texts",
+        ),
+        pytest.param(
+            thought({"role": "assistant", "content": "Edited."}, THOUGHT, text("One. "), REDACTED),
+            [THOUGHT, REDACTED, text("Edited.")],
+            id="a text that was edited since",
+        ),
+        pytest.param(
+            thought({"role": "assistant", "content": "x"}, THOUGHT, provider="other"), [text("x")], id="another's"
+        ),
+        pytest.param(
+            thought({"role": "assistant", "content": "x"}, {"type": "image"}), [text("x")], id="of no kind we keep"
+        ),
+    ],
+)  # fmt: skip
+def test_thinking_goes_back_to_the_provider_that_sent_it(message: Message, blocks: list[dict[str, Any]]) -> None:
+    assert messages(HELLO, message)[1]["content"] == blocks
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "sent"),
+    [
+        (MANUAL, {}, {}),
+        (MANUAL, {"reasoning_effort": "minimal"}, {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        (MANUAL, {"reasoning_effort": "high"}, {"thinking": {"type": "enabled", "budget_tokens": 2048}}),
+        (MANUAL, {"reasoning_effort": "high", "max_output_tokens": 64_000},
+         {"thinking": {"type": "enabled", "budget_tokens": 16_384}}),
+        (MANUAL, {"reasoning_effort": "high", "max_output_tokens": 2000}, {}),
+        (MANUAL, {"reasoning_effort": "high", "tools": [ADD], "tool_choice": "add"}, {}),
+        (MANUAL, {"temperature": 0.3}, {"temperature": 0.3}),
+        (MANUAL, {"temperature": 0.3, "reasoning_effort": "minimal"},
+         {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        ("claude-3-7-sonnet-20250219", {"temperature": 0.3}, {"temperature": 0.3}),
+        ("claude-opus-4-20250514", {"temperature": 0.3}, {"temperature": 0.3}),
+        (ADAPTIVE, {"reasoning_effort": "minimal"},
+         {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "low"}}),
+        (ADAPTIVE, {"temperature": 0.3}, {"temperature": 0.3}),
+        (ADAPTIVE, {"reasoning_effort": "high", "tools": [ADD], "tool_choice": "required"},
+         {"output_config": {"effort": "high"}}),
+        (SAMPLING_FREE, {"temperature": 0.3}, {}),
+        ("claude-opus-5", {"temperature": 0.3}, {}),
+        ("claude-mythos-preview", {"temperature": 0.3}, {}),
+        ("some-local-model", {"temperature": 0.3}, {"temperature": 0.3}),
+        (BINDING, {"temperature": 0.3},
+         {"thinking": {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}}),
+        (BINDING, {"reasoning_effort": "high"},
+         {"thinking": {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"},
+                       "display": "summarized"},
+          "output_config": {"effort": "high"}}),
+    ],
+)  # fmt: skip
+def test_thinking_effort_and_temperature_are_what_the_models_generation_takes(
+    model: str, options: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    body = PROVIDER.encode(request(model=model, **options)).body
+    assert {key: body[key] for key in ("thinking", "output_config", "temperature") if key in body} == sent
+
+
+def test_a_budget_is_not_asked_for_in_a_round_that_began_without_thinking() -> None:
+    def body(answer: Message) -> dict[str, Any]:
+        return PROVIDER.encode(request(HELLO, answer, result("3"), model=MANUAL, reasoning_effort="low")).body
+
+    assert "thinking" not in body(called())
+    assert "thinking" in body(thought(called(), THOUGHT))
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ("auto", {"type": "auto"}),
+        ("none", {"type": "none"}),
+        ("required", {"type": "any"}),
+        ("add", {"type": "tool", "name": "add"}),
+    ],
+)
+def test_a_tool_choice_is_sent_where_there_are_tools(choice: str, sent: object) -> None:
+    assert PROVIDER.encode(request(tools=[ADD], tool_choice=choice)).body["tool_choice"] == sent
+    assert "tool_choice" not in PROVIDER.encode(request(tool_choice=choice)).body
+
+
+def test_the_key_goes_into_one_header_and_no_repr() -> None:
+    call = PROVIDER.encode(request())
+    assert call.headers["x-api-key"] == "sk-ant-secret"
+    assert "sk-ant-secret" not in repr(call) + repr(PROVIDER)
+
+
+def test_a_stream_is_folded_with_its_thinking_kept_verbatim() -> None:
+    reply = fold(AnthropicDecoder("anthropic"), ANTHROPIC_STREAM)
+    assert (reply.content, reply.thinking, reply.stop_reason) == ("I will add.", "Let me think.", "tool_calls")
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("add", {"a": 1, "b": 2}), ("now", {})]
+    assert reply.provider_data == {
+        "provider": "anthropic",
+        "blocks": [
+            {"type": "thinking", "thinking": "Let me think.", "signature": "c2ln"},
+            {"type": "redacted_thinking", "data": "ZGF0YQ=="},
+        ],
+    }
+    usage = reply.usage
+    assert (usage.input_tokens, usage.cached_input_tokens, usage.output_tokens) == (100, 70, 33)
+
+
+def test_thinking_between_texts_comes_back_in_its_place() -> None:
+    events = [
+        start(0, type="text", text="One. "),
+        start(1, **THOUGHT),
+        start(2, type="text", text="Two."),
+        *closing(),
+    ]
+    reply = fold(AnthropicDecoder("anthropic"), events)
+    answer: Message = {"role": "assistant", "content": reply.content}
+    assert reply.provider_data is not None
+    sent = messages(HELLO, thought(answer, *reply.provider_data["blocks"]))
+    assert sent[1]["content"] == [text("One. "), THOUGHT, text("Two.")]
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        pytest.param([{"type": "thinking", "thinking": "no signature", "signature": ""}], id="unsigned"),
+        pytest.param([{"type": "redacted_thinking", "data": "x" * 600_000}], id="too large"),
+        pytest.param([REDACTED] * 20_000, id="too many"),
+    ],
+)
+def test_thinking_that_cannot_come_back_whole_does_not_come_back(blocks: list[dict[str, Any]]) -> None:
+    events = [start(place, **block) for place, block in enumerate(blocks)]
+    reply = fold(AnthropicDecoder("anthropic"), [*events, start(99_999, type="text", text="hi"), *closing()])
+    assert (reply.content, reply.provider_data) == ("hi", None)
+
+
+def test_thinking_over_its_own_cap_is_cut_to_read_and_whole_to_go_back() -> None:
+    long = "x" * 300_000
+    events = [start(0, type="thinking", thinking=long, signature="s"), start(1, type="text", text="hi"), *closing()]
+    reply = fold(AnthropicDecoder("anthropic"), events)
+    assert reply.thinking is not None
+    assert len(reply.thinking) <= 256 * 1024
+    assert reply.provider_data is not None
+    assert reply.provider_data["blocks"][0]["thinking"] == long
+
+
+@pytest.mark.parametrize(
+    ("reason", "neutral"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("max_tokens", "length"),
+        ("pause_turn", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("something_new", "stop"),
+    ],
+)
+def test_a_reason_to_stop_is_neutral(reason: str, neutral: str) -> None:
+    events = [start(0, type="text", text="hi"), closing(reason)[0]]
+    assert fold(AnthropicDecoder("anthropic"), events).stop_reason == neutral
+
+
+HI = start(0, type="text", text="hi")
+REFUSED = {"type": "refusal", "category": "bio", "explanation": "No."}
+
+
+@pytest.mark.parametrize(
+    ("events", "kind", "retryable"),
+    [
+        ([opening(), HI], "truncated_stream", True),
+        ([opening(), *closing()], "empty_reply", True),
+        ([start(0, **THOUGHT), *closing("max_tokens")], "empty_reply", False),
+        ([HI, *closing("refusal", REFUSED)], "content_refused", False),
+        ([*closing("refusal")], "content_refused", False),
+        ([HI, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}], "overloaded", True),
+        ([{"type": "error", "error": {"type": "api_error", "message": "boom"}}], "provider_unavailable", True),
+        (["nonsense"], "truncated_stream", True),
+    ],
+)
+def test_what_is_no_reply_is_a_typed_error(events: list[Any], kind: str, retryable: bool) -> None:
+    with pytest.raises(ProviderError) as caught:
+        fold(AnthropicDecoder("anthropic"), events)
+    assert (caught.value.type, caught.value.retryable) == (kind, retryable)
+
+
+def test_a_refusal_says_what_it_is_about() -> None:
+    with pytest.raises(ProviderError, match="bio: No"):
+        fold(AnthropicDecoder("anthropic"), closing("refusal", REFUSED))
+
+
+def test_a_whole_message_folds_like_a_stream() -> None:
+    whole = opening(input_tokens=5)["message"] | {
+        "content": [THOUGHT, text("hi"), {"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}],
+        "stop_reason": "tool_use",
+    }
+    reply = fold(AnthropicDecoder("anthropic"), [whole])
+    assert (reply.content, reply.thinking, reply.tool_calls[0].arguments) == ("hi", "hm", {"a": 1})
+    assert reply.provider_data == {"provider": "anthropic", "blocks": [THOUGHT]}
+
+
+async def test_a_stream_folds_into_what_the_official_client_makes_of_it(server: FakeServer) -> None:
+    server.answer(sse(ANTHROPIC_STREAM))
+    http = httpx2.AsyncClient(trust_env=False)
+    async with (
+        anthropic.AsyncAnthropic(api_key="k", base_url=server.url, max_retries=0, http_client=http) as official,
+        official.messages.stream(model="m", max_tokens=9, messages=[]) as stream,
+    ):
+        theirs = await stream.get_final_message()
+    ours = fold(AnthropicDecoder("anthropic"), ANTHROPIC_STREAM)
+    blocks = [block.model_dump(exclude_none=True) for block in theirs.content]
+    assert ours.content == "".join(block["text"] for block in blocks if block["type"] == "text")
+    assert ours.provider_data is not None
+    assert ours.provider_data["blocks"] == [block for block in blocks if "thinking" in block["type"]]
+    assert [(call.name, call.arguments) for call in ours.tool_calls] == [
+        (block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"
+    ]
+    assert ours.usage.output_tokens == theirs.usage.output_tokens
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 5) | st.text(st.characters(codec=None, exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+PARTS = dict.fromkeys(("text", "thinking", "signature", "data", "partial_json", "input", "name", "id"), JSON)
+KINDS = st.sampled_from(["text", "thinking", "redacted_thinking", "tool_use", "server_tool_use"])
+EVENTS = st.one_of(
+    st.builds(lambda block, at: start(at, **block),
+              st.fixed_dictionaries({"type": KINDS | JSON}, optional=PARTS), st.integers(0, 2)),
+    st.builds(lambda parts, at: delta(at, **parts), st.fixed_dictionaries({}, optional=PARTS), st.integers(0, 2)),
+    st.builds(lambda usage: opening(input_tokens=usage), JSON),
+    st.builds(lambda reason, details: closing(reason, details)[0], JSON, JSON),
+    st.fixed_dictionaries({"type": JSON}, optional={"index": JSON, "error": JSON, "message": JSON}),
+)  # fmt: skip
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(EVENTS, max_size=6))
+def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events: list[Any]) -> None:
+    try:
+        reply = fold(AnthropicDecoder("anthropic"), [*events, HI, closing()[0]])
+        reply.model_dump_json().encode()
+        json.dumps(reply.provider_data, ensure_ascii=False).encode()
+    except ProviderError as error:
+        error.message.encode()

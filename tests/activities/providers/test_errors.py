@@ -1,0 +1,154 @@
+import json
+from email.utils import formatdate
+
+import pytest
+
+from activities.providers import errors
+from activities.providers.errors import ProviderError, from_event, from_response, redact, retry_after
+
+NOW = 1_800_000_000.0
+
+
+def openai_error(message: str, **fields: object) -> str:
+    return json.dumps({"error": {"message": message, "type": "invalid_request_error", "param": None} | fields})
+
+
+def anthropic_error(kind: str, message: str) -> str:
+    return json.dumps({"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"})
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "retryable"),
+    [
+        (400, openai_error("Invalid value: 'x'."), "bad_request", False),
+        (401, openai_error("Incorrect API key provided.", code="invalid_api_key"), "unauthorized", False),
+        (402, "", "insufficient_quota", False),
+        (403, openai_error("Country not supported"), "unauthorized", False),
+        (404, '{"error":{"message":"File Not Found","type":"not_found_error","code":404}}', "bad_request", False),
+        (404, openai_error("The model `x` does not exist or you do not have access to it."), "unknown_model", False),
+        (403, openai_error("Project has no access.", code="model_not_found"), "unknown_model", False),
+        (404, anthropic_error("not_found_error", "model: claude-nothing"), "unknown_model", False),
+        (404, '{"error":"model \\"x\\" not found, try pulling it first"}', "unknown_model", False),
+        (400, '{"error":{"message":"Invalid model name passed in model=x"}}', "unknown_model", False),
+        (408, "", "provider_unavailable", True),
+        (409, "", "provider_unavailable", True),
+        (413, anthropic_error("request_too_large", "Request exceeds the maximum size"), "bad_request", False),
+        (422, '{"detail":[{"loc":["body"],"msg":"field required"}]}', "bad_request", False),
+        (425, "", "provider_unavailable", True),
+        (429, openai_error("Rate limit reached", code="rate_limit_exceeded"), "rate_limited", True),
+        (429, openai_error("Request too large: reduce the length of the messages"), "rate_limited", True),
+        (429, openai_error("You exceeded your quota", code="insufficient_quota"), "insufficient_quota", False),
+        (500, "<html>oops</html>", "provider_unavailable", True),
+        (503, '{"error":{"message":"Loading model","type":"unavailable_error"}}', "provider_unavailable", True),
+        (529, anthropic_error("overloaded_error", "Overloaded"), "overloaded", True),
+        (400, openai_error("Blocked", code="content_policy_violation"), "content_refused", False),
+        (400, openai_error("Filtered", code="content_filter"), "content_refused", False),
+        (418, "\ud800", "bad_request", False),
+        (307, "", "bad_request", False),
+        (999, "[" * 100_000, "bad_request", False),
+    ],
+)
+def test_status_and_body_give_a_type_and_a_posture(status: int, body: str, kind: str, retryable: bool) -> None:
+    error = from_response(status, {}, body, now=NOW)
+    assert (error.type, error.retryable, error.status) == (kind, retryable, status)
+    assert error.message
+    error.message.encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "fields", "details"),
+    [
+        (400, "This model's maximum context length is 4096 tokens. However, your messages resulted in 5000 tokens.",
+         {"code": "context_length_exceeded"}, {"limit": 4096, "actual": 5000}),
+        (400, "Your input exceeds the context window of this model.", {"code": "context_length_exceeded"}, {}),
+        (400, "prompt is too long: 213462 tokens > 200000 maximum", {}, {"limit": 200000, "actual": 213462}),
+        (400, "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease input",
+         {}, {"limit": 200000, "actual": 190000}),
+        (400, "request (9031 tokens) exceeds the available context size (4096 tokens), try increasing it",
+         {"type": "exceed_context_size_error", "n_prompt_tokens": 9031, "n_ctx": 4096},
+         {"limit": 4096, "actual": 9031}),
+        (500, "the request exceeds the available context size. try increasing the context size", {}, {}),
+        (400, "This model's maximum context length is 8192 tokens. However, you requested 8204 tokens (12 in the "
+         "messages, 8192 in the completion).", {"type": "BadRequestError"}, {"limit": 8192, "actual": 8204}),
+        (400, "The decoder prompt (length 9000) is longer than the maximum model length of 4096.", {},
+         {"limit": 4096, "actual": 9000}),
+        (400, "Input length (4100) exceeds model's maximum context length (4096).", {},
+         {"limit": 4096, "actual": 4100}),
+        (400, "You passed 4097 input tokens and requested 100 output tokens. However, the model's context length is "
+         "only 4096 tokens", {}, {"limit": 4096, "actual": 4097}),
+        (400, "prompt too long; exceeded max context length by 3 tokens", {}, {}),
+        (400, "the input length exceeds the context length", {}, {}),
+        (400, "litellm.ContextWindowExceededError: maximum context length is 128000 tokens", {}, {"limit": 128000}),
+    ],
+)  # fmt: skip
+def test_a_context_that_is_too_long_is_its_own_error_with_what_was_told(
+    status: int, message: str, fields: dict[str, object], details: dict[str, int]
+) -> None:
+    error = from_response(status, {}, openai_error(message, **fields), now=NOW)
+    assert (error.type, error.retryable, error.details) == ("context_length_exceeded", False, details)
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind"),
+    [
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "overloaded"),
+        ({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}, "bad_request"),
+        ({"error": {"message": "boom", "type": "server_error", "code": 500}}, "provider_unavailable"),
+        ({"error": {"message": "too many", "code": 429}}, "rate_limited"),
+        ({"object": "error", "message": "no", "type": "BadRequestError", "code": 400}, "bad_request"),
+        ({"error": "prompt is too long"}, "context_length_exceeded"),
+        ({"error": {}}, "provider_unavailable"),
+    ],
+)
+def test_an_error_inside_a_stream_goes_by_the_same_table(payload: dict[str, object], kind: str) -> None:
+    assert from_event(payload).type == kind
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "20"}, 20),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "20", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": formatdate(NOW + 30, usegmt=True)}, 30),
+        ({"retry-after": formatdate(NOW - 30, usegmt=True)}, 0),
+        ({"retry-after": "-3"}, 0),
+        ({"retry-after": "1e300"}, 86_400),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Mon, 99 Foo 2026 99:99:99 GMT"}, None),
+    ],
+)
+def test_retry_after_is_in_seconds_however_it_was_told(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, NOW) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("key hunter2hunter2 is wrong", "key [redacted] is wrong"),
+        ("Incorrect API key provided: sk-proj-ab*****yz.", "Incorrect API key provided: [redacted]"),
+        ('{"Authorization": "Bearer abcdefgh"}', '{"Authorization": "Bearer [redacted]"}'),
+        ("header x-api-key: abcdefgh, next", "header x-api-key: [redacted], next"),
+        ("sent Bearer abcdefgh", "sent Bearer [redacted]"),
+        ("a task-based risk-free plan", "a task-based risk-free plan"),
+    ],
+)
+def test_no_key_is_ever_in_a_message(text: str, safe: str) -> None:
+    assert redact(text, ["hunter2hunter2"]) == safe
+
+
+def test_a_message_is_capped_and_holds_no_part_of_a_key_that_the_cap_cuts() -> None:
+    error = errors.BadRequest("x" * 1995 + "hunter2hunter2")
+    error.hide(["hunter2hunter2"])
+    assert error.message == str(error) == "x" * 1995 + "[reda"
+
+
+def test_every_type_of_error_has_one_posture_and_no_two_names() -> None:
+    leaves = [leaf for branch in ProviderError.__subclasses__() for leaf in branch.__subclasses__()]
+    assert sorted(leaf.type for leaf in leaves) == sorted(
+        ["bad_request", "content_refused", "context_length_exceeded", "empty_reply", "empty_reply",
+         "insufficient_quota", "overloaded", "provider_unavailable", "rate_limited", "truncated_stream",
+         "unauthorized", "unknown_model"]
+    )  # fmt: skip

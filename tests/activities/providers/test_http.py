@@ -1,0 +1,280 @@
+import asyncio
+from email.utils import formatdate
+from typing import Any
+
+import httpx
+import pytest
+
+from activities.providers import http
+from activities.providers.anthropic import Anthropic
+from activities.providers.base import Provider
+from activities.providers.errors import (
+    BadRequest,
+    ContentRefused,
+    ContextLengthExceeded,
+    EmptyReply,
+    Overloaded,
+    ProviderError,
+    ProviderUnavailable,
+    RateLimited,
+    TruncatedStream,
+    Unauthorized,
+)
+from activities.providers.http import stream
+from activities.providers.openai import OpenAI, OpenAIDecoder
+from tests.activities.providers.builders import ADD, fold, request, sse
+from tests.activities.providers.fake_server import FakeServer
+from tests.activities.providers.streams import ANTHROPIC_STREAM, HELLO_STREAM, TOOL_STREAM, chunk
+from workflows.effects import ModelReply
+
+KEY = "sk-test-hunter2"
+
+
+def openai(server: FakeServer) -> OpenAI:
+    return OpenAI("openai", server.url, official=True, api_key=KEY)
+
+
+def anthropic(server: FakeServer) -> Anthropic:
+    return Anthropic("anthropic", server.url, api_key=KEY)
+
+
+async def call(client: httpx.AsyncClient, provider: Provider, **options: Any) -> ModelReply:
+    return await stream(client, provider, request(**options), provider.decoder(), now=lambda: 1_800_000_000.0)
+
+
+async def failure(client: httpx.AsyncClient, provider: Provider) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
+        await call(client, provider)
+    assert KEY not in "".join(map(str, (caught.value, caught.value.details, caught.value.__cause__)))
+    return caught.value
+
+
+HELLO = sse(HELLO_STREAM)
+
+
+async def test_a_request_arrives_as_it_was_encoded(server: FakeServer, client: httpx.AsyncClient) -> None:
+    server.answer(HELLO)
+    asked = request(tools=[ADD], temperature=0.5)
+    await stream(client, openai(server), asked, openai(server).decoder())
+    (received,) = server.received
+    assert received.path == "/chat/completions"
+    assert received.body == openai(server).encode(asked).body
+    assert received.headers["authorization"] == f"Bearer {KEY}"
+    assert received.headers["content-type"] == "application/json"
+    assert received.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 100_000])
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+async def test_a_reply_is_the_same_wherever_its_bytes_are_split(
+    server: FakeServer, client: httpx.AsyncClient, size: int, newline: bytes
+) -> None:
+    events = [chunk(content="ü€\U0001f600"), *TOOL_STREAM]
+    wire = b": a comment" + newline * 2 + sse(events).replace(b"\n", newline)
+    server.answer(*(wire[at : at + size] for at in range(0, len(wire), size)))
+    assert await call(client, openai(server)) == fold(openai(server).decoder(), events)
+
+
+async def test_anthropics_named_events_are_folded(server: FakeServer, client: httpx.AsyncClient) -> None:
+    server.answer(sse(ANTHROPIC_STREAM))
+    reply = await call(client, anthropic(server))
+    assert reply == fold(anthropic(server).decoder(), ANTHROPIC_STREAM)
+    assert server.received[0].path == "/v1/messages"
+    assert server.received[0].headers["x-api-key"] == KEY
+
+
+async def test_the_caller_sees_the_reply_grow(server: FakeServer, client: httpx.AsyncClient) -> None:
+    go_on = asyncio.Event()
+    server.answer(sse(HELLO_STREAM[:2]), go_on, sse(HELLO_STREAM[2:]))
+    seen = asyncio.Event()
+
+    class Watched(OpenAIDecoder):
+        def feed(self, event: str, data: str) -> None:
+            super().feed(event, data)
+            if self.text:
+                seen.set()
+
+    decoder = Watched()
+    calling = asyncio.create_task(stream(client, openai(server), request(), decoder))
+    await seen.wait()
+    assert (decoder.text, decoder.ended) == ("Hel", False)
+    go_on.set()
+    assert (await calling).content == "Hello"
+
+
+async def test_a_cancelled_call_hangs_up(server: FakeServer, client: httpx.AsyncClient) -> None:
+    never = asyncio.Event()
+    server.answer(sse(HELLO_STREAM[:2]), never)
+    calling = asyncio.create_task(call(client, openai(server)))
+    await server.asked.wait()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    never.set()
+    await server.hung_up.wait()
+
+
+async def test_connections_are_used_again(server: FakeServer, client: httpx.AsyncClient) -> None:
+    for _ in range(3):
+        server.answer(HELLO)
+        await call(client, openai(server))
+    assert [received.connection for received in server.received] == [1, 1, 1]
+
+
+async def test_an_end_marker_ends_the_reply_though_the_connection_stays_open(
+    server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_DRAIN_SECONDS", 0.01)
+    server.answer(HELLO, asyncio.Event())
+    assert (await call(client, openai(server))).content == "Hello"
+
+
+async def test_a_whole_json_body_is_a_reply_too(server: FakeServer, client: httpx.AsyncClient) -> None:
+    message = {"role": "assistant", "content": "whole"}
+    server.answer_json({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+    assert (await call(client, openai(server))).content == "whole"
+
+
+@pytest.mark.parametrize(
+    ("steps", "content"),
+    [
+        pytest.param([*HELLO_STREAM[:4]], "Hello", id="a reason to stop and no marker"),
+        pytest.param([*HELLO_STREAM[:3], "[DONE]"], "Hello", id="a marker and no reason"),
+        pytest.param([*HELLO_STREAM[:4], '{"choices": [], "us'], "Hello", id="broken off after the reply"),
+    ],
+)
+async def test_either_end_is_an_end(
+    server: FakeServer, client: httpx.AsyncClient, steps: list[Any], content: str
+) -> None:
+    server.answer(sse(steps).rstrip(b"\n"))
+    assert (await call(client, openai(server))).content == content
+
+
+async def test_a_drop_after_the_reply_was_whole_is_no_matter(server: FakeServer, client: httpx.AsyncClient) -> None:
+    server.answer(sse(HELLO_STREAM[:4]), None)
+    assert (await call(client, openai(server))).content == "Hello"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param((sse(HELLO_STREAM[:2]), None), id="dropped"),
+        pytest.param((sse(HELLO_STREAM[:2]),), id="closed"),
+        pytest.param((sse(HELLO_STREAM[:2])[:-30],), id="closed within an event"),
+        pytest.param((), id="empty"),
+        pytest.param((None,), id="dropped before the first byte"),
+    ],
+)
+async def test_a_reply_that_breaks_off_can_be_retried(
+    server: FakeServer, client: httpx.AsyncClient, steps: tuple[Any, ...]
+) -> None:
+    server.answer(*steps)
+    assert (await failure(client, openai(server))).retryable
+
+
+async def test_the_error_of_the_library_is_the_cause(server: FakeServer, client: httpx.AsyncClient) -> None:
+    server.answer(sse(HELLO_STREAM[:2]), None)
+    error = await failure(client, openai(server))
+    assert isinstance(error, TruncatedStream)
+    assert isinstance(error.__cause__, httpx.HTTPError)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
+async def test_a_server_that_is_not_there_is_unavailable(client: httpx.AsyncClient, url: str) -> None:
+    error = await failure(client, OpenAI("local", url, official=False))
+    assert isinstance(error, ProviderUnavailable)
+    assert isinstance(error.__cause__, httpx.ConnectError)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "told"),
+    [
+        (429, {"retry_after": "7"}, {"error": {"message": "slow"}}, (RateLimited, 7)),
+        (429, {"retry_after": formatdate(1_800_000_060, usegmt=True)}, {}, (RateLimited, 60)),
+        (529, {"retry_after_ms": "1500"}, {"error": {"type": "overloaded_error"}}, (Overloaded, 1.5)),
+        (401, {}, {"error": {"message": f"bad key {KEY}"}}, (Unauthorized, None)),
+        (400, {}, {"error": {"message": "prompt is too long: 9 tokens > 8 maximum"}}, (ContextLengthExceeded, None)),
+    ],
+)
+async def test_a_refused_call_is_a_typed_error(  # noqa: PLR0917 - the table's columns
+    server: FakeServer, client: httpx.AsyncClient, status: int, headers: dict[str, str], body: Any, told: object
+) -> None:
+    server.answer_json(body, status, **headers)
+    error = await failure(client, openai(server))
+    assert (type(error), error.retry_after) == told
+    assert error.status == status
+
+
+async def test_nothing_is_retried(server: FakeServer, client: httpx.AsyncClient) -> None:
+    server.answer_json({}, 503)
+    await failure(client, openai(server))
+    assert len(server.received) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_not_followed_with_the_key(
+    server: FakeServer, client: httpx.AsyncClient, status: int
+) -> None:
+    client.follow_redirects = True
+    server.answer(status=status, location=f"{server.url}/elsewhere")
+    error = await failure(client, openai(server))
+    assert isinstance(error, BadRequest)
+    assert "/elsewhere" in error.message
+    assert len(server.received) == 1
+
+
+async def test_an_error_inside_a_stream_is_typed_and_holds_no_key(
+    server: FakeServer, client: httpx.AsyncClient
+) -> None:
+    server.answer(sse([{"type": "error", "error": {"type": "overloaded_error", "message": f"no {KEY}"}}]))
+    assert isinstance(await failure(client, anthropic(server)), Overloaded)
+
+
+@pytest.mark.parametrize(
+    ("events", "kind"),
+    [
+        ([chunk("content_filter")], ContentRefused),
+        ([chunk("stop")], EmptyReply),
+    ],
+)
+async def test_a_reply_that_is_none_is_typed(
+    server: FakeServer, client: httpx.AsyncClient, events: list[Any], kind: type[ProviderError]
+) -> None:
+    server.answer(sse(events))
+    assert isinstance(await failure(client, openai(server)), kind)
+
+
+async def test_an_error_body_is_read_to_its_limit_and_no_longer_than_its_time(
+    server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer(*[b"x" * 10_000] * 7, asyncio.Event(), status=400, content_type="text/plain")
+    assert len((await failure(client, openai(server))).message) == 2000
+    monkeypatch.setattr(http, "_ERROR_BODY_SECONDS", 0.01)
+    server.answer(b"no", asyncio.Event(), status=400, content_type="text/plain")
+    assert (await failure(client, openai(server))).message == "no"
+
+
+@pytest.mark.parametrize("content_type", ["text/event-stream", "application/json"])
+async def test_a_stream_or_a_line_that_never_ends_is_cut_off(
+    server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, content_type: str
+) -> None:
+    monkeypatch.setattr(http, "STREAM_LIMIT", 50_000)
+    server.answer(b"data: ", *[b"x" * 10_000] * 6, asyncio.Event(), content_type=content_type)
+    assert isinstance(await failure(client, openai(server)), TruncatedStream)
+
+
+@pytest.mark.parametrize("content_type", ["text/html", ""])
+async def test_an_answer_that_is_no_reply_says_what_it_is(
+    server: FakeServer, client: httpx.AsyncClient, content_type: str
+) -> None:
+    server.answer(b"<html>", content_type=content_type)
+    error = await failure(client, openai(server))
+    assert isinstance(error, BadRequest)
+    assert "base URL" in error.message
+
+
+async def test_text_that_is_no_text_still_arrives(server: FakeServer, client: httpx.AsyncClient) -> None:
+    server.answer(HELLO)
+    asked = request({"role": "user", "content": "a\ud800b"})
+    await stream(client, openai(server), asked, openai(server).decoder())
+    assert server.received[0].body["messages"][0]["content"] == "a?b"

@@ -1,0 +1,379 @@
+import json
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
+
+from activities.providers.errors import ProviderError, TruncatedStream
+from activities.providers.openai import OpenAI, OpenAIDecoder
+from activities.providers.reply import MAX_TOOL_CALLS
+from clew.messages import Message
+from tests.activities.providers.builders import ADD, HELLO, accepted, called, fold, request, result, sse
+from tests.activities.providers.fake_server import FakeServer
+from tests.activities.providers.streams import HELLO_STREAM, TOOL_STREAM, chunk, tool
+
+OFFICIAL = OpenAI("openai", "https://api.openai.com/v1", official=True, api_key="sk-secret")
+LOCAL = OpenAI("local", "http://127.0.0.1:1/v1", official=False)
+
+CONVERSATION: list[Message] = [
+    {"role": "system", "content": "Be brief."},
+    HELLO,
+    {**called(a=1, b="ü"), "provider_data": {"provider": "anthropic", "blocks": [{"type": "thinking"}]}},
+    result("3"),
+    {"role": "assistant", "content": "It is 3."},
+    {"role": "user", "content": "And now?"},
+]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request(),
+        request(*CONVERSATION, tools=[ADD], tool_choice="auto"),
+        request(*CONVERSATION, tools=[ADD], tool_choice="required", temperature=0.5, seed=7, stop=("END",)),
+        request(*CONVERSATION, tools=[ADD], tool_choice="add", reasoning_effort="minimal"),
+        request(output_schema={"type": "object", "properties": {}}),
+    ],
+)
+@pytest.mark.parametrize("provider", [OFFICIAL, LOCAL])
+def test_a_body_is_what_the_official_package_would_send(provider: OpenAI, asked: Any) -> None:
+    call = provider.encode(asked)
+    assert call.path == "/chat/completions"
+    accepted(CompletionCreateParamsStreaming, call.body)
+
+
+def test_a_conversation_keeps_every_role_and_sends_no_provider_data() -> None:
+    assert OFFICIAL.encode(request(*CONVERSATION)).body["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hello"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {
+                    "id": "tc_1",
+                    "type": "function",
+                    "function": {"name": "add", "arguments": '{"a": 1, "b": "ü"}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "tc_1", "content": "3"},
+        {"role": "assistant", "content": "It is 3."},
+        {"role": "user", "content": "And now?"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made_up", "sent"),
+    [("add", "add"), ("my tool!", "my_tool_"), ("", "unnamed"), ("x" * 100, "x" * 64), ("crm.find", "crm_find")],
+)
+def test_a_name_that_a_model_made_up_goes_back_as_one_that_providers_take(made_up: str, sent: str) -> None:
+    message: Any = OFFICIAL.encode(request(called(made_up))).body["messages"][0]
+    assert message["tool_calls"][0]["function"]["name"] == sent
+
+
+@pytest.mark.parametrize(("provider", "name"), [(OFFICIAL, "max_completion_tokens"), (LOCAL, "max_tokens")])
+def test_the_limit_of_a_reply_goes_by_the_name_that_the_server_knows(provider: OpenAI, name: str) -> None:
+    body = provider.encode(request(max_output_tokens=77)).body
+    assert {key: value for key, value in body.items() if key.startswith("max_")} == {name: 77}
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ("auto", "auto"),
+        ("none", "none"),
+        ("required", "required"),
+        ("add", {"type": "function", "function": {"name": "add"}}),
+    ],
+)
+def test_a_tool_choice_is_sent_where_there_are_tools(choice: str, sent: object) -> None:
+    assert OFFICIAL.encode(request(tools=[ADD], tool_choice=choice)).body["tool_choice"] == sent
+    assert "tool_choice" not in OFFICIAL.encode(request(tool_choice=choice)).body
+
+
+@pytest.mark.parametrize(
+    ("schema", "strict"),
+    [
+        ({"type": "object", "properties": {"a": {}}, "required": ["a"], "additionalProperties": False}, True),
+        ({"type": "object", "properties": {"a": {}}, "required": [], "additionalProperties": False}, False),
+        ({"type": "object", "properties": {"a": {}}, "required": ["a"]}, False),
+        ({"type": "array", "items": {"anyOf": [{"type": "object", "properties": {}}]}}, False),
+    ],
+)
+def test_a_schema_is_guaranteed_where_it_was_written_for_that(schema: dict[str, Any], strict: bool) -> None:
+    described = OFFICIAL.encode(request(output_schema=schema)).body["response_format"]["json_schema"]
+    assert described == {"name": "reply", "schema": schema, "strict": strict}
+
+
+def test_the_key_goes_into_one_header_and_no_repr() -> None:
+    call = OFFICIAL.encode(request())
+    assert call.headers == {"authorization": "Bearer sk-secret"}
+    assert "sk-secret" not in repr(call) + repr(OFFICIAL)
+    assert LOCAL.encode(request()).headers == {}
+
+
+def test_text_and_usage_are_folded() -> None:
+    reply = fold(OpenAIDecoder(), HELLO_STREAM)
+    assert (reply.content, reply.stop_reason, reply.thinking) == ("Hello", "stop", None)
+    assert reply.usage.model_dump(include={"input_tokens", "output_tokens", "cached_input_tokens"}) == {
+        "input_tokens": 10,
+        "output_tokens": 2,
+        "cached_input_tokens": 4,
+    }
+
+
+def test_the_reply_so_far_can_be_seen_between_events() -> None:
+    decoder = OpenAIDecoder()
+    decoder.feed("message", json.dumps(chunk(reasoning_content="hm")))
+    decoder.feed("message", json.dumps(chunk(content="Hel")))
+    assert (decoder.text, decoder.thinking, decoder.tool_name, decoder.ended) == ("Hel", "hm", None, False)
+    decoder.feed("message", json.dumps(TOOL_STREAM[0]))
+    assert decoder.tool_name == "add"
+    decoder.feed("message", "[DONE]")
+    assert decoder.ended
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_is_kept_as_thinking(field: str) -> None:
+    reply = fold(OpenAIDecoder(), [chunk(**{field: "Let me "}), chunk(**{field: "think"}), *HELLO_STREAM])
+    assert (reply.thinking, reply.content, reply.provider_data) == ("Let me think", "Hello", None)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([p["choices"][0]["delta"]["tool_calls"] for p in TOOL_STREAM[:5]], id="interleaved by index"),
+        pytest.param(
+            [[tool('{"a": 1, "b": 2}', "add", id="x"), tool('{"a": 3, "b": 4}', "add", id="y")]],
+            id="whole, without index",
+        ),
+        pytest.param(
+            [[tool('{"a": 1, "b": 2}', "add")], [tool('{"a": 3, "b": 4}', "add")]],
+            id="whole, without index or id",
+        ),
+        pytest.param(
+            [[tool('{"a": 1, "b": 2}', "add", id="0", index=0)], [tool('{"a": 3, "b": 4}', "add", id="0", index=0)]],
+            id="whole, all with one index and one id",
+        ),
+        pytest.param(
+            [[tool({"a": 1, "b": 2}, "add", index=0)], [tool({"a": 3, "b": 4}, "add", index=1)]],
+            id="arguments as objects",
+        ),
+        pytest.param(
+            [
+                [tool('{"a": 1,', "add", id="x", index=0)],
+                [tool(' "b": 2}', "add", id="x", index=0)],
+                [tool('{"a": 3,', "add", id="y", index=0)],
+                [tool(' "b": 4}', "add", id="y", index=0)],
+            ],
+            id="id and name in every piece, one index",
+        ),
+        pytest.param(
+            [
+                [tool("", "add", id="x"), tool("", "add", id="y")],
+                [tool('{"a": 1, "b": 2}', id="x"), tool('{"a": 3, "b": 4}', id="y")],
+            ],
+            id="interleaved by id",
+        ),
+        pytest.param(
+            [[tool("", None, id="x", index=0)], [tool('{"a": 1, "b": 2}', "add", index=0)],
+             [tool('{"a": 3, "b": 4}', "add", index=1)]],
+            id="a name after its id",
+        ),
+    ],
+)  # fmt: skip
+def test_tool_calls_are_told_apart_however_a_server_numbers_them(pieces: list[list[dict[str, Any]]]) -> None:
+    events = [chunk(tool_calls=piece) for piece in pieces]
+    reply = fold(OpenAIDecoder(), [*events, chunk("stop"), "[DONE]"])
+    assert [(call.name, call.arguments, call.malformed) for call in reply.tool_calls] == [
+        ("add", {"a": 1, "b": 2}, None),
+        ("add", {"a": 3, "b": 4}, None),
+    ]
+    assert reply.stop_reason == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    ("raw", "arguments", "malformed"),
+    [
+        ("", {}, None),
+        (" ", {}, None),
+        (None, {}, None),
+        ({}, {}, None),
+        ("{}", {}, None),
+        ('{"a": ', {}, '{"a": '),
+        ("[1]", {}, "[1]"),
+        ("null", {}, "null"),
+        ('{"a": NaN}', {}, '{"a": NaN}'),
+        ('"\ud800"', {}, '"\ufffd"'),
+        ('{"a": "\\ud800"}', {"a": "\ufffd"}, None),
+        ('{"a":' * 5000, {}, '{"a":' * 5000),
+    ],
+)
+def test_arguments_are_an_object_or_malformed_and_kept_as_they_came(
+    raw: Any, arguments: dict[str, Any], malformed: str | None
+) -> None:
+    reply = fold(OpenAIDecoder(), [chunk(tool_calls=[tool(raw, "add", index=0)]), chunk("tool_calls")])
+    assert (reply.tool_calls[0].arguments, reply.tool_calls[0].malformed) == (arguments, malformed)
+
+
+def test_arguments_nested_absurdly_deep_are_malformed_also_as_an_object() -> None:
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    event = json.dumps(chunk(tool_calls=[tool("DEEP", "add", index=0)])).replace('"DEEP"', deep)
+    reply = fold(OpenAIDecoder(), [event, chunk("tool_calls")])
+    assert reply.tool_calls[0].arguments == {}
+    assert reply.tool_calls[0].malformed
+    with pytest.raises(ProviderError):
+        OpenAIDecoder().feed("message", '{"a":' * 100_000)
+
+
+def test_more_calls_than_are_kept_are_cut_and_the_text_says_so() -> None:
+    events = [chunk(tool_calls=[tool("{}", f"t{n}", index=n, id=f"c{n}")]) for n in range(300)]
+    more = [chunk(tool_calls=[tool(" ", index=n)]) for n in range(300)]
+    reply = fold(OpenAIDecoder(), [chunk(content="Now. "), *events, *more, chunk("tool_calls")])
+    assert [call.name for call in reply.tool_calls] == [f"t{n}" for n in range(MAX_TOOL_CALLS)]
+    assert reply.content == f"Now. [cut: {300 - MAX_TOOL_CALLS} tool calls]"
+
+
+def test_a_call_without_a_name_is_one_that_no_tool_answers_to() -> None:
+    reply = fold(OpenAIDecoder(), [chunk(tool_calls=[tool("{}", "", index=0)]), chunk("tool_calls")])
+    assert reply.tool_calls[0].name == "unnamed"
+
+
+def test_every_size_is_capped() -> None:
+    big = "ü" * 200_000
+    parts = [
+        chunk(content=big),
+        chunk(reasoning=big),
+        chunk(tool_calls=[tool('{"a": "' + "x" * 200_000 + '"}', "one", index=0)]),
+        chunk(tool_calls=[tool('{"a": "' + "x" * 200_000 + '"}', "two", index=1)]),
+        chunk("stop"),
+    ]
+    reply = fold(OpenAIDecoder(), parts)
+    for text in (reply.content, reply.thinking or ""):
+        assert len(text.encode()) <= 256 * 1024
+        assert text.endswith(" bytes]")
+    assert reply.tool_calls[0].malformed is None
+    assert reply.tool_calls[1].arguments == {}
+    assert 0 < len(reply.tool_calls[1].malformed or "") < 64 * 1024
+
+
+def test_a_short_text_that_would_grow_when_written_out_counts_as_it_will_be_stored() -> None:
+    raw = "[" + ",".join(["1E15"] * 50_000) + "]"
+    reply = fold(OpenAIDecoder(), [chunk(tool_calls=[tool('{"a":' + raw + "}", "one", index=0)]), chunk("stop")])
+    assert reply.tool_calls[0].malformed
+
+
+@pytest.mark.parametrize(
+    ("events", "kind", "retryable"),
+    [
+        ([], "truncated_stream", True),
+        ([chunk(content="Hel")], "truncated_stream", True),
+        ([chunk(tool_calls=[tool("{}", "add", index=0)])], "truncated_stream", True),
+        ([chunk("stop")], "empty_reply", True),
+        ([chunk("stop", content=" \n")], "empty_reply", True),
+        (["[DONE]"], "empty_reply", True),
+        ([chunk("length", reasoning="so much to think")], "empty_reply", False),
+        ([chunk("content_filter", content="I")], "content_refused", False),
+        ([chunk(refusal="I can't "), chunk(refusal="help."), chunk("stop")], "content_refused", False),
+        ([chunk(content="I"), chunk("abort")], "truncated_stream", True),
+        (["not json"], "truncated_stream", True),
+        (["[]"], "truncated_stream", True),
+        ([{"error": {"message": "slow down", "code": 429}}], "rate_limited", True),
+    ],
+)
+def test_what_is_no_reply_is_a_typed_error(events: list[Any], kind: str, retryable: bool) -> None:
+    with pytest.raises(ProviderError) as caught:
+        fold(OpenAIDecoder(), events)
+    assert (caught.value.type, caught.value.retryable) == (kind, retryable)
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("stop", "stop"), ("length", "length"), ("tool_calls", "stop"), ("eos", "stop")]
+)
+def test_a_reason_to_stop_is_neutral_and_ends_a_stream_without_its_marker(finish: str, reason: str) -> None:
+    assert fold(OpenAIDecoder(), [chunk(content="x"), chunk(finish)]).stop_reason == reason
+
+
+def test_a_whole_completion_folds_like_a_stream() -> None:
+    message = {"role": "assistant", "content": "3", "tool_calls": [tool('{"a": 1}', "add", id="x")]}
+    whole = {
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 6},
+    }
+    reply = fold(OpenAIDecoder(), [whole])
+    assert (reply.content, reply.tool_calls[0].arguments, reply.usage.input_tokens) == ("3", {"a": 1}, 5)
+
+
+def test_text_in_parts_is_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "other"}, {"type": "text", "text": "b"}]
+    assert fold(OpenAIDecoder(), [chunk(content=parts), chunk("stop")]).content == "ab"
+
+
+@pytest.mark.parametrize("events", [HELLO_STREAM, TOOL_STREAM])
+async def test_a_stream_folds_into_what_the_official_client_makes_of_it(
+    server: FakeServer, events: list[Any]
+) -> None:
+    server.answer(sse(events))
+    http = httpx2.AsyncClient(trust_env=False)
+    async with (
+        openai.AsyncOpenAI(api_key="k", base_url=server.url, max_retries=0, http_client=http) as official,
+        official.chat.completions.stream(model="m", messages=[]) as stream,
+    ):
+        theirs = (await stream.get_final_completion()).choices[0].message
+    ours = fold(OpenAIDecoder(), events)
+    assert ours.content == (theirs.content or "")
+    assert [(call.name, call.arguments) for call in ours.tool_calls] == [
+        (call.function.name, json.loads(call.function.arguments)) for call in theirs.tool_calls or []
+    ]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(codec=None, exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+DELTA = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": JSON,
+        "reasoning": JSON,
+        "refusal": st.none(),
+        "tool_calls": JSON
+        | st.lists(
+            st.fixed_dictionaries(
+                {}, optional={"index": JSON, "id": JSON, "function": st.fixed_dictionaries(
+                    {}, optional={"name": JSON, "arguments": JSON})}
+            )
+        ),
+    },
+)  # fmt: skip
+CHOICES = JSON | st.lists(
+    st.fixed_dictionaries({}, optional={"index": st.just(0), "delta": DELTA | JSON, "finish_reason": JSON}),
+    max_size=3,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.fixed_dictionaries({}, optional={"choices": CHOICES, "usage": JSON, "error": JSON}), max_size=4))
+def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events: list[Any]) -> None:
+    try:
+        fold(OpenAIDecoder(), events).model_dump_json().encode()
+    except ProviderError as error:
+        error.message.encode()
+
+
+def test_finishing_twice_is_finishing_once() -> None:
+    decoder = OpenAIDecoder()
+    assert fold(decoder, [chunk(content="a\ud800"), chunk("stop")]) == decoder.finish()
+    with pytest.raises(TruncatedStream):
+        OpenAIDecoder().finish()

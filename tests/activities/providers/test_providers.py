@@ -1,0 +1,105 @@
+import pytest
+
+import activities.providers as providers_package
+from activities.providers import providers_from_env
+from activities.providers.anthropic import Anthropic
+from activities.providers.errors import UnknownModel
+from activities.providers.openai import OpenAI
+
+KEYS = {"OPENAI_API_KEY": "sk-one\n", "ANTHROPIC_API_KEY": "sk-two"}
+
+
+def test_what_the_package_offers_is_sorted_and_there() -> None:
+    assert sorted(providers_package.__all__) == providers_package.__all__
+    assert all(hasattr(providers_package, name) for name in providers_package.__all__)
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({}, ()),
+        ({"OPENAI_API_KEY": " "}, ()),
+        (KEYS, ("anthropic", "openai")),
+        ({"OPENAI_BASE_URL": "http://localhost:1"}, ("openai",)),
+        ({"ANTHROPIC_BASE_URL": "http://localhost:1"}, ("anthropic",)),
+        ({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://localhost:1/v1", "CLEW_PROVIDER_MY_VLLM_BASE_URL": "https://x"},
+         ("local", "my_vllm")),
+    ],
+)  # fmt: skip
+def test_the_environment_says_which_providers_there_are(environ: dict[str, str], names: tuple[str, ...]) -> None:
+    assert providers_from_env(environ).names == names
+
+
+def test_keys_and_urls_go_to_their_own_provider() -> None:
+    environ = KEYS | {
+        "CLEW_PROVIDER_LOCAL_BASE_URL": "http://localhost:8080/v1/",
+        "CLEW_PROVIDER_GROQ_BASE_URL": "https://groq.example/v1",
+        "CLEW_PROVIDER_GROQ_API_KEY": "gsk",
+    }
+    providers = providers_from_env(environ)
+    assert providers.get("openai") == OpenAI("openai", "https://api.openai.com/v1", True, "sk-one")
+    assert providers.get("anthropic") == Anthropic("anthropic", "https://api.anthropic.com", "sk-two")
+    assert providers.get("local") == OpenAI("local", "http://localhost:8080/v1", False, None)
+    assert providers.get("groq") == OpenAI("groq", "https://groq.example/v1", False, "gsk")
+
+
+@pytest.mark.parametrize(
+    ("url", "official"),
+    [
+        ("https://api.openai.com/v1", True),
+        ("https://eu.api.openai.com/v1", True),
+        ("https://me.openai.azure.com/openai/v1", True),
+        ("https://openai.com.evil.example/v1", False),
+        ("https://notopenai.com/v1", False),
+        ("http://localhost:4000", False),
+    ],
+)
+def test_openais_own_hosts_are_official(url: str, official: bool) -> None:
+    provider = providers_from_env({"OPENAI_BASE_URL": url}).get("openai")
+    assert isinstance(provider, OpenAI)
+    assert provider.official is official
+
+
+def test_no_repr_shows_a_key() -> None:
+    providers = providers_from_env(KEYS | {"CLEW_PROVIDER_X_BASE_URL": "http://x", "CLEW_PROVIDER_X_API_KEY": "sk-3"})
+    assert "sk-" not in repr(providers) + "".join(repr(providers.get(name)) for name in providers.names)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("openai", "set OPENAI_API_KEY"),
+        ("anthropic", "set ANTHROPIC_API_KEY"),
+        ("groq", "CLEW_PROVIDER_GROQ_BASE_URL"),
+        ("\ud800: rm", "lower-case"),
+        ("x" * 5000, "lower-case"),
+    ],
+)
+def test_an_unknown_provider_is_an_unknown_model_and_says_what_to_set(name: str, said: str) -> None:
+    with pytest.raises(UnknownModel, match=said) as caught:
+        providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://x"}).get(name)
+    assert "(local)" in caught.value.message
+    assert caught.value.type == "unknown_model"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OPENAI_BASE_URL", "ftp://x"),
+        ("OPENAI_BASE_URL", "localhost:8080"),
+        ("OPENAI_BASE_URL", "https://"),
+        ("OPENAI_BASE_URL", "http://x:port"),
+        ("ANTHROPIC_BASE_URL", "https://me:hunter2@x"),
+        ("ANTHROPIC_BASE_URL", "https://x?key=hunter2"),
+        ("CLEW_PROVIDER_LOCAL_BASE_URL", "file:///etc/passwd"),
+        ("OPENAI_API_KEY", "hunter2 hunter2"),
+        ("OPENAI_API_KEY", "hunter2\nx: y"),
+        ("OPENAI_API_KEY", "hunter2ü"),
+        ("CLEW_PROVIDER_LOCAL_API_KEY", "hunter2"),
+        ("CLEW_PROVIDER_OPENAI_BASE_URL", "https://x"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_refused_by_name_and_without_its_value(variable: str, value: str) -> None:
+    with pytest.raises(ValueError, match=variable) as caught:
+        providers_from_env({variable: value})
+    assert "hunter2" not in str(caught.value)

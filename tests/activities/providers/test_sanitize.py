@@ -1,0 +1,87 @@
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from activities.providers.sanitize import MAX_DEPTH, BoundedText, Budget, clean, json_object, parse_json
+
+ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(ANY_TEXT)
+def test_cleaned_text_is_always_encodable_and_clean_text_stays(text: str) -> None:
+    clean(text).encode()
+    assert clean(clean(text)) == clean(text)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ANY_TEXT), st.integers(0, 40))
+def test_a_bounded_text_is_the_whole_text_or_is_cut_with_a_mark_that_counts_what_is_missing(
+    pieces: list[str], size: int
+) -> None:
+    whole = clean("".join(pieces)).encode()
+    text = BoundedText(Budget(size))
+    for piece in pieces:
+        text.add(piece)
+    kept = text.finish()
+    if len(whole) <= size:
+        assert kept.encode() == whole
+    else:
+        head, _, mark = kept.rpartition("[cut: ")
+        assert whole.startswith(head.encode())
+        assert int(mark.removesuffix(" bytes]")) == len(whole) - len(head.encode())
+        assert len(kept.encode()) <= max(size, len("[cut: 9999 bytes]"))
+
+
+def test_a_character_split_over_two_pieces_is_one_character() -> None:
+    text = BoundedText(Budget(100))
+    for piece in ("a\ud83d", "\ude00b", "\ud83d"):
+        text.add(piece)
+    assert text.so_far == "a\U0001f600b"
+    assert text.finish() == "a\U0001f600b\ufffd"
+
+
+def test_texts_that_share_a_budget_keep_no_more_than_it_together() -> None:
+    budget = Budget(10)
+    texts = [BoundedText(budget) for _ in range(3)]
+    for text in texts:
+        text.add("abcd")
+    assert [text.so_far for text in texts] == ["abcd", "abcd", "ab"]
+    assert [text.overflowed for text in texts] == [False, False, True]
+
+
+def _nested(levels: int) -> str:
+    return '{"a":' * levels + "1" + "}" * levels
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        ('{"a": [1, 2.5, null, true]}', {"a": [1, 2.5, None, True]}),
+        (' {"a": {}} ', {"a": {}}),
+        (r'{"\ud800": ["\udfff", {"x": "\ud83d\ude00"}]}', {"\ufffd": ["\ufffd", {"x": "\U0001f600"}]}),
+        ('{"a": 9007199254740993}', {"a": 9007199254740993}),
+        ("[]", None),
+        ("null", None),
+        ('"{}"', None),
+        ("{", None),
+        ('{"a": NaN}', None),
+        ('{"a": [-Infinity]}', None),
+        ('{"a": 1e999}', None),
+        ('{"a": 1' + "0" * 400 + "}", None),
+        ('{"a": ' + "9" * 5000 + "}", None),
+        (_nested(MAX_DEPTH), json.loads(_nested(MAX_DEPTH))),
+        (_nested(MAX_DEPTH + 1), None),
+        ('{"a":' + "[" * 100_000, None),
+        ('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", None),
+        ('{"a": "' + "x" * 1000 + '"}', None),
+    ],
+)
+def test_arguments_are_a_clean_json_object_or_nothing(raw: str, value: object) -> None:
+    assert json_object(raw, 1000) == value
+
+
+def test_parsing_never_raises() -> None:
+    assert [parse_json(text) for text in ("", "{", "[" * 100_000, "9" * 5000)] == [None] * 4

@@ -1,0 +1,65 @@
+"""Tools for tests."""
+
+from __future__ import annotations
+
+import asyncio
+
+from clew import ToolContext, tool
+
+_gates: dict[str, asyncio.Event] = {}
+
+
+def gate(name: str) -> asyncio.Event:
+    """The event that `wait_for` waits for."""
+    return _gates.setdefault(name, asyncio.Event())
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """The sum of two numbers."""
+    return a + b
+
+
+@tool
+async def wait_for(gate: str) -> str:
+    """Answers when a gate is opened."""
+    await _gates.setdefault(gate, asyncio.Event()).wait()
+    return f"{gate} is open"
+
+
+@tool
+async def open_gate(gate: str) -> str:
+    """Opens a gate."""
+    _gates.setdefault(gate, asyncio.Event()).set()
+    return "opened"
+
+
+@tool
+def who_am_i(context: ToolContext) -> dict[str, str | int]:
+    """What a tool knows of its call."""
+    return {
+        "session_id": context.session_id,
+        "request_id": context.request_id,
+        "tool_call_id": context.tool_call_id,
+        "key": context.idempotency_key,
+        "attempt": context.attempt,
+    }
+
+
+@tool
+def explode() -> str:
+    """Raises."""
+    raise ValueError("the fuse was lit")
+
+
+@tool(timeout_seconds=0.2)
+async def dawdle() -> str:
+    """Never ends by itself."""
+    await asyncio.Event().wait()
+    return "never"
+
+
+@tool
+def flood(size: int) -> str:
+    """So many bytes."""
+    return "x" * size
