@@ -70,7 +70,9 @@ def clew(version_wanted: Annotated[bool, typer.Option("--version", help="Print t
 @app.command()
 def ask(
     session: SessionId,
-    text: Annotated[str, typer.Argument(help="What to ask; `-` reads it from stdin.", show_default=False)],
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="What to ask; `-` reads it from stdin.", show_default=False)
+    ],
     *,
     model: Model = None,
     system: System = None,

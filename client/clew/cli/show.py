@@ -128,16 +128,22 @@ def entries(to: Console, found: Sequence[Entry]) -> None:
         for row in (_row(entry, 10_000) for entry in found):
             to.print(styled("\t".join(row)), soft_wrap=True)
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("seq", justify="right", style="dim")
-    table.add_column("at (UTC)", no_wrap=True, style="dim")
-    table.add_column("kind", no_wrap=True)
-    table.add_column("by", no_wrap=True, style="dim")
-    table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("tokens", justify="right")
+    titles = ("seq", "at (UTC)", "kind", "by", "tokens", "what")
+    rows = []
     for entry in found:
         seq, at, kind, by, tokens, what = _row(entry, to.width)
-        table.add_row(seq, at[5:19].replace("T", " "), kind, by, what, tokens)
+        rows.append((seq, at[5:19].replace("T", " "), kind, by, tokens, what))
+    widths = [max(map(len, column)) for column in zip(titles[:-1], *(row[:-1] for row in rows), strict=True)]
+    # One line an entry: the last column has what the others leave, each being two cells from the next.
+    room = max(to.width - sum(widths) - 2 * len(widths), 20)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for title in titles[:-1]:
+        table.add_column(title, justify="right" if title in ("seq", "tokens") else "left", no_wrap=True, style="dim")
+    table.add_column(titles[-1], no_wrap=True)
+    for row in rows:
+        line = Text(row[-1])
+        line.truncate(room, overflow="ellipsis")
+        table.add_row(*row[:-1], line)
     to.print(table)
 
 

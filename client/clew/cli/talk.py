@@ -20,8 +20,8 @@ from clew.session import Request, Session
 
 GRACE_SECONDS = 15.0
 """How long after a request's own time its outcome may take to arrive."""
-RECENT_ENTRIES = 12
-RECENT_MESSAGES = 4
+RECENT_ENTRIES = 24
+RECENT_TURNS = 2
 
 HELP = """\
 /status      what the session is doing
@@ -107,7 +107,8 @@ class Chat:
         )
         if self._opened.resumed:
             recent = await self._session.transcript(from_seq=max(status.rev - RECENT_ENTRIES, 0))
-            show.messages(self._to, recent[-RECENT_MESSAGES:])
+            turns = [number for number, message in enumerate(recent) if message["role"] == "user"]
+            show.messages(self._to, recent[turns[-RECENT_TURNS:][0] if turns else 0 :])
         if status.request_id:
             self._remark(f"request {status.request_id} is running: /wait joins it")
         self._remark("/help says what there is")

@@ -1,0 +1,173 @@
+"""Whatever arrives, however malformed: it is refused by its word, and the session goes on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import (
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from tests.conftest import World
+
+
+def raw(data: bytes, encoding: bytes = b"json/plain") -> RawValue:
+    """A payload as any client might write it."""
+    return RawValue(Payload(metadata={"encoding": encoding}, data=data))
+
+
+MALFORMED: dict[str, Sequence[RawValue]] = {
+    "no argument": (),
+    "three arguments": (raw(b'{"content":"a"}'), raw(b"1"), raw(b"null")),
+    "null": (raw(b"null"),),
+    "nothing": (raw(b"", b"binary/null"),),
+    "a string": (raw(b'"hello"'),),
+    "no JSON": (raw(b"{content"),),
+    "no UTF-8": (raw(b'{"content":"\xff\xfe"}'),),
+    "an unknown encoding": (raw(b"\x00\x01", b"application/x-unheard-of"),),
+    "encrypted": (raw(b"gibberish", b"binary/encrypted"),),
+    "protobuf": (raw(b"{}", b"json/protobuf"),),
+    "no metadata": (RawValue(Payload(data=b"{}")),),
+    "a lone surrogate": (raw(b'{"content":"\\ud83d","reason":"\\ud83d"}'),),
+    "an unknown field": (raw(b'{"content":"a","surprise":1}'),),
+    "deep nesting": (raw(b'{"output_schema":' + b"[" * 5000 + b"]" * 5000 + b"}"),),
+    "not a number": (raw(b'{"content":"a","output_schema":{"x":NaN}}'),),
+    "too large": (raw(b'{"content":"' + b"a" * 300_000 + b'"}'),),
+}
+
+
+async def assert_unharmed(world: World, session_id: str) -> None:
+    """The session still answers, and none of its workflow tasks has failed."""
+    assert await world.clew.session(session_id).ask("still there?") == "fine"
+    history = await world.clew.temporal.get_workflow_handle(session_id).fetch_history()
+    failed = (EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT)
+    assert not [event for event in history.events if event.event_type in failed]
+
+
+@pytest.mark.parametrize("update", ["message", "await_request", "no_such_update"])
+async def test_a_malformed_update_is_refused_and_leaves_nothing(world: World, update: str) -> None:
+    """Every update with every malformed payload is refused with a word of the contract."""
+    session = await world.open()
+    await session.ask("hello")
+    handle = world.clew.temporal.get_workflow_handle(session.id)
+    before = (await handle.describe()).raw_description.workflow_execution_info.history_length
+    for what, args in MALFORMED.items():
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(update, args=list(args))
+        assert isinstance(refused.value.cause, ApplicationError), what
+        assert refused.value.cause.type in ("invalid_input", "too_large"), what
+        assert len(refused.value.cause.message) < 1000, what
+    assert (await handle.describe()).raw_description.workflow_execution_info.history_length == before
+    await assert_unharmed(world, session.id)
+
+
+@pytest.mark.parametrize("signal", ["no_such_signal", "close"])
+async def test_a_malformed_signal_becomes_an_entry(world: World, signal: str) -> None:
+    """A signal cannot be refused to its sender, so each that cannot be used is in the thread, with the reason."""
+    session = await world.open()
+    handle = world.clew.temporal.get_workflow_handle(session.id)
+    usable = ("no argument", "null", "nothing") if signal == "close" else ()
+    sent = {what: args for what, args in MALFORMED.items() if what not in usable}
+    for args in sent.values():
+        await handle.signal(signal, args=list(args))
+    await assert_unharmed(world, session.id)
+    entries = await session.entries(kind="input")
+    assert len(entries) == len(sent)
+    for entry in entries:
+        assert (entry.payload["event"], entry.payload["kind"]) == ("rejected", signal)
+        assert entry.payload["reason"]
+        assert len(entry.payload["content"]) <= 200
+    assert (await session.entries())[0].kind == "config"
+
+
+@pytest.mark.parametrize("query", ["context", "transcript", "window", "entries", "no_such_query"])
+async def test_a_malformed_query_is_refused(world: World, query: str) -> None:
+    """Every query with every malformed payload is refused with a word of the contract."""
+    session = await world.open()
+    handle = world.clew.temporal.get_workflow_handle(session.id)
+    nothing = ("no argument", "null", "nothing") if query in ("context", "transcript", "entries") else ()
+    for what, args in MALFORMED.items():
+        if what in nothing:
+            assert await handle.query(query, args=list(args)), what
+            continue
+        with pytest.raises(WorkflowQueryFailedError, match=r"^(invalid_input|too_large): "):
+            await handle.query(query, args=list(args))
+    await assert_unharmed(world, session.id)
+
+
+def starts(model: str) -> dict[str, tuple[Sequence[RawValue], str]]:
+    """Starts that cannot be used, each with the word it ends with."""
+    config = f'{{"model":"{model}"'.encode()
+    return {
+        what: (args, "too_large" if what == "too large" else "invalid_input") for what, args in MALFORMED.items()
+    } | {
+        "no config": ((raw(b"{}"),), "invalid_input"),
+        "a config of the wrong type": ((raw(b'{"config":[]}'),), "invalid_input"),
+        "no model": ((raw(b'{"config":{}}'),), "invalid_input"),
+        "an address for a model": ((raw(b'{"config":{"model":"http://evil/v1"}}'),), "invalid_input"),
+        "an unknown field": ((raw(b'{"config":' + config + b',"base_url":"http://evil"}}'),), "invalid_input"),
+        "another strategy": ((raw(b'{"config":' + config + b',"strategy":"cot"}}'),), "unsupported_strategy"),
+        "no budget": (
+            (raw(b'{"config":' + config + b',"context_policy":{"max_input_tokens":10}}}'),),
+            "invalid_token_budget",
+        ),
+        "what is not available": (
+            (raw(b'{"config":' + config + b',"context_policy":{"window":"epoch"}}}'),),
+            "invalid_input",
+        ),
+        "an unknown projector": (
+            (raw(b'{"config":' + config + b',"context_policy":{"projector":"magic"}}}'),),
+            "invalid_input",
+        ),
+        "a long prompt": (
+            (raw(b'{"config":' + config + b',"system_prompt":"' + b"p" * 65_537 + b'"}}'),),
+            "too_large",
+        ),
+    }
+
+
+async def start(world: World, args: Sequence[RawValue], workflow: str = "AgentSession") -> WorkflowHandle[Any, Any]:
+    return await world.clew.temporal.start_workflow(
+        workflow, args=list(args), id=f"test-{uuid.uuid4().hex}", task_queue=world.clew.task_queue
+    )
+
+
+async def test_a_start_that_cannot_be_used_ends_at_once_with_its_word(world: World) -> None:
+    """It never leaves a workflow running on failing tasks."""
+    for what, (args, word) in starts(world.model("fine")).items():
+        handle = await start(world, args)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+        assert isinstance(failed.value.cause, ApplicationError), what
+        assert failed.value.cause.type == word, (what, failed.value.cause.message)
+        history = await handle.fetch_history()
+        assert history.events[-1].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED, what
+        assert not [
+            event for event in history.events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+        ], what
+
+
+async def test_an_unknown_workflow_type_and_a_bad_session_id_end_at_once(world: World) -> None:
+    """A type that nobody knows and an id outside the contract are refused as any other input is."""
+    good = raw(f'{{"config":{{"model":"{world.model("fine")}"}}}}'.encode())
+    handles = [
+        await start(world, [good], workflow="AgentSesion"),
+        await world.clew.temporal.start_workflow(
+            "AgentSession", good, id=f"bad id {uuid.uuid4().hex}", task_queue=world.clew.task_queue
+        ),
+    ]
+    for handle in handles:
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+        assert isinstance(failed.value.cause, ApplicationError)
+        assert failed.value.cause.type == "invalid_input"
