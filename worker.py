@@ -58,15 +58,19 @@ def make_worker(
             PrepareActivities(providers, tools).prepare,
             ToolActivities(tools).run_tool,
         ],
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
-        ),
+        workflow_runner=sandbox(),
         graceful_shutdown_timeout=GRACE,
         # A killed worker's calls are taken over within seconds: its queries must not wait long for it either.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
         max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
         default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
     )
+
+
+def sandbox() -> SandboxedWorkflowRunner:
+    """Where workflow code runs, here and wherever histories are replayed."""
+    restrictions = SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
+    return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
 async def serve(task_queue: str, tools: Tools) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from clew import ToolContext, tool
 
@@ -63,3 +64,14 @@ async def dawdle() -> str:
 def flood(size: int) -> str:
     """So many bytes."""
     return "x" * size
+
+
+@tool
+async def linger(folder: str) -> str:
+    """Notes in a folder that it has begun, and answers once somebody puts a file `release` there."""
+    place = Path(folder)
+    with (place / "started").open("a") as started:
+        started.write("begun\n")
+    while not (place / "release").exists():
+        await asyncio.sleep(0.02)
+    return "released"

@@ -1,0 +1,79 @@
+"""The histories that are replayed: sessions of every shape that has been released, and how each was recorded.
+
+`python -m tests.histories.scenarios` records those that are missing. A file that is there is never written again:
+it is what a session out there may have in its past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from activities.providers import providers_from_env
+from activities.tools import load_tools
+from clew import Clew, Session
+from deploy.local import Reply, ToolCall, scripted_model, temporal_server
+from worker import make_worker
+
+FOLDER = Path(__file__).parent
+
+
+async def conversation(session: Session) -> None:
+    """Three turns, the second with two tool calls side by side."""
+    await session.ask("hello")
+    await session.ask("use tools")
+    await session.ask("goodbye", context_policy=None, max_iterations=3)
+
+
+async def failures(session: Session) -> None:
+    """What a provider refuses, an iteration limit, a signal nobody knows, and a session that is closed."""
+    with suppress(Exception):
+        await session.ask("fail")
+    await (await session.message("use tools", max_iterations=1)).result()
+    await session._handle.signal("no_such_signal", {"a": 1})
+    await session.ask("hello")
+    await session.close()
+
+
+SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
+    "conversation-1": conversation,
+    "failures-1": failures,
+}
+
+
+def _script(body: dict[str, Any]) -> Reply:
+    newest = body["messages"][-1]
+    match newest["role"], newest["content"]:
+        case "user", "use tools":
+            return Reply("adding", tool_calls=tuple(ToolCall("add", {"a": n, "b": n}, f"c{n}") for n in (1, 2)))
+        case "user", "fail":
+            return Reply("no", status=HTTPStatus.FORBIDDEN)
+        case _:
+            return Reply(f"I read {len(body['messages'])} messages.")
+
+
+async def record() -> None:
+    """Record what is missing."""
+    async with temporal_server(ui=False) as server, scripted_model(_script) as model, httpx.AsyncClient() as http:
+        clew = await Clew.connect(server.address, identity="recorder")
+        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
+        tools = load_tools(["tests.toolbox"])
+        async with make_worker(clew.temporal, task_queue="clew", providers=providers, tools=tools, http=http):
+            for name, scenario in SCENARIOS.items():
+                file = FOLDER / f"{name}.json"
+                if file.exists():
+                    continue
+                session = await clew.open(name, model="scripted:any", tools=["add"], system_prompt="Be brief.")
+                await scenario(session)
+                history = await clew.temporal.get_workflow_handle(name).fetch_history()
+                file.write_text(history.to_json())
+
+
+if __name__ == "__main__":
+    asyncio.run(record())
