@@ -22,8 +22,8 @@ from workflows.effects import AskedTool, CallModel, ModelAnswered, ModelReply
 
 STREAMED_CHARACTERS = 32 * 1024
 """How much of a growing reply its heartbeats carry."""
-MAX_REPLY_BYTES = 1_000_000
-"""Of a reply's JSON, well under the 2 MB that the server takes in one payload."""
+MAX_REPLY_BYTES = 600_000
+"""Of a reply's JSON: its entry, which holds the request's own policy too, goes on one page of a query."""
 WASTED_ATTEMPTS = 3
 """After so many attempts a reply that came empty or broken is final: each one was paid for."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import importlib
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import beating
+from activities.providers.sanitize import clean, cut
 from clew.tools import Tool, ToolContext
 from workflows.effects import RunTool, ToolAnswered
 
@@ -38,12 +40,14 @@ def load_tools(modules: Iterable[str]) -> Tools:
     for name in modules:
         try:
             module = importlib.import_module(name)
-        except Exception as error:
-            raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {error}") from error
-        found = {value.name: value for value in vars(module).values() if isinstance(value, Tool)}
+        # A script that ends at its import would otherwise end the worker, in silence.
+        except (Exception, SystemExit) as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {said}") from error
+        found = [value for value in vars(module).values() if isinstance(value, Tool)]
         if not found:
             raise ToolsUnusable(f"the tools module {name!r} defines no tool: decorate functions with clew.tool")
-        for tool in found.values():
+        for tool in found:
             if tools.setdefault(tool.name, tool) is not tool:
                 raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
     return tools
@@ -70,32 +74,38 @@ class ToolActivities:
                 tool_call_id=call.tool_call_id,
                 idempotency_key=f"{info.workflow_id}/{call.tool_call_id}",
                 attempt=info.attempt,
-                _report=lambda text: progress.update(progress=text[:1000]),
+                # What cannot be encoded would end the heartbeats, and with them the call.
+                _report=lambda text: progress.update(progress=clean(str(text)[:1000])),
             )
             try:
                 arguments = tool.bind(call.arguments, context)
-            except ValidationError as error:
+            except Exception as error:
                 return _error(f"invalid arguments: {_explain(error)}", call)
+            clock = asyncio.timeout(tool.timeout_seconds)
             try:
-                async with asyncio.timeout(tool.timeout_seconds):
-                    return _answer(await _invoke(tool, arguments), call)
-            except TimeoutError:
-                return _error(f"tool {call.name!r} took longer than {tool.timeout_seconds:g} seconds", call)
+                async with clock:
+                    value = await _invoke(tool, arguments)
             except (asyncio.CancelledError, KeyboardInterrupt):
                 raise
             # A tool may raise anything, SystemExit and a foreign library's panic included, and must not take
             # the worker with it.
             except BaseException as error:
-                said = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
+                if isinstance(error, TimeoutError) and clock.expired():
+                    return _error(f"tool {call.name!r} took longer than {tool.timeout_seconds:g} seconds", call)
+                said = _said(error)
                 if info.attempt <= tool.retries:
                     raise ApplicationError(said, type="tool_failed") from None
                 return _error(said, call)
+            # Outside of all that: the tool has done its work, and no fault of its result does it again.
+            return _answer(value, call)
 
 
 async def _invoke(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:
     if tool.is_async:
         return await tool.function(**arguments)
-    return await _in_thread(lambda: tool.function(**arguments))
+    value = await _in_thread(lambda: tool.function(**arguments))
+    # What a plain wrapper around an async function returns.
+    return await value if inspect.isawaitable(value) else value
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
@@ -128,7 +138,10 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
 
 
 def _answer(value: Any, call: RunTool) -> ToolAnswered:
-    text = value if isinstance(value, str) else to_json(value, fallback=str, inf_nan_mode="constants").decode()
+    try:
+        text = value if isinstance(value, str) else to_json(value, fallback=str, inf_nan_mode="constants").decode()
+    except Exception:  # bytes that are no text, an object that holds itself: no JSON, and still a result
+        text = _shown(value)
     return ToolAnswered(content=_fitted(text, call.max_result_bytes))
 
 
@@ -138,15 +151,28 @@ def _error(text: str, call: RunTool) -> ToolAnswered:
 
 def _fitted(text: str, limit: int) -> str:
     """The text as far as it has room, encodable, with a mark where it was cut."""
-    data = text.encode("utf-8", "replace")
+    data = clean(text).encode()
     if len(data) <= limit:
         return data.decode()
     mark = f"\n[truncated: the first {{shown}} of {len(data)} bytes are shown]"
-    shown = limit - len(mark) - 16
-    return data[:shown].decode("utf-8", "ignore") + mark.format(shown=shown)
+    kept = cut(data, limit - len(mark) - 16)
+    return kept + mark.format(shown=len(kept.encode()))
 
 
-def _explain(error: ValidationError) -> str:
+def _said(error: BaseException) -> str:
+    return clean(f"{type(error).__name__}: {_shown(error)}"[:MAX_ERROR_CHARACTERS])
+
+
+def _shown(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
+
+
+def _explain(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return _said(error)
     problems = error.errors(include_url=False, include_context=False, include_input=False)[:5]
-    lines = [f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in problems]
+    lines = [f"{'.'.join(str(part)[:50] for part in problem['loc'])}: {problem['msg']}" for problem in problems]
     return "; ".join(lines)[:MAX_ERROR_CHARACTERS]

@@ -202,7 +202,7 @@ class AgentSession:
                 Prepared,
                 schedule_to_close_timeout=PREPARE_TIMEOUT,
                 start_to_close_timeout=timedelta(seconds=30),
-                summary=f"prepare · {effect.model}",
+                summary=effect.model,
             )
         except ActivityError as error:
             return Prepared(tools=self._state.tools or (), problem=failure_of(error))

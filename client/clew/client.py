@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import functools
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +33,19 @@ from clew.errors import Closed, InvalidInput, ServerUnreachable, WorkerUnavailab
 from clew.policy import ContextPolicy
 from clew.session import Session, checked, payload, translated
 
+CONNECT_SECONDS = 10
+POLLER_SECONDS = 75
+"""A worker's poll lasts at most 60 seconds; the server lists pollers for minutes after they are gone."""
+
+
+@functools.cache
+def _exit_quietly() -> None:
+    """Let the SDK's threads come to rest before the interpreter ends.
+
+    A program that ends right after it connected would die of them (temporalio/sdk-python#300).
+    """
+    atexit.register(time.sleep, 0.02)
+
 
 class Clew:
     """A connection to Temporal and the task queue that sessions live on."""
@@ -46,20 +63,29 @@ class Clew:
         `options` are those of `temporalio.client.Client.connect`: API key, TLS, interceptors.
 
         Raises:
+            InvalidInput: the address or Temporal's configuration cannot be used.
             ServerUnreachable: no server answers there.
         """
-        config: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
+        try:
+            config: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
+        except (RuntimeError, OSError, ValueError) as error:
+            raise InvalidInput(f"Temporal's configuration cannot be used: {error}") from error
         config |= {"data_converter": pydantic_data_converter, **options}
         if address:
             config["target_host"] = address
         if namespace:
             config["namespace"] = namespace
         try:
-            return cls(await Client.connect(**config), task_queue)
-        except RuntimeError as error:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                client = await Client.connect(**config)
+        except ValueError as error:
+            raise InvalidInput(f"{config['target_host']!r} is no address of a server: {error}") from error
+        except (RuntimeError, TimeoutError) as error:
             raise ServerUnreachable(
                 f"no Temporal server answers at {config['target_host']}: {str(error)[:300]}"
             ) from error
+        _exit_quietly()
+        return cls(client, task_queue)
 
     async def open(
         self,
@@ -143,7 +169,7 @@ class Clew:
             answer = await self.temporal.workflow_service.describe_task_queue(request)
         except RPCError as error:
             raise translated(error, "") from error
-        if not answer.pollers:
+        if not any(time.time() - poller.last_access_time.seconds < POLLER_SECONDS for poller in answer.pollers):
             raise WorkerUnavailable(f"no worker polls the task queue {self.task_queue!r}: start one with worker.py")
 
 

@@ -6,6 +6,8 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -16,6 +18,7 @@ from temporalio.client import (
     WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateHandle,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
 )
 from temporalio.exceptions import ApplicationError
@@ -44,6 +47,9 @@ from clew.policy import ContextPolicy
 
 M = TypeVar("M", bound=BaseModel)
 
+ACCEPT_SECONDS = 60
+"""How long a message waits for a worker to take it."""
+QUERY_SECONDS = 20
 STREAM_INTERVAL_SECONDS = 0.1
 
 
@@ -124,6 +130,7 @@ class Session:
                 yield await self._committed(outcome, outcome.answer_seq)
         finally:
             ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
 
     async def status(self) -> SessionStatus:
         """What the session is doing."""
@@ -177,27 +184,21 @@ class Session:
 
     async def close(self, reason: str | None = None) -> None:
         """End the session: what runs is cancelled. Back when it has ended."""
-        try:
+        async with _translating(self.id):
             await self._handle.signal("close", payload(checked(CloseInput, {"reason": reason})))
             await self._handle.result()
-        except RPCError as error:
-            raise translated(error, self.id) from error
 
     async def _await(self, request_id: str) -> WorkflowUpdateHandle[dict[str, Any]]:
         return await self._update("await_request", AwaitRequestInput(request_id=request_id))
 
     async def _outcome(self, update: WorkflowUpdateHandle[dict[str, Any]]) -> RequestOutcome:
-        try:
+        async with _translating(self.id):
             return RequestOutcome.model_validate(await update.result())
-        except WorkflowUpdateFailedError as error:
-            raise _refused(error) from error
-        except RPCError as error:
-            raise translated(error, self.id) from error
 
     async def _update(
         self, name: str, argument: BaseModel, update_id: str | None = None
     ) -> WorkflowUpdateHandle[dict[str, Any]]:
-        try:
+        async with _translating(self.id), asyncio.timeout(ACCEPT_SECONDS):
             update = await self._handle.start_update(
                 name,
                 payload(argument),
@@ -209,23 +210,14 @@ class Session:
             if update._known_outcome is not None:
                 await update.result()
             return update
-        except WorkflowUpdateFailedError as error:
-            raise _refused(error) from error
-        except RPCError as error:
-            raise translated(error, self.id) from error
 
     async def _query(self, name: str, argument: BaseModel | None = None) -> dict[str, Any]:
-        try:
-            args = [] if argument is None else [payload(argument)]
-            answer: dict[str, Any] = await self._handle.query(name, args=args, result_type=dict)
+        args = [] if argument is None else [payload(argument)]
+        async with _translating(self.id):
+            answer: dict[str, Any] = await self._handle.query(
+                name, args=args, result_type=dict, rpc_timeout=timedelta(seconds=QUERY_SECONDS)
+            )
             return answer
-        except WorkflowQueryFailedError as error:
-            word, _, message = error.message.partition(": ")
-            raise refusal(word, message) if message else ClewError(error.message) from error
-        except WorkflowQueryRejectedError as error:
-            raise Closed(f"session {self.id!r} has ended") from error
-        except RPCError as error:
-            raise translated(error, self.id) from error
 
     async def _pages(
         self, name: str, model: type[BaseModel], asked: dict[str, Any], from_seq: int, limit: int | None
@@ -241,10 +233,8 @@ class Session:
 
     async def _streaming(self, request_id: str) -> StreamState | None:
         """The newest heartbeat of the request's model call, where one is in flight."""
-        try:
+        async with _translating(self.id):
             description = await self._handle.describe()
-        except RPCError as error:
-            raise translated(error, self.id) from error
         for pending in description.raw_description.pending_activities:
             if pending.activity_type.name == "call_model" and pending.heartbeat_details.payloads:
                 (details,) = await self._client.data_converter.decode(pending.heartbeat_details.payloads, [dict])
@@ -321,9 +311,8 @@ def checked(model: type[M], given: Mapping[str, Any]) -> M:
         # Through JSON, as it will travel: lists are tuples there, and a mapping is an object.
         return model.model_validate_json(json.dumps(values, default=_plain))
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        first = problems[0]
-        raise InvalidInput(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise InvalidInput(": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not usable as JSON: {error}") from None
 
@@ -336,6 +325,8 @@ def payload(model: BaseModel) -> dict[str, Any]:
 def translated(error: RPCError, session_id: str) -> ClewError:
     """Temporal's errors as Clew's."""
     match error.status:
+        case RPCStatusCode.NOT_FOUND if error.message.startswith("Namespace"):
+            return ServerUnreachable(f"the Temporal server has no such namespace: {error.message}")
         case RPCStatusCode.NOT_FOUND:
             return Closed(f"there is no running session {session_id!r}: it has ended, or was never opened")
         case RPCStatusCode.UNAVAILABLE:
@@ -346,11 +337,31 @@ def translated(error: RPCError, session_id: str) -> ClewError:
             return ClewError(f"Temporal refused: {error.message}")
 
 
-def _refused(error: WorkflowUpdateFailedError) -> ClewError:
-    cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.type:
-        return refusal(cause.type, cause.message)
-    return ClewError(str(cause))
+@asynccontextmanager
+async def _translating(session_id: str) -> AsyncIterator[None]:
+    """Foreign errors become Clew's here, and nowhere else."""
+    try:
+        yield
+    except WorkflowUpdateFailedError as error:
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.type:
+            raise refusal(cause.type, cause.message) from error
+        raise ClewError(str(cause)) from error
+    except WorkflowQueryFailedError as error:
+        word, _, message = error.message.partition(": ")
+        raise (refusal(word, message) if message else ClewError(error.message)) from error
+    except WorkflowQueryRejectedError as error:
+        raise Closed(f"session {session_id!r} has ended") from error
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        # The SDK makes a cancellation of the caller an error of its own; it stays the caller's.
+        if isinstance(error.__cause__, asyncio.CancelledError):
+            raise error.__cause__ from None
+        raise WorkerUnavailable(f"no worker answers for session {session_id!r}") from error
+    except TimeoutError as error:
+        message = f"no worker took it for session {session_id!r}: send it again with the same id once one is there"
+        raise WorkerUnavailable(message) from error
+    except RPCError as error:
+        raise translated(error, session_id) from error
 
 
 def _plain(value: Any) -> Any:

@@ -59,7 +59,7 @@ class Tool(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], name: str | None, timeout_seconds: float, retries: int) -> None:
         self.function = function
-        self.name: str = name or getattr(function, "__name__", "")
+        self.name: str = name if name else getattr(function, "__name__", "")
         if (
             not self.name.replace("_", "").replace("-", "").isalnum()
             or not self.name.isascii()

@@ -9,6 +9,8 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
+from temporalio.client import WithStartWorkflowOperation
+from temporalio.common import WorkflowIDConflictPolicy
 
 from clew import (
     Busy,
@@ -278,7 +280,7 @@ async def test_what_the_worker_does_not_know_is_a_failed_outcome(world: World) -
         ({"model": "nowhere:gpt"}, "unknown_model"),
         ({"model": world.model("x"), "tools": ["teleport"]}, "unknown_tool"),
     ):
-        session = await world.clew.open(f"test-{uuid.uuid4().hex}", **config)  # type: ignore[arg-type]
+        session = await world.clew.open(f"test-{uuid.uuid4().hex}", **config)
         for _ in range(2):
             outcome = await (await session.message("hello")).result()
             assert outcome.error is not None
@@ -376,11 +378,8 @@ async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(w
 
 async def test_a_message_can_open_the_session(world: World) -> None:
     """Update-with-start: the first message and the start are one call, and the configuration is still seq 0."""
-    from temporalio.client import WithStartWorkflowOperation  # noqa: PLC0415
-    from temporalio.common import WorkflowIDConflictPolicy  # noqa: PLC0415
-
     session_id = f"test-{uuid.uuid4().hex}"
-    start = WithStartWorkflowOperation(
+    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         "AgentSession",
         {"config": {"model": world.model("welcome")}},
         id=session_id,

@@ -37,10 +37,14 @@ Address = Annotated[
     ),
 ]
 Namespace = Annotated[
-    str | None, typer.Option(help="Temporal's namespace; its own configuration (TEMPORAL_NAMESPACE) unless given.")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Temporal's namespace; its own configuration (TEMPORAL_NAMESPACE) unless given."
+    ),
 ]
 TaskQueue = Annotated[
-    str, typer.Option(envvar="CLEW_TASK_QUEUE", help="The task queue that new sessions are started on.")
+    str,
+    typer.Option(envvar="CLEW_TASK_QUEUE", metavar="NAME", help="The task queue that new sessions are started on."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Model = Annotated[
@@ -52,7 +56,7 @@ Tools = Annotated[
 ]
 FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Begin at this seq.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")]
-Lane = Annotated[str | None, typer.Option(help="The lane; the active one unless given.")]
+Lane = Annotated[str | None, typer.Option(metavar="NAME", help="The lane; the active one unless given.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -194,12 +198,12 @@ def entries(
     *,
     from_seq: FromSeq = 0,
     limit: Limit = None,
-    kind: Annotated[str | None, typer.Option(help="Of this kind: config, ai_message, run, …")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Of this kind: config, ai_message, run, …")] = None,
     request: Annotated[str | None, typer.Option(metavar="ID", help="Of this request.")] = None,
     run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run.")] = None,
     call: Annotated[str | None, typer.Option(metavar="ID", help="Of this model call.")] = None,
     tool_call: Annotated[str | None, typer.Option(metavar="ID", help="Of this tool call.")] = None,
-    lane: Annotated[str | None, typer.Option(help="Of this lane.")] = None,
+    lane: Annotated[str | None, typer.Option(metavar="NAME", help="Of this lane.")] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,

@@ -85,7 +85,9 @@ class View:
             self.note(note)
         if text := show.plain(new):
             self._still()
-            self._to.out(text, end="", highlight=False)
+            # Not through rich, which would lay it out: a piece of a reply is no text of its own.
+            self._to.file.write(text)
+            self._to.file.flush()
             self._at_line_start = text.endswith("\n")
         elif state.tool_name:
             self.end()
@@ -136,8 +138,8 @@ async def follow(to: Console, request: Request, *, from_seq: int = 0) -> Request
                     break
                 coming = asyncio.ensure_future(_next(states))
                 pause = QUIET_SECONDS
-                if state.call_id != call_id and call_id:
-                    # What came between two model calls: the whole of the first one's reply, and its tools.
+                if state.call_id != call_id and state.iteration > 1:
+                    # First what came before this model call: the whole of the last one's reply, and its tools.
                     await reader.show(view)
                 call_id = state.call_id
                 view.grow(state)

@@ -97,9 +97,9 @@ def messages(to: Console, said: Iterable[Mapping[str, Any]]) -> None:
         seq = (f"  #{message['seq']}", "dim") if "seq" in message else ""
         to.print(styled((f"{role}{name}", f"bold {STYLES.get(role, '')}"), seq))
         if message["content"]:
-            to.print(styled(message["content"]), soft_wrap=not to.is_terminal)
+            _write(to, styled(message["content"]))
         for call in message.get("tool_calls", []):
-            to.print(tool_call(call), soft_wrap=not to.is_terminal)
+            _write(to, tool_call(call))
 
 
 def tool_call(call: Mapping[str, Any]) -> Text:
@@ -126,7 +126,7 @@ def entries(to: Console, found: Sequence[Entry]) -> None:
     """The thread's entries, one a line."""
     if not to.is_terminal:
         for row in (_row(entry, 10_000) for entry in found):
-            to.print(styled("\t".join(row)), soft_wrap=True)
+            _write(to, Text("\t".join(row)))
         return
     titles = ("seq", "at (UTC)", "kind", "by", "tokens", "what")
     rows = []
@@ -174,10 +174,18 @@ def _what(entry: Entry) -> str:
             return _json(said)
 
 
+def _write(to: Console, text: Text) -> None:
+    """A text: wrapped on a terminal, and in a pipe as it is, its tabs too."""
+    if to.is_terminal:
+        to.print(text)
+    else:
+        to.file.write(f"{text.plain}\n")
+
+
 def _pairs(to: Console, title: str, rows: Mapping[str, str]) -> None:
     if not to.is_terminal:
         for name, value in rows.items():
-            to.print(styled(f"{name}: {value}"), soft_wrap=True)
+            _write(to, styled(f"{name}: {value}"))
         return
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)

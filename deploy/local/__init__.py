@@ -1,0 +1,31 @@
+"""Everything a session needs, on this machine alone: no account, no key, no container.
+
+Each part is an async context manager. Entering it starts the part and returns once it truly answers;
+leaving it, or the death of this process in any way, ends it. Nothing listens beyond 127.0.0.1.
+
+| part | what it is |
+|---|---|
+| `temporal_server` | the real Temporal development server, with its UI |
+| `model_server` | llama.cpp with a small chat model, OpenAI-compatible |
+| `scripted_model` | an OpenAI-compatible server whose replies a function decides |
+| `worker_process` | `python worker.py` in a process of its own |
+"""
+
+from deploy.local.child import StartFailed
+from deploy.local.model import model_server
+from deploy.local.scripted import Reply, ScriptedModel, ToolCall, scripted_model
+from deploy.local.temporal import TemporalServer, temporal_server
+from deploy.local.worker import Worker, worker_process
+
+__all__ = [
+    "Reply",
+    "ScriptedModel",
+    "StartFailed",
+    "TemporalServer",
+    "ToolCall",
+    "Worker",
+    "model_server",
+    "scripted_model",
+    "temporal_server",
+    "worker_process",
+]

@@ -1,0 +1,144 @@
+"""Child processes that answer before they are used, log to a file, and end with this process."""
+
+import asyncio
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LOOPBACK = "127.0.0.1"
+_LEASH = Path(__file__).with_name("leash.py")
+_FIRST_POLL_SECONDS = 0.02
+_SLOWEST_POLL_SECONDS = 0.25
+
+
+class StartFailed(RuntimeError):
+    """A part did not come up. The message ends with the last lines of its log."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """A running child process."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        """The process id of the command itself."""
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has not ended yet."""
+        return self.process.returncode is None
+
+    async def kill(self) -> None:
+        """SIGKILL, at once and without a chance to say goodbye; returns when the process is gone."""
+        if self.running:
+            self.process.kill()
+        await self.process.wait()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """SIGTERM, and SIGKILL if it still runs after `grace_seconds`."""
+        if self.running:
+            self.process.terminate()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), grace_seconds)
+        await self.kill()
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The newest lines that the process has written."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    async def wait_until(self, ready: Callable[[], Awaitable[bool]], timeout_seconds: float) -> None:
+        """Poll `ready` until it says yes.
+
+        Raises:
+            StartFailed: The process ended, or did not get ready in time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        pause = _FIRST_POLL_SECONDS
+        while not await ready():
+            if not self.running:
+                raise StartFailed(f"{self.name} ended with {self.process.returncode}:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise StartFailed(f"{self.name} not ready after {timeout_seconds:g} s:\n{self.log_tail()}")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _SLOWEST_POLL_SECONDS)
+
+
+@asynccontextmanager
+async def child_process(
+    name: str,
+    command: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    grace_seconds: float = 5.0,
+) -> AsyncIterator[Child]:
+    """Run `command` in the checkout's directory for as long as the context lasts.
+
+    Args:
+        name: Names the log file and the errors.
+        command: The program and its arguments.
+        env: Its whole environment; this process's own when absent.
+        grace_seconds: What it gets between SIGTERM and SIGKILL when the context ends.
+
+    Yields:
+        The child, started but not necessarily ready: see `Child.wait_until`.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"clew-{name}-", ignore_cleanup_errors=True) as folder:
+        log = Path(folder, f"{name}.log")
+        watched, held = os.pipe()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", _LEASH, str(watched), *command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                env=env,
+                cwd=ROOT,
+                pass_fds=[watched],
+            )
+            child = Child(name, process, log)
+            try:
+                yield child
+            finally:
+                await child.stop(grace_seconds)
+        finally:
+            for descriptor in (output, watched, held):
+                os.close(descriptor)
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different TCP ports that nobody on this machine's loopback uses right now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+async def accepts_connections(port: int) -> bool:
+    """Whether somebody on loopback accepts TCP connections at `port`."""
+    try:
+        _, writer = await asyncio.open_connection(LOOPBACK, port)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+__all__ = ["LOOPBACK", "ROOT", "Child", "StartFailed", "accepts_connections", "child_process", "free_ports"]

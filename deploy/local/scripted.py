@@ -1,0 +1,195 @@
+"""An OpenAI-compatible server whose replies a function decides: real HTTP, real event streams, no model.
+
+It speaks as much of Chat Completions as a streaming client needs, and misbehaves on request.
+"""
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from deploy.local.child import LOOPBACK
+
+_MAX_HEADER_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that the scripted model makes."""
+
+    name: str
+    arguments: Mapping[str, Any] | str
+    """An object, or the raw text to send where malformed arguments are wanted."""
+    id: str = "call_0"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the scripted model answers to one request."""
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tokens_per_second: float | None = None
+    """The pace, a token being a word; all at once when absent."""
+    cut_after: int | None = None
+    """Break the connection after so many tokens, before the stream is complete."""
+    status: HTTPStatus = HTTPStatus.OK
+    """Anything but 200 answers with an error whose message is `text`."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent besides the usual ones, `Retry-After` say."""
+
+
+Script = Callable[[dict[str, Any]], Reply | Awaitable[Reply]]
+"""From the body of a request to the reply. An async one may take its time."""
+
+
+@dataclass(frozen=True)
+class ScriptedModel:
+    """A running scripted model."""
+
+    base_url: str
+    """Ends in `/v1`."""
+    requests: list[dict[str, Any]]
+    """The bodies received so far, oldest first."""
+
+
+@asynccontextmanager
+async def scripted_model(script: Script) -> AsyncIterator[ScriptedModel]:
+    """Serve `script` on a free loopback port, inside this event loop.
+
+    An exception in `script` is answered as a status 500 that names it.
+    """
+    requests: list[dict[str, Any]] = []
+    connections: set[asyncio.Task[None]] = set()
+
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A client that goes away in the middle, a killed worker say, is nothing to report.
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            try:
+                await _answer_one(reader, writer, script, requests)
+            finally:
+                writer.close()
+                await writer.wait_closed()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(converse(reader, writer))
+        connections.add(task)
+        task.add_done_callback(connections.discard)
+
+    server = await asyncio.start_server(accept, LOOPBACK, 0, limit=_MAX_HEADER_BYTES)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        yield ScriptedModel(f"http://{LOOPBACK}:{port}/v1", requests)
+    finally:
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        await server.wait_closed()
+
+
+async def _answer_one(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    script: Script,
+    requests: list[dict[str, Any]],
+) -> None:
+    """Read one request and answer it. The connection serves no second one."""
+    method, path, length = _parse_head(await reader.readuntil(b"\r\n\r\n"))
+    content = await reader.readexactly(length)
+    if (method, path) != ("POST", "/v1/chat/completions"):
+        reply = Reply("no such page", status=HTTPStatus.NOT_FOUND)
+        return await _send_error(writer, reply)
+    body = json.loads(content)
+    requests.append(body)
+    if not body.get("stream"):
+        return await _send_error(writer, Reply("this server only streams", status=HTTPStatus.BAD_REQUEST))
+    try:
+        answer = script(body)
+        reply = await answer if inspect.isawaitable(answer) else answer
+    except Exception as error:
+        reply = Reply(f"the script raised {error!r}", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+    if reply.status != HTTPStatus.OK:
+        return await _send_error(writer, reply)
+    return await _send_stream(writer, reply, body)
+
+
+def _parse_head(head: bytes) -> tuple[str, str, int]:
+    request_line, *lines = head.decode("latin-1").split("\r\n")
+    method, path, _ = request_line.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return method, path, int(headers.get("content-length", "0"))
+
+
+async def _send_head(writer: asyncio.StreamWriter, reply: Reply, content_type: str) -> None:
+    lines = [
+        f"HTTP/1.1 {reply.status.value} {reply.status.phrase}",
+        f"Content-Type: {content_type}",
+        "Connection: close",
+        *(f"{name}: {value}" for name, value in reply.headers.items()),
+    ]
+    writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+    await writer.drain()
+
+
+async def _send_error(writer: asyncio.StreamWriter, reply: Reply) -> None:
+    await _send_head(writer, reply, "application/json")
+    error = {"message": reply.text, "type": reply.status.name.lower(), "param": None, "code": None}
+    writer.write(json.dumps({"error": error}).encode())
+    await writer.drain()
+
+
+async def _send_stream(writer: asyncio.StreamWriter, reply: Reply, body: dict[str, Any]) -> None:
+    """Send the reply as server-sent events, at its pace, up to where it is to be cut."""
+    await _send_head(writer, reply, "text/event-stream")
+    tokens = re.findall(r"\s*\S+|\s+$", reply.text)
+    for number, token in enumerate(tokens):
+        if number == reply.cut_after:
+            return
+        await _send_event(writer, body, {"content": token})
+        if reply.tokens_per_second is not None:
+            await asyncio.sleep(1 / reply.tokens_per_second)
+    for delta in _tool_call_deltas(reply):
+        await _send_event(writer, body, delta)
+    if reply.cut_after is not None:
+        return
+    await _send_event(writer, body, {}, "tool_calls" if reply.tool_calls else "stop")
+    if (body.get("stream_options") or {}).get("include_usage"):
+        prompt, completion = len(json.dumps(body["messages"])) // 4, len(tokens) + 10 * len(reply.tool_calls)
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        await _write_event(writer, {**_envelope(body), "choices": [], "usage": usage})
+    writer.write(b"data: [DONE]\n\n")
+    await writer.drain()
+
+
+def _tool_call_deltas(reply: Reply) -> Iterator[dict[str, Any]]:
+    """Each call as a stream brings it: the name first, then the arguments in two pieces."""
+    for index, call in enumerate(reply.tool_calls):
+        arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
+        function = {"name": call.name, "arguments": ""}
+        yield {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]}
+        half = len(arguments) // 2
+        for piece in (arguments[:half], arguments[half:]):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
+async def _send_event(
+    writer: asyncio.StreamWriter, body: dict[str, Any], delta: dict[str, Any], finish: str | None = None
+) -> None:
+    choice = {"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": finish}
+    await _write_event(writer, {**_envelope(body), "choices": [choice]})
+
+
+async def _write_event(writer: asyncio.StreamWriter, event: dict[str, Any]) -> None:
+    writer.write(f"data: {json.dumps(event)}\n\n".encode())
+    await writer.drain()
+
+
+def _envelope(body: dict[str, Any]) -> dict[str, Any]:
+    model = body.get("model", "scripted")
+    return {"id": "chatcmpl-scripted", "object": "chat.completion.chunk", "created": 0, "model": model}

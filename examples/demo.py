@@ -1,0 +1,264 @@
+"""The whole of Clew in half a minute, on this machine alone: run it with `make demo`.
+
+It starts a Temporal server, a small language model and a worker, holds a conversation in a durable session,
+lets tools run, kills the worker in the middle of an answer, and shows what is left: everything.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clew import Clew, Session, StreamState
+from deploy.local import (
+    Reply,
+    StartFailed,
+    TemporalServer,
+    ToolCall,
+    Worker,
+    model_server,
+    scripted_model,
+    temporal_server,
+    worker_process,
+)
+
+SESSION = "demo"
+SYSTEM_PROMPT = "You are a friendly assistant. Answer in one or two short sentences."
+LOCAL, SCRIPTED = "local:smollm2", "scripted:shop-assistant"
+LONG_ANSWER = (
+    "Every message of this session is an event in its workflow's history, so nothing that was said lives in the "
+    "worker alone. When a worker dies, Temporal misses its heartbeat within seconds and hands the call that was "
+    "running to another one, which asks the session for exactly the context that the first one saw and starts "
+    "the answer over. You read one whole answer, the thread holds it once, and nobody had to notice."
+)
+
+console = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the demo runs on."""
+
+    stack: AsyncExitStack
+    server: TemporalServer
+    providers: dict[str, str]
+    worker: Worker
+
+    async def another_worker(self) -> Worker:
+        """Start one more worker, exactly like the first."""
+        return await self.stack.enter_async_context(_worker(self.server, self.providers))
+
+
+def _worker(server: TemporalServer, providers: dict[str, str]) -> Any:
+    return worker_process(server.address, env=providers, tools=["examples.tools"])
+
+
+@asynccontextmanager
+async def starting(what: str) -> AsyncIterator[None]:
+    """Say what starts, and how long it took."""
+    console.print(f"  {what} … ", end="")
+    start = time.monotonic()
+    yield
+    console.print(f"[green]ready[/] after {time.monotonic() - start:.1f} s")
+
+
+@asynccontextmanager
+async def parts() -> AsyncIterator[Parts]:
+    """Start everything; end it all with the context."""
+    async with AsyncExitStack() as stack:
+        async with starting("Temporal server and UI"):
+            server = await stack.enter_async_context(temporal_server())
+        async with starting("local model, llama.cpp with SmolLM2-135M"):
+            local = await stack.enter_async_context(model_server())
+        async with starting("scripted model, the same HTTP without a mind"):
+            scripted = await stack.enter_async_context(scripted_model(shop_assistant))
+        providers = {
+            "CLEW_PROVIDER_LOCAL_BASE_URL": local,
+            "CLEW_PROVIDER_SCRIPTED_BASE_URL": scripted.base_url,
+        }
+        async with starting("worker, python worker.py"):
+            worker = await stack.enter_async_context(_worker(server, providers))
+        yield Parts(stack, server, providers, worker)
+
+
+def shop_assistant(body: dict[str, Any]) -> Reply:
+    """The scripted model: asks for an order, then for its delivery, then answers; all else gets a long answer."""
+    messages: list[dict[str, Any]] = body["messages"]
+    asked = max(index for index, message in enumerate(messages) if message["role"] == "user")
+    order = "".join(filter(str.isdigit, messages[asked]["content"]))
+    results = [message["content"] for message in messages[asked:] if message["role"] == "tool"]
+    if not order:
+        return Reply(LONG_ANSWER, tokens_per_second=25)
+    if not results:
+        return Reply("Let me look.", (ToolCall("lookup_order", {"order_id": int(order)}),))
+    found = json.loads(results[0])
+    if len(results) == 1:
+        return Reply("When will it be there?", (ToolCall("estimate_delivery", {"city": found["city"]}),))
+    day = results[1].strip('"')
+    return Reply(f"Order {order} is {found['status']} and should reach {found['city']} on {day}.")
+
+
+class Screen:
+    """Prints a request's run as it goes: the replies as they grow, and the tools between them."""
+
+    def __init__(self, session: Session, model: str) -> None:
+        self._session = session
+        self._label = model.partition(":")[0]
+        self._call: tuple[str, int] | None = None
+        self._characters = 0
+        self._last_seq = -1
+
+    async def show(self, state: StreamState) -> None:
+        """Print what is new; a reply that starts over says so."""
+        if not state.text:
+            return
+        call = (state.call_id, state.attempt)
+        if call != self._call:
+            if self._call is not None:
+                console.print()
+            await self._show_tools(state.request_id)
+            again = f"[yellow](attempt {state.attempt}, from the start)[/] " if state.attempt > 1 else ""
+            console.print(f"[bold magenta]{self._label:9}[/]{again}", end="")
+            self._call, self._characters = call, 0
+        new = state.text[max(0, self._characters - state.offset) :]
+        console.print(escape(new), end="", soft_wrap=True)
+        self._characters = max(self._characters, state.offset + len(state.text))
+
+    async def _show_tools(self, request_id: str) -> None:
+        for entry in await self._session.entries(kind="ai_message", request_id=request_id):
+            if entry.payload["role"] == "tool" and entry.seq > self._last_seq:
+                result = f"{entry.payload['name']} → {entry.payload['content']}"
+                console.print(f"[bold green]{'tool':9}[/]{escape(result)}", soft_wrap=True)
+                self._last_seq = entry.seq
+
+
+async def talk(session: Session, content: str, model: str, victim: Parts | None = None) -> None:
+    """Ask and print the answer as it grows; the worker of the `victim` is killed in the middle of it.
+
+    Raises:
+        RequestFailed: There was no answer.
+    """
+    console.print(f"\n[bold cyan]{'you':9}[/]{escape(content)}")
+    start = time.monotonic()
+    screen = Screen(session, model)
+    request = await session.message(content, model=model)
+    async for state in session.stream(request):
+        await screen.show(state)
+        if victim is not None and len(state.text) > len(LONG_ANSWER) // 4:
+            await replace_worker(victim)
+            victim = None
+    await request.answer()
+    console.print(f" [dim]({time.monotonic() - start:.1f} s)[/]")
+
+
+async def replace_worker(parts: Parts) -> None:
+    """SIGKILL the worker, start another one."""
+    await parts.worker.kill()
+    console.print(f"\n[bold red]{'SIGKILL':9}[/]worker {parts.worker.pid} is dead in the middle of its answer")
+    worker = await parts.another_worker()
+    console.print(f"[bold green]{'worker':9}[/]{worker.pid} is up; it knows nothing but Temporal's address")
+
+
+async def converse(parts: Parts, session: Session) -> None:
+    """The three acts."""
+    console.rule("1  a conversation with the local model", align="left")
+    await talk(session, "Hello! My name is Ada. What is a compass good for?", LOCAL)
+    await talk(session, "And who made the first one?", LOCAL)
+
+    console.rule("2  tools, really run by the worker", align="left")
+    console.print(
+        "[dim]A model of this size does not call tools dependably: of 32 tries 6 were right. So from here on the "
+        "answers come from a scripted model over the same HTTP. The tools and all the rest are real.[/]"
+    )
+    await talk(session, "Where is my order 1234?", SCRIPTED)
+
+    console.rule("3  the worker is killed in the middle of an answer", align="left")
+    await talk(session, "What happens to this session when its worker dies?", SCRIPTED, parts)
+
+
+async def report(clew: Clew, server: TemporalServer, session: Session) -> None:
+    """What is left: the transcript, the context, the size of the history, the page in the UI."""
+    console.rule("what the session holds", align="left")
+    table = Table("seq", "role", "content", box=None, pad_edge=False, header_style="dim")
+    for message in await session.transcript():
+        calls = [f"→ {call['name']}({json.dumps(call['arguments'])})" for call in message.get("tool_calls", ())]
+        said = " ".join([message["content"], *calls])
+        table.add_row(str(message["seq"]), message["role"], escape(_shortened(said, console.width - 20)))
+    console.print(table)
+
+    context = await session.context()
+    console.print(f"\n[bold]The context a model would see now:[/] {len(context.messages)} messages, and meta")
+    for name, value in context.meta.model_dump().items():
+        console.print(f"  {name:18} {value}", soft_wrap=True)
+
+    description = await clew.temporal.get_workflow_handle(session.id).describe()
+    size = description.raw_description.workflow_execution_info.history_size_bytes
+    console.print(f"\n[bold]Event history:[/] {description.history_length} events, {size} bytes")
+    console.print(f"[bold]In the Temporal UI:[/] {server.ui_workflow(session.id)}", soft_wrap=True)
+
+    runs = [entry.payload["status"] for entry in await session.entries(kind="run")]
+    answers = [message for message in await session.transcript() if message["content"] == LONG_ANSWER]
+    if runs != ["completed"] * 4 or len(answers) != 1:
+        sys.exit(f"this is not what the demo promises: runs {runs}, the long answer {len(answers)} times")
+    console.print("[bold green]4 requests, 4 outcomes, every message once.[/]")
+
+
+def _shortened(text: str, width: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+async def main(keep: bool) -> None:
+    """Run the demo; with `keep`, leave everything running until Ctrl-C."""
+    start = time.monotonic()
+    console.rule("starting, everything on 127.0.0.1", align="left")
+    async with parts() as running:
+        clew = await Clew.connect(running.server.address, namespace=running.server.namespace)
+        session = await clew.open(
+            SESSION,
+            model=LOCAL,
+            system_prompt=SYSTEM_PROMPT,
+            tools=["lookup_order", "estimate_delivery"],
+            model_options={"temperature": 0, "max_output_tokens": 100},
+        )
+        await converse(running, session)
+        await report(clew, running.server, session)
+        if keep:
+            await _until_interrupted(running.server)
+    console.print(f"[dim]All stopped and cleaned up. {time.monotonic() - start:.0f} s in all.[/]")
+
+
+async def _until_interrupted(server: TemporalServer) -> None:
+    interrupted = asyncio.Event()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, interrupted.set)
+    console.rule("still running, until Ctrl-C", align="left")
+    console.print(f"  export TEMPORAL_ADDRESS={server.address}\n  .venv/bin/clew chat {SESSION}")
+    await interrupted.wait()
+    console.print()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave it all running until Ctrl-C")
+    arguments = parser.parse_args()
+    # The demo is about its own server, wherever this shell's settings point.
+    for variable in [name for name in os.environ if name.startswith("TEMPORAL_")]:
+        del os.environ[variable]
+    try:
+        asyncio.run(main(arguments.keep))
+    except StartFailed as error:
+        sys.exit(f"\n{error}")
+    except KeyboardInterrupt:
+        sys.exit("\ninterrupted; everything is stopped")

@@ -1,0 +1,92 @@
+"""The preparing activity: what a session asks for, against what its worker has."""
+
+from __future__ import annotations
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
+from activities.providers import providers_from_env
+from clew import tool
+from clew.canonical import canonical
+from workflows.effects import Prepare, Prepared
+
+
+@tool(timeout_seconds=5, retries=2)
+def add(a: int, b: int) -> int:
+    """The sum."""
+    return a + b
+
+
+@tool
+async def look() -> str:
+    """Look around."""
+    return "sky"
+
+
+@tool
+def wordy() -> None: ...
+
+
+@tool
+def wordier() -> None: ...
+
+
+for some in (wordy, wordier):
+    some.spec["description"] = "x" * (MAX_SCHEMA_BYTES // 2)
+
+
+async def prepared(*tools: str, model: str = "local:tiny") -> Prepared:
+    providers = providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
+    activities = PrepareActivities(providers, {tool.name: tool for tool in (add, look, wordy, wordier)})
+    return await ActivityEnvironment().run(activities.prepare, Prepare(model=model, tools=tools))
+
+
+async def test_tools_are_resolved_in_the_order_asked_for() -> None:
+    """With their whole schema, their time, and as many attempts as their retries give."""
+    answer = await prepared("look", "add")
+    assert answer.problem is None
+    assert [tool.spec for tool in answer.tools] == [look.spec, add.spec]
+    assert [(tool.timeout_seconds, tool.max_attempts) for tool in answer.tools] == [(60, 1), (5, 3)]
+    assert (await prepared()).tools == ()
+
+
+async def test_what_is_resolved_survives_the_journey() -> None:
+    """The answer is JSON that reads back as itself."""
+    answer = await prepared("look", "add")
+    assert Prepared.model_validate_json(answer.model_dump_json()) == answer
+
+
+async def test_unknown_tools_are_named_with_the_remedy() -> None:
+    """All that are unknown, up to ten, and what is known is resolved all the same."""
+    answer = await prepared("fly", "add", "sw\nim", *[f"t{n}" for n in range(100)])
+    assert [tool.spec["name"] for tool in answer.tools] == ["add"]
+    assert answer.problem is not None
+    assert answer.problem.type == "unknown_tool"
+    assert r"'fly', 'sw\nim', 't0'" in answer.problem.message
+    assert "CLEW_TOOLS" in answer.problem.message
+    assert len(answer.problem.message) < 400
+    assert answer.problem.retryable is False
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [("openai:gpt-4o", "set OPENAI_API_KEY"), ("other:m", "CLEW_PROVIDER_OTHER_BASE_URL"), ("a-b:m", "lower-case")],
+)
+async def test_a_model_of_an_unknown_provider_is_told_with_the_remedy(model: str, remedy: str) -> None:
+    """The tools are resolved, so that nothing but the model is in the way."""
+    answer = await prepared("add", model=model)
+    assert answer.problem is not None
+    assert answer.problem.type == "unknown_model"
+    assert remedy in answer.problem.message
+    assert len(answer.tools) == 1
+
+
+async def test_schemas_have_a_size() -> None:
+    """Of all tools together: every page of a context has room for them."""
+    assert (await prepared("wordy")).problem is None
+    answer = await prepared("wordy", "wordier")
+    assert answer.problem is not None
+    assert answer.problem.type == "too_large"
+    assert str(len(canonical(wordy.spec)) + len(canonical(wordier.spec))) in answer.problem.message
+    assert answer.tools == ()

@@ -1,0 +1,543 @@
+"""Tools on the worker: whatever a tool does, the model gets something to read."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, field_validator
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.tools import ToolActivities, ToolsUnusable, load_tools
+from clew import Tool, ToolContext, tool
+from workflows.effects import RunTool, ToolAnswered
+
+KIB64 = 65_536
+
+
+def call(name: str, arguments: dict[str, Any] | None = None, limit: int = KIB64) -> RunTool:
+    return RunTool(
+        request_id="request-1",
+        run_id="run-1",
+        call_id="call-1",
+        tool_call_id="tool-1",
+        name=name,
+        arguments=arguments or {},
+        max_result_bytes=limit,
+    )
+
+
+class Worker:
+    """A worker with some tools, and one attempt of a call on it."""
+
+    def __init__(self, *tools: Tool[..., Any], attempt: int = 1) -> None:
+        self.environment = ActivityEnvironment()
+        info = self.environment.info
+        self.environment.info = replace(info, workflow_id="session-1", attempt=attempt)
+        self.heartbeats: list[dict[str, str]] = []
+        self.environment.on_heartbeat = self.heartbeats.append
+        self._activities = ToolActivities({tool.name: tool for tool in tools})
+
+    async def run(self, asked: RunTool) -> ToolAnswered:
+        return await self.environment.run(self._activities.run_tool, asked)
+
+
+async def said(function: Callable[..., Any], limit: int = KIB64, attempt: int = 1, **arguments: Any) -> ToolAnswered:
+    """What the model reads of a call."""
+    made = function if isinstance(function, Tool) else tool(name="it")(function)
+    return await Worker(made, attempt=attempt).run(call(made.name, arguments, limit))
+
+
+async def result(value: Any, limit: int = KIB64) -> ToolAnswered:
+    """What the model reads of a result."""
+
+    def it() -> Any:
+        return value
+
+    return await said(it, limit)
+
+
+class Order(BaseModel):
+    number: int
+    due: date
+
+
+class Picky(BaseModel):
+    a: int
+
+    @field_validator("a")
+    @classmethod
+    def check(cls, value: int) -> int:
+        return 1 // value
+
+
+@dataclass
+class Place:
+    name: str
+
+
+class Odd:
+    def __str__(self) -> str:
+        return "an odd thing"
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even that")
+
+
+def looped() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["itself"] = value
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        ("plain text", "plain text"),
+        ("", ""),
+        ("wide: \U0001f43b é", "wide: \U0001f43b é"),
+        ("control: \x00\x1b\r\n", "control: \x00\x1b\r\n"),
+        ("lone: \ud800!", "lone: \ufffd!"),
+        ("split: \ud83d\udc3b", "split: \U0001f43b"),
+        (None, "null"),
+        (True, "true"),
+        (12, "12"),
+        (2**80, str(2**80)),
+        (1.5, "1.5"),
+        (float("nan"), "NaN"),
+        (Decimal("1.10"), '"1.10"'),
+        ({"a": [1, "é", None]}, '{"a":[1,"é",null]}'),
+        ({1: "a"}, '{"1":"a"}'),
+        ((1, 2), "[1,2]"),
+        ({"only"}, '["only"]'),
+        (b"bytes", '"bytes"'),
+        (Order(number=1, due=date(2026, 1, 2)), '{"number":1,"due":"2026-01-02"}'),
+        ([Order(number=1, due=date(2026, 1, 2))], '[{"number":1,"due":"2026-01-02"}]'),
+        (Place("Naxos"), '{"name":"Naxos"}'),
+        (Path("a/b"), '"a/b"'),
+        (Odd(), '"an odd thing"'),
+        ({"odd": Odd()}, '{"odd":"an odd thing"}'),
+        ((n for n in range(3)), "[0,1,2]"),
+        (b"\xff\xfe", r"b'\xff\xfe'"),
+        (looped(), "{'itself': {...}}"),
+        ({"lone": "\ud800"}, "{'lone': '\\ud800'}"),
+        ([Unspeakable()], None),
+        (Unspeakable(), "a Unspeakable that cannot be shown (ValueError)"),
+    ],
+)
+async def test_every_result_is_text_that_can_be_stored(value: Any, content: str | None) -> None:
+    """A string as it is, anything else as JSON, and what is no JSON as Python shows it: never an error."""
+    answer = await result(value)
+    assert not answer.is_error
+    answer.content.encode()
+    if content is not None:
+        assert answer.content == content
+
+
+@pytest.mark.parametrize("limit", [256, 300, 4096, KIB64])
+@pytest.mark.parametrize("character", ["x", "é", "€", "\U0001f43b", "\x01"])
+async def test_a_result_is_cut_at_its_limit_and_says_so(limit: int, character: str) -> None:
+    """What is at the limit is whole; one character more is cut, between characters, with the two sizes told."""
+    width = len(character.encode())
+    whole = character * (limit // width)
+    assert (await result(whole, limit)).content == whole
+    size = len((whole + character).encode())
+    answer = await result(whole + character, limit)
+    kept, _, mark = answer.content.partition("\n[truncated: ")
+    assert len(answer.content.encode()) <= limit
+    assert set(kept) == {character}
+    assert mark == f"the first {len(kept.encode())} of {size} bytes are shown]"
+    assert len(kept.encode()) > limit - 120
+    assert not answer.is_error
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(st.characters(), max_size=400), limit=st.integers(256, 400))
+def test_no_result_is_larger_than_its_limit(text: str, limit: int) -> None:
+    """Whatever it is made of."""
+    answer = asyncio.run(result(text, limit))
+    assert len(answer.content.encode()) <= limit
+
+
+async def test_a_huge_result_is_cut_like_any_other() -> None:
+    answer = await result(["x" * 1000] * 10_000)
+    assert len(answer.content.encode()) <= KIB64
+    assert answer.content.endswith("of 10030001 bytes are shown]")
+
+
+async def test_an_unknown_tool_is_an_error_that_the_model_reads() -> None:
+    """The session knew it, this worker does not."""
+    answer = await Worker().run(call("gone"))
+    assert answer == ToolAnswered(content="error: tool 'gone' is not registered on the worker", is_error=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "a: "),
+        ({"a": "x"}, "a: Input should be a valid integer"),
+        ({"a": 1, "b": 2}, "b: Unexpected keyword argument"),
+        ({"a": 1, "x" * 5000: 2}, "x: "),
+        ({f"{n}": 1 for n in range(1000)}, "a: "),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_an_error_that_the_model_reads(
+    arguments: dict[str, Any], told: str
+) -> None:
+    """With the places that were wrong, in at most 2000 characters; the tool itself is not run."""
+
+    @tool(retries=3)
+    def it(a: int) -> None:
+        raise AssertionError("it ran")
+
+    answer = await said(it, **arguments)
+    assert answer.is_error
+    assert answer.content.startswith("error: invalid arguments: ")
+    assert told.replace("Unexpected keyword argument", "Extra inputs are not permitted") in answer.content
+    assert len(answer.content) < 2100
+
+
+async def test_a_validator_may_raise_anything() -> None:
+    """What pydantic does not take for a validation error is one all the same, and costs no retry."""
+
+    @tool(retries=3)
+    def it(picky: Picky) -> None: ...
+
+    answer = await said(it, picky={"a": 0})
+    assert (answer.is_error, "invalid arguments: ZeroDivisionError" in answer.content) == (True, True)
+
+
+RAISED: dict[str, BaseException] = {
+    "ValueError": ValueError("the fuse was lit"),
+    "ApplicationError": ApplicationError("no", type="x", non_retryable=True),
+    "StopIteration": StopIteration("nothing left"),
+    "StopAsyncIteration": StopAsyncIteration(),
+    "SystemExit": SystemExit(3),
+    "TimeoutError": TimeoutError("the shop did not answer"),
+    "RecursionError": RecursionError("too deep"),
+    "BaseException": BaseException("odd"),
+    "Unspeakable": Unspeakable(),
+    "BaseExceptionGroup": BaseExceptionGroup("several", [KeyError("a"), SystemExit(1)]),
+}
+
+
+@pytest.mark.parametrize("name", RAISED)
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_whatever_a_tool_raises_is_an_error_that_the_model_reads(name: str, kind: str) -> None:
+    """By its name and its message, and the worker lives."""
+
+    def sync_tool() -> None:
+        raise RAISED[name]
+
+    async def async_tool() -> None:
+        raise RAISED[name]
+
+    answer = await said(sync_tool if kind == "sync" else async_tool)
+    assert answer.is_error
+    assert name in answer.content
+    assert "longer than" not in answer.content
+
+
+async def test_a_keyboard_interrupt_in_a_thread_is_the_tools_own() -> None:
+    """It is not the operator's: that one comes to the main thread."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert "KeyboardInterrupt" in (await said(interrupted)).content
+
+
+@pytest.mark.parametrize("message", ["x" * 100_000, "lone \ud800", "wide \U0001f43b" * 5000])
+async def test_an_error_has_an_end_and_can_be_stored(message: str) -> None:
+    """2000 characters of it; the same goes for an attempt that is tried again."""
+
+    def it() -> None:
+        raise ValueError(message)
+
+    answer = await said(it)
+    assert len(answer.content.encode()) < 8100
+    with pytest.raises(ApplicationError) as caught:
+        await said(tool(name="it", retries=1)(it))
+    assert len(caught.value.message.encode()) < 8100
+    small = await said(it, limit=256)
+    assert len(small.content.encode()) <= 256
+
+
+async def test_an_attempt_that_raised_is_tried_again_as_often_as_the_tool_says() -> None:
+    """The last one's error is what the model reads."""
+
+    @tool(retries=2)
+    def flaky(context: ToolContext) -> None:
+        raise ValueError(f"attempt {context.attempt}")
+
+    for attempt in (1, 2):
+        with pytest.raises(ApplicationError, match=f"ValueError: attempt {attempt}") as caught:
+            await said(flaky, attempt=attempt)
+        assert (caught.value.type, caught.value.non_retryable) == ("tool_failed", False)
+    assert await said(flaky, attempt=3) == ToolAnswered(content="error: ValueError: attempt 3", is_error=True)
+
+
+async def test_a_result_that_cannot_be_written_costs_no_second_run() -> None:
+    """The tool has done its work: only what it raises is tried again."""
+    runs = []
+
+    @tool(retries=5)
+    def it() -> bytes:
+        runs.append(1)
+        return b"\xff"
+
+    assert not (await said(it)).is_error
+    assert len(runs) == 1
+
+
+async def test_a_tool_knows_its_call_and_the_key_is_stable_over_retries() -> None:
+    """Session, request and call; the key is the same for every attempt of this call."""
+    seen: list[ToolContext] = []
+
+    def it(context: ToolContext, a: int = 1) -> int:
+        seen.append(context)
+        return a
+
+    for attempt in (1, 2):
+        assert (await said(it, attempt=attempt)).content == "1"
+    first, second = seen
+    assert (first.session_id, first.request_id, first.tool_call_id) == ("session-1", "request-1", "tool-1")
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert first.idempotency_key == second.idempotency_key == "session-1/tool-1"
+
+
+async def test_an_async_tool_has_its_time() -> None:
+    """Then it is cancelled, and the model reads that it took too long; retries are not for that."""
+    ended = asyncio.Event()
+
+    @tool(timeout_seconds=0.05, retries=3)
+    async def dawdle() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    answer = await said(dawdle)
+    assert answer == ToolAnswered(content="error: tool 'dawdle' took longer than 0.05 seconds", is_error=True)
+    assert ended.is_set()
+
+
+async def test_a_sync_tool_has_its_time() -> None:
+    """The model goes on without it; its thread holds up neither other tools nor the end of the process."""
+    gate, done, names = threading.Event(), threading.Event(), []
+
+    @tool(timeout_seconds=0.05)
+    def hang() -> None:
+        names.append((threading.current_thread().name, threading.current_thread().daemon))
+        gate.wait(10)
+        done.set()
+
+    try:
+        assert "took longer than 0.05 seconds" in (await said(hang)).content
+        assert names == [("clew-tool", True)]
+    finally:
+        gate.set()
+    assert await asyncio.to_thread(done.wait, 10)
+    assert (await result("next")).content == "next"
+
+
+async def test_a_tools_own_timeout_is_an_error_of_its_own() -> None:
+    """Something inside took too long, not the tool: its own words, and its own retries."""
+
+    @tool(retries=1)
+    async def ask_the_shop() -> None:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+    with pytest.raises(ApplicationError, match="TimeoutError"):
+        await said(ask_the_shop)
+    assert (await said(ask_the_shop, attempt=2)).content.startswith("error: TimeoutError")
+
+
+async def test_sync_tools_run_in_threads_side_by_side() -> None:
+    """Each in one of its own: the first ends only when the second has begun."""
+    both = threading.Barrier(2, timeout=10)
+
+    def meet() -> bool:
+        both.wait()
+        return threading.current_thread() is not threading.main_thread()
+
+    assert [answer.content for answer in await asyncio.gather(said(meet), said(meet))] == ["true", "true"]
+
+
+async def test_what_a_plain_wrapper_makes_of_an_async_tool_is_awaited() -> None:
+    """A decorator of the user's may hide that the function is async."""
+
+    async def later() -> str:
+        return "later"
+
+    @functools.wraps(later)
+    def wrapper() -> Any:
+        return later()
+
+    assert (await said(wrapper)).content == "later"
+
+
+async def test_a_cancellation_reaches_the_tool() -> None:
+    """It may clean up, and the activity ends as cancelled."""
+    started, cleaned = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+
+    worker = Worker(wait)
+    task = asyncio.create_task(worker.run(call("wait")))
+    await started.wait()
+    worker.environment.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleaned.is_set()
+
+
+async def test_a_cancellation_does_not_wait_for_a_thread() -> None:
+    gate, started = threading.Event(), threading.Event()
+
+    @tool
+    def hang() -> None:
+        started.set()
+        gate.wait(10)
+
+    worker = Worker(hang)
+    task = asyncio.create_task(worker.run(call("hang")))
+    try:
+        assert await asyncio.to_thread(started.wait, 10)
+        worker.environment.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not gate.is_set()
+    finally:
+        gate.set()
+
+
+async def test_the_first_heartbeat_comes_before_the_tool() -> None:
+    """So a worker that dies with it is noticed; it says which tool it is."""
+    seen: list[int] = []
+    worker = Worker()
+
+    @tool
+    def it() -> None:
+        seen.append(len(worker.heartbeats))
+
+    worker = Worker(it)
+    await worker.run(call("it"))
+    assert seen == [1]
+    assert worker.heartbeats[0] == {"tool_name": "it", "tool_call_id": "tool-1"}
+
+
+@pytest.mark.parametrize(
+    ("progress", "shown"), [("half", "half"), ("x" * 5000, "x" * 1000), ("\ud800", "\ufffd"), (5, "5")]
+)
+async def test_progress_is_reported_with_the_heartbeats(progress: Any, shown: str) -> None:
+    """From any thread, up to 1000 characters, and encodable: what is not would end the heartbeats."""
+    beaten = threading.Event()
+
+    @tool
+    def work(context: ToolContext) -> None:
+        context.heartbeat(progress)
+        assert beaten.wait(10)
+
+    worker = Worker(work)
+
+    def beat(details: dict[str, str]) -> None:
+        worker.heartbeats.append(details)
+        if "progress" in details:
+            beaten.set()
+
+    worker.environment.on_heartbeat = beat
+    assert not (await worker.run(call("work"))).is_error
+    assert worker.heartbeats[-1]["progress"] == shown
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Makes modules that can be imported for as long as a test runs."""
+
+    def make(name: str, **contents: Any) -> str:
+        module = ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+        return name
+
+    return make
+
+
+@tool
+def one() -> None: ...
+
+
+@tool
+def two() -> None: ...
+
+
+@tool(name="one")
+def another_one() -> None: ...
+
+
+def test_tools_are_found_by_their_own_names(modules: Callable[..., str]) -> None:
+    """In every module named; one that two modules share is one tool."""
+    first, second = modules("first_tools", uno=one, other=1), modules("second_tools", one=one, two=two, uno=one)
+    assert load_tools([first, second]) == {"one": one, "two": two}
+    assert load_tools([]) == {}
+
+
+def test_two_tools_of_one_name_are_refused(modules: Callable[..., str]) -> None:
+    """In two modules and in one alike: which of them a model gets would be chance."""
+    first, second = modules("first_tools", one=one), modules("second_tools", one=another_one)
+    with pytest.raises(ToolsUnusable, match="two tools are called 'one'"):
+        load_tools([first, second])
+    with pytest.raises(ToolsUnusable, match="two tools are called 'one'"):
+        load_tools([modules("both_tools", one=one, another=another_one)])
+
+
+def test_a_module_without_tools_is_refused(modules: Callable[..., str]) -> None:
+    """The wrong module was named, or the decorator was forgotten."""
+    with pytest.raises(ToolsUnusable, match="'no_tools' defines no tool"):
+        load_tools([modules("no_tools", a=1, function=print)])
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "told"),
+    [
+        ("there_is_none", None, "No module named 'there_is_none'"),
+        (".relative", None, "cannot be imported"),
+        ("broken_tools", "def", "SyntaxError"),
+        ("raising_tools", "1 / 0", "ZeroDivisionError"),
+        ("needy_tools", "import what_is_not_installed", "what_is_not_installed"),
+        ("script_tools", "raise SystemExit('usage: ...')", "SystemExit"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_told(
+    name: str, source: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its name and the reason, whatever it raises."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    if source:
+        (tmp_path / f"{name}.py").write_text(source)
+    with pytest.raises(ToolsUnusable, match=told) as caught:
+        load_tools([name])
+    assert repr(name) in str(caught.value)

@@ -1,0 +1,217 @@
+"""What goes wrong is said in one line, soon, and with an exit code of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import uuid
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from clew import Clew
+from clew.cli import reach
+from clew.errors import ServerUnreachable, WorkerUnavailable
+from deploy.local import Reply
+from deploy.local.child import free_ports
+from tests.clew.cli.running import Ended, clew, environment, started
+from tests.conftest import World
+
+READING = ("status", "transcript", "context", "entries")
+
+
+def error_of(ended: Ended) -> tuple[int, str]:
+    """The exit code and the error's type, said in one line on stderr and nowhere else."""
+    assert ended.out == ""
+    assert ended.err.count("\n") == 1
+    word, colon, message = ended.err.partition(": ")
+    assert colon
+    assert message.strip()
+    return ended.code, word
+
+
+async def test_without_a_server_every_command_says_how_to_start_one() -> None:
+    """Exit code 3 within seconds, the address named, and no stack trace; with --json in an object."""
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    commands = [("ask", "s", "hi", "--model", "a:b"), ("chat", "s"), ("entries", "s")]
+    for ended in await asyncio.gather(*(clew(*command, address=address) for command in commands)):
+        assert error_of(ended) == (3, "server_unreachable")
+        assert f"no Temporal server answers at {address} (Connection refused)" in ended.err
+        assert "`make demo` or `temporal server start-dev`" in ended.err
+    ended = await clew("status", "s", "--address", address, "--json")
+    assert (ended.code, ended.err, ended.json["error"]["type"]) == (3, "", "server_unreachable")
+
+
+async def test_a_server_that_says_nothing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What accepts connections and stays silent does not keep anybody waiting."""
+    monkeypatch.setattr(reach, "SERVER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ServerUnreachable, match=rf"at {address} \(silent for 0.2 s\): start one"):
+            await reach.connect(reach.Place(address, None, "clew"))
+
+
+async def test_without_a_worker_nobody_waits(world: World) -> None:
+    """Exit code 3 before anything is asked: for new sessions, and for those whose own task queue is deserted."""
+    deserted = Clew(world.clew.temporal, "deserted")
+    session = await deserted.open(f"deserted-{uuid.uuid4().hex}", model="scripted:any")
+    asking = [("ask", "new", "hi", "--model", "scripted:any", "--task-queue", "deserted"), ("ask", session.id, "hi")]
+    commands = [*asking, ("chat", session.id), *((name, session.id) for name in READING)]
+    for ended in await asyncio.gather(*(clew(*command, address=world.server.address) for command in commands)):
+        assert error_of(ended) == (3, "worker_unavailable")
+        assert "no worker polls the task queue 'deserted': start one with worker.py" in ended.err
+    ended = await clew("status", session.id, "--json", address=world.server.address)
+    assert (ended.code, ended.json["error"]["type"]) == (3, "worker_unavailable")
+
+
+async def test_a_worker_that_is_only_remembered_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server remembers a killed worker for minutes; that it does not answer is found out within seconds."""
+    monkeypatch.setattr(reach, "WORKER_SECONDS", 0.01)
+    with pytest.raises(WorkerUnavailable, match="no worker answers for session 's'"):
+        await reach.answered(asyncio.Event().wait(), "s")
+
+
+async def test_refusals_and_failures(world: World) -> None:
+    """Exit code 1 and the contract's word for it, whether a session refused or a request failed."""
+    address = world.server.address
+    session = await world.open(lambda _body: Reply("you [red]may not[/]\x1b[2J", status=HTTPStatus.BAD_REQUEST))
+    cases: dict[tuple[str, ...], str] = {
+        ("ask", session.id, " "): "empty_content",
+        ("ask", session.id, "hi"): "bad_request",
+        ("ask", "not an id", "hi"): "invalid_input",
+        ("ask", "new", "hi", "--model", "no-colon"): "invalid_input",
+        ("ask", f"new-{uuid.uuid4().hex}", "hi", "--model", "nobody:here"): "unknown_model",
+        ("ask", "nobody", "hi"): "closed",
+        ("chat", "nobody"): "closed",
+        ("context", session.id, "--call", "call-99"): "invalid_input",
+        **{(name, "nobody"): "closed" for name in READING},
+    }
+    answers = await asyncio.gather(*(clew(*command, address=address) for command in cases))
+    assert [error_of(ended) for ended in answers] == [(1, word) for word in cases.values()]
+    assert answers[1].err == "bad_request: you [red]may not[/]\n"
+    assert "there is no session 'nobody'" in answers[5].err
+
+
+async def test_a_failed_requests_json_is_its_outcome(world: World) -> None:
+    """The outcome as the contract has it, so that `error` is there exactly when there is no answer."""
+    session = await world.open(lambda _body: Reply("not today", status=HTTPStatus.BAD_REQUEST))
+    ended = await clew("ask", session.id, "hi", "--json", address=world.server.address)
+    assert (ended.code, ended.err) == (1, "")
+    assert ended.json["status"] == "failed"
+    assert ended.json["error"] == {"type": "bad_request", "message": "not today", "retryable": False}
+    refused = await clew("ask", session.id, "", "--json", address=world.server.address)
+    assert (refused.code, list(refused.json), list(refused.json["error"])) == (1, ["error"], ["type", "message"])
+
+
+async def test_a_busy_session_refuses(world: World) -> None:
+    """A second question meets `busy`, and the first is answered all the same."""
+    free = asyncio.Event()
+
+    async def slow(_body: dict[str, Any]) -> Reply:
+        await free.wait()
+        return Reply("done")
+
+    session = await world.open(slow)
+    request = await session.message("hi")
+    assert error_of(await clew("ask", session.id, "me too", address=world.server.address)) == (1, "busy")
+    free.set()
+    assert await request.answer() == "done"
+
+
+async def test_a_request_fails_when_its_time_is_over(world: World) -> None:
+    """--timeout ends the request itself, with `timeout`."""
+
+    async def silence(_body: dict[str, Any]) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    session = await world.open(silence)
+    ended = await clew("ask", session.id, "hi", "--timeout", "1", address=world.server.address)
+    assert error_of(ended) == (1, "timeout")
+    assert (await session.status()).request_id is None
+
+
+async def test_a_session_that_has_ended_is_read_and_not_asked(world: World) -> None:
+    """Its thread stays readable; who asks it learns that it is closed."""
+    session = await world.open("fine")
+    await session.ask("hi")
+    await session.close()
+    read = await clew("transcript", session.id, address=world.server.address)
+    assert (read.code, read.out) == (0, "user  #1\nhi\n\nassistant  #2\nfine\n")
+    for options in ((), ("--model", "scripted:any")):
+        ended = await clew("ask", session.id, "hi", *options, address=world.server.address)
+        assert error_of(ended) == (1, "closed")
+
+
+async def test_a_namespace_or_a_workflow_that_is_not_clews(world: World) -> None:
+    """An unknown namespace is as good as no server, and another program's workflow is no session."""
+    ended = await clew("status", "s", "--namespace", "nowhere", address=world.server.address)
+    assert error_of(ended) == (3, "server_unreachable")
+    assert "no namespace 'nowhere'" in ended.err
+    await world.clew.temporal.start_workflow("Stranger", id="stranger", task_queue="none")
+    ended = await clew("status", "stranger", address=world.server.address)
+    assert error_of(ended) == (1, "invalid_input")
+    assert "is a Stranger, not a session" in ended.err
+
+
+async def test_what_cannot_be_used_is_a_usage_error() -> None:
+    """Exit code 2 for the command line, for stdin that is no text, and for Temporal's own configuration."""
+    usage, number, scheme, binary, profile = await asyncio.gather(
+        clew("frobnicate"),
+        clew("transcript", "s", "--limit", "0"),
+        clew("status", "s", "--address", "http://localhost:7233"),
+        clew("ask", "s", "-", stdin=b"\xff\xfe"),
+        clew("status", "s", TEMPORAL_PROFILE="absent"),
+    )
+    assert [ended.code for ended in (usage, number, scheme, binary, profile)] == [2] * 5
+    assert "without a scheme" in scheme.err
+    assert "stdin is not UTF-8" in binary.err
+    assert profile.err == "misconfigured: Temporal's configuration cannot be used: Profile 'absent' not found\n"
+
+
+async def test_ctrl_c_ends_quietly_and_the_request_goes_on(world: World) -> None:
+    """Exit code 130 and not a word; what was asked is answered all the same."""
+    called, free = asyncio.Event(), asyncio.Event()
+
+    async def slow(_body: dict[str, Any]) -> Reply:
+        called.set()
+        await free.wait()
+        return Reply("at last")
+
+    session = await world.open(slow)
+    process = await started("ask", session.id, "hi", address=world.server.address)
+    await called.wait()
+    process.send_signal(signal.SIGINT)
+    assert await process.communicate() == (b"", b"")
+    assert process.returncode == 130
+    running = (await session.status()).request_id
+    assert running
+    free.set()
+    assert await session.request(running).answer() == "at last"
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+async def test_without_the_extra_the_command_says_what_to_install(missing: str) -> None:
+    """One line instead of an ImportError, and exit code 1."""
+    program = f"import sys; sys.modules[{missing!r}] = None; from clew.cli import main; main(['status', 's'])"
+    assert await python(program) == (1, "", "the command line needs typer and rich: pip install 'clew[cli]'\n")
+
+
+async def test_importing_clew_does_not_load_the_command_line() -> None:
+    """A backend pays for neither typer nor rich, installed or not."""
+    program = "import clew, sys; print(sorted({'typer', 'rich', 'clew.cli'} & set(sys.modules)))"
+    assert await python(program) == (0, "[]\n", "")
+
+
+async def python(program: str) -> tuple[int | None, str, str]:
+    """The exit code and the output of a Python program."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", program), stdout=pipe, stderr=pipe, env=environment()
+    )
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()

@@ -1,0 +1,60 @@
+"""What a backend installs is enough to read and project a thread."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from clew.context import context_of
+from tests.clew.threads import Writer, answered, asked_tool, said, tool_said
+
+CLIENT = Path(__file__).parents[2] / "client"
+CORE = (
+    *("canonical", "catalog", "context", "contract", "entries", "errors", "groups", "messages", "policy"),
+    *("projection", "thread", "tokens", "window"),
+)
+READER = f"""
+import importlib, json, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("httpx", "httpx_sse", "tiktoken", "bpe_openai"):
+            raise ModuleNotFoundError(f"{{name}} is not installed here", name=name)
+
+sys.meta_path.insert(0, Blocked())
+sys.path.insert(0, {str(CLIENT)!r})
+import clew
+for name in {CORE!r}:
+    importlib.import_module("clew." + name)
+from clew.context import context_of
+from clew.entries import Entry
+from clew.errors import EncodingUnavailable
+from clew.thread import Thread
+from clew.tokens import encoding
+
+context = context_of(Thread(map(Entry.from_json, json.load(sys.stdin))))
+try:
+    encoding("o200k_base")
+except EncodingUnavailable as error:
+    refused = str(error)
+print(json.dumps([context.messages, context.meta.as_json(), refused]))
+"""
+
+
+def test_a_thread_is_projected_without_the_workers_libraries() -> None:
+    """Without httpx and tokenizers the package imports, and a thread from JSON projects as on a worker."""
+    writer = Writer("o200k_base")
+    writer.config()
+    writer.talk(said("a"), asked_tool("x", "y"), tool_said("x"), answered("b"), said("c"))
+    writer.summary(1)
+    entries = json.dumps([entry.as_json() for entry in writer.thread])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", READER], input=entries, capture_output=True, text=True, check=False
+    )
+    assert not done.stderr
+    messages, meta, refused = json.loads(done.stdout)
+    here = context_of(writer.thread)
+    assert (messages, meta) == (here.messages, here.meta.as_json())
+    assert "install 'clew[worker]'" in refused

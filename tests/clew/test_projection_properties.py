@@ -1,0 +1,291 @@
+"""What holds of every context, over generated histories and policies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from clew.entries import DEFAULT_LANE, Entry
+from clew.errors import ContextOverflow
+from clew.messages import Message
+from clew.policy import ContextPolicy
+from clew.projection import Projection, ProjectionInput, compose, project
+from clew.thread import Thread
+from clew.tokens import encoding
+from tests.clew.reference import Expected, assert_valid_for_providers, canonical_json, reference, size
+from tests.clew.threads import (
+    CALCULATOR,
+    LANES,
+    PROVIDERS,
+    Step,
+    conversations,
+    histories,
+    policies,
+    rebuilt,
+    said,
+    write,
+)
+
+NO_KINDS_LEFT_OUT = ("message", "tool_call", "tool_result", "summary")
+
+
+@st.composite
+def inputs(draw: st.DrawFn, steps: st.SearchStrategy[list[Step]] = histories) -> ProjectionInput:
+    """Everything that a context may depend on, over a history."""
+    thread = write(draw(steps))
+    at_seq = draw(st.none() | st.none() | st.integers(0, thread.last_seq))
+    return ProjectionInput(
+        thread,
+        draw(policies),
+        pending=draw(st.sampled_from(([], [said("pending")]))),
+        system=draw(st.sampled_from((None, "You are terse."))),
+        tools=draw(st.sampled_from(([], [CALCULATOR]))),
+        context_ref=draw(st.sampled_from((DEFAULT_LANE,) * 4 + LANES)),
+        at_seq=at_seq,
+        provider=draw(st.sampled_from(PROVIDERS)),
+        encoding="heuristic",
+        request_must_fit=draw(st.sampled_from((True, True, False))),
+    )
+
+
+def projected(some: ProjectionInput) -> Projection:
+    """The context, of those inputs that have one."""
+    try:
+        return project(some)
+    except ContextOverflow:
+        assume(False)
+        raise
+
+
+def outcome(some: ProjectionInput) -> str:
+    """What projecting comes to, to the byte: a context, or the error."""
+    try:
+        made = project(some)
+    except ContextOverflow as error:
+        return str(error)
+    return json.dumps([made.messages, made.tool_spec, made.meta.as_json()], ensure_ascii=False)
+
+
+def expected(some: ProjectionInput) -> Expected | str:
+    """What the reference comes to."""
+    try:
+        return reference(some)
+    except ContextOverflow as error:
+        return str(error)
+
+
+@given(inputs())
+@settings(max_examples=400, deadline=None)
+def test_agrees_with_the_naive_reference(some: ProjectionInput) -> None:
+    """The context and its meta are what a naive reading of the design gives, overflow included."""
+    awaited = expected(some)
+    if isinstance(awaited, str):
+        assert outcome(some) == awaited
+        return
+    made = project(some)
+    assert made.messages == awaited.messages
+    assert made.meta.model_dump(include=set(awaited.meta)) == awaited.meta
+
+
+@given(inputs())
+@settings(deadline=None)
+def test_is_deterministic(some: ProjectionInput) -> None:
+    """The same input gives the same bytes, also from a thread that was read from JSON."""
+    first = outcome(some)
+    assert outcome(some) == first
+    assert outcome(replace(some, thread=rebuilt(some.thread))) == first
+
+
+@given(inputs())
+@settings(deadline=None)
+def test_changes_nothing(some: ProjectionInput) -> None:
+    """Projecting leaves the thread as it was."""
+    before = json.dumps([entry.as_json() for entry in some.thread])
+    outcome(some)
+    assert json.dumps([entry.as_json() for entry in some.thread]) == before
+
+
+@given(inputs())
+@settings(max_examples=300, deadline=None)
+def test_is_valid_for_every_provider(some: ProjectionInput) -> None:
+    """No tool group is ever split, no result is ever an orphan, no call is left without a result."""
+    assert_valid_for_providers(projected(some).messages)
+
+
+@pytest.mark.parametrize("name", ["heuristic", "o200k_base"])
+@given(
+    steps=histories, policy=policies, tools=st.sampled_from(([], [CALCULATOR])), provider=st.sampled_from(PROVIDERS)
+)
+@settings(deadline=None)
+def test_is_never_over_budget(
+    name: str, steps: list[Step], policy: ContextPolicy, tools: list[object], provider: str | None
+) -> None:
+    """Messages and tool schemas, counted anew, are within the estimate, and the estimate within the budget."""
+    given_ = ProjectionInput(
+        write(steps, name),
+        policy.model_copy(update={"token_estimator": "exact"}),
+        system="You are terse.",
+        tools=[CALCULATOR] if tools else [],
+        provider=provider,
+        encoding=name,
+    )
+    made = projected(given_)
+    by = encoding(name)
+    schemas = sum(by.framing + by.count(canonical_json(tool)) for tool in made.tool_spec)
+    counted = sum(size(message, by) for message in made.messages) + schemas
+    assert counted <= made.meta.estimated_tokens <= policy.max_input_tokens - policy.reserve_output_tokens
+
+
+@given(inputs())
+@settings(deadline=None)
+def test_the_cap_on_messages_is_hard(some: ProjectionInput) -> None:
+    """`max_messages` bounds the history, repaired results included; prompt, summary and pending come on top."""
+    made = projected(some)
+    besides = bool(some.system) + made.meta.summary_used + len(some.pending)
+    if some.policy.max_messages:
+        assert len(made.messages) - besides <= some.policy.max_messages
+
+
+def conversation_shown(some: ProjectionInput) -> tuple[list[Entry], list[Entry]]:
+    """What of a plain conversation is shown and what is not; a group's place is that of its first message."""
+    messages = projected(some).messages
+    lane = [entry for entry in some.thread if entry.kind == "ai_message" and entry.lane == some.context_ref]
+    upto = some.thread.last_seq if some.at_seq is None else some.at_seq
+    heads = [entry for entry in lane if entry.seq <= upto and entry.payload["role"] != "tool"]
+    contents = {message["content"] for message in messages}
+    shown = [entry for entry in heads if entry.payload["content"] in contents]
+    return shown, [entry for entry in heads if entry not in shown]
+
+
+def newest_request(some: ProjectionInput) -> Entry | None:
+    """What opened the newest run of the lane."""
+    upto = some.thread.last_seq if some.at_seq is None else some.at_seq
+    asked = [e for e in some.thread.slice(0, upto) if e.lane == some.context_ref and e.payload.get("role") == "user"]
+    runs = [entry.refs.get("run_id") for entry in asked]
+    while len(runs) > 1 and runs[-1] and runs[-1] == runs[-2]:
+        asked.pop()
+        runs.pop()
+    return asked[-1] if asked else None
+
+
+@st.composite
+def plain_inputs(draw: st.DrawFn) -> ProjectionInput:
+    """Inputs with nothing but conversation in the thread, and every kind included."""
+    some = draw(inputs(conversations))
+    policy = some.policy.model_copy(update={"include_kinds": NO_KINDS_LEFT_OUT})
+    return replace(some, policy=policy, request_must_fit=True)
+
+
+@given(plain_inputs())
+@settings(deadline=None)
+def test_the_current_request_is_always_in(some: ProjectionInput) -> None:
+    """What the newest run's user asked is in the context, or the context is refused as too small for it."""
+    request = newest_request(some)
+    if request:
+        assert request.message in projected(some).messages
+
+
+@given(plain_inputs())
+@settings(deadline=None)
+def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
+    """Whatever is dropped is older than whatever is kept, the current request aside; order is the thread's."""
+    shown, dropped = conversation_shown(some)
+    request = newest_request(some)
+    kept = [entry.seq for entry in shown if request is None or entry.seq != request.seq]
+    if kept and dropped:
+        assert max(entry.seq for entry in dropped) < min(kept)
+    order = {message["content"]: place for place, message in enumerate(projected(some).messages)}
+    places = [order[entry.payload["content"]] for entry in shown]
+    assert places == sorted(places)
+
+
+@given(plain_inputs())
+@settings(deadline=None)
+def test_nothing_is_left_out_without_a_word(some: ProjectionInput) -> None:
+    """`truncated` says that something is missing, and only then."""
+    _, dropped = conversation_shown(some)
+    assert projected(some).meta.truncated == bool(dropped)
+
+
+@given(inputs())
+@settings(max_examples=60, deadline=None)
+def test_a_prefix_projects_as_the_whole_does_at_its_seq(some: ProjectionInput) -> None:
+    """What comes later never changes what a context was: at every seq, to the byte."""
+    for seq in range(some.thread.rev):
+        prefix = Thread(some.thread.slice(0, seq))
+        assert outcome(replace(some, thread=prefix, at_seq=None)) == outcome(replace(some, at_seq=seq))
+
+
+@given(inputs())
+@settings(deadline=None)
+def test_lanes_inherit_nothing(some: ProjectionInput) -> None:
+    """A lane's context is the same where every other lane's entries say nothing at all."""
+
+    def silenced(entry: Entry) -> Entry:
+        if entry.lane in (None, some.context_ref):
+            return entry
+        return replace(entry, kind="input", payload={"event": "dropped"}, tokens=0)
+
+    alone = Thread(silenced(entry) for entry in some.thread)
+    assert outcome(replace(some, thread=alone)) == outcome(some)
+
+
+@given(inputs())
+@settings(deadline=None)
+def test_left_out_kinds_are_left_out(some: ProjectionInput) -> None:
+    """Without `tool_call` or without `tool_result` the whole tool group goes; without `message` the plain ones."""
+    kinds = set(some.policy.include_kinds)
+    made = projected(replace(some, system=None, pending=[]))
+    history = made.messages[made.meta.summary_used :]
+    for message in history:
+        if message["role"] == "tool" or message.get("tool_calls"):
+            assert {"tool_call", "tool_result"} <= kinds
+        else:
+            assert "message" in kinds
+    if "summary" not in kinds or some.policy.summarization == "none":
+        assert not made.meta.summary_used
+
+
+@given(inputs())
+@settings(deadline=None)
+def test_provider_data_goes_back_to_its_provider_only(some: ProjectionInput) -> None:
+    """A message keeps a provider's own data where that provider reads it, and nowhere else."""
+    for message in projected(some).messages:
+        if data := message.get("provider_data"):
+            assert data["provider"] == some.provider
+
+
+@given(inputs(), st.sampled_from((None, {"type": "object"})))
+@settings(deadline=None)
+def test_the_digest_covers_what_is_sent(some: ProjectionInput, schema: dict[str, str] | None) -> None:
+    """The digest is SHA-256 over the RFC 8785 form of messages, tool schemas and output schema."""
+    made = projected(replace(some, output_schema=schema))
+    sent = {"messages": made.messages, "tool_spec": made.tool_spec, "output_schema": schema}
+    assert made.meta.digest == sha256(canonical_json(sent).encode()).hexdigest()
+
+
+@given(inputs())
+@settings(deadline=None)
+def test_meta_says_what_the_context_is_of(some: ProjectionInput) -> None:
+    """The basis, the totals and the policy in `meta` are those of the seq that was projected."""
+    meta = projected(some).meta
+    last = some.thread.last_seq if some.at_seq is None else some.at_seq
+    assert (meta.basis_rev, meta.basis_last_seq, meta.entries_total) == (last + 1, last, last + 1)
+    assert meta.pending_count == len(some.pending)
+    assert meta.policy_hash == some.policy.hash
+    assert 0 <= meta.entries_included <= meta.entries_total
+
+
+_segments = st.lists(st.sampled_from(("a", "b", "c")).map(said), max_size=3)
+
+
+@given(_segments, _segments, _segments)
+def test_segments_compose_as_lists_do(a: list[Message], b: list[Message], c: list[Message]) -> None:
+    """Composition is associative, and the empty segment its identity."""
+    assert compose(compose(a, b), c) == compose(a, compose(b, c)) == compose(a, b, c)
+    assert compose(a, []) == compose([], a) == a

@@ -1,0 +1,286 @@
+"""Tools: plain functions, and what a model and a worker know of them."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import date
+from typing import Annotated, Any, Literal, NotRequired, Optional, assert_type
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import TypedDict
+
+from clew import Tool, ToolContext, tool
+from clew.canonical import canonical
+
+CONTEXT = ToolContext(session_id="s", request_id="r", tool_call_id="tool-1", idempotency_key="s/tool-1", attempt=1)
+
+
+class Unit(enum.Enum):
+    METRE = "m"
+    FOOT = "ft"
+
+
+class Item(BaseModel):
+    """A line of an order."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str = Field(description="what is ordered")
+    count: int = 1
+    due: date | None = None
+    parts: list[Item] = []
+
+
+class Point(TypedDict):
+    x: float
+    y: NotRequired[float]
+
+
+def parameters(made: Tool[..., Any]) -> dict[str, Any]:
+    return made.spec["parameters"]
+
+
+def test_the_schema_is_the_signature() -> None:
+    """Types, defaults, descriptions and bounds as the annotations give them; nothing else is allowed in."""
+
+    @tool
+    def search(
+        query: Annotated[str, Field(description="what to look for", min_length=1)],
+        limit: Annotated[int, Field(ge=1, le=50)] = 10,
+        unit: Unit = Unit.METRE,
+        *,
+        sort: Literal["asc", "desc"] | None = None,
+        tags: Optional[list[str]] = None,  # noqa: UP045 - users write it so
+    ) -> str:
+        """Look something up.
+
+        In the catalogue.
+        """
+        return query
+
+    assert search.spec["name"] == "search"
+    assert search.spec["description"] == "Look something up.\n\nIn the catalogue."
+    schema = parameters(search)
+    assert (schema["type"], schema["required"], schema["additionalProperties"]) == ("object", ["query"], False)
+    assert schema["properties"]["query"] == {"type": "string", "description": "what to look for", "minLength": 1}
+    assert schema["properties"]["limit"] == {"type": "integer", "default": 10, "minimum": 1, "maximum": 50}
+    assert schema["properties"]["unit"]["default"] == "m"
+    assert schema["properties"]["sort"]["default"] is None
+    assert list(schema["properties"]) == ["query", "limit", "unit", "sort", "tags"]
+    assert "title" not in schema
+    assert all("title" not in property_ for property_ in schema["properties"].values())
+    assert search.bind({"query": "a"}, CONTEXT) == {
+        "query": "a",
+        "limit": 10,
+        "unit": Unit.METRE,
+        "sort": None,
+        "tags": None,
+    }
+
+
+def test_models_and_typed_dicts_are_parameters_too() -> None:
+    """Nested, recursive and strict ones: what a model sends is JSON, and is read as JSON."""
+
+    @tool
+    def order(item: Item, at: Point, extra: list[Item] = []) -> None:  # noqa: B006 - pydantic copies it
+        """Order something."""
+
+    assert parameters(order)["$defs"]["Item"]["properties"]["name"]["description"] == "what is ordered"
+    sent = {"item": {"name": "a", "due": "2026-03-01", "parts": [{"name": "b"}]}, "at": {"x": 1}}
+    bound = order.bind(sent, CONTEXT)
+    assert bound["item"] == Item(name="a", due=date(2026, 3, 1), parts=[Item(name="b")])
+    assert bound["at"] == {"x": 1.0}
+    bound["extra"].append(1)
+    assert order.bind(sent, CONTEXT)["extra"] == []
+    with pytest.raises(ValidationError):
+        order.bind({"item": {"name": "a", "count": "2"}, "at": {"x": 1}}, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"a": "x"}, {"a": None}, {"a": 1, "b": 2}, {"a": 1.5}, {"A": 1}, {"argument_a": 1}, {"a": [1]}]
+)
+def test_arguments_that_are_not_of_the_signature_are_refused(arguments: dict[str, Any]) -> None:
+    """By pydantic's error, which says where."""
+
+    @tool
+    def once(a: int) -> int:
+        return a
+
+    with pytest.raises(ValidationError):
+        once.bind(arguments, CONTEXT)
+
+
+NAMES = "_private __dunder self_ model_config model_fields schema json copy dict validate args kwargs cls name"
+
+
+def test_parameters_may_be_called_anything() -> None:
+    """Also what a pydantic model's own attributes are called, and with an underscore in front."""
+    names = NAMES.split()
+    namespace: dict[str, Any] = {}
+    exec(f"def odd({', '.join(f'{name}: int' for name in names)}): return locals()", namespace)
+    odd = tool(namespace["odd"])
+    arguments = {name: number for number, name in enumerate(names)}
+    assert parameters(odd)["required"] == names
+    assert odd.bind(arguments, CONTEXT) == arguments
+    assert odd.function(**odd.bind(arguments, CONTEXT)) == arguments
+
+
+def test_the_context_is_given_and_never_asked_for() -> None:
+    """A parameter of its type is no part of the schema; where it stands and what it is called is free."""
+
+    @tool
+    def first(context: ToolContext, a: int) -> str:
+        return context.idempotency_key
+
+    @tool
+    def last(a: int, *, ctx: ToolContext | None = None) -> str:
+        return ctx.idempotency_key if ctx else "called as a function"
+
+    for made in (first, last):
+        assert list(parameters(made)["properties"]) == ["a"]
+        assert made.function(**made.bind({"a": 1}, CONTEXT)) == "s/tool-1"
+        with pytest.raises(ValidationError):
+            made.bind({"a": 1, "context": {}}, CONTEXT)
+    assert last(1) == "called as a function"
+
+
+def test_a_tool_without_parameters() -> None:
+    """An empty object, and nothing but that."""
+
+    @tool
+    def now() -> str:
+        return "now"
+
+    assert parameters(now) == {"type": "object", "properties": {}, "additionalProperties": False}
+    assert now.spec["description"] == ""
+    assert now.bind({}, CONTEXT) == {}
+
+
+async def test_a_tool_is_still_the_function() -> None:
+    """Called as ever, sync or async, by position or by name; types included."""
+
+    @tool
+    def add(a: int, b: int = 2) -> int:
+        """The sum."""
+        return a + b
+
+    @tool(name="later-add", timeout_seconds=5, retries=2)
+    async def add_later(a: int, b: int) -> int:
+        return a + b
+
+    assert_type(add(1), int)
+    assert_type(await add_later(1, 2), int)
+    assert (add(1), add(1, b=5), await add_later(1, 2)) == (3, 6, 3)
+    assert (add.is_async, add_later.is_async) == (False, True)
+    assert (add.name, add.timeout_seconds, add.retries) == ("add", 60, 0)
+    assert (add_later.name, add_later.timeout_seconds, add_later.retries) == ("later-add", 5, 2)
+    assert repr(add_later) == "<tool later-add>"
+    with pytest.raises(TypeError):
+        add("1", 2, 3)  # type: ignore[call-arg, arg-type]  # pyright: ignore
+
+
+def test_a_wrapped_function_keeps_its_signature() -> None:
+    """What other decorators made with `functools.wraps` is described as what it wraps."""
+
+    def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    @tool
+    @traced
+    def add(a: int, b: int) -> int:
+        """The sum."""
+        return a + b
+
+    assert add.spec["description"] == "The sum."
+    assert list(parameters(add)["properties"]) == ["a", "b"]
+    assert add.function(**add.bind({"a": 1, "b": 2}, CONTEXT)) == 3
+
+
+def test_every_schema_can_be_hashed() -> None:
+    """It becomes part of the thread and of every context's digest."""
+
+    @tool
+    def odd(a: float = 1e300, b: int = 2**80, c: str = "\U0001f43b", d: tuple[int, str] = (1, "x")) -> None: ...
+
+    assert canonical(odd.spec)
+
+
+def positional(a: int, /) -> None: ...
+def variadic(*values: int) -> None: ...
+def keywords(**values: int) -> None: ...
+def bare(a) -> None: ...  # type: ignore[no-untyped-def]
+def with_a_field(a: int = Field(description="x")) -> None: ...
+def with_a_callable(a: Callable[[int], int]) -> None: ...
+def with_nan(a: float = float("nan")) -> None: ...
+def with_the_unknown(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore
+def with_two_contexts(a: ToolContext, b: ToolContext) -> None: ...
+def with_context_in_a_list(a: list[ToolContext]) -> None: ...
+def with_a_broken_docstring() -> None: ...
+def generator(a: int) -> Iterator[int]:
+    yield a
+
+
+async def async_generator(a: int) -> AsyncIterator[int]:
+    yield a
+
+
+with_a_broken_docstring.__doc__ = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (positional, "cannot be given by name"),
+        (variadic, "cannot be given by name"),
+        (keywords, "cannot be given by name"),
+        (bare, "'a' needs an annotation"),
+        (with_a_field, "write a: Annotated"),
+        (with_a_callable, "has no JSON Schema"),
+        (with_nan, "has no JSON Schema"),
+        (with_the_unknown, "'Nowhere' is not defined"),
+        (with_two_contexts, "'b' too"),
+        (with_context_in_a_list, "has no JSON Schema"),
+        (with_a_broken_docstring, "has no JSON Schema"),
+        (generator, "it yields"),
+        (async_generator, "it yields"),
+        (lambda: 1, "not '<lambda>'"),
+        (functools.partial(print, "a"), "a tool's name"),
+    ],
+)
+def test_what_cannot_be_a_tool_is_a_type_error_at_once(function: Callable[..., Any], told: str) -> None:
+    """Where it is decorated, and not when a model first calls it; the message says what is wrong."""
+    with pytest.raises(TypeError, match=told):
+        tool(function)
+
+
+@pytest.mark.parametrize("name", ["a b", "a.b", "ä", "a" * 65, "tool!", "-_-", " ", "a\n", "1/2"])
+def test_a_name_is_one_that_every_provider_takes(name: str) -> None:
+    with pytest.raises(TypeError, match="a tool's name"):
+        tool(name=name)(with_nan)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e300, 30 * 86400 + 1])
+def test_a_timeout_is_one_that_temporal_can_hold(seconds: float) -> None:
+    with pytest.raises(TypeError, match="timeout"):
+        tool(timeout_seconds=seconds)(inspect.getdoc)
+
+
+@pytest.mark.parametrize("retries", [-1, 1001, 2**40, 0.5])
+def test_retries_are_a_number_that_temporal_can_hold(retries: int) -> None:
+    with pytest.raises(TypeError, match="retries"):
+        tool(retries=retries)(inspect.getdoc)
+
+
+@pytest.mark.parametrize("name", ["a", "A-1_b", "9", "a" * 64])
+def test_the_names_that_there_may_be(name: str) -> None:
+    def nothing() -> None: ...
+
+    assert tool(name=name)(nothing).spec["name"] == name

@@ -1,0 +1,358 @@
+"""Threads to test with: builders of one line, and a Hypothesis strategy for whole histories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from clew.entries import DEFAULT_LANE, Draft, Entry, EntryKind
+from clew.messages import Message, ToolSpec
+from clew.policy import ContextPolicy
+from clew.projection import Projection, ProjectionInput, project
+from clew.thread import Thread
+from clew.tokens import encoding
+
+CALCULATOR: ToolSpec = {
+    "name": "calculator",
+    "description": "Works out an expression.",
+    "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
+}
+WIDE = ContextPolicy(max_input_tokens=100_000)
+LANES = (DEFAULT_LANE, "draft", "side")
+PROVIDERS = (None, "anthropic", "openai")
+
+
+def said(content: str) -> Message:
+    """A user's message, as a context shows it."""
+    return {"role": "user", "content": content}
+
+
+def answered(content: str) -> Message:
+    """An assistant's message, as a context shows it."""
+    return {"role": "assistant", "content": content}
+
+
+def system(content: str) -> Message:
+    """A system message, as a context shows it."""
+    return {"role": "system", "content": content}
+
+
+def asked_tool(*ids: str, name: str = "calculator") -> Message:
+    """An assistant's tool calls, as a context shows them."""
+    calls = [{"id": call_id, "name": name, "arguments": {}} for call_id in ids]
+    return {"role": "assistant", "content": "", "tool_calls": calls}  # type: ignore[typeddict-item]
+
+
+def tool_said(call_id: str, content: str = "12", name: str = "calculator") -> Message:
+    """A tool's result, as a context shows it."""
+    return {"role": "tool", "content": content, "tool_call_id": call_id, "name": name}
+
+
+class _Readable(Thread):
+    """A thread that can be read where a test fails."""
+
+    def __repr__(self) -> str:
+        rows = [f"{e.seq} {e.kind} {dict(e.payload)} {dict(e.refs)} {e.tokens}" for e in self]
+        return "\n".join(["a thread:", *rows])
+
+
+class Writer:
+    """Writes a thread as a session does: each entry is counted when it is committed; time and ids are made up."""
+
+    def __init__(self, name: str = "heuristic") -> None:
+        self.thread: Thread = _Readable()
+        self.encoding = encoding(name)
+
+    def commit(self, kind: EntryKind, payload: dict[str, Any], **refs: Any) -> Entry:
+        """Commit any entry."""
+        stored, tokens = Draft(kind, payload).counted(self.encoding)
+        seq = self.thread.rev
+        at = f"2026-01-01T{seq // 3600:02}:{seq // 60 % 60:02}:{seq % 60:02}.000Z"
+        entry = Entry(seq, f"entry-{seq}", kind, at, stored, refs, tokens)
+        self.thread.append(entry)
+        return entry
+
+    def message(self, message: Message, lane: str = DEFAULT_LANE, run: str | None = None, **refs: Any) -> Entry:
+        """Commit a message as a context shows it."""
+        if run is not None:
+            refs |= {"run_id": run, "request_id": f"request-{run}"}
+        return self.commit("ai_message", {"context_ref": lane, **message}, **refs)
+
+    def talk(self, *messages: Message, lane: str = DEFAULT_LANE, run: str | None = None) -> Writer:
+        """Commit messages, one after the other."""
+        for message in messages:
+            self.message(message, lane, run)
+        return self
+
+    def replace(
+        self,
+        messages: Sequence[Message],
+        lane: str = DEFAULT_LANE,
+        base_seq: int | None = None,
+        system_prompt: str | None = None,
+    ) -> Entry:
+        """Put a snapshot under a lane."""
+        operation: dict[str, Any] = {
+            "type": "replace",
+            "reason": "manual",
+            "result_context": {"messages": list(messages), "system_prompt": system_prompt},
+        }
+        if base_seq is not None:
+            operation["base_seq"] = base_seq
+        payload = {"op_id": f"op-{self.thread.rev}", "context_ref": lane, "operation": operation}
+        return self.commit("ai_context_operation", payload)
+
+    def switch(self, lane: str) -> Entry:
+        """Make a lane the active one."""
+        operation = {"type": "switch", "reason": "manual"}
+        payload = {"op_id": f"op-{self.thread.rev}", "context_ref": lane, "operation": operation}
+        return self.commit("ai_context_operation", payload)
+
+    def summary(self, to_seq: int, content: str = "They talked.", lane: str = DEFAULT_LANE) -> Entry:
+        """Sum up a lane as far as a seq."""
+        payload = {"context_ref": lane, "from_seq": 0, "to_seq": to_seq, "content": content, "format": "plain"}
+        return self.commit("summary", payload | {"model": "local:tiny"})
+
+    def config(self, **changes: Any) -> Entry:
+        """Commit a configuration."""
+        policy: ContextPolicy = changes.pop("context_policy", ContextPolicy())
+        payload = {
+            "model": "openai:gpt-4o",
+            "model_options": {},
+            "system_prompt": "You are terse.",
+            "context_policy": policy.complete().model_dump(mode="json"),
+            "tools": [CALCULATOR],
+            "encoding": self.encoding.name,
+            "limits": {},
+        }
+        return self.commit("config", payload | changes)
+
+
+def rebuilt(thread: Thread) -> Thread:
+    """The same thread, read from the JSON of its entries."""
+    text = json.dumps([entry.as_json() for entry in thread])
+    return Thread(map(Entry.from_json, json.loads(text)))
+
+
+def made(thread: Thread, policy: ContextPolicy = WIDE, **given: Any) -> Projection:
+    """A context, counted without a vocabulary."""
+    return project(replace(ProjectionInput(thread, policy, encoding="heuristic"), **given))
+
+
+def shown(thread: Thread, policy: ContextPolicy = WIDE, **given: Any) -> list[Message]:
+    """The messages of a context."""
+    return made(thread, policy, **given).messages
+
+
+# Histories: the steps of a session, realistic and hostile. A step is data, so that a failing history is readable.
+
+
+class Turn(NamedTuple):
+    """A whole run: what the user asked, rounds of tools as their numbers of calls, and perhaps an answer."""
+
+    lane: str
+    text: str
+    rounds: list[int]
+    answer: str | None
+
+
+class Steered(NamedTuple):
+    """A user's message in the run that is in progress."""
+
+    lane: str
+    text: str
+
+
+class Said(NamedTuple):
+    """A message outside any run."""
+
+    lane: str
+    message: Message
+
+
+class Calls(NamedTuple):
+    """An assistant's tool calls that nothing has answered yet."""
+
+    lane: str
+    number: int
+    blocks_of: str | None
+
+
+class Result(NamedTuple):
+    """A result for the call that many calls back (duplicates, late ones, another lane's), or for no call at all."""
+
+    lane: str
+    back: int | None
+    text: str
+
+
+class Replaced(NamedTuple):
+    """A snapshot: its own messages, and the lane's last `verbatim` ones as they were `back` entries ago."""
+
+    lane: str
+    messages: list[Message]
+    verbatim: int
+    back: int | None
+
+
+class Summed(NamedTuple):
+    """A summary up to so many entries ago."""
+
+    lane: str
+    back: int
+    text: str
+
+
+class Switched(NamedTuple):
+    """A change of the active lane."""
+
+    lane: str
+
+
+class Other(NamedTuple):
+    """An entry that no context shows."""
+
+    kind: EntryKind
+
+
+Step = Turn | Steered | Said | Calls | Result | Replaced | Summed | Switched | Other
+
+_lanes = st.sampled_from((DEFAULT_LANE,) * 7 + ("draft",) * 2 + ("side",))
+_texts = st.one_of(
+    st.sampled_from(
+        ("", "ok", "What is 2+2?", "word " * 40, "x" * 300, "🧵" * 9, " " * 600, '"\\\n\u2028', "日本語" * 30)
+    ),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+)
+_snapshot_messages: st.SearchStrategy[Message] = st.one_of(
+    _texts.map(said),
+    _texts.map(answered),
+    _texts.map(system),
+    st.sampled_from(("s1", "s2")).map(asked_tool),
+    st.just(asked_tool("s1", "s2")),
+    st.sampled_from(("s1", "s2", "nobody")).map(tool_said),
+)
+_turns = st.builds(Turn, _lanes, _texts, st.lists(st.integers(1, 3), max_size=3), st.none() | _texts)
+_talk: list[st.SearchStrategy[Step]] = [
+    _turns,
+    _turns,
+    st.builds(Steered, _lanes, _texts),
+    st.builds(Said, _lanes, _texts.map(said) | _texts.map(answered)),
+    st.builds(Calls, _lanes, st.integers(1, 3), st.sampled_from(PROVIDERS)),
+    st.builds(Result, _lanes, st.none() | st.integers(1, 4), _texts),
+    st.builds(Switched, _lanes),
+    st.builds(Other, st.sampled_from(("config", "error", "run", "input", "approval", "fork"))),
+]
+_cuts: list[st.SearchStrategy[Step]] = [
+    st.builds(
+        Replaced,
+        _lanes,
+        st.lists(_snapshot_messages, max_size=4),
+        st.integers(0, 3),
+        st.none() | st.integers(-2, 12),
+    ),
+    st.builds(Summed, _lanes, st.integers(1, 12), _texts),
+]
+conversations = st.lists(st.one_of(_talk), min_size=4, max_size=16)
+histories = st.lists(st.one_of(_talk + _cuts + _cuts), min_size=4, max_size=16)
+policies = st.builds(
+    ContextPolicy,
+    max_input_tokens=st.sampled_from((100, 200, 400, 800, 1600, 8000)),
+    reserve_output_tokens=st.sampled_from((0, 20)),
+    max_messages=st.sampled_from((0, 0, 0, 1, 2, 3, 5, 8)),
+    keep_last_turns=st.integers(0, 4),
+    summarization=st.sampled_from(("none", "use_existing", "request_new")),
+    summary_role=st.sampled_from(("system", "user")),
+    include_kinds=st.sampled_from(
+        (
+            ("message", "tool_call", "tool_result", "summary"),
+            ("message", "tool_call", "tool_result", "summary"),
+            ("message", "tool_call", "tool_result"),
+            ("message", "tool_call", "summary"),
+            ("message", "tool_result"),
+            ("message",),
+            ("tool_call", "tool_result"),
+        )
+    ),
+    token_estimator=st.sampled_from(("exact", "exact", "heuristic")),
+    summarize_threshold=st.none() | st.integers(1, 12),
+    max_thread_tokens=st.none() | st.integers(1, 500),
+)
+
+
+def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:
+    """The thread of a history. Every message's text ends with its seq, so that no two are alike."""
+    teller = _Teller(Writer(name))
+    for step in steps:
+        match step:
+            case Replaced() | Summed() | Switched() | Other():
+                teller.operate(step)
+            case _:
+                teller.tell(step)
+    return teller.writer.thread
+
+
+class _Teller:
+    """Plays the steps of a history into a writer."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.calls: list[str] = []
+        self.runs = 0
+
+    def tell(self, step: Turn | Steered | Said | Calls | Result) -> None:
+        match step:
+            case Turn(lane, text, rounds, answer):
+                self.runs += 1
+                run = f"run-{self.runs}"
+                self._speak(lane, said(text), run)
+                for count in rounds:
+                    asked = self._new_calls(count)
+                    self._speak(lane, asked_tool(*asked), run)
+                    for call_id in asked:
+                        self._speak(lane, tool_said(call_id, text), run)
+                if answer is not None:
+                    self._speak(lane, answered(answer), run)
+            case Steered(lane, text):
+                self._speak(lane, said(text), f"run-{self.runs}")
+            case Said(lane, message):
+                self._speak(lane, message)
+            case Calls(lane, number, provider):
+                message = asked_tool(*self._new_calls(number))
+                if provider:
+                    message["provider_data"] = {"provider": provider, "blocks": [{"signature": "c2ln" * 4}]}
+                self._speak(lane, message)
+            case Result(lane, back, text):
+                known = back is not None and back <= len(self.calls)
+                self._speak(lane, tool_said(self.calls[-back] if back and known else "nobody", text))
+
+    def operate(self, step: Replaced | Summed | Switched | Other) -> None:
+        thread = self.writer.thread
+        match step:
+            case Replaced(lane, messages, verbatim, back):
+                base_seq = None if back is None else max(thread.last_seq - back, -1)
+                upto = thread.last_seq if base_seq is None else base_seq
+                talk = [entry for entry in thread.slice(0, upto) if entry.kind == "ai_message"]
+                own = [entry.message for entry in talk if entry.lane == lane]
+                self.writer.replace([*messages, *own[len(own) - min(verbatim, len(own)) :]], lane, base_seq)
+            case Summed(lane, back, text):
+                self.writer.summary(max(thread.last_seq - back, -1), text, lane)
+            case Switched(lane):
+                self.writer.switch(lane)
+            case Other("config"):
+                self.writer.config()
+            case Other(kind):
+                self.writer.commit(kind, {"reason": "x"}, request_id="request-1")
+
+    def _speak(self, lane: str, message: Message, run: str | None = None) -> None:
+        content = f"{message['content']} [{self.writer.thread.rev}]"
+        self.writer.message({**message, "content": content}, lane, run)
+
+    def _new_calls(self, count: int) -> list[str]:
+        ids = [f"call-{len(self.calls) + place}" for place in range(count)]
+        self.calls += ids
+        return ids

@@ -1,0 +1,56 @@
+"""`make chat` needs nothing but the checkout, and the conversation goes on the next time."""
+
+import os
+import sys
+from asyncio import create_subprocess_exec, subprocess, timeout
+from pathlib import Path
+
+from deploy.chat import only_user_of
+from deploy.local.child import ROOT, free_ports
+
+
+async def chat(typed: str, database: Path, **env: str) -> tuple[int | None, str]:
+    """The exit status and all that was printed, when `typed` comes through a pipe."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+    async with timeout(90):
+        process = await create_subprocess_exec(
+            *(sys.executable, "-m", "deploy.chat", "--database", str(database)),
+            cwd=ROOT,
+            env={**inherited, **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        output, _ = await process.communicate(typed.encode())
+    return process.returncode, output.decode()
+
+
+async def test_a_conversation_goes_on_the_next_time(tmp_path: Path) -> None:
+    """The session is answered by the real model, and still there after everything has been stopped."""
+    database = tmp_path / "chat.db"
+    status, first = await chat("What is a compass?\n", database)
+    assert status == 0, first
+    answer = first.strip().splitlines()[-1]
+    assert "/workflows/chat" not in answer
+    status, second = await chat("/transcript\n", database)
+    assert status == 0, second
+    assert "What is a compass?" in second
+    assert answer[:40] in second
+
+
+async def test_a_server_of_ones_own_is_used_instead(tmp_path: Path) -> None:
+    """Where TEMPORAL_ADDRESS is set nothing is started, and a wrong address is the command's own error."""
+    (port,) = free_ports(1)
+    status, shown = await chat("hello\n", tmp_path / "chat.db", TEMPORAL_ADDRESS=f"127.0.0.1:{port}")
+    assert status == 3, shown
+    assert "Starting" not in shown
+    assert str(port) in shown
+
+
+async def test_two_chats_never_share_a_database(tmp_path: Path) -> None:
+    """A second one is told so, instead of spoiling the first one's file."""
+    database = tmp_path / "chat.db"
+    with only_user_of(database):
+        status, shown = await chat("hello\n", database)
+    assert status == 1
+    assert "another chat uses" in shown

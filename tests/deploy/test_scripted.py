@@ -1,0 +1,138 @@
+"""The scripted model is an OpenAI-compatible server as far as the official client can tell."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from deploy.local import Reply, ScriptedModel, ToolCall, scripted_model
+from deploy.local.scripted import Script
+
+QUESTION: Any = [{"role": "user", "content": "Where is my order?"}]
+
+
+@asynccontextmanager
+async def client_of(script: Script) -> AsyncIterator[tuple[openai.AsyncOpenAI, ScriptedModel]]:
+    async with (
+        scripted_model(script) as server,
+        openai.AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client,
+    ):
+        yield client, server
+
+
+async def test_text_arrives_word_by_word_and_whole() -> None:
+    """The reply comes as a stream, nothing added and nothing lost, white space included."""
+    text = "It is on\n its way. "
+    async with client_of(lambda _: Reply(text)) as (client, _):
+        stream = await client.chat.completions.create(
+            model="m", messages=QUESTION, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
+    assert [piece for piece in pieces if piece] == ["It", " is", " on", "\n its", " way.", " "]
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 6
+
+
+async def test_tool_calls_arrive_in_pieces() -> None:
+    """Calls carry index, id, name and arguments that join to the JSON they were given."""
+    calls = (ToolCall("lookup", {"order": 7}, "a"), ToolCall("lookup", '{"order": ', "b"))
+    async with client_of(lambda _: Reply(tool_calls=calls)) as (client, _):
+        stream = await client.chat.completions.create(model="m", messages=QUESTION, stream=True)
+        chunks = [chunk async for chunk in stream]
+    names: dict[int, tuple[str | None, str | None]] = {}
+    arguments = {0: "", 1: ""}
+    for delta in (call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []):
+        assert delta.function is not None
+        if delta.id:
+            names[delta.index] = (delta.id, delta.function.name)
+        arguments[delta.index] += delta.function.arguments or ""
+    assert names == {0: ("a", "lookup"), 1: ("b", "lookup")}
+    assert arguments == {0: json.dumps({"order": 7}), 1: '{"order": '}
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+async def test_the_script_reads_the_request_and_may_wait() -> None:
+    """An async script holds the reply back for as long as it likes, and sees the body that was sent."""
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    async def script(body: dict[str, Any]) -> Reply:
+        asked.set()
+        await gate.wait()
+        return Reply(body["messages"][0]["content"])
+
+    async with client_of(script) as (client, server):
+        asking = asyncio.create_task(client.chat.completions.create(model="m", messages=QUESTION, stream=True))
+        await asked.wait()
+        assert not asking.done()
+        gate.set()
+        stream = await asking
+        text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+    assert text == "Where is my order?"
+    assert server.requests[0]["model"] == "m"
+
+
+async def test_a_pace_is_kept() -> None:
+    """Ten tokens at a hundred a second take a tenth of a second at least."""
+    async with client_of(lambda _: Reply("a " * 10, tokens_per_second=100)) as (client, _):
+        start = time.monotonic()
+        stream = await client.chat.completions.create(model="m", messages=QUESTION, stream=True)
+        async for _ in stream:
+            pass
+    assert time.monotonic() - start >= 0.1
+
+
+async def test_an_error_reply_has_status_headers_and_message() -> None:
+    """A refusal looks like a provider's, headers included."""
+    busy = Reply("slow down", status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "3"})
+    async with client_of(lambda _: busy) as (client, _):
+        with pytest.raises(openai.RateLimitError, match="slow down") as caught:
+            await client.chat.completions.create(model="m", messages=QUESTION, stream=True)
+    assert caught.value.response.headers["retry-after"] == "3"
+
+
+async def test_a_cut_stream_breaks_off() -> None:
+    """After `cut_after` tokens the connection ends: no reason to finish, no end marker."""
+    body = {"model": "m", "messages": QUESTION, "stream": True}
+    reply = Reply("one two three", cut_after=2)
+    async with scripted_model(lambda _: reply) as server, httpx.AsyncClient() as http:
+        answer = await http.post(f"{server.base_url}/chat/completions", json=body)
+    assert '"content": " two"' in answer.text
+    assert "three" not in answer.text
+    assert "[DONE]" not in answer.text
+    assert '"finish_reason": "stop"' not in answer.text
+
+
+async def test_a_script_that_raises_answers_500() -> None:
+    """A mistake in a test's script shows in the test, instead of hanging it."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        raise KeyError("tools")
+
+    async with client_of(script) as (client, _):
+        with pytest.raises(openai.InternalServerError, match="KeyError"):
+            await client.chat.completions.create(model="m", messages=QUESTION, stream=True)
+
+
+async def test_what_it_does_not_speak_is_refused() -> None:
+    """Another page is a 404, a request without streaming a 400."""
+    async with scripted_model(lambda _: Reply("hello")) as server, httpx.AsyncClient() as http:
+        missing = await http.get(f"{server.base_url}/models")
+        plain = await http.post(f"{server.base_url}/chat/completions", json={"messages": QUESTION})
+    assert (missing.status_code, plain.status_code) == (404, 400)
+
+
+async def test_a_reply_in_flight_does_not_keep_the_server_alive() -> None:
+    """Leaving the context cuts whatever is being sent."""
+    async with client_of(lambda _: Reply("a " * 1000, tokens_per_second=1)) as (client, _):
+        stream = await client.chat.completions.create(model="m", messages=QUESTION, stream=True)
+        assert (await anext(aiter(stream))).choices[0].delta.content == "a"
+        await stream.close()

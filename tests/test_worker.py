@@ -1,0 +1,154 @@
+"""The worker's process: it serves, or it says in one line why it cannot, and does not poll."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+
+from deploy.local import TemporalServer, worker_process
+
+ROOT = Path(__file__).parent.parent
+# Where nothing listens; a name that is no host, should anything look it up.
+NOWHERE = "127.0.0.1:9"
+
+Ended = subprocess.CompletedProcess[str]
+
+
+def ended(*arguments: str, address: str = NOWHERE, **environment: str) -> Ended:
+    """A worker that is expected to end by itself, in an environment with nothing of this shell's."""
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "worker.py"), *arguments],
+        env={**inherited, "TEMPORAL_ADDRESS": address, "CLEW_TASK_QUEUE": "never-served", **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def told(worker: Ended) -> str:
+    """What a worker that could not start said: one line, and its exit code is not 0."""
+    assert worker.returncode != 0
+    assert "Traceback" not in worker.stderr
+    assert "worker ready" not in worker.stderr
+    return next(line for line in worker.stderr.splitlines() if line.startswith("the worker cannot"))
+
+
+def without_vocabulary(folder: Path) -> None:
+    """As if the wheel with the vocabularies were not installed."""
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['bpe_openai'] = None\n")
+
+
+def with_a_damaged_vocabulary(folder: Path) -> None:
+    """As if the wheel's files had been cut short."""
+    (folder / "bpe_openai" / "data").mkdir(parents=True)
+    (folder / "bpe_openai" / "__init__.py").touch()
+    for name in ("o200k_base", "cl100k_base"):
+        (folder / "bpe_openai" / "data" / f"{name}.tiktoken.gz").write_bytes(b"\x1f\x8b\x08\x00")
+
+
+def with_another_vocabulary(folder: Path) -> None:
+    """As if the wheel held other words: whole files, and every count of them would be wrong."""
+    with_a_damaged_vocabulary(folder)
+    for file in (folder / "bpe_openai" / "data").iterdir():
+        file.write_bytes(gzip.compress(b"aGk= 0\n"))
+
+
+@pytest.mark.parametrize("damage", [without_vocabulary, with_a_damaged_vocabulary, with_another_vocabulary])
+async def test_a_worker_that_cannot_count_tokens_does_not_serve(
+    damage: Callable[[Path], None], server: TemporalServer, tmp_path: Path
+) -> None:
+    """It says which vocabulary it lacks and what brings it, and no task queue has heard of it."""
+    damage(tmp_path)
+    nowhere = f"http://{NOWHERE}"
+    worker = ended(
+        address=server.address,
+        PYTHONPATH=str(tmp_path),
+        TIKTOKEN_CACHE_DIR=str(tmp_path / "cache"),
+        HTTPS_PROXY=nowhere,
+        https_proxy=nowhere,
+        CLEW_TASK_QUEUE=damage.__name__,
+    )
+    line = told(worker)
+    assert "o200k_base" in line
+    assert "clew[worker]" in line
+    assert worker.returncode == 1
+    client = await Client.connect(server.address)
+    described = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace="default",
+            task_queue=TaskQueue(name=damage.__name__),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    assert not described.pollers
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ("no_such_package.tools", "No module named 'no_such_package'"),
+        ("examples.tools, no_such_package", "No module named 'no_such_package'"),
+        ("json", "defines no tool"),
+        ("examples.tools,,tests.toolbox_that_is_not", "No module named"),
+    ],
+)
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: str, how: str) -> None:
+    """No server is needed to say so; the module is named."""
+    worker = ended("--tools", named) if how == "option" else ended(CLEW_TOOLS=named)
+    line = told(worker)
+    assert line.startswith("the worker cannot start: the tools module")
+    assert reason in line
+    assert worker.returncode == 1
+
+
+def test_a_server_that_does_not_answer_is_told() -> None:
+    """With its address."""
+    line = told(ended())
+    assert "cannot reach Temporal" in line
+    assert NOWHERE.partition(":")[0] in line
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OPENAI_BASE_URL", "not a url"),
+        ("ANTHROPIC_BASE_URL", "https://user:hunter2@host/"),
+        ("CLEW_PROVIDER_OPENAI_BASE_URL", "http://localhost:1/v1"),
+        ("CLEW_PROVIDER_LOCAL_API_KEY", "hunter2"),
+        ("OPENAI_API_KEY", "hunter2 with a space"),
+    ],
+)
+async def test_a_provider_that_is_configured_wrongly_is_told(
+    variable: str, value: str, server: TemporalServer
+) -> None:
+    """By the name of its variable, and never by its value, which may be a secret."""
+    line = told(ended(address=server.address, **{variable: value}))
+    assert line.startswith("the worker cannot start: ")
+    assert variable.removesuffix("_API_KEY").removesuffix("_BASE_URL") in line
+    assert "hunter2" not in line
+
+
+async def test_a_worker_stops_when_it_is_told_to(server: TemporalServer) -> None:
+    """It says what it serves; SIGTERM ends it by itself."""
+    local = {"CLEW_PROVIDER_LOCAL_BASE_URL": f"http://{NOWHERE}"}
+    async with worker_process(server.address, env=local, tools=["tests.toolbox"], task_queue="stopping") as worker:
+        log = worker.log.read_text()
+        assert "worker ready: task queue 'stopping'" in log
+        assert "models: local; tools: add, wait_for" in log
+        await worker.stop()
+        assert not worker.running
+        assert "stopping: running calls have 20 seconds to finish" in worker.log.read_text()

@@ -1,0 +1,524 @@
+"""The one door: whatever arrives becomes a typed command or a refusal, and never anything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+
+from clew.contract import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, Limits, SessionConfig
+from clew.errors import (
+    ClewError,
+    ContextOverflow,
+    EmptyContent,
+    InvalidInput,
+    InvalidTokenBudget,
+    Refusal,
+    TooLarge,
+    UnsupportedStrategy,
+)
+from workflows import decisions, door
+
+CONFIG = SessionConfig(model="openai:gpt-4o")
+START = {"config": {"model": "openai:gpt-4o"}}
+JSON_PLAIN = {"encoding": b"json/plain"}
+
+Args = Sequence[RawValue]
+
+DOORS: dict[str, Callable[[Args], Any]] = {
+    "start": lambda args: door.session_start("s-1", args),
+    "message": lambda args: door.message(args, CONFIG),
+    "await_request": door.await_request,
+    "close": door.close,
+    "context": lambda args: door.query("context", args),
+    "transcript": lambda args: door.query("transcript", args),
+    "entries": lambda args: door.query("entries", args),
+    "window": lambda args: door.query("window", args),
+}
+GOOD: dict[str, dict[str, Any]] = {
+    "start": START,
+    "message": {"content": "hello"},
+    "await_request": {"request_id": "r"},
+    "close": {},
+    "context": {},
+    "transcript": {},
+    "entries": {},
+    "window": {"token_budget": 1},
+}
+OPTIONAL = ("close", "context", "transcript", "entries")
+
+
+def raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:
+    return RawValue(Payload(metadata=JSON_PLAIN if metadata is None else metadata, data=data))
+
+
+def args(*values: Any) -> list[RawValue]:
+    """Arguments as a client sends them; bytes are taken as they are."""
+    return [raw(value if isinstance(value, bytes) else json.dumps(value).encode()) for value in values]
+
+
+def refused(name: str, given: Args) -> Refusal:
+    """The refusal at a door, which is useful and small."""
+    with pytest.raises(Refusal) as caught:
+        DOORS[name](given)
+    refusal = caught.value
+    assert 5 < len(str(refusal).encode()) < 1000
+    error = door.application_error(refusal)
+    assert (error.type, error.non_retryable) == (refusal.type, True)
+    return refusal
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_what_the_contract_allows_is_taken(name: str) -> None:
+    """The smallest input of each door passes."""
+    assert DOORS[name](args(GOOD[name])) is not None
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+@pytest.mark.parametrize(
+    "nothing", [[], args(b"null"), [raw(b"", {"encoding": b"binary/null"})], [raw(b"", {})], args({})]
+)
+def test_where_everything_is_optional_nothing_is_enough(name: str, nothing: Args) -> None:
+    """No argument, null and an empty object are one and the same."""
+    assert DOORS[name](nothing) == DOORS[name](args({}))
+
+
+@pytest.mark.parametrize("name", ["start", "message", "await_request", "window"])
+@pytest.mark.parametrize("nothing", [[], args(b"null"), [raw(b"", {"encoding": b"binary/null"})], args(b"")])
+def test_where_something_is_needed_nothing_is_refused(name: str, nothing: Args) -> None:
+    """No argument and null are `invalid_input`."""
+    assert isinstance(refused(name, nothing), InvalidInput)
+
+
+@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("count", [2, 3, 50])
+def test_several_arguments_are_refused(name: str, count: int) -> None:
+    """One is expected; the message says how many came."""
+    assert str(count) in str(refused(name, args(*[GOOD[name]] * count)))
+
+
+@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize(
+    "metadata", [{}, {"encoding": b"json/protobuf"}, {"encoding": b"binary/plain"}, {"encoding": b"\xff\xfe"}]
+)
+def test_only_plain_json_is_taken(name: str, metadata: dict[str, bytes]) -> None:
+    """Another encoding is refused, whatever the bytes are."""
+    given = [raw(json.dumps(GOOD[name] | {"reason": "x"}).encode(), metadata)]
+    assert "json/plain" in str(refused(name, given))
+
+
+DEEP = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
+NOT_JSON = {
+    "empty": b" ",
+    "cut short": b'{"content": "hel',
+    "invalid UTF-8": b'{"content": "\xff\xfe"}',
+    "overlong UTF-8": b'{"content": "\xc0\x80"}',
+    "encoded surrogate": b'{"content": "\xed\xa0\x80"}',
+    "lone surrogate": rb'{"content": "\ud800"}',
+    "lone low surrogate": rb'{"content": "a\udc00b"}',
+    "surrogates the wrong way round": rb'{"content": "\ude00\ud83d"}',
+    "surrogate in a name": rb'{"\ud800": 1}',
+    "control character": b'{"content": "a\x00b"}',
+    "Python": b"{'content': 'hello'}",
+    "a comma too many": b'{"content": "hello",}',
+    "a comment": b'{"content": "hello"} // said',
+    "two values": b'{"content": "a"}{"content": "b"}',
+    "a byte order mark": b'\xef\xbb\xbf{"content": "a"}',
+    "UTF-16": '{"content": "hello"}'.encode("utf-16"),
+    "deep objects": DEEP,
+    "deep arrays": b"[" * 100_000,
+    "deep inside": b'{"content": ' + DEEP + b"}",
+    "deep in what is open": b'{"content": "a", "output_schema": ' + DEEP + b"}",
+    "unknown name of a megabyte": b'{"' + b"n" * 200_000 + b'": 1}',
+    "unknown names by the thousand": json.dumps({f"n{number}": 1 for number in range(10_000)}).encode(),
+    "a number of a megabyte": b'{"content": ' + b"9" * 200_000 + b"}",
+    "a fraction of a megabyte": b'{"content": 0.' + b"9" * 200_000 + b"}",
+    "an exponent": b'{"content": 1e999999999}',
+    "a string": b'"hello"',
+    "a number": b"1",
+    "true": b"true",
+    "an array": b"[]",
+    "an object in an array": b'[{"content": "a"}]',
+    "protobuf": b"\x0a\x05hello",
+}
+
+
+@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("data", NOT_JSON.values(), ids=NOT_JSON.keys())
+def test_what_is_not_json_is_invalid_input(name: str, data: bytes) -> None:
+    """Whatever the bytes, and however deep or long: a refusal, with a message of one or two lines."""
+    assert isinstance(refused(name, args(data)), InvalidInput)
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"nan", b"1e400", b"9" * 500])
+@pytest.mark.parametrize(
+    ("name", "around"),
+    [
+        ("message", b'{"content": "a", "model_options": {"temperature": %s}}'),
+        ("message", b'{"content": "a", "max_iterations": %s}'),
+        ("message", b'{"content": "a", "context_policy": {"low_water": %s}}'),
+        ("message", b'{"content": "a", "context_policy": {"max_input_tokens": %s}}'),
+        ("message", b'{"content": "a", "output_schema": {"deep": [{"n": %s}]}}'),
+        ("start", b'{"config": {"model": "openai:gpt-4o", "limits": {"max_total_tokens": 1, "max_cost_usd": %s}}}'),
+        ("start", b'{"config": {"model": "openai:gpt-4o", "request_timeout_seconds": %s}}'),
+        ("start", b'{"config": {"model": "openai:gpt-4o"}, "carried": {"a": %s}}'),
+        ("window", b'{"token_budget": %s}'),
+    ],
+)
+def test_numbers_that_json_does_not_have_are_refused(name: str, around: bytes, number: bytes) -> None:
+    """NaN and the infinities, and what only reads as one, wherever they stand."""
+    assert isinstance(refused(name, args(around % number)), InvalidInput)
+
+
+@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("field", ["unknown", "Content", "content ", "", "\u0000", "model_config", "__class__"])
+def test_an_unknown_field_is_refused_by_its_name(name: str, field: str) -> None:
+    """Never ignored: a typing error in a field's name would otherwise be a setting that does nothing."""
+    refusal = refused(name, args(GOOD[name] | {field: 1}))
+    assert isinstance(refusal, InvalidInput)
+    assert field in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "place"),
+    [
+        ("message", {"content": 1}, "content"),
+        ("message", {"content": None}, "content"),
+        ("message", {"content": ["a"]}, "content"),
+        ("message", {"request_id": 7}, "request_id"),
+        ("message", {"max_iterations": "10"}, "max_iterations"),
+        ("message", {"max_iterations": True}, "max_iterations"),
+        ("message", {"max_iterations": 10.0}, "max_iterations"),
+        ("message", {"max_iterations": 1.5}, "max_iterations"),
+        ("message", {"max_iterations": 0}, "max_iterations"),
+        ("message", {"max_iterations": 1001}, "max_iterations"),
+        ("message", {"timeout_seconds": -1}, "timeout_seconds"),
+        ("message", {"timeout_seconds": 30 * 86400 + 1}, "timeout_seconds"),
+        ("message", {"model": "gpt-4o"}, "model"),
+        ("message", {"model": "HTTPS://evil.example:gpt-4o"}, "model"),
+        ("message", {"model": "OpenAI:gpt-4o"}, "model"),
+        ("message", {"model": "openai:gpt 4o"}, "model"),
+        ("message", {"model": "openai:"}, "model"),
+        ("message", {"model": "openai:" + "m" * 201}, "model"),
+        ("message", {"model_options": {"temperature": "0"}}, "model_options.temperature"),
+        ("message", {"model_options": {"temperature": 2.1}}, "model_options.temperature"),
+        ("message", {"model_options": {"base_url": "https://evil.example"}}, "model_options.base_url"),
+        ("message", {"model_options": {"stop": "END"}}, "model_options.stop"),
+        ("message", {"model_options": {"stop": ["a"] * 5}}, "model_options.stop"),
+        ("message", {"model_options": {"stop": [""]}}, "model_options.stop.0"),
+        ("message", {"model_options": {"seed": 2**63}}, "model_options.seed"),
+        ("message", {"model_options": {"reasoning_effort": "extreme"}}, "model_options.reasoning_effort"),
+        ("message", {"context_policy": {"keep_last_turns": True}}, "context_policy.keep_last_turns"),
+        ("message", {"context_policy": {"keep_last_turns": -1}}, "context_policy.keep_last_turns"),
+        ("message", {"context_policy": {"include_kinds": ["message", "thought"]}}, "context_policy.include_kinds.1"),
+        ("message", {"context_policy": {"system_prompt": "x" * 65537}}, "context_policy.system_prompt"),
+        ("message", {"context_policy": "short"}, "context_policy"),
+        ("message", {"metadata": {"a": 1}}, "metadata.a"),
+        ("message", {"metadata": {"a": "x" * 2001}}, "metadata.a"),
+        ("message", {"metadata": {"\n": "x"}}, "metadata"),
+        ("message", {"metadata": {f"k{number}": "" for number in range(65)}}, "metadata"),
+        ("message", {"on_busy": "wait"}, "on_busy"),
+        ("message", {"output_schema": []}, "output_schema"),
+        ("start", {"config": None}, "config"),
+        ("start", {"config": []}, "config"),
+        ("start", {"config": {}}, "config.model"),
+        ("start", {"config": {"model": "openai:m", "tools": "add"}}, "config.tools"),
+        ("start", {"config": {"model": "openai:m", "tools": [""]}}, "config.tools.0"),
+        ("start", {"config": {"model": "openai:m", "tools": ["t" * 65]}}, "config.tools.0"),
+        ("start", {"config": {"model": "openai:m", "tools": ["t"] * 129}}, "config.tools"),
+        ("start", {"config": {"model": "openai:m", "encoding": "p50k_base"}}, "config.encoding"),
+        ("start", {"config": {"model": "openai:m", "limits": {"max_tool_result_bytes": 255}}}, "config.limits"),
+        ("start", {"config": {"model": "openai:m", "limits": {"max_message_bytes": 0}}}, "config.limits"),
+        ("start", {"config": {"model": "openai:m", "limits": {"max_message_bytes": 262145}}}, "config.limits"),
+        ("start", {"config": {"model": "openai:m", "metadata": None}}, "config.metadata"),
+        ("start", {"config": {"model": "openai:m", "strategy": "s" * 201}}, "config.strategy"),
+        ("await_request", {"request_id": ""}, "request_id"),
+        ("await_request", {"request_id": "r" * 201}, "request_id"),
+        ("await_request", {"request_id": "a\nb"}, "request_id"),
+        ("await_request", {"request_id": "a\x00"}, "request_id"),
+        ("await_request", {"request_id": "a\x7f"}, "request_id"),
+        ("await_request", {"request_id": "a\n"}, "request_id"),
+        ("close", {"reason": 1}, "reason"),
+        ("close", {"reason": "r" * 2001}, "reason"),
+        ("context", {"at_seq": -1}, "at_seq"),
+        ("context", {"at_seq": "1"}, "at_seq"),
+        ("context", {"page": -1}, "page"),
+        ("context", {"call_id": "\t"}, "call_id"),
+        ("transcript", {"limit": 0}, "limit"),
+        ("transcript", {"include_system": 1}, "include_system"),
+        ("transcript", {"include_system": "true"}, "include_system"),
+        ("entries", {"kind": 1}, "kind"),
+        ("entries", {"from_seq": 0.0}, "from_seq"),
+        ("window", {"token_budget": "100"}, "token_budget"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_place(name: str, fields: dict[str, Any], place: str) -> None:
+    """Nothing is guessed at: "10" is no number, 1 is not true, and the message says where it stands."""
+    refusal = refused(name, args(GOOD[name] | fields))
+    assert isinstance(refusal, InvalidInput)
+    assert str(refusal).startswith(place)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("message", {"request_id": "r" * 200, "max_iterations": 1000, "timeout_seconds": 30 * 86400}),
+        ("message", {"request_id": "ein Bär 🐻 \u00a0"}),
+        ("message", {"model": "openrouter:meta/llama-3:free", "model_options": {"temperature": 2, "seed": -(2**63)}}),
+        ("message", {"model_options": {"stop": ["x" * 200] * 4, "max_output_tokens": 1}}),
+        ("message", {"metadata": {f"k{number}": "x" * 2000 for number in range(64)}}),
+        ("message", {"context_policy": {"max_input_tokens": 2**53 - 1, "system_prompt": "x" * 65536}}),
+        ("message", {"on_busy": "reject", "context_policy": {}}),
+        ("start", {"config": {"model": "openai:m", "tools": [f"t{n}" for n in range(128)], "system_prompt": ""}}),
+        ("start", {"config": {"model": "openai:m", "system_prompt": "x" * MAX_SYSTEM_PROMPT_BYTES}}),
+        ("start", {"config": {"model": "openai:m", "limits": {"max_message_bytes": 262144}}, "carried": None}),
+        ("window", {"token_budget": 1}),
+        ("window", {"token_budget": 10**30}),
+        ("entries", {"from_seq": 2**70, "kind": "nothing", "limit": 2**70}),
+    ],
+)
+def test_what_is_exactly_at_its_cap_is_taken(name: str, fields: dict[str, Any]) -> None:
+    """A cap is the last value allowed, not the first refused."""
+    assert DOORS[name](args(GOOD[name] | fields)) is not None
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_payload_is_capped_in_bytes(name: str) -> None:
+    """256 KiB as it arrives, white space and all; one byte more is `too_large`, before anything is decoded."""
+    data = json.dumps(GOOD[name]).encode()
+    assert DOORS[name](args(data.ljust(MAX_MESSAGE_BYTES))) is not None
+    assert isinstance(refused(name, args(data.ljust(MAX_MESSAGE_BYTES + 1))), TooLarge)
+    assert isinstance(refused(name, args(b"\xff" * (MAX_MESSAGE_BYTES + 1))), TooLarge)
+
+
+def test_a_session_may_take_less_than_that() -> None:
+    """`limits.max_message_bytes` caps its messages."""
+    config = CONFIG.model_copy(update={"limits": Limits(max_message_bytes=30)})
+    at_cap = json.dumps({"content": "x" * 15}).encode()
+    assert len(at_cap) == 30
+    assert door.message(args(at_cap), config).content == "x" * 15
+    with pytest.raises(TooLarge, match="has 31 bytes, at most 30"):
+        door.message(args(at_cap + b" "), config)
+
+
+@pytest.mark.parametrize("prompt", ["x" * (MAX_SYSTEM_PROMPT_BYTES + 1), "é" * (MAX_SYSTEM_PROMPT_BYTES // 2 + 1)])
+@pytest.mark.parametrize("place", ["config", "policy of the agent", "policy of a message", "policy of a query"])
+def test_a_system_prompt_is_capped_in_bytes_wherever_it_stands(prompt: str, place: str) -> None:
+    """In UTF-8: 64 KiB, and the refusal says so."""
+    policy = {"system_prompt": prompt}
+    config = {"model": "openai:m"}
+    match place:
+        case "config":
+            refused("start", args({"config": config | {"system_prompt": prompt}}))
+        case "policy of the agent":
+            refused("start", args({"config": config | {"context_policy": policy}}))
+        case "policy of a message":
+            refused("message", args({"content": "a", "context_policy": policy}))
+        case _:
+            refused("context", args({"context_policy": policy}))
+
+
+@pytest.mark.parametrize("content", ["", " ", "\t\r\n", "\u00a0\u2003\u3000", " " * 100_000])
+def test_a_message_of_white_space_is_empty(content: str) -> None:
+    """`empty_content`, whatever kind of white space it is."""
+    assert isinstance(refused("message", args({"content": content})), EmptyContent)
+
+
+def test_content_is_trimmed_and_otherwise_kept() -> None:
+    """White space inside, escapes and every character that is one arrive as they were sent."""
+    content = "  a\n\n b\u0000\u2028\U0001f43b \ufeff" + "\n"
+    assert door.message(args({"content": content}), CONFIG).content == content.strip()
+
+
+@pytest.mark.parametrize(
+    "session_id", ["", "s" * 201, "a b", "a/b", "a\n", "ä", "\x00", "a\ud800", "id with spaces", "a" * 10_000]
+)
+def test_a_session_id_has_its_letters(session_id: str) -> None:
+    """1 to 200 of letters, digits, `.`, `_`, `:`, `-`."""
+    with pytest.raises(InvalidInput, match="session id"):
+        door.session_start(session_id, args(START))
+
+
+@pytest.mark.parametrize("session_id", ["a", "s" * 200, "tenant:user_1.session-2"])
+def test_a_session_id_may_be_anything_of_them(session_id: str) -> None:
+    assert door.session_start(session_id, args(START)).model == "openai:gpt-4o"
+
+
+def test_another_strategy_is_unsupported() -> None:
+    """Typed, and the message names the one there is."""
+    refusal = refused("start", args({"config": {"model": "openai:m", "strategy": "plan\n" * 30}}))
+    assert isinstance(refusal, UnsupportedStrategy)
+    assert "'react'" in str(refusal)
+
+
+def test_carried_state_is_written_by_clew_alone() -> None:
+    """A start that brings any is refused, be it empty."""
+    for carried in ({}, {"version": 1}):
+        assert "carried" in str(refused("start", args({**START, "carried": carried})))
+
+
+def test_a_tool_named_twice_is_refused() -> None:
+    """A provider would refuse the pair on every call."""
+    assert "twice" in str(refused("start", args({"config": {"model": "openai:m", "tools": ["a", "b", "a"]}})))
+
+
+@pytest.mark.parametrize("field", ["on_busy", "steering", "idle_timeout_seconds", "limits.max_cost_usd"])
+def test_settings_that_do_nothing_yet_are_refused(field: str) -> None:
+    """Never ignored: the refusal names the field and says to leave it out."""
+    values: dict[str, Any] = {
+        "on_busy": "queue",
+        "steering": "step",
+        "idle_timeout_seconds": 60,
+        "limits": {"max_cost_usd": 1.5},
+    }
+    name = field.partition(".")[0]
+    refusal = refused("start", args({"config": {"model": "openai:m", name: values[name]}}))
+    assert f"{field.rpartition('.')[2]}: that is not available in this version" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"on_busy": "queue"}, {"on_busy": "interrupt"}, {"on_busy": "steer"}, {"output_schema": {}}]
+)
+def test_a_message_asks_only_for_what_there_is(fields: dict[str, Any]) -> None:
+    assert "not available" in str(refused("message", args({"content": "a"} | fields)))
+
+
+@pytest.mark.parametrize("policy", [{"window": "epoch"}, {"clear_tool_results": {"keep": 1}}, {"projector": "x"}])
+def test_a_policy_asks_only_for_what_there_is(policy: dict[str, Any]) -> None:
+    """It passes the door, which knows shapes, and is refused by the first decision that would use it."""
+    message = door.message(args({"content": "a", "context_policy": policy}), CONFIG)
+    with pytest.raises(InvalidInput):
+        decisions.request_of(decisions.begin("s-1", CONFIG).state, message, "r")
+
+
+@pytest.mark.parametrize("budget", [0, -1, -(10**20)])
+def test_a_window_has_at_least_a_token(budget: int) -> None:
+    assert isinstance(refused("window", args({"token_budget": budget})), InvalidTokenBudget)
+
+
+def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
+    """However long its own name is; `status` takes nothing."""
+    assert door.query("status", []) is None
+    with pytest.raises(InvalidInput, match="context, entries, status, transcript or window") as caught:
+        door.query("q" * 100_000, [])
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (InvalidInput("no"), "invalid_input"),
+        (TooLarge("no"), "too_large"),
+        (ContextOverflow("tools", 9, 3), "context_overflow"),
+        (ClewError("no"), "invalid_input"),
+    ],
+)
+def test_a_refusal_travels_by_its_word(error: ClewError, word: str) -> None:
+    """As the type of an application error; a query's message begins with it, since only that arrives."""
+    assert door.application_error(error).type == word
+    assert door.application_error(error).message == str(error)
+    assert door.query_error(error).type == word
+    assert door.query_error(error).message == f"{word}: {error}"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ([], ""),
+        (args({"a": 1}), '{"a": 1}'),
+        (args(b"x" * 10_000), "x" * 200),
+        (args(b"\xff\xfe"), "\ufffd\ufffd"),
+        (args(b"a", b"b", b"c"), "a b c"),
+        (args(*[b"a"] * 100), "a a a a"),
+        (args("é".encode() * 500), "é" * 200),
+        ([raw(b"", {"encoding": b"binary/null"})], ""),
+    ],
+)
+def test_an_excerpt_shows_what_came(given: Args, shown: str) -> None:
+    """200 characters of it, whatever it is."""
+    assert door.excerpt(given) == shown
+
+
+def passed_or_refused(name: str, given: Args) -> Any:
+    """What passes a door, or None where it was refused in few words."""
+    try:
+        return DOORS[name](given)
+    except Refusal as refusal:
+        size = len(str(refusal).encode())
+    assert size < 1000
+    return None
+
+
+payloads = st.lists(
+    st.builds(
+        raw,
+        st.binary(max_size=200),
+        st.none() | st.dictionaries(st.sampled_from(["encoding", "other"]), st.binary(max_size=12), max_size=2),
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(name=st.sampled_from(list(DOORS)), given=payloads)
+def test_no_bytes_do_more_than_be_refused(name: str, given: Args) -> None:
+    """Arbitrary payloads give a command or a refusal, and their excerpt can be stored."""
+    passed_or_refused(name, given)
+    excerpt = door.excerpt(given)
+    assert len(excerpt) <= 200
+    excerpt.encode()
+
+
+FIELDS = sorted(
+    {
+        *(
+            "config",
+            "carried",
+            "content",
+            "request_id",
+            "model",
+            "tools",
+            "limits",
+            "context_policy",
+            "model_options",
+        ),
+        *(
+            "metadata",
+            "output_schema",
+            "system_prompt",
+            "token_budget",
+            "page",
+            "at_seq",
+            "kind",
+            "reason",
+            "strategy",
+        ),
+        *("max_iterations", "temperature", "stop", "seed", "low_water", "include_kinds", "clear_tool_results"),
+    }
+)
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=10**300, max_value=10**310)
+    | st.floats()
+    | st.sampled_from(["openai:gpt-4o", "react", "hello", "\ud800", "x" * 300])
+    | st.text(st.characters(), max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=5), inner),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=st.sampled_from(list(DOORS)), value=st.dictionaries(st.sampled_from(FIELDS), anything, max_size=4))
+def test_no_json_does_more_than_be_refused(name: str, value: dict[str, Any]) -> None:
+    """Arbitrary JSON under known names gives a command or a refusal, and what passed can be written again."""
+    for whole in (value, GOOD[name] | value):
+        if (passed := passed_or_refused(name, args(whole))) is not None:
+            passed.model_dump_json().encode()

@@ -1,0 +1,100 @@
+"""Failed activities, told as a caller can act on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio import exceptions
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState, TimeoutType
+
+from workflows.effects import Failure
+from workflows.failures import failure_of
+
+
+def failed(
+    cause: BaseException | None, retry_state: RetryState = RetryState.MAXIMUM_ATTEMPTS_REACHED
+) -> ActivityError:
+    """An activity's failure as the workflow sees it."""
+    error = ActivityError(
+        "Activity task failed",
+        scheduled_event_id=5,
+        started_event_id=6,
+        identity="worker",
+        activity_type="call_model",
+        activity_id="1",
+        retry_state=retry_state,
+    )
+    error.__cause__ = cause
+    return error
+
+
+def timeout(kind: TimeoutType | None, last: BaseException | None = None) -> exceptions.TimeoutError:
+    error = exceptions.TimeoutError("activity timeout", type=kind, last_heartbeat_details=[])
+    error.__cause__ = last
+    return error
+
+
+@pytest.mark.parametrize("kind", [TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START])
+def test_a_request_that_ran_out_of_time_is_a_timeout(kind: TimeoutType) -> None:
+    """It may succeed another time; what stood in its way last is told."""
+    assert failure_of(failed(timeout(kind), RetryState.NON_RETRYABLE_FAILURE)) == Failure(
+        type="timeout", message="no worker answered in time", retryable=True
+    )
+    last = ApplicationError("slow down", type="rate_limited")
+    assert failure_of(failed(timeout(kind, last), RetryState.TIMEOUT)).message == "rate_limited: slow down"
+
+
+@pytest.mark.parametrize("kind", [TimeoutType.HEARTBEAT, TimeoutType.START_TO_CLOSE])
+def test_a_worker_that_went_away_is_worker_lost_while_there_was_time(kind: TimeoutType) -> None:
+    """And a timeout where the request's time ended the attempts."""
+    lost = failure_of(failed(timeout(kind)))
+    assert (lost.type, lost.retryable) == ("worker_lost", True)
+    late = failure_of(failed(timeout(kind), RetryState.TIMEOUT))
+    assert (late.type, late.retryable) == ("timeout", True)
+
+
+@pytest.mark.parametrize("details", [(), ({"status": 400},), ("no object",), (None,), ({"limit": 8}, {"other": 1})])
+def test_an_application_error_keeps_its_type_message_and_details(details: tuple[Any, ...]) -> None:
+    """The details are those of its first one, where that is an object."""
+    error = ApplicationError("too long", *details, type="context_length_exceeded", non_retryable=True)
+    failure = failure_of(failed(error, RetryState.NON_RETRYABLE_FAILURE))
+    assert (failure.type, failure.message, failure.retryable) == ("context_length_exceeded", "too long", False)
+    assert failure.details == (details[0] if details and isinstance(details[0], dict) else {})
+
+
+def test_what_may_pass_is_retryable() -> None:
+    """For the caller, although the attempts have come to their end."""
+    assert failure_of(failed(ApplicationError("later", type="overloaded"))).retryable is True
+
+
+def test_retries_that_the_deadline_ended_are_a_timeout() -> None:
+    """With the last failure in the message."""
+    failure = failure_of(failed(ApplicationError("try later", type="overloaded"), RetryState.TIMEOUT))
+    assert failure == Failure(type="timeout", message="overloaded: try later", retryable=True)
+
+
+@pytest.mark.parametrize("cause", [None, CancelledError("Cancelled"), ValueError("who knows")])
+def test_anything_else_is_internal(cause: BaseException | None) -> None:
+    """Never an exception of its own."""
+    failure = failure_of(failed(cause))
+    assert failure.type == "internal"
+    assert failure.message
+
+
+def test_an_error_without_a_type_is_internal() -> None:
+    assert failure_of(failed(ApplicationError("?"))).type == "internal"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        failed(ApplicationError("x" * 100_000, type="KeyError")),
+        failed(ApplicationError("x" * 100_000, type="KeyError"), RetryState.TIMEOUT),
+        failed(timeout(TimeoutType.SCHEDULE_TO_CLOSE, ApplicationError("x" * 100_000))),
+        failed(ValueError("x" * 100_000)),
+    ],
+)
+def test_a_message_has_an_end(error: ActivityError) -> None:
+    """An activity may fail with whatever a library put into its message; the thread keeps the beginning."""
+    assert len(failure_of(error).message) == 2000
