@@ -23,7 +23,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from activities.heartbeat import INTERVAL_SECONDS
 from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
-from activities.providers import Providers, providers_from_env
+from activities.providers import Providers, http_client, providers_from_env
 from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
 from clew.contract import TASK_QUEUE
 from clew.errors import EncodingUnavailable
@@ -82,7 +82,7 @@ async def serve(task_queue: str, tools: Tools) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
     providers = providers_from_env(os.environ)
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         worker = make_worker(client, task_queue=task_queue, providers=providers, tools=tools, http=http)
         async with worker:
             log.info("models: %s; tools: %s", ", ".join(providers.names) or "none", ", ".join(tools) or "none")

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import httpx
 from rich.console import Console
 from rich.table import Table
 from temporalio import activity, workflow
 from temporalio.client import WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.providers import providers_from_env
+from activities.providers import http_client, providers_from_env
 from clew import Clew, Tool, tool
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 from worker import make_worker
@@ -123,7 +122,7 @@ async def by_value(clew: Clew) -> Cost:
 async def measure() -> tuple[Cost, Cost, Cost]:
     """Both sessions on one server: by reference, a round of one tool, by value."""
     tools: dict[str, Tool[..., Any]] = {"look_up": look_up}
-    async with temporal_server(ui=False) as server, scripted_model(script) as model, httpx.AsyncClient() as http:
+    async with temporal_server(ui=False) as server, scripted_model(script) as model, http_client() as http:
         clew = await Clew.connect(server.address)
         providers = providers_from_env({"CLEW_PROVIDER_BENCH_BASE_URL": model.base_url})
         naive = Worker(

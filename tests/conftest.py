@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 
-from activities.providers import providers_from_env
+from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
 from clew import Clew, Session
 from deploy.local import Reply, ScriptedModel, TemporalServer, scripted_model, temporal_server
@@ -56,7 +55,7 @@ async def server() -> AsyncIterator[TemporalServer]:
 async def world(server: TemporalServer) -> AsyncIterator[World]:
     """The world: a worker in this process that serves the toolbox and the scripted models."""
     scripts: dict[str, Script] = {}
-    async with scripted_model(lambda body: scripts[body["model"]](body)) as provider, httpx.AsyncClient() as http:
+    async with scripted_model(lambda body: scripts[body["model"]](body)) as provider, http_client() as http:
         clew = await Clew.connect(server.address)
         worker = make_worker(
             clew.temporal,

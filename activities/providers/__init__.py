@@ -17,7 +17,7 @@ import httpx
 from activities.providers.anthropic import Anthropic
 from activities.providers.base import Decoder, ModelRequest, Provider
 from activities.providers.errors import ProviderError, UnknownModel
-from activities.providers.http import stream
+from activities.providers.http import http_client, stream
 from activities.providers.openai import OpenAI
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Provider",
     "ProviderError",
     "Providers",
+    "http_client",
     "providers_from_env",
     "stream",
 ]

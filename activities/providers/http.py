@@ -29,6 +29,15 @@ _ERROR_BODY_SECONDS = 10
 _DRAIN_SECONDS = 1
 
 
+def http_client() -> httpx.AsyncClient:
+    """The client of a worker: one for all its calls.
+
+    It lets go of an idle connection before servers do (5 seconds is common): a request that meets their closing is
+    lost. How many calls run at once is the worker's own limit.
+    """
+    return httpx.AsyncClient(limits=httpx.Limits(max_connections=None, keepalive_expiry=2))
+
+
 async def stream(
     client: httpx.AsyncClient,
     provider: Provider,

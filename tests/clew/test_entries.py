@@ -71,7 +71,7 @@ def test_a_model_sees_what_is_meant_for_it() -> None:
 
 @pytest.mark.parametrize("name", ["o200k_base", "heuristic"])
 @given(steps=histories)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_counts_are_those_of_the_encoding(name: str, steps: list[Step]) -> None:
     """What an entry was counted as when it was committed is what counting its message anew gives."""
     by = encoding(name)

@@ -80,7 +80,7 @@ def expected(some: ProjectionInput) -> Expected | str:
 
 
 @given(inputs())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_agrees_with_the_naive_reference(some: ProjectionInput) -> None:
     """The context and its meta are what a naive reading of the design gives, overflow included."""
     awaited = expected(some)
@@ -93,7 +93,6 @@ def test_agrees_with_the_naive_reference(some: ProjectionInput) -> None:
 
 
 @given(inputs())
-@settings(deadline=None)
 def test_is_deterministic(some: ProjectionInput) -> None:
     """The same input gives the same bytes, also from a thread that was read from JSON."""
     first = outcome(some)
@@ -102,7 +101,6 @@ def test_is_deterministic(some: ProjectionInput) -> None:
 
 
 @given(inputs())
-@settings(deadline=None)
 def test_changes_nothing(some: ProjectionInput) -> None:
     """Projecting leaves the thread as it was."""
     before = json.dumps([entry.as_json() for entry in some.thread])
@@ -111,7 +109,7 @@ def test_changes_nothing(some: ProjectionInput) -> None:
 
 
 @given(inputs())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_is_valid_for_every_provider(some: ProjectionInput) -> None:
     """No tool group is ever split, no result is ever an orphan, no call is left without a result."""
     assert_valid_for_providers(projected(some).messages)
@@ -121,7 +119,6 @@ def test_is_valid_for_every_provider(some: ProjectionInput) -> None:
 @given(
     steps=histories, policy=policies, tools=st.sampled_from(([], [CALCULATOR])), provider=st.sampled_from(PROVIDERS)
 )
-@settings(deadline=None)
 def test_is_never_over_budget(
     name: str, steps: list[Step], policy: ContextPolicy, tools: list[object], provider: str | None
 ) -> None:
@@ -142,7 +139,6 @@ def test_is_never_over_budget(
 
 
 @given(inputs())
-@settings(deadline=None)
 def test_the_cap_on_messages_is_hard(some: ProjectionInput) -> None:
     """`max_messages` bounds the history, repaired results included; prompt, summary and pending come on top."""
     made = projected(some)
@@ -182,7 +178,6 @@ def plain_inputs(draw: st.DrawFn) -> ProjectionInput:
 
 
 @given(plain_inputs())
-@settings(deadline=None)
 def test_the_current_request_is_always_in(some: ProjectionInput) -> None:
     """What the newest run's user asked is in the context, or the context is refused as too small for it."""
     request = newest_request(some)
@@ -191,7 +186,6 @@ def test_the_current_request_is_always_in(some: ProjectionInput) -> None:
 
 
 @given(plain_inputs())
-@settings(deadline=None)
 def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
     """Whatever is dropped is older than whatever is kept, the current request aside; order is the thread's."""
     shown, dropped = conversation_shown(some)
@@ -205,7 +199,6 @@ def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
 
 
 @given(plain_inputs())
-@settings(deadline=None)
 def test_nothing_is_left_out_without_a_word(some: ProjectionInput) -> None:
     """`truncated` says that something is missing, and only then."""
     _, dropped = conversation_shown(some)
@@ -213,7 +206,7 @@ def test_nothing_is_left_out_without_a_word(some: ProjectionInput) -> None:
 
 
 @given(inputs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_prefix_projects_as_the_whole_does_at_its_seq(some: ProjectionInput) -> None:
     """What comes later never changes what a context was: at every seq, to the byte."""
     for seq in range(some.thread.rev):
@@ -222,7 +215,6 @@ def test_a_prefix_projects_as_the_whole_does_at_its_seq(some: ProjectionInput) -
 
 
 @given(inputs())
-@settings(deadline=None)
 def test_lanes_inherit_nothing(some: ProjectionInput) -> None:
     """A lane's context is the same where every other lane's entries say nothing at all."""
 
@@ -236,7 +228,6 @@ def test_lanes_inherit_nothing(some: ProjectionInput) -> None:
 
 
 @given(inputs())
-@settings(deadline=None)
 def test_left_out_kinds_are_left_out(some: ProjectionInput) -> None:
     """Without `tool_call` or without `tool_result` the whole tool group goes; without `message` the plain ones."""
     kinds = set(some.policy.include_kinds)
@@ -252,7 +243,6 @@ def test_left_out_kinds_are_left_out(some: ProjectionInput) -> None:
 
 
 @given(inputs())
-@settings(deadline=None)
 def test_provider_data_goes_back_to_its_provider_only(some: ProjectionInput) -> None:
     """A message keeps a provider's own data where that provider reads it, and nowhere else."""
     for message in projected(some).messages:
@@ -261,7 +251,6 @@ def test_provider_data_goes_back_to_its_provider_only(some: ProjectionInput) -> 
 
 
 @given(inputs(), st.sampled_from((None, {"type": "object"})))
-@settings(deadline=None)
 def test_the_digest_covers_what_is_sent(some: ProjectionInput, schema: dict[str, str] | None) -> None:
     """The digest is SHA-256 over the RFC 8785 form of messages, tool schemas and output schema."""
     made = projected(replace(some, output_schema=schema))
@@ -270,7 +259,6 @@ def test_the_digest_covers_what_is_sent(some: ProjectionInput, schema: dict[str,
 
 
 @given(inputs())
-@settings(deadline=None)
 def test_meta_says_what_the_context_is_of(some: ProjectionInput) -> None:
     """The basis, the totals and the policy in `meta` are those of the seq that was projected."""
     meta = projected(some).meta

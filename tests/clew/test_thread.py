@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from clew.entries import KINDS, Entry
 from clew.thread import Thread, last_at
@@ -124,7 +124,6 @@ def test_lanes_and_configurations_by_seq() -> None:
 
 
 @given(histories)
-@settings(deadline=None)
 def test_a_thread_is_its_entries(steps: list[Step]) -> None:
     """A thread read from JSON has the same entries and the same indexes."""
     thread = write(steps)
@@ -136,7 +135,6 @@ def test_a_thread_is_its_entries(steps: list[Step]) -> None:
 
 
 @given(histories)
-@settings(deadline=None)
 def test_queries_agree_with_reading_everything(steps: list[Step]) -> None:
     """The indexes answer what a walk over all entries would."""
     thread = write(steps)

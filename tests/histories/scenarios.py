@@ -13,9 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from activities.providers import providers_from_env
+from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
 from clew import Clew, Session
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
@@ -60,7 +58,7 @@ def _script(body: dict[str, Any]) -> Reply:
 
 async def record() -> None:
     """Record what is missing."""
-    async with temporal_server(ui=False) as server, scripted_model(_script) as model, httpx.AsyncClient() as http:
+    async with temporal_server(ui=False) as server, scripted_model(_script) as model, http_client() as http:
         clew = await Clew.connect(server.address, identity="recorder")
         providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
         tools = load_tools(["tests.toolbox"])

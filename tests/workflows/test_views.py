@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
+from activities.model import MAX_REPLY_BYTES
 from clew.canonical import digest
 from clew.contract import (
     MAX_MESSAGE_BYTES,
@@ -127,8 +128,9 @@ def test_the_largest_reply_with_the_largest_policy_is_one_page() -> None:
     """An entry cannot be divided: a reply at its cap, and beside it the policy that the request brought."""
     session = Session()
     session.ask(context_policy=ContextPolicy(system_prompt="\x01" * 40_000))
-    session.reply("\x01" * 99_000)
+    session.reply("\x01" * (MAX_REPLY_BYTES // 6 - 100))
     assert len(all_entries(session, kind="ai_message")) == 2
+    assert len(to_json(views.entries(session.thread, EntriesQuery(from_seq=2)))) < MB
 
 
 def test_the_tool_schemas_are_on_the_first_page_alone() -> None:
@@ -350,6 +352,24 @@ def test_what_a_call_was_shown_can_be_shown_again(own: ContextPolicy | None) -> 
     session.apply(decisions.reject(session.state, "x", "unknown", ""))
     assert again() == shown
     assert json.loads(to_json(shown.messages)) == shown.messages
+
+
+def test_a_call_to_another_provider_is_shown_again_as_that_one_saw_it() -> None:
+    """What a provider wants back verbatim goes to that provider alone, then and ever after."""
+    data: Any = {"provider": "anthropic", "blocks": [{"signature": "abc"}]}
+    session = Session(model="openai:gpt-4o")
+    session.ask(model="anthropic:claude-sonnet-4-5")
+    session.reply("", "add", provider_data=data)
+    session.results("4")
+    there = session.shown(session.call)
+    assert there.messages[1].get("provider_data") == data
+    session.reply("4")
+    session.ask("and now?")
+    here = session.shown(session.call)
+    session.reply("fine")
+    assert not any("provider_data" in message for message in here.messages)
+    for call_id, shown in (("call-2", there), ("call-3", here)):
+        assert views.projection(session.state, session.thread, ContextQuery(call_id=call_id)) == shown
 
 
 def test_a_call_that_nobody_made_is_refused() -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from activities.providers import http_client
 from tests.activities.providers.fake_server import FakeServer
 
 
@@ -29,5 +30,5 @@ async def server() -> AsyncIterator[FakeServer]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with http_client() as client:
         yield client
