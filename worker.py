@@ -15,8 +15,6 @@ from datetime import timedelta
 
 import httpx
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.envconfig import ClientConfig
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -25,8 +23,9 @@ from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
 from activities.providers import Providers, http_client, providers_from_env
 from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
+from clew.client import Clew
 from clew.contract import TASK_QUEUE
-from clew.errors import EncodingUnavailable
+from clew.errors import ClewError
 from clew.tokens import ENCODINGS, encoding
 from workflows.session import AgentSession
 
@@ -42,13 +41,7 @@ log = logging.getLogger("clew.worker")
 def make_worker(
     client: Client, *, task_queue: str, providers: Providers, tools: Tools, http: httpx.AsyncClient
 ) -> Worker:
-    """A worker for sessions.
-
-    Raises:
-        EncodingUnavailable: a vocabulary cannot be loaded; a worker that counted otherwise would do harm.
-    """
-    for name in ENCODINGS:
-        encoding(name)
+    """A worker for sessions."""
     return Worker(
         client,
         task_queue=task_queue,
@@ -73,17 +66,18 @@ def sandbox() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
-async def serve(task_queue: str, tools: Tools) -> None:
-    """Connect as the environment says and serve until SIGTERM or SIGINT."""
-    config = ClientConfig.load_client_connect_config()
-    config.setdefault("target_host", "localhost:7233")
-    client = await Client.connect(**config, data_converter=pydantic_data_converter)
+async def serve(task_queue: str, providers: Providers, tools: Tools) -> None:
+    """Connect as the environment says and serve until SIGTERM or SIGINT.
+
+    Raises:
+        ServerUnreachable: no server answers.
+    """
+    clew = await Clew.connect(task_queue=task_queue)
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
-    providers = providers_from_env(os.environ)
     async with http_client() as http:
-        worker = make_worker(client, task_queue=task_queue, providers=providers, tools=tools, http=http)
+        worker = make_worker(clew.temporal, task_queue=task_queue, providers=providers, tools=tools, http=http)
         async with worker:
             log.info("models: %s; tools: %s", ", ".join(providers.names) or "none", ", ".join(tools) or "none")
             log.info("worker ready: task queue %r", task_queue)
@@ -94,7 +88,7 @@ async def serve(task_queue: str, tools: Tools) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--task-queue", default=os.environ.get("CLEW_TASK_QUEUE", TASK_QUEUE))
+    parser.add_argument("--task-queue", default=os.environ.get("CLEW_TASK_QUEUE") or TASK_QUEUE)
     parser.add_argument(
         "--tools",
         default=os.environ.get("CLEW_TOOLS", ""),
@@ -104,13 +98,13 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
+        for name in ENCODINGS:
+            encoding(name)
+        providers = providers_from_env(os.environ)
         tools = load_tools(name.strip() for name in args.tools.split(",") if name.strip())
-        asyncio.run(serve(args.task_queue, tools))
-    except (EncodingUnavailable, ToolsUnusable, ValueError) as error:
+        asyncio.run(serve(args.task_queue, providers, tools))
+    except (ClewError, ToolsUnusable, ValueError) as error:
         sys.exit(f"the worker cannot start: {error}")
-    except RuntimeError as error:
-        # What the SDK raises where no server answers.
-        sys.exit(f"the worker cannot reach Temporal: {error}")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: s
 def test_a_server_that_does_not_answer_is_told() -> None:
     """With its address."""
     line = told(ended())
-    assert "cannot reach Temporal" in line
+    assert "no Temporal server answers" in line
     assert NOWHERE.partition(":")[0] in line
 
 

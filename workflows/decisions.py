@@ -19,6 +19,7 @@ from workflows.effects import (
     AskedTool,
     CallModel,
     Effect,
+    Event,
     Failure,
     ModelAnswered,
     Prepare,
@@ -26,6 +27,7 @@ from workflows.effects import (
     RunTool,
     RunTools,
     ToolAnswered,
+    ToolsAnswered,
 )
 from workflows.state import AskedCall, Moment, Request, Run, State
 
@@ -58,13 +60,30 @@ def begin(session_id: str, config: SessionConfig) -> Decision:
     return Decision(state, effect=Prepare(model=config.model, tools=config.tools))
 
 
+def happened(state: State, event: Event, at: Moment) -> Decision:
+    """An effect has come to its end; nothing of it matters to a session that has closed."""
+    if state.closed:
+        return Decision(state)
+    match event:
+        case Prepared():
+            return prepared(state, event, at)
+        case ModelAnswered():
+            return model_answered(state, event, at)
+        case ToolsAnswered():
+            return tools_answered(state, event.answers, at)
+        case Failure() if state.phase == "preparing":
+            return prepared(state, Prepared(tools=state.tools or (), problem=event), at)
+        case Failure(type="timeout"):
+            return fail(state, timed_out(_running(state), event.message))
+        case Failure():
+            return fail(state, event)
+
+
 def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
     """A worker has resolved the configuration, or said what it does not know.
 
     A session that cannot be prepared still lives: its requests fail with the reason, and each tries again.
     """
-    if state.closed:
-        return Decision(state)
     changed, early = state.tools != answer.tools, state.early
     state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", early=())
     drafts = (_config_entry(state), *early) if changed else ()
@@ -160,8 +179,6 @@ def call_model(state: State, at: Moment) -> Decision:
 
 def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
     """The reply is committed; it ends the run, or asks for tools."""
-    if state.closed:
-        return Decision(state)
     run, reply = _running(state), answer.reply
     spent = reply.usage.model_copy(update={"model_calls": 1})
     asked = tuple(
@@ -194,8 +211,6 @@ def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
 
 def tools_answered(state: State, answers: Sequence[ToolAnswered], at: Moment) -> Decision:
     """All results of a round are there; they are committed in call order, and the model reads them."""
-    if state.closed:
-        return Decision(state)
     run = _running(state)
     results = iter(answers)
     asked = tuple(call if call.answer else replace(call, answer=next(results)) for call in run.asked)
@@ -204,8 +219,6 @@ def tools_answered(state: State, answers: Sequence[ToolAnswered], at: Moment) ->
 
 def fail(state: State, failure: Failure) -> Decision:
     """The run cannot go on: the failure becomes a fact, and the run ends."""
-    if state.closed:
-        return Decision(state)
     payload = failure.model_dump(include={"type", "message", "details"})
     error = Draft("error", payload, _refs(state, _running(state)))
     return finish(state, "failed", failure.type, failure).after(error)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from clew.thread import Thread
-from workflows.effects import CallModel, RunTool
+from workflows.effects import CallModel, Prepare, RunTool
 from workflows.state import State
+
+
+def prepare_summary(effect: Prepare) -> str:
+    """The label of a preparation."""
+    return effect.model[:80]
 
 
 def call_summary(call: CallModel) -> str:

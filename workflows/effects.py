@@ -129,4 +129,12 @@ class Failure(_Value):
     details: dict[str, Any] = {}
 
 
+class ToolsAnswered(_Value):
+    """What all tools of a round said, in the order of their calls."""
+
+    answers: tuple[ToolAnswered, ...]
+
+
+Event = Prepared | ModelAnswered | ToolsAnswered | Failure
+
 Prepared.model_rebuild()

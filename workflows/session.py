@@ -10,16 +10,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, is_cancelled_exception
-from temporalio.workflow import ActivityCancellationType
+from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
-    from pydantic import BaseModel
-
     from clew.contract import (
         MAX_WAIT_SECONDS,
         MAX_WAITERS,
@@ -34,32 +30,12 @@ with workflow.unsafe.imports_passed_through():
     from clew.projection import Projection
     from clew.thread import Thread
     from clew.tokens import encoding
-    from workflows import decisions, details, door, views
+    from workflows import decisions, details, door, views, world
     from workflows.decisions import Decision
-    from workflows.effects import (
-        CallModel,
-        Effect,
-        ModelAnswered,
-        Prepare,
-        Prepared,
-        ResolvedTool,
-        RunTool,
-        RunTools,
-        ToolAnswered,
-    )
-    from workflows.failures import failure_of
+    from workflows.effects import Effect, Event
     from workflows.state import Moment, State
 
-T = TypeVar("T", bound=BaseModel)
-
-HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 PREPARE_TIMEOUT = timedelta(minutes=10)
-# Within the request's time a model call is repeated as long as its failure may pass.
-MODEL_RETRIES = RetryPolicy(
-    initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
-)
-# A tool that takes its worker down with it is not given every worker there is.
-WORKERS_PER_TOOL_CALL = 3
 
 
 @dataclass(eq=False, slots=True)
@@ -80,7 +56,7 @@ class AgentSession:
     def __init__(self, args: Sequence[RawValue]) -> None:
         self._thread = Thread()
         self._effect: Effect | None = None
-        self._task: asyncio.Task[Decision] | None = None
+        self._task: asyncio.Task[Event] | None = None
         self._waiters: set[_Waiter] = set()
         self._sweeping = False
         self._memo: tuple[int, ContextQuery, Projection] | None = None
@@ -140,8 +116,7 @@ class AgentSession:
                 raise InvalidInput(f"unknown signal {name[:50]!r}")
             door.close(args)
             self._apply(decisions.close(self._state, self._now()))
-            if self._task:
-                self._task.cancel()
+            self._give_up()
         except Refusal as refusal:
             self._apply(decisions.reject(self._state, name, str(refusal), door.excerpt(args)))
 
@@ -171,98 +146,33 @@ class AgentSession:
             await workflow.wait_condition(lambda: self._effect is not None or self._state.closed)
             if self._state.closed or self._effect is None:
                 return
-            effect, self._effect = self._effect, None
-            self._task = asyncio.create_task(self._carry_out(effect))
+            effect = self._effect
+            self._task = asyncio.create_task(world.carry_out(effect, self._time_left()))
             try:
-                decision = await self._task
+                event = await self._task
             except asyncio.CancelledError:
-                if not self._state.closed:
+                if self._effect is effect:
                     raise
-            else:
-                self._apply(decision)
-            finally:
-                self._task = None
+                continue
+            # Handlers may have run since the event came about. What they decided stands, and is built upon; what
+            # they gave up is over, whatever came of it.
+            if self._effect is effect:
+                self._effect = None
+                self._apply(decisions.happened(self._state, event, self._now()))
 
-    async def _carry_out(self, effect: Effect) -> Decision:
-        match effect:
-            case Prepare():
-                prepared = await self._prepare(effect)
-                return decisions.prepared(self._state, prepared, self._now())
-            case CallModel():
-                return await self._call_model(effect)
-            case RunTools():
-                answers = await asyncio.gather(*(self._run_tool(call, tool) for call, tool in effect.calls))
-                return decisions.tools_answered(self._state, answers, self._now())
-
-    async def _prepare(self, effect: Prepare) -> Prepared:
-        try:
-            return await self._execute(
-                "prepare",
-                effect,
-                Prepared,
-                schedule_to_close_timeout=PREPARE_TIMEOUT,
-                start_to_close_timeout=timedelta(seconds=30),
-                summary=effect.model,
-            )
-        except ActivityError as error:
-            return Prepared(tools=self._state.tools or (), problem=failure_of(error))
-
-    async def _call_model(self, call: CallModel) -> Decision:
-        try:
-            answer = await self._execute(
-                "call_model",
-                call,
-                ModelAnswered,
-                schedule_to_close_timeout=self._time_left(),
-                heartbeat_timeout=HEARTBEAT_TIMEOUT,
-                retry_policy=MODEL_RETRIES,
-                summary=details.call_summary(call),
-                event_groups=[workflow.create_event_group(call.run_id)],
-            )
-        except ActivityError as error:
-            failure = failure_of(error)
-            if failure.type == "timeout" and self._state.run:
-                failure = decisions.timed_out(self._state.run, failure.message)
-            return decisions.fail(self._state, failure)
-        return decisions.model_answered(self._state, answer, self._now())
-
-    async def _run_tool(self, call: RunTool, tool: ResolvedTool) -> ToolAnswered:
-        time_left = self._time_left()
-        try:
-            return await self._execute(
-                "run_tool",
-                call,
-                ToolAnswered,
-                schedule_to_close_timeout=time_left,
-                # The activity keeps the tool's own time; this is for a worker that cannot.
-                start_to_close_timeout=min(timedelta(seconds=tool.timeout_seconds + 5), time_left),
-                heartbeat_timeout=HEARTBEAT_TIMEOUT,
-                retry_policy=RetryPolicy(maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1),
-                summary=details.tool_summary(call),
-                event_groups=[workflow.create_event_group(call.run_id)],
-            )
-        except ActivityError as error:
-            failure = failure_of(error)
-            return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
-
-    async def _execute(self, name: str, effect: BaseModel, answer: type[T], **options: Any) -> T:
-        """An activity's answer. It is cancelled only where this workflow cancels it, and says so as a task would."""
-        try:
-            result: T = await workflow.execute_activity(
-                name, effect, result_type=answer, cancellation_type=ActivityCancellationType.TRY_CANCEL, **options
-            )
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise asyncio.CancelledError from error
-            raise
-        return result
+    def _give_up(self) -> None:
+        """Cancel what is being carried out: its run has ended."""
+        self._effect = None
+        if self._task:
+            self._task.cancel()
 
     def _apply(self, decision: Decision) -> None:
         """Commit, then act: the loop carries out what the decision asks for."""
         self._state = decision.state
         for draft in decision.commit:
             self._commit(draft)
-        self._effect = decision.effect or self._effect
+        if decision.effect:
+            self._effect = decision.effect
         workflow.set_current_details(details.current(self._state, self._thread))
 
     def _commit(self, draft: Draft) -> None:
@@ -328,8 +238,9 @@ class AgentSession:
         return Moment(self._thread.rev, workflow.time())
 
     def _time_left(self) -> timedelta:
-        deadline = self._state.run.deadline if self._state.run else 0
-        return timedelta(seconds=max(deadline - workflow.time(), 1))
+        if self._state.run is None:
+            return PREPARE_TIMEOUT
+        return timedelta(seconds=max(self._state.run.deadline - workflow.time(), 1))
 
     def _update_id(self) -> str:
         info = workflow.current_update_info()

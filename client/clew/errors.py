@@ -148,14 +148,14 @@ class UnsupportedStrategy(Refusal):
 class ContextOverflow(ClewError):
     """What must fit into the context does not.
 
-    `part` is `system_prompt`, `tools`, `pending` or `request`; `needed` and `available` are in tokens.
+    `part` is `system_prompt`, `tools`, `pending`, `request` or `tool_results`; sizes are in tokens.
     """
 
     type = "context_overflow"
 
     def __init__(self, part: str, needed: int, available: int) -> None:
         super().__init__(
-            f"the {part.replace('_', ' ')} needs {needed} tokens and {available} are left of the context's "
+            f"{part} needs {needed} tokens and {available} are left of the context's "
             "budget: raise max_input_tokens or shorten it"
         )
         self.part, self.needed, self.available = part, needed, available

@@ -45,7 +45,7 @@ class ContextPolicy(BaseModel):
     low_water: float = Field(default=0.5, gt=0, lt=1, description="share of the budget an epoch's cut leaves")
     summarization: Literal["none", "use_existing", "request_new"] = "use_existing"
     summary_role: Literal["system", "user"] = "system"
-    include_kinds: tuple[Kind, ...] = ("message", "tool_call", "tool_result", "summary")
+    include_kinds: tuple[Kind, ...] = Field(default=("message", "tool_call", "tool_result", "summary"), strict=False)
     system_prompt: str | None = Field(default=None, max_length=65536)
     projector: str = Field(default="default", max_length=200)
     token_estimator: Literal["exact", "heuristic"] = "exact"

@@ -121,12 +121,15 @@ def default_projector(given: ProjectionInput) -> Projection:
         if size > room:
             raise ContextOverflow(part, size, room)
         room -= size
-    request = view.request if given.request_must_fit else None
-    if request and request.tokens > room:
-        raise ContextOverflow("request", request.tokens, room)
+    current = view.current() if given.request_must_fit and not given.pending else []
+    left = room
+    for block, part in current:
+        if block.tokens > left:
+            raise ContextOverflow(part, block.tokens, left)
+        left -= block.tokens
 
     summary = sizes.of_summary(view.summary)
-    window = slide(view.blocks(), policy, room, request, summary)
+    window = slide(view.blocks(), policy, room, [block for block, _ in current], summary)
     shown = summary if window.summary_kept else None
     messages = compose(
         [{"role": "system", "content": given.system}] if given.system else [],
@@ -185,13 +188,25 @@ class _LaneView:
             return None
         return summary if summary.payload["to_seq"] >= self.after else None
 
-    @property
-    def request(self) -> Block | None:
-        """What the current run's user asked."""
-        place = bisect_right(self.lane.run_starts, self.upto)
-        start = self.lane.run_starts[place - 1] if place else -1
-        if start <= self.after or "message" not in self.policy.include_kinds:
-            return None
+    def current(self) -> list[tuple[Block, str]]:
+        """What the current run is about, oldest first, each part with its name.
+
+        That is what its user asked, first and last, and the tool results that the next reply answers.
+        """
+        lane, kinds = self.lane, self.policy.include_kinds
+        groups = bisect_right(lane.group_starts, self.upto)
+        runs, turns = bisect_right(lane.run_starts, self.upto), bisect_right(lane.turn_starts, self.upto)
+        if not runs or lane.run_starts[runs - 1] <= self.after:
+            return []
+        found: dict[int, str] = {}
+        if "message" in kinds:
+            found = {lane.run_starts[runs - 1]: "request", lane.turn_starts[turns - 1]: "request"}
+        newest = lane.groups[groups - 1]
+        if newest.entries[0].payload.get("tool_calls") and {"tool_call", "tool_result"} <= set(kinds):
+            found[newest.start] = "tool_results"
+        return [(self._block_at(seq), part) for seq, part in found.items()]
+
+    def _block_at(self, start: int) -> Block:
         group = self.lane.groups[bisect_right(self.lane.group_starts, start) - 1]
         return self.rendering.of_group(group, self.upto)
 

@@ -143,7 +143,7 @@ class Thread:
     def entries_before_call(self, call_id: str) -> list[Entry]:
         """The entries that the context of a model call was projected from; none where the call is unknown."""
         reply = self._calls.get(call_id)
-        return self.slice(self.first_seq, reply.refs["basis_seq"]) if reply else []
+        return self.slice(self.first_seq, reply.payload["recipe"]["basis_seq"]) if reply else []
 
     def reply_to(self, call_id: str) -> Entry | None:
         """The assistant's message that answered a model call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from clew.groups import Block
@@ -20,24 +20,22 @@ class Window:
 
 
 def slide(
-    blocks: Iterable[Block], policy: ContextPolicy, room: int, request: Block | None, summary: Block | None
+    blocks: Iterable[Block], policy: ContextPolicy, room: int, current: Sequence[Block], summary: Block | None
 ) -> Window:
     """The sliding window over blocks that come newest first.
 
-    The current request is kept before anything else. Then come the last `keep_last_turns` turns, then the
-    summary, then older blocks; always the newest first, stopping at the first that does not fit into `room`
-    tokens or would make more than `max_messages` messages.
+    What is `current` is kept before anything else. Then come the last `keep_last_turns` turns, then the summary,
+    then older blocks; always the newest first, stopping at the first that does not fit into `room` tokens or
+    would make more than `max_messages` messages.
     """
-    window = Window(tokens=request.tokens if request else 0)
-    messages = len(request.messages) if request else 0
-    request_met = request is None
+    window = Window(tokens=sum(block.tokens for block in current))
+    messages = sum(len(block.messages) for block in current)
+    waiting = {block.start: block for block in current}
 
     def take(some: Iterable[Block]) -> None:
-        nonlocal messages, request_met
+        nonlocal messages
         for block in some:
-            if request and block.start == request.start:
-                request_met = True
-            else:
+            if waiting.pop(block.start, None) is None:
                 messages += len(block.messages)
                 too_many = policy.max_messages and messages > policy.max_messages
                 if too_many or window.tokens + block.tokens > room:
@@ -56,8 +54,7 @@ def slide(
             window.truncated = True
     if not window.truncated:
         take(rows)
-    if request and not request_met:
-        window.blocks.append(request)
+    window.blocks += reversed(waiting.values())
     window.blocks.reverse()
     return window
 

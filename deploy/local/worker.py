@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from clew import Clew, WorkerUnavailable
 from deploy.local.child import LOOPBACK, ROOT, Child, child_process
 
 _READY = "worker ready"
@@ -81,7 +82,17 @@ async def worker_process(
     async with child_process("worker", command, env=whole, grace_seconds=_LEAVE_SECONDS) as child:
 
         async def ready() -> bool:
-            return _READY in child.log.read_text(errors="replace")
+            # It says so when it begins to poll; the server knows of it when the first poll has arrived.
+            return _READY in child.log.read_text(errors="replace") and await _polled(address, namespace, task_queue)
 
         await child.wait_until(ready, _START_SECONDS)
         yield Worker(child)
+
+
+async def _polled(address: str, namespace: str, task_queue: str) -> bool:
+    clew = await Clew.connect(address, namespace=namespace, task_queue=task_queue)
+    try:
+        await clew.check_worker()
+    except WorkerUnavailable:
+        return False
+    return True

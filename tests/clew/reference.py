@@ -77,12 +77,13 @@ def reference(given: ProjectionInput) -> Expected:
         room -= need
 
     window = _Window(room, policy.max_messages)
-    asked = _request_seq(lane.talk) if given.request_must_fit else None
-    for place, unit in enumerate(units):
-        if asked is not None and unit.pieces[0].seq == asked:
-            if rendered[place][1] > room:
-                raise ContextOverflow("request", rendered[place][1], room)
-            window.offer(place, rendered[place])
+    asked = _request_seq(lane.talk) if given.request_must_fit and not given.pending else None
+    left = room
+    for place, part in _current(units, asked):
+        if rendered[place][1] > left:
+            raise ContextOverflow(part, rendered[place][1], left)
+        left -= rendered[place][1]
+        window.hold(place, rendered[place])
 
     # The last turns first, then the summary, then the rest: the newest first, up to the first that does not fit.
     users = [place for place, unit in enumerate(units) if unit.pieces[0].message["role"] == "user"]
@@ -172,6 +173,11 @@ class _Window:
             self.kept.add(place)
             self.messages, self.used = messages, tokens
 
+    def hold(self, place: int, rendered: tuple[list[Message], int]) -> None:
+        """Keep a unit at any price."""
+        self.kept.add(place)
+        self.messages, self.used = self.messages + len(rendered[0]), self.used + rendered[1]
+
     def squeeze(self, tokens: int) -> bool:
         """Keep the summary where it fits, also after something that did not."""
         if self.used + tokens > self.room:
@@ -225,6 +231,17 @@ def _request_seq(talk: list[Entry]) -> int | None:
         run = entry.refs.get("run_id")
         if run is None or place == 0 or run != asked[place - 1].refs.get("run_id"):
             found = entry.seq
+    return found
+
+
+def _current(units: list[Unit], asked: int | None) -> list[tuple[int, str]]:
+    """What the current run is about: what was asked first and last, and the results to be answered next."""
+    seqs = [unit.pieces[0].seq for unit in units]
+    own = [] if asked is None else [place for place, seq in enumerate(seqs) if seq is not None and seq >= asked]
+    said = [place for place in own if units[place].pieces[0].message["role"] == "user"]
+    found = [(place, "request") for place in sorted({*said[:1], *said[-1:]})]
+    if own and units[own[-1]].is_tools:
+        found.append((own[-1], "tool_results"))
     return found
 
 

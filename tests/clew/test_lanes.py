@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from clew.errors import ContextOverflow
 from clew.policy import ContextPolicy
+from clew.projection import ProjectionInput, project
 from tests.clew.threads import WIDE, Writer, answered, asked_tool, made, said, shown, system, tool_said
 
 
@@ -122,3 +126,15 @@ def test_lanes_are_apart() -> None:
     assert shown(writer.thread) == [said("a")]
     assert shown(writer.thread, context_ref="draft") == [said("b")]
     assert shown(writer.thread, context_ref="nowhere") == []
+
+
+def test_what_is_asked_meanwhile_is_never_left_out() -> None:
+    """A correction within a run must fit as the first question must, and so must the results to be answered."""
+    big = "word " * 200
+    policy = ContextPolicy(max_input_tokens=150, reserve_output_tokens=0)
+    steered = Writer().talk(said("Do it"), answered("Doing it"), said(big), run="r1").thread
+    with pytest.raises(ContextOverflow, match=r"^request needs"):
+        project(ProjectionInput(steered, policy))
+    flooded = Writer().talk(said("Do it"), asked_tool("x"), tool_said("x", big), run="r1").thread
+    with pytest.raises(ContextOverflow, match=r"^tool_results needs"):
+        project(ProjectionInput(flooded, policy))

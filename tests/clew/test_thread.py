@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,14 +13,19 @@ from clew.thread import Thread, last_at
 from tests.clew.threads import Step, Writer, answered, asked_tool, histories, rebuilt, said, tool_said, write
 
 
+def recipe(basis_seq: int) -> Any:
+    """What an assistant's entry says of its call."""
+    return {"recipe": {"basis_seq": basis_seq}}
+
+
 def example() -> Thread:
     """A configuration, and a run with two model calls and a tool."""
     writer = Writer()
     writer.config()
     writer.message(said("a"), run="r1")
-    writer.message(asked_tool("x"), run="r1", call_id="call-1", basis_seq=1)
+    writer.message(asked_tool("x") | recipe(1), run="r1", call_id="call-1")
     writer.message(tool_said("x"), run="r1", tool_call_id="x")
-    writer.message(answered("b"), run="r1", call_id="call-2", basis_seq=3)
+    writer.message(answered("b") | recipe(3), run="r1", call_id="call-2")
     writer.commit("run", {"event": "finished", "status": "completed"}, request_id="request-r1", run_id="r1")
     return writer.thread
 

@@ -1,28 +1,14 @@
 """`make chat` needs nothing but the checkout, and the conversation goes on the next time."""
 
-import os
-import sys
-from asyncio import create_subprocess_exec, subprocess, timeout
 from pathlib import Path
 
 from deploy.chat import only_user_of
-from deploy.local.child import ROOT, free_ports
+from deploy.local.child import free_ports
+from tests.deploy.running import run_module
 
 
 async def chat(typed: str, database: Path, **env: str) -> tuple[int | None, str]:
-    """The exit status and all that was printed, when `typed` comes through a pipe."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
-    async with timeout(90):
-        process = await create_subprocess_exec(
-            *(sys.executable, "-m", "deploy.chat", "--database", str(database)),
-            cwd=ROOT,
-            env={**inherited, **env},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        output, _ = await process.communicate(typed.encode())
-    return process.returncode, output.decode()
+    return await run_module("deploy.chat", "--database", str(database), seconds=90, typed=typed, env=env)
 
 
 async def test_a_conversation_goes_on_the_next_time(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from workflows.effects import (
     ResolvedTool,
     RunTools,
     ToolAnswered,
+    ToolsAnswered,
 )
 from workflows.state import Moment
 
@@ -82,7 +83,7 @@ class Session:
     def prepared(self, problem: Failure | None = None, tools: tuple[str, ...] | None = None) -> None:
         known = self.tools if tools is None else tools
         answer = Prepared(tools=tuple(resolved(name) for name in known), problem=problem)
-        self.apply(decisions.prepared(self.state, answer, self.now))
+        self.apply(decisions.happened(self.state, answer, self.now))
 
     def ask(self, content: str = "hello", request_id: str | None = None, **own: Any) -> str:
         request_id = request_id or f"request-{self.thread.rev}"
@@ -92,16 +93,14 @@ class Session:
 
     def reply(self, content: str = "", *tools: AskedTool | str, **reply: Any) -> None:
         calls = tuple(AskedTool(name=tool) if isinstance(tool, str) else tool for tool in tools)
-        self.apply(
-            decisions.model_answered(self.state, answered(content=content, tool_calls=calls, **reply), self.now)
-        )
+        self.apply(decisions.happened(self.state, answered(content=content, tool_calls=calls, **reply), self.now))
 
     def results(self, *contents: str) -> None:
         answers = [ToolAnswered(content=content) for content in contents]
-        self.apply(decisions.tools_answered(self.state, answers, self.now))
+        self.apply(decisions.happened(self.state, ToolsAnswered(answers=tuple(answers)), self.now))
 
     def fail(self, error: str = "bad_request") -> None:
-        self.apply(decisions.fail(self.state, Failure(type=error, message=f"it was {error}")))
+        self.apply(decisions.happened(self.state, Failure(type=error, message=f"it was {error}"), self.now))
 
     def close(self) -> None:
         self.apply(decisions.close(self.state, self.now))

@@ -16,7 +16,6 @@ from temporalio.workflow import NondeterminismError
 
 from tests.histories.scenarios import FOLDER, SCENARIOS
 from worker import sandbox
-from workflows.effects import Effect
 from workflows.session import AgentSession
 
 HISTORIES = [WorkflowHistory.from_json(file.stem, file.read_text()) for file in sorted(FOLDER.glob("*.json"))]
@@ -40,7 +39,7 @@ async def test_a_recorded_history_replays(history: WorkflowHistory) -> None:
 
 @workflow.defn(dynamic=True)
 class Reordered(AgentSession):
-    """A session that does something of its own before each effect."""
+    """A session that does something of its own before all else."""
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
@@ -50,9 +49,9 @@ class Reordered(AgentSession):
     async def run(self, args: Sequence[RawValue]) -> dict[str, Any]:
         return await super().run(args)
 
-    async def _carry_out(self, effect: Effect) -> Any:
+    async def _serve(self) -> None:
         await workflow.sleep(timedelta(seconds=1))
-        return await super()._carry_out(effect)
+        await super()._serve()
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.workflow_id)

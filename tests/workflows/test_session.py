@@ -404,3 +404,22 @@ async def test_a_large_context_comes_in_pages_and_arrives_whole(world: World) ->
     assert sum(len(message["content"]) for message in context.messages) > 1_400_000
     assert len(world.requests_to((await session.status()).model)[-1]["messages"]) == 11
     assert len(await session.transcript()) == 12
+
+
+async def test_what_arrives_while_an_answer_does_is_never_lost(world: World) -> None:
+    """Signals that fall together with the results of model calls are all in the thread, and so is every answer."""
+    session = await world.open()
+    handle = world.clew.temporal.get_workflow_handle(session.id)
+
+    async def signal() -> None:
+        for number in range(40):
+            await handle.signal("no_such_signal", {"number": number})
+
+    signalling = asyncio.gather(*(signal() for _ in range(3)))
+    for number in range(12):
+        assert await session.ask(f"{number}") == "fine"
+    await signalling
+    entries = await session.entries()
+    assert [entry.seq for entry in entries] == list(range(len(entries)))
+    assert sum(entry.kind == "input" for entry in entries) == 120
+    assert sum(entry.kind == "run" for entry in entries) == 12

@@ -1,0 +1,113 @@
+"""Effects, carried out: each is an activity, and what comes back is an event for the decisions.
+
+Nothing here knows the session's state, which may have moved on by the time that an event is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from workflows import details
+from workflows.effects import (
+    CallModel,
+    Effect,
+    Event,
+    ModelAnswered,
+    Prepare,
+    Prepared,
+    ResolvedTool,
+    RunTool,
+    RunTools,
+    ToolAnswered,
+    ToolsAnswered,
+)
+from workflows.failures import failure_of
+
+T = TypeVar("T", bound=BaseModel)
+
+HEARTBEAT_TIMEOUT = timedelta(seconds=5)
+# Within the request's time a model call is repeated as long as its failure may pass.
+MODEL_RETRIES = RetryPolicy(
+    initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
+)
+# A tool that takes its worker down with it is not given every worker there is.
+WORKERS_PER_TOOL_CALL = 3
+
+
+async def carry_out(effect: Effect, time_left: timedelta) -> Event:
+    """What the world answers to an effect, or how it failed to within the time.
+
+    Raises:
+        asyncio.CancelledError: it was given up.
+    """
+    try:
+        match effect:
+            case Prepare():
+                return await _execute(
+                    "prepare",
+                    effect,
+                    Prepared,
+                    schedule_to_close_timeout=time_left,
+                    start_to_close_timeout=min(timedelta(seconds=30), time_left),
+                    summary=details.prepare_summary(effect),
+                )
+            case CallModel():
+                return await _execute(
+                    "call_model",
+                    effect,
+                    ModelAnswered,
+                    schedule_to_close_timeout=time_left,
+                    heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                    retry_policy=MODEL_RETRIES,
+                    summary=details.call_summary(effect),
+                    event_groups=[workflow.create_event_group(effect.run_id)],
+                )
+            case RunTools():
+                calls = (_run_tool(call, tool, time_left) for call, tool in effect.calls)
+                return ToolsAnswered(answers=tuple(await asyncio.gather(*calls)))
+    except ActivityError as error:
+        return failure_of(error)
+
+
+async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta) -> ToolAnswered:
+    try:
+        return await _execute(
+            "run_tool",
+            call,
+            ToolAnswered,
+            schedule_to_close_timeout=time_left,
+            # The activity keeps the tool's own time; this is for a worker that cannot.
+            start_to_close_timeout=min(timedelta(seconds=tool.timeout_seconds + 5), time_left),
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            retry_policy=RetryPolicy(maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1),
+            summary=details.tool_summary(call),
+            event_groups=[workflow.create_event_group(call.run_id)],
+        )
+    except ActivityError as error:
+        failure = failure_of(error)
+        return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
+
+
+async def _execute(name: str, effect: BaseModel, answer: type[T], **options: Any) -> T:
+    try:
+        result: T = await workflow.execute_activity(
+            name,
+            effect,
+            result_type=answer,
+            # Who gives an effect up does not wait for it.
+            cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
+            **options,
+        )
+    except ActivityError as error:
+        # An activity is cancelled only where the workflow cancels it; it says so as a task would.
+        if is_cancelled_exception(error):
+            raise asyncio.CancelledError from error
+        raise
+    return result
