@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import uuid
 from http import HTTPStatus
 from typing import Any
 
 import pytest
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
@@ -26,6 +28,7 @@ from clew import (
 from clew.contract import MAX_MESSAGE_BYTES
 from deploy.local import Reply, ToolCall
 from tests.conftest import World, last
+from tests.workflows.test_history_size import payloads
 
 
 def tool_then_answer(*calls: ToolCall) -> Any:
@@ -423,3 +426,37 @@ async def test_what_arrives_while_an_answer_does_is_never_lost(world: World) -> 
     assert [entry.seq for entry in entries] == list(range(len(entries)))
     assert sum(entry.kind == "input" for entry in entries) == 120
     assert sum(entry.kind == "run" for entry in entries) == 12
+
+
+async def test_a_long_wait_is_answered_running_and_the_client_waits_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the time that a caller may wait the update answers `running`; the Python client asks again by itself."""
+    monkeypatch.setattr("workflows.session.MAX_WAIT_SECONDS", 1)
+    release = asyncio.Event()
+
+    async def script(_body: dict[str, Any]) -> Reply:
+        await release.wait()
+        return Reply("done")
+
+    session = await world.open(script)
+    request = await session.message("go", request_id="r")
+    answer = asyncio.create_task(request.answer())
+    handle = world.clew.temporal.get_workflow_handle(session.id)
+    outcome: dict[str, Any] = await handle.execute_update("await_request", {"request_id": "r"})
+    assert outcome["status"] == "running"
+    release.set()
+    assert await answer == "done"
+
+
+async def test_an_operator_reads_what_a_session_does(world: World) -> None:
+    """The workflow's current details say so in words, and each activity has its label."""
+    session = await world.open(tool_then_answer(ToolCall("add", {"a": 1, "b": 2})), tools=["add"])
+    await session.ask("go")
+    handle = world.clew.temporal.get_workflow_handle(session.id)
+    metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    assert "**idle**" in metadata.current_details
+    assert "2 model calls" in metadata.current_details
+    labels = payloads(json.loads((await handle.fetch_history()).to_json()))
+    model = (await session.status()).model.partition(":")[2]
+    assert {f'"model call 1 · {model}"', '"tool add · tool-1"', f'"model call 2 · {model}"'} <= set(labels)
