@@ -41,7 +41,12 @@ log = logging.getLogger("clew.worker")
 def make_worker(
     client: Client, *, task_queue: str, providers: Providers, tools: Tools, http: httpx.AsyncClient
 ) -> Worker:
-    """A worker for sessions."""
+    """A worker for sessions.
+
+    Raises:
+        EncodingUnavailable: a vocabulary cannot be loaded; a worker that counted otherwise would do harm.
+    """
+    load_encodings()
     return Worker(
         client,
         task_queue=task_queue,
@@ -58,6 +63,16 @@ def make_worker(
         max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
         default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
     )
+
+
+def load_encodings() -> None:
+    """Load every vocabulary before there is work: within a workflow's task it would take too long.
+
+    Raises:
+        EncodingUnavailable: one cannot be had.
+    """
+    for name in ENCODINGS:
+        encoding(name)
 
 
 def sandbox() -> SandboxedWorkflowRunner:
@@ -98,8 +113,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        for name in ENCODINGS:
-            encoding(name)
+        load_encodings()
         providers = providers_from_env(os.environ)
         tools = load_tools(name.strip() for name in args.tools.split(",") if name.strip())
         asyncio.run(serve(args.task_queue, providers, tools))

@@ -60,7 +60,7 @@ def test_an_overflow_carries_its_numbers() -> None:
     """An overflow says what does not fit, how large it is, how much room there is, and what to do."""
     error = ContextOverflow("system_prompt", 40, 30)
     assert (error.part, error.needed, error.available, error.type) == ("system_prompt", 40, 30, "context_overflow")
-    assert str(error).startswith("the system prompt needs 40 tokens and 30 are left")
+    assert str(error).startswith("system_prompt needs 40 tokens and 30 are left")
     assert "max_input_tokens" in str(error)
 
 

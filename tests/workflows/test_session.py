@@ -279,10 +279,11 @@ async def test_a_request_has_its_time_and_no_more(world: World) -> None:
 
 async def test_what_the_worker_does_not_know_is_a_failed_outcome(world: World) -> None:
     """An unknown provider and an unknown tool end each request with their word; the session lives on."""
-    for config, word in (
+    unknown: list[tuple[dict[str, Any], str]] = [
         ({"model": "nowhere:gpt"}, "unknown_model"),
         ({"model": world.model("x"), "tools": ["teleport"]}, "unknown_tool"),
-    ):
+    ]
+    for config, word in unknown:
         session = await world.clew.open(f"test-{uuid.uuid4().hex}", **config)
         for _ in range(2):
             outcome = await (await session.message("hello")).result()
