@@ -146,14 +146,16 @@ async def test_at_max_iterations_the_run_ends_with_all_it_has(world: World) -> N
 
 async def test_a_session_that_is_busy_rejects_and_changes_nothing(world: World) -> None:
     """The second message is refused, and neither the thread nor the history knows of it."""
-    release = asyncio.Event()
+    release, called = asyncio.Event(), asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:
+        called.set()
         await release.wait()
         return Reply("done")
 
     session = await world.open(script)
     first = await session.message("one")
+    await called.wait()
     before = (await session.status()).rev
     with pytest.raises(Busy):
         await session.message("two")
