@@ -15,8 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.heartbeat import beating
 from activities.providers import Decoder, ModelRequest, ProviderError, Providers, stream
+from activities.structured import SchemaUnusable, problem_of
 from clew.canonical import digest
-from clew.contract import ContextMeta, StreamState
+from clew.contract import Context, ContextMeta, StreamState
 from clew.messages import Message, ToolSpec
 from workflows.effects import AskedTool, CallModel, ModelAnswered, ModelReply
 
@@ -45,22 +46,35 @@ class ModelActivities:
         async with beating(lambda: _stream_state(call, decoder)):
             try:
                 provider = self._providers.get(provider_name)
-                messages, tools, meta = await _fetch_context(call)
-                request = ModelRequest(model=model, messages=messages, tools=tools, options=call.options)
+                context = await _fetch_context(call)
+                schema = context.output_schema
+                if schema is not None:
+                    problem_of("null", schema)
+                request = ModelRequest(
+                    model=model,
+                    messages=context.messages,
+                    tools=context.tool_spec,
+                    options=call.options,
+                    output_schema=schema,
+                )
                 decoder = provider.decoder()
-                reply = await stream(self._http, provider, request, decoder)
+                reply = _fitted(await stream(self._http, provider, request, decoder))
             except ProviderError as error:
                 raise _application_error(error) from error
+            except SchemaUnusable as error:
+                raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
+        problem = problem_of(reply.content, schema) if schema is not None and not reply.tool_calls else None
         return ModelAnswered(
-            reply=_fitted(reply),
-            digest=meta.digest,
-            policy_hash=meta.policy_hash,
-            input_tokens=meta.estimated_tokens,
+            reply=reply,
+            digest=context.meta.digest,
+            policy_hash=context.meta.policy_hash,
+            input_tokens=context.meta.estimated_tokens,
             attempt=activity.info().attempt,
+            schema_problem=problem,
         )
 
 
-async def _fetch_context(call: CallModel) -> tuple[list[Message], list[ToolSpec], ContextMeta]:
+async def _fetch_context(call: CallModel) -> Context:
     """The call's context from its session, page by page, checked against its digest."""
     info = activity.info()
     session = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
@@ -68,15 +82,19 @@ async def _fetch_context(call: CallModel) -> tuple[list[Message], list[ToolSpec]
     messages: list[Message] = []
     tools: list[ToolSpec] = []
     meta: dict[str, Any] = {}
+    schema: dict[str, Any] | None = None
     while page is not None:
         answer = await _query(session, {"call_id": call.call_id, "page": page})
         messages += answer["messages"]
         tools += answer["tool_spec"]
+        schema = answer.get("output_schema", schema)
         meta, page = answer["meta"], answer.get("next_page")
-    sent = digest({"messages": messages, "tool_spec": tools, "output_schema": None})
+    sent = digest({"messages": messages, "tool_spec": tools, "output_schema": schema})
     if sent != meta["digest"]:
         raise ApplicationError("the context did not arrive as it was projected", type="context_damaged")
-    return messages, tools, ContextMeta.model_validate(meta)
+    return Context.model_construct(
+        messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
+    )
 
 
 async def _query(session: WorkflowHandle[Any, Any], asked: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,13 @@ class PrepareActivities:
         """The schemas of the tools, and the first thing that this worker does not know, if there is one."""
         known = [self._tools[name] for name in asked.tools if name in self._tools]
         resolved = tuple(
-            ResolvedTool(spec=tool.spec, timeout_seconds=tool.timeout_seconds, max_attempts=tool.retries + 1)
+            ResolvedTool(
+                spec=tool.spec,
+                timeout_seconds=tool.timeout_seconds,
+                max_attempts=tool.retries + 1,
+                idempotent=tool.idempotent,
+                requires_approval=tool.requires_approval,
+            )
             for tool in known
         )
         size = sum(len(canonical(tool.spec)) for tool in known)

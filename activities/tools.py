@@ -18,7 +18,7 @@ from temporalio.exceptions import ApplicationError
 from activities.heartbeat import beating
 from activities.providers.sanitize import clean, cut
 from clew.tools import Tool, ToolContext
-from workflows.effects import RunTool, ToolAnswered
+from workflows.effects import RunTool, ToolAnswered, idempotency_key
 
 Tools = Mapping[str, Tool[..., Any]]
 """Every tool of a worker by its name."""
@@ -72,7 +72,7 @@ class ToolActivities:
                 session_id=info.workflow_id or "",
                 request_id=call.request_id,
                 tool_call_id=call.tool_call_id,
-                idempotency_key=f"{info.workflow_id}/{call.tool_call_id}",
+                idempotency_key=idempotency_key(info.workflow_id or "", call.tool_call_id),
                 attempt=info.attempt,
                 # What cannot be encoded would end the heartbeats, and with them the call.
                 _report=lambda text: progress.update(progress=clean(str(text)[:1000])),
@@ -91,6 +91,9 @@ class ToolActivities:
             # the worker with it.
             except BaseException as error:
                 if isinstance(error, TimeoutError) and clock.expired():
+                    if not tool.idempotent:
+                        # The workflow tells the model what is known of a call that cannot be repeated.
+                        raise ApplicationError("it took too long", type="tool_timeout", non_retryable=True) from None
                     return _error(f"tool {call.name!r} took longer than {tool.timeout_seconds:g} seconds", call)
                 said = _said(error)
                 if info.attempt <= tool.retries:

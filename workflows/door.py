@@ -17,14 +17,20 @@ from clew.canonical import canonical
 from clew.contract import (
     MAX_MESSAGE_BYTES,
     MAX_SYSTEM_PROMPT_BYTES,
+    ApprovalInput,
     AwaitRequestInput,
+    CancelInput,
     CloseInput,
+    ConfigureInput,
+    ContextOperation,
     ContextQuery,
     EntriesQuery,
     MessageInput,
     SessionConfig,
     SessionId,
     SessionStart,
+    SteerInput,
+    SubmitInput,
     TranscriptQuery,
     WindowQuery,
 )
@@ -39,6 +45,7 @@ from clew.errors import (
     UnsupportedStrategy,
 )
 from clew.policy import ContextPolicy
+from workflows.runs import FOLLOW_UP
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -62,40 +69,90 @@ def session_start(session_id: str, args: Sequence[RawValue]) -> SessionConfig:
     if start.carried is not None:
         raise InvalidInput("carried is written by Clew alone: leave it out")
     _check_prompts(config.system_prompt, config.context_policy)
-    if len(set(config.tools)) < len(config.tools):
-        raise InvalidInput("tools: the same name stands there twice")
+    _check_names(config.tools, config.require_approval)
     _refuse_unavailable(
-        on_busy=config.on_busy != "reject",
-        steering=config.steering != "terminal",
         idle_timeout_seconds=config.idle_timeout_seconds is not None,
         max_cost_usd=config.limits.max_cost_usd is not None,
     )
     return config
 
 
-def message(args: Sequence[RawValue], config: SessionConfig) -> MessageInput:
-    """The input of the update `message`, its content trimmed.
+Command = (
+    MessageInput
+    | AwaitRequestInput
+    | SubmitInput
+    | ContextOperation
+    | ConfigureInput
+    | CancelInput
+    | ApprovalInput
+    | CloseInput
+)
+
+_UPDATES: dict[str, type[Command]] = {
+    "message": MessageInput,
+    "await_request": AwaitRequestInput,
+    "submit_input": SubmitInput,
+    "submit_context_operation": ContextOperation,
+    "configure": ConfigureInput,
+    "cancel_request": CancelInput,
+    "resolve_approval": ApprovalInput,
+}
+_SIGNALS: dict[str, type[Command | SteerInput]] = {
+    "steer": SteerInput,
+    "inject": SteerInput,
+    "modify_context": ContextOperation,
+    "cancel": CancelInput,
+    "close": CloseInput,
+}
+# What says nothing more than its name does may come without an argument.
+_BARE = ("cancel_request", "cancel", "close")
+
+
+def update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
+    """What an update asks for.
 
     Raises:
-        Refusal: it cannot be used, for the reason it gives.
+        Refusal: the update is not known, or its input cannot be used, for the reason it gives.
     """
-    given = _decode(args, MessageInput, config.limits.max_message_bytes)
-    content = given.content.strip()
-    if not content:
-        raise EmptyContent("a message needs content: it had none beside white space")
-    _check_prompts(None, given.context_policy)
-    _refuse_unavailable(on_busy=given.on_busy not in (None, "reject"), output_schema=given.output_schema is not None)
-    return given.model_copy(update={"content": content})
+    if name not in _UPDATES:
+        raise InvalidInput(f"unknown update {name[:50]!r}: one of {', '.join(_UPDATES)}")
+    return _checked(_decode(args, _UPDATES[name], config.limits.max_message_bytes, optional=name in _BARE))
 
 
-def await_request(args: Sequence[RawValue]) -> AwaitRequestInput:
-    """The input of the update `await_request`."""
-    return _decode(args, AwaitRequestInput)
+def signal(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
+    """What a signal asks for: the same as its Update twin.
+
+    Raises:
+        Refusal: the signal is not known, or its input cannot be used, for the reason it gives.
+    """
+    if name not in _SIGNALS:
+        raise InvalidInput(f"unknown signal {name[:50]!r}: one of {', '.join(_SIGNALS)}")
+    given = _decode(args, _SIGNALS[name], config.limits.max_message_bytes, optional=name in _BARE)
+    if isinstance(given, SteerInput):
+        given = SubmitInput.model_validate(given.model_dump(exclude_unset=True) | {"kind": name})
+    return _checked(given)
 
 
-def close(args: Sequence[RawValue]) -> CloseInput:
-    """The input of the signal `close`; none is as good as an empty one."""
-    return _decode(args, CloseInput, optional=True)
+def _checked(command: Command) -> Command:
+    """A command, if no rule that its type cannot express speaks against it; user's text comes trimmed."""
+    match command:
+        case MessageInput() | SubmitInput():
+            content = command.content.strip()
+            if not content:
+                raise EmptyContent("content is needed: there was none beside white space")
+            if isinstance(command, MessageInput):
+                _check_prompts(None, command.context_policy)
+                if (command.request_id or "").startswith(FOLLOW_UP):
+                    raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
+            return command.model_copy(update={"content": content})
+        case ContextOperation():
+            snapshot = command.operation.result_context
+            _check_prompts(snapshot.system_prompt if snapshot else None, None)
+        case ConfigureInput():
+            _check_prompts(command.system_prompt, command.context_policy)
+            _check_names(command.tools or (), command.require_approval or ())
+            _refuse_unavailable(max_cost_usd=bool(command.limits and command.limits.max_cost_usd))
+    return command
 
 
 Query = ContextQuery | TranscriptQuery | EntriesQuery | WindowQuery
@@ -159,7 +216,7 @@ def _decode(
     try:
         decoded = model.model_validate_json(payload.data)
         # What the types leave open (schemas, metadata) must be JSON that can be written again.
-        canonical(decoded.model_dump(mode="json", exclude_unset=True))
+        canonical(decoded.model_dump(exclude_unset=True))
     except ValidationError as error:
         raise InvalidInput(_explain(error)) from None
     except ValueError as error:
@@ -180,6 +237,12 @@ def _check_prompts(prompt: str | None, policy: ContextPolicy | None) -> None:
     for text in (prompt, policy.system_prompt if policy else None):
         if text and len(text.encode()) > MAX_SYSTEM_PROMPT_BYTES:
             raise TooLarge(f"a system prompt has at most {MAX_SYSTEM_PROMPT_BYTES} bytes")
+
+
+def _check_names(*lists: tuple[str, ...]) -> None:
+    for names in lists:
+        if len(set(names)) < len(names):
+            raise InvalidInput("tools: the same name stands there twice")
 
 
 def _refuse_unavailable(**asked: bool) -> None:

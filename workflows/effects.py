@@ -36,12 +36,15 @@ class Prepared(_Value):
 class ResolvedTool(_Value):
     """A tool's schema and how its calls are carried out.
 
-    `timeout_seconds` bounds one attempt; `max_attempts` bounds the retries of an attempt that failed.
+    `timeout_seconds` bounds one attempt; `max_attempts` bounds the retries of an attempt that failed. A call of a
+    tool that is not `idempotent` is never attempted twice.
     """
 
     spec: ToolSpec
     timeout_seconds: float
     max_attempts: int
+    idempotent: bool = True
+    requires_approval: bool = False
 
 
 class CallModel(_Value):
@@ -83,13 +86,17 @@ class ModelReply(_Value):
 
 
 class ModelAnswered(_Value):
-    """The outcome of `CallModel`: the reply and the recipe of what the model was shown for it."""
+    """The outcome of `CallModel`: the reply and the recipe of what the model was shown for it.
+
+    `schema_problem` says how an answer differs from the `output_schema` that its request asked for.
+    """
 
     reply: ModelReply
     digest: str
     policy_hash: str
     input_tokens: int
     attempt: int
+    schema_problem: str | None = None
 
 
 class RunTool(_Value):
@@ -104,6 +111,11 @@ class RunTool(_Value):
     max_result_bytes: int
 
 
+def idempotency_key(session_id: str, tool_call_id: str) -> str:
+    """The same for every attempt of a tool call, and for no other call anywhere."""
+    return f"{session_id}/{tool_call_id}"
+
+
 class RunTools(_Value):
     """Tool calls that run side by side, each with what is known of its tool."""
 
@@ -114,10 +126,14 @@ Effect = Prepare | CallModel | RunTools
 
 
 class ToolAnswered(_Value):
-    """What a tool said, as the model will read it; `is_error` marks a result that tells of a failure."""
+    """What a tool said, as the model will read it.
+
+    `is_error` marks a result that tells of a failure, `in_doubt` one that cannot say whether the tool has run.
+    """
 
     content: str
     is_error: bool = False
+    in_doubt: bool = False
 
 
 class Failure(_Value):

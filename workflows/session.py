@@ -20,18 +20,19 @@ with workflow.unsafe.imports_passed_through():
         MAX_WAIT_SECONDS,
         MAX_WAITERS,
         WORKFLOW_TYPE,
+        ConfigureReceipt,
         ContextQuery,
         EntriesQuery,
         TranscriptQuery,
         WindowQuery,
     )
     from clew.entries import Draft, Entry
-    from clew.errors import Busy, ClewError, Closed, InvalidInput, Refusal, UnknownRequest
+    from clew.errors import ClewError, Closed, InvalidInput, Refusal
     from clew.projection import Projection
     from clew.thread import Thread
     from clew.tokens import encoding
-    from workflows import decisions, details, door, views, world
-    from workflows.decisions import Decision
+    from workflows import commands, decisions, details, door, views, world
+    from workflows.decision import Decision
     from workflows.effects import Effect, Event
     from workflows.state import Moment, State
 
@@ -68,7 +69,8 @@ class AgentSession:
                 raise InvalidInput(f"unknown workflow type {info.workflow_type[:200]!r}: it is {WORKFLOW_TYPE!r}")
             config = door.session_start(info.workflow_id, args)
             self._encoding = encoding(config.encoding)
-            self._apply(decisions.begin(info.workflow_id, config))
+            begun = decisions.begin(info.workflow_id, config)
+            self._state, self._effect = begun.state, begun.effect
         except Refusal as refusal:
             self._refusal = refusal
 
@@ -89,20 +91,32 @@ class AgentSession:
     @workflow.update(dynamic=True)
     async def update(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
         """Every update of the contract. What is refused was refused by the validator and left nothing."""
-        if name == "await_request":
-            return await self._outcome(door.await_request(args).request_id)
-        message = door.message(args, self._state.config)
-        request_id = message.request_id or self._update_id()
-        if not self._knows(request_id):
-            request = decisions.request_of(self._state, message, request_id)
-            self._apply(decisions.accept(self._state, request, self._now()))
-        return await self._outcome(request_id)
+        command = door.update(name, args, self._state.config)
+        decision, answer = commands.decide(self._state, self._thread, command, self._update_id(), self._now())
+        self._apply(decision)
+        match answer:
+            case commands.Outcome():
+                return await self._outcome(answer.request_id)
+            case commands.Configured():
+                # A new model or new tools are resolved by a worker first.
+                await workflow.wait_condition(lambda: not self._state.config_due or self._state.closed)
+                config = self._thread.config_at(self._thread.last_seq)
+                return ConfigureReceipt(seq=config.seq if config else None, status="applied").as_json()
+            case None:
+                return {}
+            case _:
+                return answer.as_json()
 
     @update.validator
     def validate(self, name: str, args: Sequence[RawValue]) -> None:
         """Refuse before anything is written: neither the thread nor the history knows of it."""
         try:
-            self._admit(name, args)
+            if self._refusal:
+                raise self._refusal
+            if self._state.closed:
+                raise Closed("the session is closed: open it again, or another one")
+            command = door.update(name, args, self._state.config)
+            commands.check(self._state, self._thread, command, self._update_id())
         except ClewError as refusal:
             raise door.application_error(refusal) from None
 
@@ -112,13 +126,13 @@ class AgentSession:
         if self._refusal or self._state.closed:
             return
         try:
-            if name != "close":
-                raise InvalidInput(f"unknown signal {name[:50]!r}")
-            door.close(args)
-            self._apply(decisions.close(self._state, self._now()))
-            self._give_up()
-        except Refusal as refusal:
+            command = door.signal(name, args, self._state.config)
+            commands.check(self._state, self._thread, command, None)
+        except ClewError as refusal:
             self._apply(decisions.reject(self._state, name, str(refusal), door.excerpt(args)))
+            return
+        decision, _ = commands.decide(self._state, self._thread, command, None, self._now())
+        self._apply(decision)
 
     @workflow.query(dynamic=True)
     def query(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
@@ -160,17 +174,15 @@ class AgentSession:
                 self._effect = None
                 self._apply(decisions.happened(self._state, event, self._now()))
 
-    def _give_up(self) -> None:
-        """Cancel what is being carried out: its run has ended."""
-        self._effect = None
-        if self._task:
-            self._task.cancel()
-
     def _apply(self, decision: Decision) -> None:
         """Commit, then act: the loop carries out what the decision asks for."""
-        self._state = decision.state
+        before, self._state = self._state, decision.state
         for draft in decision.commit:
             self._commit(draft)
+        if _gave_up(before, self._state):
+            self._effect = None
+            if self._task:
+                self._task.cancel()
         if decision.effect:
             self._effect = decision.effect
         workflow.set_current_details(details.current(self._state, self._thread))
@@ -180,27 +192,6 @@ class AgentSession:
         at = workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
         entry_id = f"e-{workflow.random().getrandbits(64):016x}"
         self._thread.append(Entry(self._thread.rev, entry_id, draft.kind, at, payload, draft.refs, tokens))
-
-    def _admit(self, name: str, args: Sequence[RawValue]) -> None:
-        if self._refusal:
-            raise self._refusal
-        if self._state.closed:
-            raise Closed("the session is closed: open it again, or another one")
-        match name:
-            case "message":
-                message = door.message(args, self._state.config)
-                request_id = message.request_id or self._update_id()
-                if self._knows(request_id):
-                    return
-                if self._state.request_id:
-                    raise Busy(f"request {self._state.request_id!r} is running: wait for it, or try again later")
-                decisions.request_of(self._state, message, request_id)
-            case "await_request":
-                request_id = door.await_request(args).request_id
-                if not self._knows(request_id):
-                    raise UnknownRequest(f"the session knows no request {request_id!r}")
-            case _:
-                raise InvalidInput(f"unknown update {name[:50]!r}: message or await_request")
 
     async def _outcome(self, request_id: str) -> dict[str, Any]:
         """The outcome of a request as soon as it has one; `running` when the wait is long or crowded."""
@@ -231,9 +222,6 @@ class AgentSession:
             self._memo = (self._thread.rev, key, views.projection(self._state, self._thread, key))
         return self._memo[2]
 
-    def _knows(self, request_id: str) -> bool:
-        return request_id == self._state.request_id or self._thread.outcome_of(request_id) is not None
-
     def _now(self) -> Moment:
         return Moment(self._thread.rev, workflow.time())
 
@@ -246,3 +234,10 @@ class AgentSession:
         info = workflow.current_update_info()
         assert info is not None
         return info.id
+
+
+def _gave_up(before: State, after: State) -> bool:
+    """Whether what is being carried out was for a run that is over, or for a session that has ended."""
+    if after.closed:
+        return True
+    return before.run is not None and (after.run is None or after.run.run_id != before.run.run_id)

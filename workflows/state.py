@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from clew.contract import ModelOptions, SessionConfig, Usage
+from clew.contract import ConfigureInput, ContextOperation, ModelOptions, SessionConfig, Usage
 from clew.entries import Draft
 from clew.policy import ContextPolicy
 from workflows.effects import CallModel, Failure, ResolvedTool, ToolAnswered
 
-Phase = Literal["preparing", "idle", "awaiting_model", "awaiting_tools", "closed"]
+Phase = Literal["preparing", "idle", "awaiting_model", "awaiting_tools", "awaiting_approval", "closed"]
+
+MAX_WAITING = 64
+"""Inputs, and queued messages, that a session keeps; and how many bytes of them."""
+MAX_WAITING_BYTES = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +26,36 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """An accepted message with the settings of its own.
+class Input:
+    """What was steered in or injected, waiting for its place in the run.
 
-    `context_policy` holds what differs from the session's; where the request brings a model but no policy, that
-    is the whole policy for the model.
+    `request_id` is set where a message joined the run under a request id of its own.
+    """
+
+    input_id: str
+    kind: str
+    content: str
+    at: Literal["terminal", "step"]
+    on_failure: Literal["follow_up", "drop"]
+    source: str
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What an input was told when it was accepted; its repetition is told the same."""
+
+    input_id: str
+    request_id: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An accepted message with the settings of its own, or the inputs that a follow-up run answers.
+
+    `context_policy` holds what differs from the session's; where the request brings a model, and the agent has
+    chosen no policy, that is the whole policy for the model.
     """
 
     request_id: str
@@ -38,6 +67,8 @@ class Request:
     max_iterations: int
     timeout_seconds: int
     metadata: dict[str, str] | None = None
+    output_schema: dict[str, Any] | None = None
+    inputs: tuple[Input, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +77,26 @@ class AskedCall:
 
     tool_call_id: str
     name: str
-    arguments: dict[str, object]
+    arguments: dict[str, Any]
     answer: ToolAnswered | None = None
+    needs_approval: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The loop that serves a request. `deadline` is in seconds of the workflow's clock."""
+    """The loop that serves a request, and the requests that have joined it.
+
+    `deadline` is in seconds of the workflow's clock. `opened_seq` is the seq of the message that opened it,
+    `paused_at` when it began to wait for approvals: people take their time.
+    """
 
     run_id: str
     request: Request
     deadline: float
+    opened_seq: int
+    joined: tuple[str, ...] = ()
+    paused_at: float | None = None
+    repaired: bool = False
     iteration: int = 0
     call: CallModel | None = None
     asked: tuple[AskedCall, ...] = ()
@@ -68,8 +108,10 @@ class Run:
 class State:
     """The session. `tools` is None until a worker has resolved them; `problem` is why it could not.
 
-    `waiting` holds a request that was accepted before the session was prepared, `early` the facts that were known
-    before: seq 0 is the configuration's. The counters make ids that are unique in the thread.
+    `config` is the configuration in force, `own_policy` what `configure` has laid over the agent's. `early` holds
+    the facts that were known before the first configuration: seq 0 is its. The counters make ids that are unique
+    in the thread. `pending_op` and `pending_config` wait for the run to end, `config_due` says that a configuration
+    waits for its preparation to be committed.
     """
 
     session_id: str
@@ -79,13 +121,21 @@ class State:
     tools: tuple[ResolvedTool, ...] | None = None
     problem: Failure | None = None
     run: Run | None = None
-    waiting: Request | None = None
+    own_policy: ContextPolicy | None = None
+    queue: tuple[Request, ...] = ()
+    inbox: tuple[Input, ...] = ()
+    receipts: tuple[Receipt, ...] = ()
+    pending_op: ContextOperation | None = None
+    pending_config: ConfigureInput | None = None
+    applied_ops: tuple[str, ...] = ()
     early: tuple[Draft, ...] = ()
+    config_due: bool = True
     context_ref: str = "default"
     usage: Usage = Usage()
     runs: int = 0
     calls: int = 0
     tool_calls: int = 0
+    inputs: int = 0
 
     @property
     def closed(self) -> bool:
@@ -94,6 +144,18 @@ class State:
 
     @property
     def request_id(self) -> str | None:
-        """The request that is being served or waits to be."""
-        request = self.run.request if self.run else self.waiting
-        return request.request_id if request else None
+        """The request that is being served or is the next to be."""
+        if self.run:
+            return self.run.request.request_id
+        return self.queue[0].request_id if self.queue else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being served or waits."""
+        return self.run is not None or bool(self.queue)
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The ids of all requests that have been accepted and have no outcome yet."""
+        served = (self.run.request.request_id, *self.run.joined) if self.run else ()
+        return (*served, *(request.request_id for request in self.queue))

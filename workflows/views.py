@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from clew.context import context_of, policy_of
 from clew.contract import (
     MAX_PAGE_BYTES,
+    ContextOperation,
     ContextQuery,
     EntriesQuery,
     OutcomeError,
@@ -24,6 +25,7 @@ from clew.errors import InvalidInput
 from clew.policy import ContextPolicy
 from clew.projection import Projection, ProjectionInput, project
 from clew.thread import Thread
+from workflows import inputs
 from workflows.state import State
 
 T = TypeVar("T")
@@ -41,7 +43,13 @@ def status(state: State, thread: Thread) -> dict[str, Any]:
         iteration=run.iteration if run else 0,
         rev=thread.rev,
         projection_cursor_seq=_cursor(state, thread),
-        queued_messages=1 if state.waiting else 0,
+        pending_context_op=_operation(state.pending_op) if state.pending_op else None,
+        pending_inputs=len(state.inbox),
+        queued_messages=len(state.queue),
+        pending_approvals=[
+            {"tool_call_id": call.tool_call_id, "name": call.name, "arguments": call.arguments}
+            for call in inputs.pending_approvals(state)
+        ],
         usage=state.usage,
         model=state.config.model,
         first_live_seq=thread.first_seq,
@@ -65,6 +73,7 @@ def projection(state: State, thread: Thread, asked: ContextQuery) -> Projection:
             at_seq=call.at_seq,
             policy=call.context_policy,
             model=call.model,
+            output_schema=state.run.request.output_schema if state.run else None,
         )
     reply = thread.reply_to(asked.call_id)
     if reply is None:
@@ -77,15 +86,25 @@ def projection(state: State, thread: Thread, asked: ContextQuery) -> Projection:
         at_seq=recipe["basis_seq"],
         policy=ContextPolicy.model_validate(own, strict=False) if own else None,
         model=recipe["model"],
+        output_schema=schema_of(thread, recipe),
     )
+
+
+def schema_of(thread: Thread, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The form that a call's request asked its answer to have: it stands with the question."""
+    seq = recipe.get("output_schema_seq")
+    schema: dict[str, Any] | None = None if seq is None else thread[seq].payload["output_schema"]
+    return schema
 
 
 def context_page(whole: Projection, first: int) -> dict[str, Any]:
     """One page of a context, from a message on; the tool schemas are on the first."""
     tool_spec = whole.tool_spec if first == 0 else []
-    room = MAX_PAGE_BYTES - len(to_json(tool_spec))
+    room = MAX_PAGE_BYTES - len(to_json(tool_spec)) - (0 if first else len(to_json(whole.output_schema)))
     messages = list(_within(whole.messages[first:], room))
     answer = {"messages": messages, "tool_spec": tool_spec, "meta": whole.meta.as_json()}
+    if whole.output_schema is not None and first == 0:
+        answer["output_schema"] = whole.output_schema
     if first + len(messages) < len(whole.messages):
         answer["next_page"] = first + len(messages)
     return answer
@@ -159,7 +178,9 @@ def outcome(thread: Thread, request_id: str) -> RequestOutcome | None:
 
 def running(state: State, thread: Thread, request_id: str) -> RequestOutcome:
     """How a request stands that has not ended."""
-    run = state.run if state.run and state.run.request.request_id == request_id else None
+    run = state.run
+    if run and request_id not in (run.request.request_id, *run.joined):
+        run = None
     return RequestOutcome(
         request_id=request_id,
         run_id=run.run_id if run else None,
@@ -179,6 +200,11 @@ def _page(name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]],
             return {name: page, "next_seq": row["seq"]}
         page.append(row)
     return {name: page}
+
+
+def _operation(waiting: ContextOperation) -> dict[str, Any]:
+    shown = {"op_id": waiting.op_id, "type": waiting.operation.type, "reason": waiting.operation.reason}
+    return shown | ({"context_ref": waiting.context_ref} if waiting.context_ref else {})
 
 
 def _within(rows: Iterable[T], room: int) -> Iterable[T]:

@@ -27,6 +27,7 @@ from workflows.effects import (
     RunTools,
     ToolAnswered,
     ToolsAnswered,
+    idempotency_key,
 )
 from workflows.failures import failure_of
 
@@ -39,6 +40,10 @@ MODEL_RETRIES = RetryPolicy(
 )
 # A tool that takes its worker down with it is not given every worker there is.
 WORKERS_PER_TOOL_CALL = 3
+IN_DOUBT = (
+    "in doubt ({failure}): it is not known whether this call took effect, and it was not repeated. "
+    "Its idempotency key is {key}"
+)
 
 
 async def carry_out(effect: Effect, time_left: timedelta) -> Event:
@@ -86,12 +91,17 @@ async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta) -> 
             # The activity keeps the tool's own time; this is for a worker that cannot.
             start_to_close_timeout=min(timedelta(seconds=tool.timeout_seconds + 5), time_left),
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
-            retry_policy=RetryPolicy(maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1),
+            retry_policy=RetryPolicy(
+                maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
+            ),
             summary=details.tool_summary(call),
             event_groups=[workflow.create_event_group(call.run_id)],
         )
     except ActivityError as error:
         failure = failure_of(error)
+        if not tool.idempotent:
+            key = idempotency_key(workflow.info().workflow_id, call.tool_call_id)
+            return ToolAnswered(content=IN_DOUBT.format(failure=failure.type, key=key), is_error=True, in_doubt=True)
         return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
 
 

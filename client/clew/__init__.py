@@ -6,10 +6,15 @@ pure projection of that thread.
 
 from clew.client import Clew
 from clew.contract import (
+    ApprovalReceipt,
+    CancelReceipt,
+    ConfigureReceipt,
     Context,
     ContextMeta,
+    InputReceipt,
     Limits,
     ModelOptions,
+    OperationReceipt,
     OutcomeError,
     RequestOutcome,
     SessionConfig,
@@ -21,6 +26,7 @@ from clew.contract import (
 )
 from clew.entries import Entry
 from clew.errors import (
+    AlreadyResolved,
     ArchiveUnavailable,
     Busy,
     ClewError,
@@ -47,16 +53,21 @@ from clew.errors import (
 )
 from clew.messages import Message, ToolCall, ToolSpec
 from clew.policy import ContextPolicy
-from clew.session import Request, Session
+from clew.request import Request
+from clew.session import Session
 from clew.thread import Thread
 from clew.tools import Tool, ToolContext, tool
 
 __all__ = [
+    "AlreadyResolved",
+    "ApprovalReceipt",
     "ArchiveUnavailable",
     "Busy",
+    "CancelReceipt",
     "Clew",
     "ClewError",
     "Closed",
+    "ConfigureReceipt",
     "Context",
     "ContextMeta",
     "ContextOverflow",
@@ -65,6 +76,7 @@ __all__ = [
     "EncodingUnavailable",
     "Entry",
     "Idle",
+    "InputReceipt",
     "InvalidInput",
     "InvalidOperation",
     "InvalidTokenBudget",
@@ -72,6 +84,7 @@ __all__ = [
     "Message",
     "ModelOptions",
     "NothingToSummarize",
+    "OperationReceipt",
     "OutcomeError",
     "QueueFull",
     "Refusal",

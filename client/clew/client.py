@@ -7,7 +7,7 @@ import atexit
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
@@ -25,13 +25,15 @@ from clew.contract import (
     WORKFLOW_TYPE,
     Limits,
     ModelOptions,
+    OnBusy,
     SessionConfig,
     SessionId,
     SessionStart,
 )
 from clew.errors import Closed, InvalidInput, ServerUnreachable, WorkerUnavailable
 from clew.policy import ContextPolicy
-from clew.session import Session, checked, payload, translated
+from clew.session import Session
+from clew.wire import checked, payload, translated
 
 CONNECT_SECONDS = 10
 POLLER_SECONDS = 75
@@ -94,6 +96,9 @@ class Clew:
         model: str | None = None,
         system_prompt: str | None = None,
         tools: Sequence[str] | None = None,
+        require_approval: Sequence[str] | None = None,
+        on_busy: OnBusy | None = None,
+        steering: Literal["terminal", "step"] | None = None,
         context_policy: ContextPolicy | None = None,
         model_options: ModelOptions | Mapping[str, Any] | None = None,
         max_iterations: int | None = None,
@@ -123,6 +128,9 @@ class Clew:
                 "strategy": strategy,
                 "system_prompt": system_prompt,
                 "tools": tools,
+                "require_approval": require_approval,
+                "on_busy": on_busy,
+                "steering": steering,
                 "context_policy": context_policy,
                 "model_options": model_options,
                 "max_iterations": max_iterations,

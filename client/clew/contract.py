@@ -74,6 +74,9 @@ class Limits(_Input):
 
 
 OnBusy = Literal["reject", "queue", "interrupt", "steer"]
+ToolNames = Annotated[
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...], Field(max_length=128)
+]
 
 
 class SessionConfig(_Input):
@@ -82,9 +85,8 @@ class SessionConfig(_Input):
     model: ModelName
     strategy: str = Field(default="react", max_length=200)
     system_prompt: str | None = None
-    tools: tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...] = Field(
-        default=(), max_length=128
-    )
+    tools: ToolNames = ()
+    require_approval: ToolNames = ()
     context_policy: ContextPolicy | None = None
     model_options: ModelOptions = ModelOptions()
     max_iterations: int = Field(default=10, ge=1, le=1000)
@@ -117,6 +119,87 @@ class MessageInput(_Input):
     timeout_seconds: int | None = Field(default=None, ge=1, le=30 * 86400)
     output_schema: dict[str, Any] | None = None
     metadata: dict[Id, Annotated[str, StringConstraints(max_length=2000)]] | None = Field(default=None, max_length=64)
+
+
+InputKind = Literal["steer", "inject"]
+
+
+class SteerInput(_Input):
+    """The argument of the signals `steer` and `inject`: user-style input for the run in progress.
+
+    `at` says when it enters: with the answer (`terminal`) or before the next model call (`step`); absent: as the
+    session is configured. `on_failure` says what becomes of it when the run ends without having read it.
+    """
+
+    content: str
+    at: Literal["terminal", "step"] | None = None
+    input_id: Id | None = None
+    expected_request_id: Id | None = None
+    on_failure: Literal["follow_up", "drop"] = "follow_up"
+    source: Id | None = None
+
+
+class SubmitInput(SteerInput):
+    """The argument of the update `submit_input`."""
+
+    kind: InputKind
+
+
+class Snapshot(_Input):
+    """A whole context, as `replace` puts it under a lane. Its tool results follow their calls."""
+
+    messages: list[Message]
+    system_prompt: str | None = None
+
+
+class Operation(_Input):
+    """What a context operation does."""
+
+    type: Literal["replace", "switch", "pin", "unpin", "expand"]
+    reason: Literal["manual", "restore", "compaction", "system"] = "manual"
+    result_context: Snapshot | None = None
+    seqs: list[Seq] | None = None
+    base_seq: Seq | None = None
+    meta: dict[str, Any] | None = None
+
+
+class ContextOperation(_Input):
+    """The argument of `submit_context_operation` and `modify_context`. An `op_id` is applied once."""
+
+    op_id: Id
+    context_ref: Id | None = None
+    operation: Operation
+
+
+class ConfigureInput(_Input):
+    """The argument of the update `configure`; what is absent stays as it is."""
+
+    model: ModelName | None = None
+    model_options: ModelOptions | None = None
+    system_prompt: str | None = None
+    tools: ToolNames | None = None
+    context_policy: ContextPolicy | None = None
+    limits: Limits | None = None
+    on_busy: OnBusy | None = None
+    steering: Literal["terminal", "step"] | None = None
+    require_approval: ToolNames | None = None
+
+
+class CancelInput(_Input):
+    """The argument of `cancel_request` and `cancel`. `inputs` decides about what the run has not read yet."""
+
+    request_id: Id | None = None
+    reason: str | None = Field(default=None, max_length=2000)
+    inputs: Literal["drop", "follow_up"] = "drop"
+
+
+class ApprovalInput(_Input):
+    """The argument of the update `resolve_approval`. Edited `arguments` replace the model's."""
+
+    tool_call_id: Id
+    decision: Literal["approve", "deny"]
+    reason: str | None = Field(default=None, max_length=2000)
+    arguments: dict[str, Any] | None = None
 
 
 class AwaitRequestInput(_Input):
@@ -234,6 +317,43 @@ class SessionStatus(_Output):
     closed: bool = False
 
 
+class InputReceipt(_Output):
+    """An input was accepted: for which request, and at which place among those that wait."""
+
+    input_id: str
+    request_id: str
+    position: int
+
+
+class OperationReceipt(_Output):
+    """A context operation was applied (as the entry `seq`), deferred to the end of the run, or is known already."""
+
+    op_id: str
+    status: Literal["applied", "deferred", "duplicate"]
+    seq: int | None = None
+
+
+class ConfigureReceipt(_Output):
+    """A change of configuration was applied (as the entry `seq`), or deferred to the end of the run."""
+
+    seq: int | None = None
+    status: Literal["applied", "deferred"]
+
+
+class CancelReceipt(_Output):
+    """Whether there was something to cancel."""
+
+    request_id: str
+    cancelled: bool
+
+
+class ApprovalReceipt(_Output):
+    """How a tool call was decided upon."""
+
+    tool_call_id: str
+    decision: Literal["approve", "deny"]
+
+
 class ContextMeta(_Output):
     """What is known of a projected context. Sizes are in tokens."""
 
@@ -256,6 +376,7 @@ class Context(_Output):
     messages: list[Message]
     tool_spec: list[ToolSpec]
     meta: ContextMeta
+    output_schema: dict[str, Any] | None = None
 
 
 class Window(_Output):

@@ -2,6 +2,7 @@
 
 ClewError
 ├── Refusal                 what was asked was refused, and nothing has changed
+│   ├── AlreadyResolved
 │   ├── ArchiveUnavailable
 │   ├── Busy
 │   ├── Closed
@@ -47,6 +48,12 @@ class Refusal(ClewError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+
+class AlreadyResolved(Refusal):
+    """The approval has been decided upon."""
+
+    type = "already_resolved"
 
 
 class ArchiveUnavailable(Refusal):

@@ -64,6 +64,7 @@ class Projection:
     messages: list[Message]
     tool_spec: list[ToolSpec]
     meta: ContextMeta
+    output_schema: dict[str, Any] | None = None
 
 
 Projector = Callable[[ProjectionInput], Projection]
@@ -155,6 +156,7 @@ def default_projector(given: ProjectionInput) -> Projection:
             policy_hash=policy.hash,
             digest=digest({"messages": messages, "tool_spec": tools, "output_schema": given.output_schema}),
         ),
+        given.output_schema,
     )
 
 

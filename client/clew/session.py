@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from temporalio.client import (
     Client,
     WorkflowHandle,
-    WorkflowQueryFailedError,
-    WorkflowQueryRejectedError,
-    WorkflowUpdateFailedError,
     WorkflowUpdateHandle,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
 )
-from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract import (
-    AwaitRequestInput,
+    ApprovalInput,
+    ApprovalReceipt,
+    CancelInput,
+    CancelReceipt,
     CloseInput,
+    ConfigureInput,
+    ConfigureReceipt,
     Context,
     ContextMeta,
+    ContextOperation,
     ContextQuery,
     EntriesQuery,
+    InputReceipt,
     MessageInput,
     ModelOptions,
+    OnBusy,
+    OperationReceipt,
     RequestOutcome,
     SessionStatus,
     StreamState,
+    SubmitInput,
     TranscriptMessage,
     TranscriptQuery,
     Window,
     WindowQuery,
 )
 from clew.entries import Entry
-from clew.errors import ClewError, Closed, InvalidInput, RequestFailed, ServerUnreachable, WorkerUnavailable, refusal
+from clew.messages import Message
 from clew.policy import ContextPolicy
+from clew.request import Request
+from clew.wire import checked, payload, translating
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -64,52 +68,161 @@ class Session:
     def __repr__(self) -> str:
         return f"<session {self.id}>"
 
-    async def ask(self, content: str, **options: Any) -> str:
-        """Send a message and wait for the answer's text. Takes the options of `message`.
+    @overload
+    async def ask(self, content: str, *, answer: None = None, **options: Any) -> str: ...
+
+    @overload
+    async def ask(self, content: str, *, answer: type[M], **options: Any) -> M: ...
+
+    async def ask(self, content: str, *, answer: type[M] | None = None, **options: Any) -> str | M:
+        """Send a message and wait for the answer. Takes the options of `message`.
+
+        With `answer`, a pydantic model, the answer is asked for in its form and comes as an instance of it.
 
         Raises:
             RequestFailed: the request ended without an answer.
             Refusal: the message was refused, and nothing has changed.
         """
-        return await (await self.message(content, **options)).answer()
+        if answer is None:
+            return await (await self.message(content, **options)).answer()
+        schema = answer.model_json_schema()
+        return await (await self.message(content, output_schema=schema, **options)).answer(answer)
 
     async def message(
         self,
         content: str,
         *,
         request_id: str | None = None,
+        on_busy: OnBusy | None = None,
         context_policy: ContextPolicy | None = None,
         model: str | None = None,
         model_options: ModelOptions | Mapping[str, Any] | None = None,
         max_iterations: int | None = None,
         timeout_seconds: int | None = None,
+        output_schema: Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Request:
         """Send a message; back as soon as it is accepted, which is when it can no longer be lost.
 
-        The same `request_id` sent again is the same request: it is answered again and never run again.
+        The same `request_id` sent again is the same request: it is answered again and never run again. `on_busy`
+        says what becomes of it while another request is served: `reject`, `queue`, `interrupt` (that one is
+        cancelled) or `steer` (it joins that one's run, and both get the outcome).
 
         Raises:
             Refusal: the message was refused, and nothing has changed.
         """
         given = {
             "content": content,
+            "on_busy": on_busy,
             "context_policy": context_policy,
             "model": model,
             "model_options": model_options,
             "max_iterations": max_iterations,
             "timeout_seconds": timeout_seconds,
+            "output_schema": output_schema,
             "metadata": metadata,
         }
         request_id = request_id or uuid.uuid4().hex
         # The id of the Update is the request's id where the message names none: once in the history is enough.
         checked(MessageInput, given | {"request_id": request_id})
-        update = await self._update("message", checked(MessageInput, given), request_id)
+        update = await self.update("message", checked(MessageInput, given), request_id)
         return Request(self, request_id, update)
 
     def request(self, request_id: str) -> Request:
         """A request by its id, sent by whomever and whenever."""
         return Request(self, request_id)
+
+    async def steer(self, content: str, **options: Any) -> InputReceipt:
+        """Correct the run in progress: read after its answer, or with `at="step"` before its next model call.
+
+        Options: `at`, `input_id`, `expected_request_id`, `on_failure` (`follow_up` or `drop`), `source`.
+
+        Raises:
+            Idle: nothing is running that could read it.
+            Refusal: it was refused otherwise.
+        """
+        return await self._submit("steer", content, options)
+
+    async def inject(self, content: str, **options: Any) -> InputReceipt:
+        """Tell the run in progress something, as a program; otherwise like `steer`."""
+        return await self._submit("inject", content, options)
+
+    async def cancel(
+        self,
+        request_id: str | None = None,
+        *,
+        reason: str | None = None,
+        inputs: Literal["drop", "follow_up"] | None = None,
+    ) -> CancelReceipt:
+        """Cancel the request that is served, or one that waits; what it has not read is dropped by default.
+
+        Raises:
+            Idle, RequestMismatch: there is no such request.
+        """
+        given = {"request_id": request_id, "reason": reason, "inputs": inputs}
+        return CancelReceipt.model_validate(await self._call("cancel_request", checked(CancelInput, given)))
+
+    async def replace_context(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        op_id: str,
+        context_ref: str | None = None,
+        system_prompt: str | None = None,
+        base_seq: int | None = None,
+        reason: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> OperationReceipt:
+        """Put a snapshot under a lane (the active one unless named); while a run is active, when it has ended.
+
+        With `base_seq`, what the lane has said since that seq stays. An `op_id` is applied once.
+
+        Raises:
+            InvalidOperation: the snapshot is not a valid context, or `base_seq` is not in the thread.
+        """
+        snapshot = {"messages": [dict(message) for message in messages]}
+        operation = {
+            "type": "replace",
+            "reason": reason,
+            "result_context": snapshot | ({"system_prompt": system_prompt} if system_prompt is not None else {}),
+            "base_seq": base_seq,
+            "meta": meta,
+        }
+        return await self._operate(op_id, context_ref, operation)
+
+    async def switch_context(self, context_ref: str, *, op_id: str, reason: str | None = None) -> OperationReceipt:
+        """Make another lane the active one; a new lane begins empty. While a run is active, when it has ended."""
+        return await self._operate(op_id, context_ref, {"type": "switch", "reason": reason})
+
+    async def configure(self, **changes: Any) -> ConfigureReceipt:
+        """Change the configuration, field by field; while a run is active, when it has ended.
+
+        Fields: `model`, `model_options`, `system_prompt`, `tools`, `require_approval`, `context_policy`, `limits`,
+        `on_busy`, `steering`.
+
+        Raises:
+            InvalidInput, InvalidTokenBudget: the change cannot be used.
+        """
+        return ConfigureReceipt.model_validate(await self._call("configure", checked(ConfigureInput, changes)))
+
+    async def approve(
+        self, tool_call_id: str, *, arguments: Mapping[str, Any] | None = None, reason: str | None = None
+    ) -> ApprovalReceipt:
+        """Let a tool call run that waits for approval, with other arguments if given.
+
+        Raises:
+            AlreadyResolved, UnknownApproval: it does not wait (any more).
+            InvalidInput: the tool does not take these arguments.
+        """
+        return await self._resolve(tool_call_id, "approve", reason, arguments)
+
+    async def deny(self, tool_call_id: str, *, reason: str | None = None) -> ApprovalReceipt:
+        """Keep a tool call from running; the model reads the reason.
+
+        Raises:
+            AlreadyResolved, UnknownApproval: it does not wait (any more).
+        """
+        return await self._resolve(tool_call_id, "deny", reason, None)
 
     async def stream(self, request: Request) -> AsyncIterator[StreamState]:
         """The reply to a request as it grows, for any number of readers; the last state is what was committed.
@@ -152,13 +265,15 @@ class Session:
             "context_policy": context_policy,
         }
         page = await self._query("context", checked(ContextQuery, asked))
-        messages, tools, meta = page["messages"], page["tool_spec"], page["meta"]
+        messages, tools, meta, schema = page["messages"], page["tool_spec"], page["meta"], page.get("output_schema")
         if call_id is None:
             asked["at_seq"] = meta["basis_last_seq"] if meta["basis_last_seq"] >= 0 else None
         while "next_page" in page:
             page = await self._query("context", checked(ContextQuery, asked | {"page": page["next_page"]}))
             messages += page["messages"]
-        return Context(messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta))
+        return Context(
+            messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
+        )
 
     async def transcript(
         self,
@@ -184,21 +299,39 @@ class Session:
 
     async def close(self, reason: str | None = None) -> None:
         """End the session: what runs is cancelled. Back when it has ended."""
-        async with _translating(self.id):
+        async with translating(self.id):
             await self._handle.signal("close", payload(checked(CloseInput, {"reason": reason})))
             await self._handle.result()
 
-    async def _await(self, request_id: str) -> WorkflowUpdateHandle[dict[str, Any]]:
-        return await self._update("await_request", AwaitRequestInput(request_id=request_id))
+    async def _submit(self, kind: str, content: str, options: dict[str, Any]) -> InputReceipt:
+        given = checked(SubmitInput, {"kind": kind, "content": content, **options})
+        return InputReceipt.model_validate(await self._call("submit_input", given))
 
-    async def _outcome(self, update: WorkflowUpdateHandle[dict[str, Any]]) -> RequestOutcome:
-        async with _translating(self.id):
-            return RequestOutcome.model_validate(await update.result())
+    async def _operate(self, op_id: str, context_ref: str | None, operation: dict[str, Any]) -> OperationReceipt:
+        asked = {name: value for name, value in operation.items() if value is not None}
+        given = checked(ContextOperation, {"op_id": op_id, "context_ref": context_ref, "operation": asked})
+        return OperationReceipt.model_validate(await self._call("submit_context_operation", given))
 
-    async def _update(
+    async def _resolve(
+        self, tool_call_id: str, decision: str, reason: str | None, arguments: Mapping[str, Any] | None
+    ) -> ApprovalReceipt:
+        given = {"tool_call_id": tool_call_id, "decision": decision, "reason": reason, "arguments": arguments}
+        return ApprovalReceipt.model_validate(await self._call("resolve_approval", checked(ApprovalInput, given)))
+
+    async def _call(self, name: str, argument: BaseModel) -> dict[str, Any]:
+        update = await self.update(name, argument)
+        async with translating(self.id):
+            return await update.result()
+
+    async def update(
         self, name: str, argument: BaseModel, update_id: str | None = None
     ) -> WorkflowUpdateHandle[dict[str, Any]]:
-        async with _translating(self.id), asyncio.timeout(ACCEPT_SECONDS):
+        """Send an update of the contract; back as soon as it is accepted. The named methods say this better.
+
+        Raises:
+            Refusal: it was refused, and nothing has changed.
+        """
+        async with translating(self.id), asyncio.timeout(ACCEPT_SECONDS):
             update = await self._handle.start_update(
                 name,
                 payload(argument),
@@ -213,7 +346,7 @@ class Session:
 
     async def _query(self, name: str, argument: BaseModel | None = None) -> dict[str, Any]:
         args = [] if argument is None else [payload(argument)]
-        async with _translating(self.id):
+        async with translating(self.id):
             answer: dict[str, Any] = await self._handle.query(
                 name, args=args, result_type=dict, rpc_timeout=timedelta(seconds=QUERY_SECONDS)
             )
@@ -233,7 +366,7 @@ class Session:
 
     async def _streaming(self, request_id: str) -> StreamState | None:
         """The newest heartbeat of the request's model call, where one is in flight."""
-        async with _translating(self.id):
+        async with translating(self.id):
             description = await self._handle.describe()
         for pending in description.raw_description.pending_activities:
             if pending.activity_type.name == "call_model" and pending.heartbeat_details.payloads:
@@ -254,119 +387,3 @@ class Session:
             text=entry.payload["content"],
             thinking=entry.payload.get("thinking"),
         )
-
-
-class Request:
-    """A request that a session has accepted."""
-
-    def __init__(
-        self, session: Session, request_id: str, update: WorkflowUpdateHandle[dict[str, Any]] | None = None
-    ) -> None:
-        self.session = session
-        self.request_id = request_id
-        self._update = update
-        self._outcome: RequestOutcome | None = None
-
-    def __repr__(self) -> str:
-        return f"<request {self.request_id} of {self.session.id}>"
-
-    async def result(self) -> RequestOutcome:
-        """How the request ended; waits until it has, however long that takes.
-
-        Raises:
-            UnknownRequest: the session knows no request of this id.
-        """
-        while self._outcome is None:
-            # Kept until it has answered, so that whoever waits again waits for the same update.
-            update = self._update = self._update or await self.session._await(self.request_id)
-            outcome = await self.session._outcome(update)
-            if outcome.status == "running":
-                self._update = None
-            else:
-                self._outcome = outcome
-        return self._outcome
-
-    async def answer(self) -> str:
-        """The text of the answer; waits until it is there.
-
-        Raises:
-            RequestFailed: the request ended without one.
-        """
-        outcome = await self.result()
-        if outcome.status != "completed" or outcome.answer_seq is None:
-            raise RequestFailed(outcome)
-        (entry,) = await self.session.entries(from_seq=outcome.answer_seq, limit=1)
-        text: str = entry.payload["content"]
-        return text
-
-
-def checked(model: type[M], given: Mapping[str, Any]) -> M:
-    """The input that some values make; what is None was not given.
-
-    Raises:
-        InvalidInput: they do not make one.
-    """
-    values = {name: value for name, value in given.items() if value is not None}
-    try:
-        # Through JSON, as it will travel: lists are tuples there, and a mapping is an object.
-        return model.model_validate_json(json.dumps(values, default=_plain))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise InvalidInput(": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))) from None
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"not usable as JSON: {error}") from None
-
-
-def payload(model: BaseModel) -> dict[str, Any]:
-    """What travels of an input: the fields that were given."""
-    return model.model_dump(mode="json", exclude_unset=True)
-
-
-def translated(error: RPCError, session_id: str) -> ClewError:
-    """Temporal's errors as Clew's."""
-    match error.status:
-        case RPCStatusCode.NOT_FOUND if error.message.startswith("Namespace"):
-            return ServerUnreachable(f"the Temporal server has no such namespace: {error.message}")
-        case RPCStatusCode.NOT_FOUND:
-            return Closed(f"there is no running session {session_id!r}: it has ended, or was never opened")
-        case RPCStatusCode.UNAVAILABLE:
-            return ServerUnreachable(f"the Temporal server does not answer: {error.message}")
-        case RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.FAILED_PRECONDITION | RPCStatusCode.CANCELLED:
-            return WorkerUnavailable(f"no worker answers for session {session_id!r}: {error.message}")
-        case _:
-            return ClewError(f"Temporal refused: {error.message}")
-
-
-@asynccontextmanager
-async def _translating(session_id: str) -> AsyncIterator[None]:
-    """Foreign errors become Clew's here, and nowhere else."""
-    try:
-        yield
-    except WorkflowUpdateFailedError as error:
-        cause = error.cause
-        if isinstance(cause, ApplicationError) and cause.type:
-            raise refusal(cause.type, cause.message) from error
-        raise ClewError(str(cause)) from error
-    except WorkflowQueryFailedError as error:
-        word, _, message = error.message.partition(": ")
-        raise (refusal(word, message) if message else ClewError(error.message)) from error
-    except WorkflowQueryRejectedError as error:
-        raise Closed(f"session {session_id!r} has ended") from error
-    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-        # The SDK makes a cancellation of the caller an error of its own; it stays the caller's.
-        if isinstance(error.__cause__, asyncio.CancelledError):
-            raise error.__cause__ from None
-        raise WorkerUnavailable(f"no worker answers for session {session_id!r}") from error
-    except TimeoutError as error:
-        message = f"no worker took it for session {session_id!r}: send it again with the same id once one is there"
-        raise WorkerUnavailable(message) from error
-    except RPCError as error:
-        raise translated(error, session_id) from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return payload(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")

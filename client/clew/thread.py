@@ -83,6 +83,7 @@ class Thread:
         self._switches: list[Entry] = []
         self._calls: dict[str, Entry] = {}
         self._outcomes: dict[str, Entry] = {}
+        self._approvals: dict[str, Entry] = {}
         for entry in entries:
             self.append(entry)
 
@@ -99,6 +100,8 @@ class Thread:
             self._configs.append(entry)
         elif entry.kind == "run":
             self._outcomes[entry.refs["request_id"]] = entry
+        elif entry.kind == "approval":
+            self._approvals[entry.payload["tool_call_id"]] = entry
         elif entry.lane is not None:
             self._lanes.setdefault(entry.lane, Lane()).add(entry)
             if entry.kind == "ai_context_operation" and entry.payload["operation"]["type"] == "switch":
@@ -152,6 +155,10 @@ class Thread:
     def outcome_of(self, request_id: str) -> Entry | None:
         """The `run` entry that ended a request."""
         return self._outcomes.get(request_id)
+
+    def approval_of(self, tool_call_id: str) -> Entry | None:
+        """The `approval` entry that decided upon a tool call."""
+        return self._approvals.get(tool_call_id)
 
     def lane(self, context_ref: str) -> Lane | None:
         """The index of a lane, where the thread has one of that name."""

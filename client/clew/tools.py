@@ -57,7 +57,16 @@ class ToolContext:
 class Tool(Generic[P, R]):
     """A function with what a model and a worker need to know of it. Called as ever, it is the function."""
 
-    def __init__(self, function: Callable[P, R], name: str | None, timeout_seconds: float, retries: int) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None,
+        timeout_seconds: float,
+        retries: int,
+        idempotent: bool,
+        requires_approval: bool,
+    ) -> None:
         self.function = function
         self.name: str = name if name else getattr(function, "__name__", "")
         if (
@@ -75,7 +84,11 @@ class Tool(Generic[P, R]):
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"tool {self.name!r}: it yields, and a model reads what a tool returns")
         self.timeout_seconds = timeout_seconds
+        if retries and not idempotent:
+            raise TypeError(f"tool {self.name!r}: what is not idempotent cannot be retried")
         self.retries = retries
+        self.idempotent = idempotent
+        self.requires_approval = requires_approval
         self.is_async = inspect.iscoroutinefunction(function)
         try:
             self._context_parameter, self._arguments = _arguments_model(self.name, function)
@@ -116,7 +129,12 @@ def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 
 @overload
 def tool(
-    *, name: str | None = None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS, retries: int = 0
+    *,
+    name: str | None = None,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    retries: int = 0,
+    idempotent: bool = True,
+    requires_approval: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -127,6 +145,8 @@ def tool(
     name: str | None = None,
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     retries: int = 0,
+    idempotent: bool = True,
+    requires_approval: bool = False,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a function a tool. It may be sync (it runs in a thread of its own) or async.
 
@@ -138,14 +158,26 @@ def tool(
         name: What the model calls it by; the function's own name unless given.
         timeout_seconds: How long one attempt may take. After that the model reads that it took too long.
         retries: How often an attempt that raised is repeated before the model reads the error.
+        idempotent: Whether a call may run again where its worker died. If not, it is never silently run twice: the
+            model reads that the call is in doubt, and under which idempotency key.
+        requires_approval: Whether each call waits, however long, until somebody approves or denies it.
 
     Raises:
         TypeError: the signature cannot be a tool's: a parameter without an annotation, or of a type that has no
             JSON Schema, `*args`, `**kwargs`; or the name, the timeout or the retries are out of bounds.
     """
-    if function is not None:
-        return Tool(function, name, timeout_seconds, retries)
-    return lambda decorated: Tool(decorated, name, timeout_seconds, retries)
+
+    def make(decorated: Callable[P, R]) -> Tool[P, R]:
+        return Tool(
+            decorated,
+            name=name,
+            timeout_seconds=timeout_seconds,
+            retries=retries,
+            idempotent=idempotent,
+            requires_approval=requires_approval,
+        )
+
+    return make if function is None else make(function)
 
 
 class _Untitled(GenerateJsonSchema):

@@ -16,7 +16,8 @@ from clew.cli.follow import follow
 from clew.cli.reach import Opened, answered, within
 from clew.contract import RequestOutcome
 from clew.errors import ClewError, WorkerUnavailable
-from clew.session import Request, Session
+from clew.request import Request
+from clew.session import Session
 
 GRACE_SECONDS = 15.0
 """How long after a request's own time its outcome may take to arrive."""

@@ -1,0 +1,95 @@
+"""Between the client and the wire: inputs checked before they travel, foreign errors translated once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from temporalio.client import (
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable, refusal
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def checked(model: type[M], given: Mapping[str, Any]) -> M:
+    """The input that some values make; what is None was not given.
+
+    Raises:
+        InvalidInput: they do not make one.
+    """
+    values = {name: value for name, value in given.items() if value is not None}
+    try:
+        # Through JSON, as it will travel: lists are tuples there, and a mapping is an object.
+        return model.model_validate_json(json.dumps(values, default=_plain))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise InvalidInput(": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"not usable as JSON: {error}") from None
+
+
+def payload(model: BaseModel) -> dict[str, Any]:
+    """What travels of an input: the fields that were given."""
+    return model.model_dump(mode="json", exclude_unset=True)
+
+
+def translated(error: RPCError, session_id: str) -> ClewError:
+    """Temporal's errors as Clew's."""
+    match error.status:
+        case RPCStatusCode.NOT_FOUND if error.message.startswith("Namespace"):
+            return ServerUnreachable(f"the Temporal server has no such namespace: {error.message}")
+        case RPCStatusCode.NOT_FOUND:
+            return Closed(f"there is no running session {session_id!r}: it has ended, or was never opened")
+        case RPCStatusCode.UNAVAILABLE:
+            return ServerUnreachable(f"the Temporal server does not answer: {error.message}")
+        case RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.FAILED_PRECONDITION | RPCStatusCode.CANCELLED:
+            return WorkerUnavailable(f"no worker answers for session {session_id!r}: {error.message}")
+        case _:
+            return ClewError(f"Temporal refused: {error.message}")
+
+
+@asynccontextmanager
+async def translating(session_id: str) -> AsyncIterator[None]:
+    """Foreign errors become Clew's here, and nowhere else."""
+    try:
+        yield
+    except WorkflowUpdateFailedError as error:
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.type:
+            raise refusal(cause.type, cause.message) from error
+        raise ClewError(str(cause)) from error
+    except WorkflowQueryFailedError as error:
+        word, _, message = error.message.partition(": ")
+        raise (refusal(word, message) if message else ClewError(error.message)) from error
+    except WorkflowQueryRejectedError as error:
+        raise Closed(f"session {session_id!r} has ended") from error
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        # The SDK makes a cancellation of the caller an error of its own; it stays the caller's.
+        if isinstance(error.__cause__, asyncio.CancelledError):
+            raise error.__cause__ from None
+        raise WorkerUnavailable(f"no worker answers for session {session_id!r}") from error
+    except TimeoutError as error:
+        message = f"no worker took it for session {session_id!r}: send it again with the same id once one is there"
+        raise WorkerUnavailable(message) from error
+    except RPCError as error:
+        raise translated(error, session_id) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return payload(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")

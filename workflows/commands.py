@@ -1,0 +1,117 @@
+"""What callers ask for, decided: each command is checked against the session as it is, then carried out.
+
+Updates and signals come here alike. A check has no effect; what passes it is accepted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clew.contract import (
+    ApprovalInput,
+    ApprovalReceipt,
+    AwaitRequestInput,
+    CancelInput,
+    CancelReceipt,
+    CloseInput,
+    ConfigureInput,
+    ConfigureReceipt,
+    ContextOperation,
+    InputReceipt,
+    MessageInput,
+    OperationReceipt,
+    SubmitInput,
+)
+from clew.errors import UnknownRequest
+from clew.thread import Thread
+from workflows import decisions, inputs, operations
+from workflows.decision import Decision
+from workflows.door import Command
+from workflows.state import Moment, State
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer is the outcome of a request, as soon as it has one."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The answer is the configuration's entry, as soon as it is committed."""
+
+
+Answer = (
+    Outcome | Configured | InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt | None
+)
+
+
+def check(state: State, thread: Thread, command: Command, own_id: str | None) -> None:
+    """Refuse what the session as it is cannot take. `own_id` names what comes without an id of its own.
+
+    Raises:
+        Refusal: for the reason it gives.
+    """
+    match command:
+        case MessageInput():
+            request_id = command.request_id or own_id or ""
+            if not _knows(state, thread, request_id):
+                request = inputs.request_of(state, command, request_id)
+                inputs.admit(state, request, command.on_busy or state.config.on_busy)
+        case AwaitRequestInput():
+            if not _knows(state, thread, command.request_id):
+                raise UnknownRequest(f"the session knows no request {command.request_id!r}")
+        case SubmitInput():
+            if inputs.known_receipt(state, command.input_id or own_id) is None:
+                inputs.check_input(state, command)
+        case ContextOperation():
+            operations.check(command, thread.rev)
+        case ConfigureInput():
+            operations.configured(state, command)
+        case CancelInput():
+            inputs.check_cancel(state, thread, command)
+        case ApprovalInput():
+            inputs.check_approval(state, thread, command)
+
+
+def decide(state: State, thread: Thread, command: Command, own_id: str | None, at: Moment) -> tuple[Decision, Answer]:
+    """What follows from a command that was accepted, and what its caller is answered."""
+    match command:
+        case MessageInput():
+            request_id = command.request_id or own_id or ""
+            if _knows(state, thread, request_id):
+                return Decision(state), Outcome(request_id)
+            request = inputs.request_of(state, command, request_id)
+            on_busy = command.on_busy or state.config.on_busy
+            return inputs.accept(state, request, on_busy, at), Outcome(request_id)
+        case AwaitRequestInput():
+            return Decision(state), Outcome(command.request_id)
+        case SubmitInput():
+            input_id = command.input_id or own_id
+            decision, receipt = Decision(state), inputs.known_receipt(state, input_id)
+            if receipt is None:
+                decision, receipt = inputs.submit(state, command.kind, command, input_id)
+            return decision, InputReceipt(
+                input_id=receipt.input_id, request_id=receipt.request_id, position=receipt.position
+            )
+        case ContextOperation():
+            decision, done = operations.submit(state, command, at)
+            seq = at.rev if done == "applied" else None
+            return decision, OperationReceipt(op_id=command.op_id, status=done, seq=seq)
+        case ConfigureInput():
+            decision, when = operations.configure(state, command)
+            if when == "deferred":
+                return decision, ConfigureReceipt(status="deferred")
+            return decision, Configured()
+        case CancelInput():
+            return inputs.cancel(state, command, at)
+        case ApprovalInput():
+            resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
+            return inputs.resolve_approval(state, command, at), resolved
+        case CloseInput():
+            return decisions.close(state, at), None
+
+
+def _knows(state: State, thread: Thread, request_id: str) -> bool:
+    return request_id in state.unfinished or thread.outcome_of(request_id) is not None

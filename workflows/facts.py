@@ -1,0 +1,132 @@
+"""Facts: what a decision commits, in the payloads and the refs that the thread's entries have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clew.entries import Draft
+from workflows.effects import ModelAnswered, ToolAnswered
+from workflows.state import AskedCall, Input, Request, Run, State
+
+EXCERPT = 200
+"""Characters that an `input` entry keeps of what did not enter the thread."""
+
+
+def user_message(state: State, run: Run, content: str, given: Input | None = None, **payload: Any) -> Draft:
+    """What a user asked, or what was steered in or injected meanwhile."""
+    refs: dict[str, Any] = {}
+    if given:
+        payload |= {"input_id": given.input_id, "source": given.source}
+        # The call that will be the first to include it.
+        refs = {"source": given.source, "call_id": f"call-{state.calls + 1}"}
+        if given.request_id:
+            refs["request_id"] = given.request_id
+    return _message(state, run, {"role": "user", "content": content} | payload, refs)
+
+
+def assistant_message(state: State, run: Run, answer: ModelAnswered, asked: tuple[AskedCall, ...]) -> Draft:
+    """A model's reply, with the recipe of what it was shown for it."""
+    reply = answer.reply
+    payload: dict[str, Any] = {"role": "assistant", "content": reply.content}
+    if asked:
+        payload["tool_calls"] = [
+            {"id": call.tool_call_id, "name": call.name, "arguments": call.arguments} for call in asked
+        ]
+    if reply.thinking:
+        payload["thinking"] = reply.thinking
+    if reply.provider_data:
+        payload["provider_data"] = reply.provider_data
+    return _message(state, run, payload | {"recipe": _recipe(run, answer)}, call_refs(run))
+
+
+def tool_message(state: State, run: Run, call: AskedCall, answer: ToolAnswered) -> Draft:
+    """A tool's result."""
+    payload: dict[str, Any] = {
+        "role": "tool",
+        "content": answer.content,
+        "tool_call_id": call.tool_call_id,
+        "name": call.name,
+    }
+    if answer.is_error:
+        payload["is_error"] = True
+    if answer.in_doubt:
+        payload["in_doubt"] = True
+    return _message(state, run, payload, call_refs(run) | {"tool_call_id": call.tool_call_id})
+
+
+def config_entry(state: State) -> Draft:
+    """All that shapes a model's input from here on, complete, so that no later default can change it."""
+    config = state.config
+    payload = {
+        "model": config.model,
+        "model_options": config.model_options.model_dump(mode="json", exclude_none=True),
+        "system_prompt": config.system_prompt,
+        "context_policy": state.policy.model_dump(mode="json"),
+        "tools": [tool.spec for tool in state.tools or ()],
+        "encoding": config.encoding,
+        "limits": config.limits.model_dump(mode="json", exclude_none=True),
+    }
+    return Draft("config", payload, {"session_id": state.session_id})
+
+
+def run_entry(state: State, run: Run, request_id: str, payload: dict[str, Any]) -> Draft:
+    """The outcome of a request."""
+    return Draft("run", {"event": "finished"} | payload, run_refs(state, run) | {"request_id": request_id})
+
+
+def input_entry(state: State, event: str, kind: str, reason: str, content: str, **ids: str | None) -> Draft:
+    """What did not enter the thread, or was overtaken."""
+    payload = {"event": event, "kind": kind[:EXCERPT], "reason": reason, "content": content[:EXCERPT]}
+    payload |= {name: value for name, value in ids.items() if value is not None}
+    return Draft("input", payload, {"session_id": state.session_id})
+
+
+def dropped_request(state: State, request: Request, reason: str) -> Draft:
+    """A message that was accepted and never ran."""
+    content = request.content or (request.inputs[0].content if request.inputs else "")
+    return input_entry(state, "dropped", "message", reason, content, request_id=request.request_id)
+
+
+def run_refs(state: State, run: Run) -> dict[str, Any]:
+    """What correlates a fact with its run."""
+    return {"session_id": state.session_id, "request_id": run.request.request_id, "run_id": run.run_id}
+
+
+def call_refs(run: Run) -> dict[str, Any]:
+    """What correlates a fact with the run's newest model call."""
+    if run.call is None:
+        return {}
+    refs: dict[str, Any] = {"call_id": run.call.call_id, "iteration": run.call.iteration}
+    if run.call.parent_call_id:
+        refs["parent_call_id"] = run.call.parent_call_id
+    return refs
+
+
+def _message(state: State, run: Run, payload: dict[str, Any], refs: dict[str, Any]) -> Draft:
+    refs = run_refs(state, run) | refs
+    lane: dict[str, Any] = {"context_ref": run.request.context_ref}
+    ids = {"request_id": refs["request_id"], "run_id": run.run_id}
+    return Draft("ai_message", lane | payload | ids, refs)
+
+
+def _recipe(run: Run, answer: ModelAnswered) -> dict[str, Any]:
+    """What the model was shown for this reply, in terms of the thread: enough to show it again."""
+    call = run.call
+    assert call is not None
+    recipe: dict[str, Any] = {
+        "context_ref": call.context_ref,
+        "basis_seq": call.at_seq,
+        "model": call.model,
+        "model_options": call.options.model_dump(mode="json", exclude_none=True),
+        "policy_hash": answer.policy_hash,
+        "digest": answer.digest,
+        "input_tokens": answer.input_tokens,
+        "usage": answer.reply.usage.as_json(),
+        "attempt": answer.attempt,
+        "stop_reason": answer.reply.stop_reason,
+    }
+    if call.context_policy:
+        recipe["context_policy"] = call.context_policy.model_dump(mode="json", exclude_unset=True)
+    if run.request.output_schema is not None:
+        recipe["output_schema_seq"] = run.opened_seq
+    return recipe

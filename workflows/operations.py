@@ -1,0 +1,185 @@
+"""What changes a context: context operations and configuration. A run is never changed under its feet."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any, Literal
+
+from clew.canonical import canonical
+from clew.contract import ConfigureInput, ContextOperation, SessionConfig
+from clew.entries import Draft, call_ids
+from clew.errors import InvalidOperation
+from clew.messages import Message
+from clew.policy import ContextPolicy, resolve
+from clew.projection import projector_named
+from workflows import facts
+from workflows.decision import Decision
+from workflows.effects import Prepare
+from workflows.state import Moment, State
+
+REMEMBERED = 128
+"""Ids of applied operations that are known again."""
+
+Status = Literal["applied", "deferred", "duplicate"]
+
+
+def check(given: ContextOperation, rev: int) -> None:
+    """Refuse an operation that could not be applied.
+
+    Raises:
+        InvalidOperation: with what is wrong about it.
+    """
+    operation = given.operation
+    match operation.type:
+        case "replace":
+            if operation.result_context is None:
+                raise InvalidOperation("replace needs result_context, the context that it puts under the lane")
+            _check_messages(operation.result_context.messages)
+            if operation.base_seq is not None and operation.base_seq >= rev:
+                raise InvalidOperation(f"base_seq {operation.base_seq} is not in the thread, which ends at {rev - 1}")
+        case "switch":
+            if given.context_ref is None:
+                raise InvalidOperation("switch needs context_ref, the lane to make active")
+            if operation.result_context is not None or operation.base_seq is not None:
+                raise InvalidOperation("switch takes no context: replace the lane first, then switch to it")
+        case _:
+            raise InvalidOperation(f"{operation.type} is not available in this version: replace or switch")
+    if operation.seqs is not None:
+        raise InvalidOperation(f"{operation.type} takes no seqs")
+
+
+def submit(state: State, given: ContextOperation, at: Moment) -> tuple[Decision, Status]:
+    """An operation is applied at once, or waits for the run to end; the latest that waits wins."""
+    waiting = state.pending_op
+    if given.op_id in state.applied_ops or (waiting and waiting.op_id == given.op_id):
+        return Decision(state), "duplicate"
+    if not (state.busy or state.phase == "preparing"):
+        return _apply(state, given), "applied"
+    deferred = Decision(replace(state, pending_op=given))
+    if waiting:
+        overtaken = facts.input_entry(
+            state, "superseded", "modify_context", f"operation {given.op_id!r} came after it", _excerpt(waiting),
+            op_id=waiting.op_id,
+        )  # fmt: skip
+        deferred = deferred.then(lambda state, _at: record(state, overtaken), at)
+    return deferred, "deferred"
+
+
+def record(state: State, draft: Draft) -> Decision:
+    """A fact is committed, after the first configuration if there is none yet."""
+    if state.tools is None:
+        return Decision(replace(state, early=(*state.early, draft)))
+    return Decision(state, (draft,))
+
+
+def configured(state: State, given: ConfigureInput) -> State:
+    """The session as a change of configuration would have it.
+
+    Raises:
+        InvalidInput, InvalidTokenBudget: its policy cannot be used.
+    """
+    changed: dict[str, Any] = given.model_dump(exclude_unset=True, exclude={"context_policy"})
+    if given.model_options:
+        changed["model_options"] = state.config.model_options.overlaid(given.model_options)
+    if given.limits:
+        limits = state.config.limits.model_dump(exclude_unset=True) | given.limits.model_dump(exclude_unset=True)
+        changed["limits"] = type(given.limits).model_validate(limits)
+    config: SessionConfig = state.config.model_copy(update=changed)
+    own = (state.own_policy or ContextPolicy()).overlaid(given.context_policy)
+    policy = resolve(session=own, agent=config.context_policy or ContextPolicy.for_model(config.model))
+    projector_named(policy.projector)
+    return replace(state, config=config, own_policy=own, policy=policy)
+
+
+def configure(state: State, given: ConfigureInput) -> tuple[Decision, Status]:
+    """A change of configuration takes effect at once, or when the run has ended."""
+    if state.busy or state.phase == "preparing":
+        return Decision(replace(state, pending_config=_laid_over(state.pending_config, given))), "deferred"
+    return _configure(state, given), "applied"
+
+
+def apply_deferred(state: State, at: Moment) -> Decision:
+    """What waited for the run to end, the operation first."""
+    decision = Decision(state)
+    if state.pending_op:
+        decision = _apply(replace(state, pending_op=None), state.pending_op)
+    if given := state.pending_config:
+        return decision.then(lambda state, _at: _configure(replace(state, pending_config=None), given), at)
+    return decision
+
+
+def drop_deferred(state: State, reason: str) -> Decision:
+    """What waited for a run to end is never applied."""
+    drafts = []
+    if waiting := state.pending_op:
+        drafts.append(
+            facts.input_entry(state, "dropped", "modify_context", reason, _excerpt(waiting), op_id=waiting.op_id)
+        )
+    if given := state.pending_config:
+        drafts.append(facts.input_entry(state, "dropped", "configure", reason, _excerpt(given)))
+    return Decision(replace(state, pending_op=None, pending_config=None), tuple(drafts))
+
+
+def _apply(state: State, given: ContextOperation) -> Decision:
+    lane = given.context_ref or state.context_ref
+    operation = given.operation.model_dump(mode="json", exclude_unset=True)
+    operation.setdefault("reason", given.operation.reason)
+    payload = {"op_id": given.op_id, "context_ref": lane, "operation": operation}
+    draft = Draft("ai_context_operation", payload, {"session_id": state.session_id})
+    state = replace(state, applied_ops=(*state.applied_ops, given.op_id)[-REMEMBERED:])
+    if given.operation.type == "switch":
+        state = replace(state, context_ref=lane)
+    return Decision(state, (draft,))
+
+
+def _configure(state: State, given: ConfigureInput) -> Decision:
+    before = state.config
+    state = configured(state, given)
+    if (state.config.model, state.config.tools) == (before.model, before.tools):
+        return Decision(state, (facts.config_entry(state),))
+    preparing = Prepare(model=state.config.model, tools=state.config.tools)
+    return Decision(replace(state, phase="preparing", config_due=True), (), preparing)
+
+
+def _laid_over(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInput:
+    """Two changes of configuration as one: field by field, and within options, policy and limits too."""
+    if lower is None:
+        return upper
+    merged = lower.model_dump(exclude_unset=True)
+    for name, value in upper.model_dump(exclude_unset=True).items():
+        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = merged[name] | value if both else value
+    return ConfigureInput.model_validate(merged)
+
+
+def _check_messages(messages: list[Message]) -> None:
+    """A snapshot must be what every provider takes: results right after their calls, each once."""
+    waiting: set[str] = set()
+    seen: set[str] = set()
+    for number, message in enumerate(messages):
+        where = f"result_context.messages[{number}]"
+        if message["role"] == "system":
+            raise InvalidOperation(f"{where}: the system prompt goes into result_context.system_prompt")
+        if message["role"] == "tool":
+            call_id = message.get("tool_call_id", "")
+            if call_id not in waiting:
+                raise InvalidOperation(f"{where}: a tool result needs its tool call right before it")
+            waiting.remove(call_id)
+            continue
+        if waiting:
+            raise InvalidOperation(f"{where}: the tool calls before it need their results first")
+        if message.get("tool_calls") and message["role"] != "assistant":
+            raise InvalidOperation(f"{where}: only an assistant calls tools")
+        waiting = set(call_ids(message))
+        if len(waiting) < len(call_ids(message)) or waiting & seen:
+            raise InvalidOperation(f"{where}: a tool call's id stands there twice")
+        if not all(re.fullmatch(r"[A-Za-z0-9_-]{1,40}", call_id) for call_id in waiting):
+            raise InvalidOperation(f"{where}: a tool call's id has 1 to 40 letters, digits, '_' or '-'")
+        seen |= waiting
+    if waiting:
+        raise InvalidOperation("result_context ends within tool calls: each needs its result")
+
+
+def _excerpt(given: ContextOperation | ConfigureInput) -> str:
+    return canonical(given.model_dump(mode="json", exclude_unset=True)).decode()

@@ -1,0 +1,290 @@
+"""The run: model call, tools, model call, … until terminal, and the order of what follows then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from clew.entries import Draft
+from workflows import facts, operations
+from workflows.decision import Decision
+from workflows.effects import (
+    AskedTool,
+    CallModel,
+    Failure,
+    ModelAnswered,
+    Prepare,
+    RunTool,
+    RunTools,
+    ToolAnswered,
+)
+from workflows.state import AskedCall, Input, Moment, Request, Run, State
+
+FOLLOW_UP = "followup:"
+"""What the ids of the session's own requests begin with."""
+NOT_RUN = "[not run: the run ended ({reason}) before this tool call was answered]"
+
+
+def next_run(state: State, at: Moment) -> Decision:
+    """The next request in the queue is served, once the session is idle."""
+    if state.run or state.phase != "idle" or not state.queue:
+        return Decision(state)
+    return open_run(replace(state, queue=state.queue[1:]), state.queue[0], at)
+
+
+def open_run(state: State, request: Request, at: Moment, prepared_now: bool = False) -> Decision:
+    """What was asked is committed before any model is called.
+
+    A session whose configuration has a problem asks a worker anew, unless one has just answered: workers learn.
+    """
+    number = state.runs + 1
+    deadline = at.time + request.timeout_seconds
+    run = Run(f"run-{number}", request, deadline, opened_seq=at.rev)
+    asked: dict[str, Any] = {}
+    if request.metadata:
+        asked["metadata"] = request.metadata
+    if request.output_schema is not None:
+        asked["output_schema"] = request.output_schema
+    if request.inputs:
+        messages = tuple(facts.user_message(state, run, given.content, given) for given in request.inputs)
+    else:
+        messages = (facts.user_message(state, run, request.content, **asked),)
+    opened = Decision(replace(state, runs=number, run=run), messages)
+    if state.problem is None:
+        return opened.then(call_model, at)
+    if prepared_now:
+        problem = state.problem
+        return opened.then(lambda state, at: fail(state, problem, at), at)
+    preparing = Prepare(model=state.config.model, tools=state.config.tools)
+    return replace(opened, state=replace(opened.state, phase="preparing"), effect=preparing)
+
+
+def call_model(state: State, at: Moment) -> Decision:
+    """The next model call of the run, pinned to all that is committed by now, step inputs included."""
+    steps = tuple(given for given in state.inbox if given.at == "step")
+    if steps:
+        return _drained(state, steps).then(_call, at)
+    return _call(state, at)
+
+
+def _call(state: State, at: Moment) -> Decision:
+    run = running(state)
+    limit = state.config.limits.max_total_tokens
+    spent = state.usage.input_tokens + state.usage.output_tokens
+    if limit is not None and spent >= limit:
+        message = f"the session has used {spent} tokens of the {limit} that its limits allow"
+        return fail(state, Failure(type="token_limit", message=message), at)
+    if at.time >= run.deadline:
+        return fail(state, timed_out(run), at)
+    request = run.request
+    call = CallModel(
+        request_id=request.request_id,
+        run_id=run.run_id,
+        call_id=f"call-{state.calls + 1}",
+        iteration=run.iteration + 1,
+        context_ref=request.context_ref,
+        at_seq=at.rev - 1,
+        model=request.model,
+        options=request.options,
+        context_policy=request.context_policy,
+        parent_call_id=run.call.call_id if run.call else None,
+    )
+    run = replace(run, iteration=call.iteration, call=call, asked=())
+    return Decision(replace(state, run=run, calls=state.calls + 1, phase="awaiting_model"), (), call)
+
+
+def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
+    """The reply is committed; it asks for tools, or it is an answer, which ends the run if nothing waits."""
+    run, reply = running(state), answer.reply
+    spent = reply.usage.model_copy(update={"model_calls": 1})
+    asked = tuple(
+        _asked(state, f"tool-{state.tool_calls + number}", tool) for number, tool in enumerate(reply.tool_calls, 1)
+    )
+    message = facts.assistant_message(state, run, answer, asked)
+    run = replace(
+        run,
+        usage=run.usage.plus(spent),
+        answer_seq=at.rev if reply.content else run.answer_seq,
+        asked=asked,
+    )
+    state = replace(state, run=run, usage=state.usage.plus(spent), tool_calls=state.tool_calls + len(asked))
+    committed, exhausted = Decision(state, (message,)), run.iteration >= run.request.max_iterations
+    if asked or (state.inbox and exhausted):
+        if exhausted:
+            return committed.then(lambda state, at: finish(state, "completed", "max_iterations", at), at)
+        return committed.then(run_tools, at)
+    if state.inbox:
+        return committed.then(lambda state, at: _drained(state, state.inbox).then(call_model, at), at)
+    if answer.schema_problem is not None:
+        return committed.then(lambda state, at: _repair(state, answer.schema_problem or "", exhausted, at), at)
+    reason = "max_output_tokens" if reply.stop_reason == "length" else "final_answer"
+    return committed.then(lambda state, at: finish(state, "completed", reason, at), at)
+
+
+def run_tools(state: State, at: Moment) -> Decision:
+    """The tools of a round run side by side, once those that need it are approved."""
+    run = running(state)
+    if any(call.needs_approval and call.answer is None for call in run.asked):
+        return Decision(replace(state, run=replace(run, paused_at=at.time), phase="awaiting_approval"))
+    by_name = {tool.spec["name"]: tool for tool in state.tools or ()}
+    calls = tuple(
+        (
+            RunTool(
+                request_id=run.request.request_id,
+                run_id=run.run_id,
+                call_id=run.call.call_id if run.call else "",
+                tool_call_id=call.tool_call_id,
+                name=call.name,
+                arguments=call.arguments,
+                max_result_bytes=state.config.limits.max_tool_result_bytes,
+            ),
+            by_name[call.name],
+        )
+        for call in run.asked
+        if call.answer is None
+    )
+    if not calls:
+        return _results(state).then(call_model, at)
+    return Decision(replace(state, phase="awaiting_tools"), (), RunTools(calls=calls))
+
+
+def tools_answered(state: State, answers: Sequence[ToolAnswered], at: Moment) -> Decision:
+    """All results of a round are there; they are committed in call order, and the model reads them."""
+    run, results = running(state), iter(answers)
+    asked = tuple(call if call.answer else replace(call, answer=next(results)) for call in run.asked)
+    return _results(replace(state, run=replace(run, asked=asked))).then(call_model, at)
+
+
+def fail(state: State, failure: Failure, at: Moment) -> Decision:
+    """The run cannot go on: the failure becomes a fact, and the run ends."""
+    payload = failure.model_dump(include={"type", "message", "details"})
+    error = Draft("error", payload, facts.run_refs(state, running(state)))
+    return Decision(state, (error,)).then(
+        lambda state, at: finish(state, "failed", failure.type, at, failure=failure), at
+    )
+
+
+def finish(
+    state: State,
+    status: Literal["completed", "failed", "cancelled"],
+    reason: str,
+    at: Moment,
+    *,
+    failure: Failure | None = None,
+    inputs: Literal["drop", "follow_up"] = "follow_up",
+    first: tuple[Request, ...] = (),
+) -> Decision:
+    """The terminal transition. Its order is fixed.
+
+    Dangling tool calls are closed; the outcome is committed; then the deferred operation and configuration; then an
+    interrupting message (`first`), the follow-up run of what was not read, the queue.
+    """
+    ended = end_run(state, status, reason, failure=failure, inputs=inputs)
+    ended = replace(ended, state=replace(ended.state, queue=(*first, *ended.state.queue)))
+    return ended.then(operations.apply_deferred, at).then(next_run, at)
+
+
+def end_run(
+    state: State,
+    status: str,
+    reason: str,
+    *,
+    failure: Failure | None = None,
+    inputs: Literal["drop", "follow_up"] = "follow_up",
+) -> Decision:
+    """The run ends: every call has its result, every request that it served its outcome."""
+    run = running(state)
+    closers = tuple(
+        facts.tool_message(
+            state, run, call, call.answer or ToolAnswered(content=NOT_RUN.format(reason=reason), is_error=True)
+        )
+        for call in run.asked
+    )
+    stays = inputs == "follow_up"
+    follow = tuple(i for i in state.inbox if stays and not i.request_id and i.on_failure == "follow_up")
+    asks_again = tuple(i for i in state.inbox if stays and i.request_id)
+    dropped = tuple(
+        facts.input_entry(state, "dropped", given.kind, reason, given.content, input_id=given.input_id)
+        for given in state.inbox
+        if given not in follow and given not in asks_again
+    )
+    later = tuple(_later(run, given.request_id or "", given.content) for given in asks_again)
+    if follow:
+        later = (_later(run, f"{FOLLOW_UP}{run.run_id}", "", follow), *later)
+    payload: dict[str, Any] = {
+        "status": status,
+        "termination_reason": reason,
+        "usage": run.usage.as_json(),
+        "iterations": run.iteration,
+    }
+    if run.answer_seq is not None:
+        payload["answer_seq"] = run.answer_seq
+    if failure:
+        payload["error"] = failure.model_dump(include={"type", "message", "retryable"})
+    waiting = {given.request_id for given in asks_again}
+    served = (run.request.request_id, *(joined for joined in run.joined if joined not in waiting))
+    outcomes = tuple(facts.run_entry(state, run, request_id, payload) for request_id in served)
+    state = replace(state, run=None, phase="idle", inbox=(), queue=(*later, *state.queue))
+    return Decision(state, (*closers, *dropped, *outcomes))
+
+
+def timed_out(run: Run, last: str | None = None) -> Failure:
+    """The request's time is over; `last` is what stood in its way."""
+    message = f"no answer within {run.request.timeout_seconds} seconds"
+    return Failure(type="timeout", message=f"{message}; last: {last}" if last else message, retryable=True)
+
+
+def running(state: State) -> Run:
+    """The run in progress, where there must be one."""
+    assert state.run is not None, "no run is active"
+    return state.run
+
+
+def _later(run: Run, request_id: str, content: str, inputs: tuple[Input, ...] = ()) -> Request:
+    """A request that goes on where a run ended, with the settings of that run's own."""
+    return replace(
+        run.request, request_id=request_id, content=content, inputs=inputs, metadata=None, output_schema=None
+    )
+
+
+def _drained(state: State, inputs: tuple[Input, ...]) -> Decision:
+    """Inputs enter the thread, first in, first out, one user message each."""
+    run = running(state)
+    messages = tuple(facts.user_message(state, run, given.content, given) for given in inputs)
+    return Decision(replace(state, inbox=tuple(i for i in state.inbox if i not in inputs)), messages)
+
+
+def _repair(state: State, problem: str, exhausted: bool, at: Moment) -> Decision:
+    """An answer that is not of the form asked for gets one more turn, and then is a failure."""
+    run = running(state)
+    if run.repaired or exhausted:
+        message = f"the answer is not what output_schema asks for: {problem}"
+        return fail(state, Failure(type="invalid_output", message=message, retryable=True), at)
+    number = state.inputs + 1
+    wanted = f"Your answer is not of the form asked for: {problem}\nAnswer again with nothing but JSON of that form."
+    request = Input(f"input-{number}", "repair", wanted, "terminal", "drop", "repair")
+    state = replace(state, run=replace(run, repaired=True), inputs=number)
+    return _drained(state, (request,)).then(call_model, at)
+
+
+def _results(state: State) -> Decision:
+    run = running(state)
+    results = tuple(facts.tool_message(state, run, call, call.answer) for call in run.asked if call.answer)
+    return Decision(replace(state, run=replace(run, asked=())), results)
+
+
+def _asked(state: State, tool_call_id: str, tool: AskedTool) -> AskedCall:
+    """A tool call under an id of our own; what cannot be run is answered at once, for the model to read."""
+    tools = {resolved.spec["name"]: resolved for resolved in state.tools or ()}
+    answer = None
+    if tool.name not in tools:
+        known = f"the tools are: {', '.join(tools)}" if tools else "there are no tools"
+        answer = ToolAnswered(content=f"error: unknown tool {tool.name!r}; {known}", is_error=True)
+    elif tool.malformed is not None:
+        content = f"error: the arguments were not a JSON object: {tool.malformed[:1000]}"
+        answer = ToolAnswered(content=content, is_error=True)
+    needs_approval = answer is None and (
+        tools[tool.name].requires_approval or tool.name in state.config.require_approval
+    )
+    return AskedCall(tool_call_id, tool.name, tool.arguments, answer, needs_approval)
