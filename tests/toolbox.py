@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from clew import ToolContext, tool
@@ -75,3 +76,39 @@ async def linger(folder: str) -> str:
     while not (place / "release").exists():  # noqa: ASYNC110 - who releases it is another process
         await asyncio.sleep(0.02)
     return "released"
+
+
+@tool
+async def note_cancel(gate: str) -> str:
+    """Opens a gate when it starts, and another when it is cancelled."""
+    _gates.setdefault(f"{gate}-started", asyncio.Event()).set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        _gates.setdefault(f"{gate}-cancelled", asyncio.Event()).set()
+    return "never"
+
+
+@tool
+async def ignore_cancel(gate: str) -> str:
+    """Opens a gate when it starts, and ends when another one opens, whoever cancels it."""
+    _gates.setdefault(f"{gate}-started", asyncio.Event()).set()
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    await _gates.setdefault(gate, asyncio.Event()).wait()
+    return "at my own time"
+
+
+@tool(requires_approval=True)
+def guarded() -> str:
+    """Needs somebody's word."""
+    return "done"
+
+
+@tool(idempotent=False)
+async def pay_once(folder: str) -> str:
+    """Notes that it has begun, and never ends by itself."""
+    with (Path(folder) / "started").open("a") as started:
+        started.write("begun\n")
+    await asyncio.Event().wait()
+    return "paid"

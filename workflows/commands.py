@@ -22,11 +22,12 @@ from clew.contract import (
     OperationReceipt,
     SubmitInput,
 )
-from clew.errors import UnknownRequest
+from clew.errors import InvalidInput, UnknownRequest
 from clew.thread import Thread
 from workflows import decisions, inputs, operations
 from workflows.decision import Decision
 from workflows.door import Command
+from workflows.runs import FOLLOW_UP
 from workflows.state import Moment, State
 
 
@@ -57,6 +58,8 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
         case MessageInput():
             request_id = command.request_id or own_id or ""
             if not _knows(state, thread, request_id):
+                if request_id.startswith(FOLLOW_UP):
+                    raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
                 request = inputs.request_of(state, command, request_id)
                 inputs.admit(state, request, command.on_busy or state.config.on_busy)
         case AwaitRequestInput():

@@ -45,7 +45,6 @@ from clew.errors import (
     UnsupportedStrategy,
 )
 from clew.policy import ContextPolicy
-from workflows.runs import FOLLOW_UP
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -142,8 +141,6 @@ def _checked(command: Command) -> Command:
                 raise EmptyContent("content is needed: there was none beside white space")
             if isinstance(command, MessageInput):
                 _check_prompts(None, command.context_policy)
-                if (command.request_id or "").startswith(FOLLOW_UP):
-                    raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
             return command.model_copy(update={"content": content})
         case ContextOperation():
             snapshot = command.operation.result_context

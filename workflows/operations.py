@@ -79,7 +79,7 @@ def configured(state: State, given: ConfigureInput) -> State:
     Raises:
         InvalidInput, InvalidTokenBudget: its policy cannot be used.
     """
-    changed: dict[str, Any] = given.model_dump(exclude_unset=True, exclude={"context_policy"})
+    changed: dict[str, Any] = given.model_dump(exclude_unset=True, exclude_none=True, exclude={"context_policy"})
     if given.model_options:
         changed["model_options"] = state.config.model_options.overlaid(given.model_options)
     if given.limits:
@@ -146,8 +146,8 @@ def _laid_over(lower: ConfigureInput | None, upper: ConfigureInput) -> Configure
     """Two changes of configuration as one: field by field, and within options, policy and limits too."""
     if lower is None:
         return upper
-    merged = lower.model_dump(exclude_unset=True)
-    for name, value in upper.model_dump(exclude_unset=True).items():
+    merged = lower.model_dump(exclude_unset=True, exclude_none=True)
+    for name, value in upper.model_dump(exclude_unset=True, exclude_none=True).items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
         merged[name] = merged[name] | value if both else value
     return ConfigureInput.model_validate(merged)

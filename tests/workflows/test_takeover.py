@@ -6,12 +6,19 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
+from temporalio.worker import Worker as TemporalWorker
+
+from activities.providers import http_client, providers_from_env
 from clew import Clew, Session
 from deploy.local import Reply, ToolCall, Worker, worker_process
 from tests.conftest import World, last
+from worker import make_worker
 
 
 @asynccontextmanager
@@ -99,3 +106,54 @@ async def test_a_worker_that_is_stopped_finishes_what_it_runs(world: World) -> N
         assert await request.answer() == "one two three four five six"
         assert len(world.requests_to((await session.status()).model)) == 1
         await stopping
+
+
+async def test_a_call_that_must_not_run_twice_is_in_doubt(world: World, tmp_path: Path) -> None:
+    """SIGKILL in the middle of a tool that is not idempotent: it is not run again, and the model reads why."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        if last(body)["role"] == "user":
+            return Reply(tool_calls=(ToolCall("pay_once", {"folder": str(tmp_path)}),))
+        return Reply(last(body)["content"])
+
+    queue = f"queue-{uuid.uuid4().hex}"
+    async with worker(world, queue) as first:
+        session = await open_on(world, queue, script, tools=["pay_once"])
+        request = await session.message("go")
+        started = tmp_path / "started"
+        while not started.exists():  # noqa: ASYNC110 - the tool runs in another process
+            await asyncio.sleep(0.02)
+        await first.kill()
+        async with worker(world, queue):
+            answer = await request.answer()
+            assert answer.startswith("in doubt (worker_lost)")
+            assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
+            assert started.read_text() == "begun\n"
+            (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
+            assert result.payload["in_doubt"] is True
+
+
+async def test_a_workers_end_is_not_a_users_cancel(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that stops before a reply is there hands the call over: another one calls again."""
+    monkeypatch.setattr("worker.GRACE", timedelta(seconds=0.2))
+    queue = f"queue-{uuid.uuid4().hex}"
+    called = asyncio.Event()
+
+    async def script(_body: dict[str, Any]) -> Reply:
+        if called.is_set():
+            return Reply("at last")
+        called.set()
+        return Reply("never to its end " * 100, tokens_per_second=5)
+
+    def in_process(http: httpx.AsyncClient) -> TemporalWorker:
+        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url})
+        return make_worker(world.clew.temporal, task_queue=queue, providers=providers, tools={}, http=http)
+
+    async with http_client() as http:
+        async with in_process(http):
+            session = await open_on(world, queue, script)
+            request = await session.message("go")
+            await called.wait()
+        async with in_process(http):
+            assert await request.answer() == "at last"
+            assert await shape(session) == ["config", "user", "assistant", "run"]

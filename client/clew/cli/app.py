@@ -5,19 +5,30 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import Callable, Coroutine
 from importlib.metadata import version
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
-from clew.cli import reach, show, talk
+from clew import contract
+from clew.cli import control, options, reach, show, talk
 from clew.cli.ending import ending
+from clew.cli.options import (
+    Address,
+    AsJson,
+    FromSeq,
+    Lane,
+    Limit,
+    Model,
+    Namespace,
+    OnBusy,
+    SessionId,
+    System,
+    TaskQueue,
+    Tools,
+)
 from clew.cli.reach import Place
 from clew.contract import TASK_QUEUE
-from clew.session import Session
-
-T = TypeVar("T")
 
 app = typer.Typer(
     help="Durable LLM-agent sessions on Temporal.",
@@ -28,35 +39,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.", show_default=False)]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT", help="The Temporal server; Temporal's own configuration (TEMPORAL_ADDRESS) unless given."
-    ),
-]
-Namespace = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Temporal's namespace; its own configuration (TEMPORAL_NAMESPACE) unless given."
-    ),
-]
-TaskQueue = Annotated[
-    str,
-    typer.Option(envvar="CLEW_TASK_QUEUE", metavar="NAME", help="The task queue that new sessions are started on."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Model = Annotated[
-    str | None, typer.Option(metavar="PROVIDER:NAME", help="Open the session with this model if there is none.")
-]
-System = Annotated[str | None, typer.Option(metavar="TEXT", help="A new session's system prompt.")]
-Tools = Annotated[
-    list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool of a new session; may be repeated.")
-]
-FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Begin at this seq.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")]
-Lane = Annotated[str | None, typer.Option(metavar="NAME", help="The lane; the active one unless given.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -81,6 +63,7 @@ def ask(
     model: Model = None,
     system: System = None,
     tool: Tools = None,
+    on_busy: OnBusy = None,
     timeout: Annotated[
         int | None, typer.Option(min=1, metavar="SECONDS", help="Let the request fail after so long.")
     ] = None,
@@ -90,15 +73,15 @@ def ask(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Ask one thing and print the answer. The session is opened, or resumed where it exists."""
-    content = _stdin() if text == "-" else text
-    place = _place(address, namespace, task_queue)
+    content = options.text_of(text)
+    place = options.place(address, namespace, task_queue)
 
     async def work() -> None:
         opened = await _open(place, session, model, system, tool)
-        await talk.ask(opened, content, timeout_seconds=timeout, as_json=as_json)
+        await talk.ask(opened, content, timeout_seconds=timeout, on_busy=_word(on_busy), as_json=as_json)
 
     with ending(as_json):
-        _run(work())
+        options.run(work())
 
 
 @app.command()
@@ -108,16 +91,17 @@ def chat(
     model: Model = None,
     system: System = None,
     tool: Tools = None,
+    on_busy: OnBusy = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Converse in the terminal. A message a line, replies as they grow; Ctrl-D leaves, and the session stays."""
-    place = _place(address, namespace, task_queue)
+    place = options.place(address, namespace, task_queue)
     with ending(as_json), asyncio.Runner() as runner:
         opened = runner.run(_open(place, session, model, system, tool))
-        code = talk.Chat(runner, opened, as_json).run()
+        code = talk.Chat(runner, opened, as_json, _word(on_busy)).run()
     raise typer.Exit(code)
 
 
@@ -131,9 +115,9 @@ def status(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """What the session is doing."""
-    place = _place(address, namespace, task_queue)
+    place = options.place(address, namespace, task_queue)
     with ending(as_json):
-        answer = _read(place, session, lambda reached: reached.status())
+        answer = options.of_existing(place, session, lambda reached: reached.status())
         if as_json:
             show.document(answer.as_json())
         else:
@@ -154,9 +138,9 @@ def transcript(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """What was said, message by message."""
-    place = _place(address, namespace, task_queue)
+    place = options.place(address, namespace, task_queue)
     with ending(as_json):
-        said = _read(
+        said = options.of_existing(
             place,
             session,
             lambda reached: reached.transcript(
@@ -183,9 +167,11 @@ def context(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """What a model is shown. The projected messages, and what is known of them."""
-    place = _place(address, namespace, task_queue)
+    place = options.place(address, namespace, task_queue)
     with ending(as_json):
-        answer = _read(place, session, lambda reached: reached.context(context_ref=lane, at_seq=at, call_id=call))
+        answer = options.of_existing(
+            place, session, lambda reached: reached.context(context_ref=lane, at_seq=at, call_id=call)
+        )
         if as_json:
             show.document(answer.as_json())
         else:
@@ -219,9 +205,9 @@ def entries(
         "context_ref": lane,
     }
     given = {name: value for name, value in filters.items() if value is not None}
-    place = _place(address, namespace, task_queue)
+    place = options.place(address, namespace, task_queue)
     with ending(as_json):
-        found = _read(
+        found = options.of_existing(
             place, session, lambda reached: reached.entries(from_seq=from_seq, limit=_one_more(limit), **given)
         )
         if as_json:
@@ -230,6 +216,10 @@ def entries(
             show.document(rows | ({"next_seq": following[0].seq} if following else {}))
         else:
             show.entries(show.console(), found[:limit])
+
+
+for command in control.COMMANDS:
+    app.command()(command)
 
 
 async def _open(
@@ -246,36 +236,10 @@ async def _open(
     return opened
 
 
-def _read(place: Place, session_id: str, question: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
-    """The answer of an existing session to a question."""
-
-    async def work() -> T:
-        opened = await reach.existing(await reach.connect(place), session_id)
-        return await question(opened.session)
-
-    return _run(work())
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner() as runner:
-        return runner.run(work)
-
-
-def _place(address: str | None, namespace: str | None, task_queue: str) -> Place:
-    if address and "://" in address:
-        raise typer.BadParameter("a host and a port, without a scheme", param_hint="--address")
-    return Place(address, namespace, task_queue)
-
-
-def _stdin() -> str:
-    try:
-        return sys.stdin.buffer.read().decode().rstrip("\n")
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"stdin is not UTF-8: {error}", param_hint="TEXT") from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
 def _one_more(limit: int | None) -> int | None:
     """One row more than asked for tells where the next page begins."""
     return None if limit is None else limit + 1
+
+
+def _word(on_busy: options.Busy | None) -> contract.OnBusy | None:
+    return None if on_busy is None else on_busy.value

@@ -13,7 +13,7 @@ from rich.status import Status
 from clew.cli import show
 from clew.contract import RequestOutcome, StreamState
 from clew.entries import Entry
-from clew.session import Request
+from clew.request import Request
 
 QUIET_SECONDS = 0.7
 """No news for so long means that a tool may be at work, which only the thread tells."""
@@ -146,6 +146,7 @@ async def follow(to: Console, request: Request, *, from_seq: int = 0) -> Request
             else:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
                 await reader.show(view)
+                await reader.show_approvals(view)
         await reader.show(view)
     finally:
         view.end()
@@ -167,6 +168,7 @@ class _Steps:
     def __init__(self, request: Request, from_seq: int) -> None:
         self._request = request
         self._next_seq = from_seq
+        self._announced: set[str] = set()
 
     async def show(self, view: View) -> None:
         """Show what has been committed since the last time."""
@@ -176,6 +178,17 @@ class _Steps:
         for entry in found:
             view.commit(entry)
             self._next_seq = entry.seq + 1
+
+    async def show_approvals(self, view: View) -> None:
+        """Say what the run waits for, which somebody else must know to decide upon it."""
+        session = self._request.session
+        status = await session.status()
+        for call in status.pending_approvals if status.request_id == self._request.request_id else []:
+            waiting = call["tool_call_id"]
+            if waiting not in self._announced:
+                self._announced.add(waiting)
+                view.note(f"[{waiting} waits: `clew approve {session.id} {waiting}`, or deny]")
+                view.wait("waiting for approval")
 
 
 def committed(entry: Entry) -> StreamState:

@@ -16,7 +16,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.client import Clew
 from clew.contract import WORKFLOW_TYPE, SessionStatus
 from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable
-from clew.session import Session, translated
+from clew.session import Session
+from clew.wire import translated
 
 T = TypeVar("T")
 

@@ -14,7 +14,16 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from clew.contract import Context, SessionStatus, Usage
+from clew.contract import (
+    ApprovalReceipt,
+    CancelReceipt,
+    ConfigureReceipt,
+    Context,
+    InputReceipt,
+    OperationReceipt,
+    SessionStatus,
+    Usage,
+)
 from clew.entries import Entry
 
 STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
@@ -62,22 +71,49 @@ def document(value: Mapping[str, Any], *, in_lines: bool = False) -> None:
 
 def status(to: Console, answer: SessionStatus) -> None:
     """A session's status."""
-    waiting = {
-        "inputs": answer.pending_inputs,
-        "messages": answer.queued_messages,
-        "approvals": len(answer.pending_approvals),
-        "context operations": 1 if answer.pending_context_op else 0,
-    }
+    waiting = {"input": answer.pending_inputs, "message": answer.queued_messages}
     rows = {
-        "status": answer.status,
+        "status": answer.status.replace("_", " "),
         "model": answer.model,
         "lane": answer.active_context_ref,
         "entries": _entry_count(answer),
         "request": _running(answer),
-        "waiting": ", ".join(f"{count} {what}" for what, count in waiting.items() if count),
+        "waiting": ", ".join(
+            f"{count} {what}{'' if count == 1 else 's'}" for what, count in waiting.items() if count
+        ),
+        "operation": _operation(answer.pending_context_op or {}),
         "usage": usage(answer.usage),
     }
+    rows |= {f"approve {call['tool_call_id']}?": tool_call(call).plain for call in answer.pending_approvals}
     _pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
+
+
+Receipt = InputReceipt | CancelReceipt | OperationReceipt | ConfigureReceipt | ApprovalReceipt
+
+
+def receipt(given: Receipt) -> str:
+    """What a session answered to a change, in words."""
+    match given:
+        case InputReceipt():
+            return f"{given.input_id} waits at place {given.position} for request {given.request_id}"
+        case CancelReceipt():
+            return f"request {given.request_id} {'is cancelled' if given.cancelled else 'had ended'}"
+        case OperationReceipt():
+            return f"{given.op_id} {_how(given)}"
+        case ConfigureReceipt():
+            return f"the change {_how(given)}"
+        case ApprovalReceipt():
+            return f"{given.tool_call_id} is {'approved' if given.decision == 'approve' else 'denied'}"
+
+
+def _how(given: OperationReceipt | ConfigureReceipt) -> str:
+    match given.status:
+        case "applied":
+            return "is applied" if given.seq is None else f"is applied, as entry {given.seq}"
+        case "deferred":
+            return "waits until the request that is served has ended"
+        case "duplicate":
+            return "is known already: nothing has changed"
 
 
 def usage(spent: Usage) -> str:
@@ -191,7 +227,7 @@ def _pairs(to: Console, title: str, rows: Mapping[str, str]) -> None:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in rows.items():
-        grid.add_row(name, plain(value))
+        grid.add_row(plain(name), plain(value))
     to.print(Panel(grid, title=plain(title), title_align="left", border_style="dim", expand=False))
 
 
@@ -204,6 +240,13 @@ def _running(answer: SessionStatus) -> str:
     if answer.request_id is None:
         return ""
     return f"{answer.request_id} ({answer.run_id or 'not begun'}, iteration {answer.iteration})"
+
+
+def _operation(waiting: Mapping[str, Any]) -> str:
+    if not waiting:
+        return ""
+    lane = f" {waiting['context_ref']}" if "context_ref" in waiting else ""
+    return f"{waiting['type']}{lane} ({waiting['op_id']}), when the request has ended"
 
 
 def _thousands(number: int) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
+from typing import Any
 
 from temporalio.exceptions import TemporalError
 
@@ -14,7 +15,8 @@ from clew.cli import show
 from clew.cli.ending import code_of, say
 from clew.cli.follow import follow
 from clew.cli.reach import Opened, answered, within
-from clew.contract import RequestOutcome
+from clew.cli.show import Receipt
+from clew.contract import OnBusy, RequestOutcome
 from clew.errors import ClewError, WorkerUnavailable
 from clew.request import Request
 from clew.session import Session
@@ -25,25 +27,47 @@ RECENT_ENTRIES = 24
 RECENT_TURNS = 2
 
 HELP = """\
-/status      what the session is doing
-/context     what the model is shown
-/transcript  all that was said
-/wait        join the request that is running
-/quit        leave; so does Ctrl-D. The session stays
+/status           what the session is doing
+/context          what the model is shown
+/transcript       all that was said
+/wait             join the request that is running
+/steer TEXT       correct it, while it runs
+/cancel [REASON]  cancel it
+/approve ID       let a tool call run that waits for approval
+/deny ID [REASON] keep it from running
+/quit             leave; so does Ctrl-D. The session stays
 Ctrl-C leaves a reply, and the request runs on. Anything else is a message."""
 
+_COMMAND = re.compile(r"(/\w+)|(/(?:steer|cancel|approve|deny))\s+(.+)", re.DOTALL)
+"""A slash and a word, and where the command takes some, more words; other lines that begin so are messages."""
 
-async def ask(opened: Opened, text: str, *, timeout_seconds: int | None, as_json: bool) -> None:
+
+async def ask(
+    opened: Opened, text: str, *, timeout_seconds: int | None, on_busy: OnBusy | None, as_json: bool
+) -> None:
     """Send one message and print its answer.
 
     Raises:
         ClewError: it was refused, or there is no answer.
     """
-    request = await _send(opened.session, text, timeout_seconds)
+    session = opened.session
+    request = await _send(session, text, timeout_seconds, on_busy)
     patience = None if timeout_seconds is None else timeout_seconds + GRACE_SECONDS
+    answering = asyncio.ensure_future(_answer(request, opened.status.rev, as_json, in_lines=False))
     try:
-        await within(patience, _answer(request, opened.status.rev, as_json, in_lines=False))
-    except TimeoutError:
+        while not (await asyncio.wait([answering], timeout=patience))[0]:
+            # Its time does not run while it waits for its turn or for an approval. A worker would know.
+            await _still_served(request, timeout_seconds)
+        answering.result()
+    finally:
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+
+
+async def _still_served(request: Request, timeout_seconds: int | None) -> None:
+    try:
+        await answered(request.session.status(), request.session.id)
+    except WorkerUnavailable:
         raise WorkerUnavailable(
             f"request {request.request_id} has no outcome after its {timeout_seconds} s: no worker serves the "
             "session, and the request goes on when one comes"
@@ -53,11 +77,12 @@ async def ask(opened: Opened, text: str, *, timeout_seconds: int | None, as_json
 class Chat:
     """A conversation in the terminal, or from a pipe: a message a line."""
 
-    def __init__(self, runner: asyncio.Runner, opened: Opened, as_json: bool) -> None:
+    def __init__(self, runner: asyncio.Runner, opened: Opened, as_json: bool, on_busy: OnBusy | None) -> None:
         self._runner = runner
         self._opened = opened
         self._session = opened.session
         self._as_json = as_json
+        self._on_busy = on_busy
         self._to = show.console()
         self._by_hand = sys.stdin.isatty() and self._to.is_terminal and not as_json
         self._next_seq = opened.status.rev
@@ -75,7 +100,9 @@ class Chat:
             except KeyboardInterrupt:
                 if not self._by_hand:
                     raise
-                self._remark("left: the request runs on. /wait shows its reply, /status how it stands")
+                self._remark(
+                    "left: the request runs on. /wait shows its reply, /steer TEXT corrects it, /cancel ends it"
+                )
             except (ClewError, TemporalError) as error:
                 say(error, self._as_json, in_lines=True)
                 code = code_of(error)
@@ -115,16 +142,16 @@ class Chat:
         self._remark("/help says what there is")
 
     async def _take(self, line: str) -> None:
-        if re.fullmatch(r"/\w+", line):
-            return await self._command(line)
-        request = await _send(self._session, line, None)
+        if command := _COMMAND.fullmatch(line):
+            return await self._command(command[1] or command[2], command[3] or "")
+        request = await _send(self._session, line, None, self._on_busy)
         return await self._follow(request, self._next_seq)
 
     async def _follow(self, request: Request, from_seq: int) -> None:
         outcome = await _answer(request, from_seq, self._as_json, in_lines=True)
         self._next_seq = outcome.last_seq + 1
 
-    async def _command(self, name: str) -> None:
+    async def _command(self, name: str, words: str) -> None:
         match name:
             case "/help":
                 self._remark(HELP)
@@ -148,9 +175,29 @@ class Chat:
                 if status.request_id is None:
                     return self._remark("nothing is running; /transcript shows what was said")
                 await self._follow(self._session.request(status.request_id), self._opened.status.first_live_seq)
+            case "/steer" | "/cancel" | "/approve" | "/deny":
+                await self._control(name, words)
             case _:
                 self._remark(f"no command {name}: /help says what there is")
         return None
+
+    async def _control(self, name: str, words: str) -> None:
+        """Change what the session does; in a script the receipt is one of the answers."""
+        session, first, others = self._session, *words.partition(" ")[::2]
+        work: Coroutine[Any, Any, Receipt]
+        match name:
+            case "/steer":
+                work = session.steer(words)
+            case "/cancel":
+                work = session.cancel(reason=words or None)
+            case "/approve":
+                work = session.approve(first, reason=others.strip() or None)
+            case _:
+                work = session.deny(first, reason=others.strip() or None)
+        receipt = await answered(work, session.id)
+        if self._as_json:
+            return show.document(receipt.as_json(), in_lines=True)
+        return self._remark(show.receipt(receipt))
 
     def _remark(self, text: str) -> None:
         """A word of the program's own, which in a script has no place among the answers."""
@@ -158,9 +205,9 @@ class Chat:
         to.print(show.styled((text, "dim")), soft_wrap=True)
 
 
-async def _send(session: Session, text: str, timeout_seconds: int | None) -> Request:
+async def _send(session: Session, text: str, timeout_seconds: int | None, on_busy: OnBusy | None) -> Request:
     try:
-        return await answered(session.message(text, timeout_seconds=timeout_seconds), session.id)
+        return await answered(session.message(text, timeout_seconds=timeout_seconds, on_busy=on_busy), session.id)
     except WorkerUnavailable as error:
         raise WorkerUnavailable(f"{error}; the message may still be accepted when one comes") from None
 

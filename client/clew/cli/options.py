@@ -1,0 +1,126 @@
+"""What commands have in common: their options, and how they reach the session that they are about."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from clew.cli import reach
+from clew.cli.reach import Place
+from clew.session import Session
+
+T = TypeVar("T")
+
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.", show_default=False)]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="The Temporal server; Temporal's own configuration (TEMPORAL_ADDRESS) unless given."
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Temporal's namespace; its own configuration (TEMPORAL_NAMESPACE) unless given."
+    ),
+]
+TaskQueue = Annotated[
+    str,
+    typer.Option(envvar="CLEW_TASK_QUEUE", metavar="NAME", help="The task queue that new sessions are started on."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Model = Annotated[
+    str | None, typer.Option(metavar="PROVIDER:NAME", help="Open the session with this model if there is none.")
+]
+System = Annotated[str | None, typer.Option(metavar="TEXT", help="A new session's system prompt.")]
+Tools = Annotated[
+    list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool of a new session; may be repeated.")
+]
+FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Begin at this seq.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")]
+Lane = Annotated[str | None, typer.Option(metavar="NAME", help="The lane; the active one unless given.")]
+
+
+class Busy(StrEnum):
+    """What becomes of a message while another request is served."""
+
+    REJECT = "reject"
+    QUEUE = "queue"
+    INTERRUPT = "interrupt"
+    STEER = "steer"
+
+
+class At(StrEnum):
+    """When an input enters the run."""
+
+    TERMINAL = "terminal"
+    STEP = "step"
+
+
+class Unread(StrEnum):
+    """What becomes of an input that the run has not read when it ends."""
+
+    FOLLOW_UP = "follow_up"
+    DROP = "drop"
+
+
+class Reason(StrEnum):
+    """Why a context is replaced."""
+
+    MANUAL = "manual"
+    RESTORE = "restore"
+    COMPACTION = "compaction"
+    SYSTEM = "system"
+
+
+OnBusy = Annotated[
+    Busy | None,
+    typer.Option(
+        "--on-busy",
+        help="While another request is served: be refused, wait, cancel that one, or join its run. As the session is "
+        "configured unless given.",
+    ),
+]
+
+
+def place(address: str | None, namespace: str | None, task_queue: str) -> Place:
+    """Where the command looks for sessions."""
+    if address and "://" in address:
+        raise typer.BadParameter("a host and a port, without a scheme", param_hint="--address")
+    return Place(address, namespace, task_queue)
+
+
+def text_of(given: str) -> str:
+    """The argument TEXT: what was given, or stdin for a dash."""
+    return stdin("TEXT").rstrip("\n") if given == "-" else given
+
+
+def stdin(hint: str) -> str:
+    """All of stdin."""
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"stdin is not UTF-8: {error}", param_hint=hint) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def of_existing(where: Place, session_id: str, question: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+    """What an existing session answers."""
+
+    async def work() -> T:
+        opened = await reach.existing(await reach.connect(where), session_id)
+        return await question(opened.session)
+
+    return run(work())
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a command's work."""
+    with asyncio.Runner() as runner:
+        return runner.run(work)

@@ -1,0 +1,106 @@
+"""Ten thousand hostile inputs, over as many sessions as the server's limits require: every session goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.common import RawValue
+from temporalio.service import RPCError
+
+from clew.errors import REFUSALS
+from tests.conftest import World
+from tests.contract.test_hostile_input import MALFORMED, assert_unharmed, raw
+
+SESSIONS = 20
+EACH = 500
+
+UPDATES = (
+    "message", "await_request", "submit_input", "submit_context_operation", "configure", "cancel_request",
+    "resolve_approval", "summarize", "hibernate", "__init__", "x" * 900,
+)  # fmt: skip
+SIGNALS = ("steer", "inject", "modify_context", "cancel", "nothing", "é" * 100, "__temporal")
+FIELDS = (
+    "content", "request_id", "kind", "input_id", "op_id", "operation", "context_ref", "model", "tools", "policy",
+    "context_policy", "decision", "tool_call_id", "arguments", "on_busy", "limits", "reason", "output_schema",
+)  # fmt: skip
+
+
+def value(chance: random.Random, depth: int = 0) -> Any:
+    """Something that JSON can say."""
+    kinds = 9 if depth < 4 else 7
+    match chance.randrange(kinds):
+        case 0:
+            return None
+        case 1:
+            return chance.choice([True, False])
+        case 2:
+            return chance.choice([0, -1, 1, 2**31, -(2**63), 2**64, 10**30])
+        case 3:
+            return chance.choice([0.5, -0.0, 1e308, 1e-320])
+        case 4:
+            return chance.choice(
+                ["", " ", "\x00", "\u2028", "followup:run-1", "run-1", "tool-1", "call-1", "default"]
+            )
+        case 5:
+            return chance.choice("aé漢🧵 \n") * chance.choice([1, 200, 201, 5000, 70_000])
+        case 6:
+            return {
+                "type": chance.choice(["replace", "switch", "pin", "expand", "x"]),
+                "result_context": {"messages": []},
+            }
+        case 7:
+            return [value(chance, depth + 1) for _ in range(chance.randrange(4))]
+        case _:
+            return {chance.choice(FIELDS): value(chance, depth + 1) for _ in range(chance.randrange(4))}
+
+
+def arguments(chance: random.Random) -> list[RawValue]:
+    """What a hostile or a careless client might send."""
+    match chance.randrange(5):
+        case 0:
+            return list(chance.choice(list(MALFORMED.values())))
+        case 1:
+            return [RawValue(Payload(metadata={"encoding": chance.randbytes(6)}, data=chance.randbytes(40)))]
+        case 2:
+            data = json.dumps({"op_id": "o", "content": "hello", "surprise": value(chance)})
+            return [raw(data.encode())] * chance.choice([1, 2])
+        case 3:
+            return [raw(b'{"content":"' + b"a" * chance.choice([262_120, 262_131, 262_132, 262_200]) + b'","x":1}')]
+        case _:
+            fields = {chance.choice(FIELDS): value(chance) for _ in range(chance.randrange(6))}
+            return [raw(json.dumps(fields).encode())]
+
+
+async def bombard(handle: WorkflowHandle[Any, Any], chance: random.Random) -> None:
+    """Half signals, half updates. A refusal is the right answer, and so is a harmless acceptance."""
+    for number in range(EACH):
+        args, said = arguments(chance), "invalid_input"
+        try:
+            if number % 2:
+                await handle.signal(chance.choice(SIGNALS), args=args)
+            else:
+                await handle.execute_update(chance.choice(UPDATES), args=args)
+        except WorkflowUpdateFailedError as refused:
+            said = getattr(refused.cause, "type", None) or "untyped"
+        except RPCError as refused:
+            said = refused.message
+        # The server has limits of its own, on a name's length say.
+        assert said in REFUSALS or "exceed" in said or "invalid" in said.lower(), said
+
+
+async def test_every_session_goes_on(world: World) -> None:
+    """Each still answers, no workflow task has failed, and its thread has no gap."""
+    sessions = [await world.open() for _ in range(SESSIONS)]
+    handles = [world.clew.temporal.get_workflow_handle(session.id) for session in sessions]
+    await asyncio.gather(*(bombard(handle, random.Random(seed)) for seed, handle in enumerate(handles)))
+    for session in sessions:
+        await session.configure(model=world.model("fine"), tools=[], on_busy="queue")
+        await session.switch_context("afterwards", op_id="the last one")
+        await assert_unharmed(world, session.id)
+        entries = await session.entries()
+        assert [entry.seq for entry in entries] == list(range(len(entries)))

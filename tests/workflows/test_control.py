@@ -1,0 +1,386 @@
+"""Control while it works, on a real server: what a person or a program can do to a session as it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from clew import (
+    AlreadyResolved,
+    Busy,
+    Idle,
+    InvalidInput,
+    InvalidOperation,
+    QueueFull,
+    RequestFailed,
+    RequestMismatch,
+    Session,
+    UnknownApproval,
+)
+from deploy.local import Reply, ToolCall
+from tests import toolbox
+from tests.conftest import World, last
+
+
+class Slow:
+    """A model whose replies wait until the test lets them go: one `release` a reply."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], Reply] | None = None) -> None:
+        self.called: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._gate = asyncio.Semaphore(0)
+        self._answer = answer or (lambda body: Reply(f"re: {last(body)['content']}"))
+
+    async def __call__(self, body: dict[str, Any]) -> Reply:
+        self.called.put_nowait(body)
+        await self._gate.acquire()
+        return self._answer(body)
+
+    async def was_asked(self) -> dict[str, Any]:
+        """The body of the next call, once it has come."""
+        return await self.called.get()
+
+    def release(self, count: int = 1) -> None:
+        """Let so many replies go."""
+        for _ in range(count):
+            self._gate.release()
+
+
+async def said(session: Session) -> list[str]:
+    """The thread, a word an entry: what was said, and what else happened."""
+    words = []
+    for entry in await session.entries():
+        payload = entry.payload
+        match entry.kind:
+            case "ai_message":
+                words.append(f"{payload['role']}: {payload['content']}")
+            case "run":
+                words.append(f"{entry.refs['request_id']} {payload['status']}")
+            case "input":
+                words.append(f"{payload['event']} {payload['kind']}")
+            case "ai_context_operation":
+                words.append(payload["operation"]["type"])
+            case _:
+                words.append(entry.kind)
+    return words
+
+
+async def approvals_of(session: Session) -> list[dict[str, Any]]:
+    """The approvals that are pending, once there are any."""
+    while not (pending := (await session.status()).pending_approvals):  # noqa: ASYNC110 - only a query tells
+        await asyncio.sleep(0.01)
+    return pending
+
+
+async def test_what_is_steered_in_is_read_after_the_answer(world: World) -> None:
+    """By default an input never touches the call in flight: it follows the answer, and the run goes on with both."""
+    model = Slow()
+    session = await world.open(model)
+    request = await session.message("go", request_id="r")
+    await model.was_asked()
+    first = await session.steer("shorter", input_id="i-1")
+    second = await session.inject("it rains", source="weather")
+    assert (first.request_id, first.position, second.position) == ("r", 1, 2)
+    assert (await session.status()).pending_inputs == 2
+    model.release(2)
+    assert await request.answer() == "re: it rains"
+    assert await said(session) == [
+        "config", "user: go", "assistant: re: go", "user: shorter", "user: it rains", "assistant: re: it rains",
+        "r completed",
+    ]  # fmt: skip
+    entries = await session.entries()
+    assert [entries[3].refs["call_id"], entries[4].refs["source"]] == ["call-2", "weather"]
+    assert await session.steer("late", input_id="i-1") == first, "an id that is known is told the same again"
+
+
+async def test_a_step_input_is_read_before_the_next_call(world: World) -> None:
+    """With `at="step"` the model reads it together with the tool's result."""
+    calls = [Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}),)), Reply("done")]
+    model = Slow(lambda _body: calls.pop(0))
+    session = await world.open(model, tools=["add"])
+    request = await session.message("go")
+    await model.was_asked()
+    await session.steer("be quick", at="step")
+    model.release()
+    body = await model.was_asked()
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "tool", "user"]
+    model.release()
+    assert await request.answer() == "done"
+
+
+async def test_an_idle_session_takes_no_input(world: World) -> None:
+    """To an idle session input is refused loudly: by update to its sender, by signal in the thread."""
+    session = await world.open()
+    await session.ask("hello")
+    with pytest.raises(Idle):
+        await session.steer("anyone?")
+    handle = world.clew.temporal.get_workflow_handle(session.id)
+    await handle.signal("steer", {"content": "anyone?"})
+    await session.ask("again")
+    (refused,) = await session.entries(kind="input")
+    assert (refused.payload["event"], refused.payload["kind"]) == ("rejected", "steer")
+
+
+async def test_inputs_are_guarded_and_counted(world: World) -> None:
+    """A guard on another request is refused, and the sixty-fifth input too."""
+    model = Slow()
+    session = await world.open(model)
+    request = await session.message("go", request_id="r")
+    await model.was_asked()
+    with pytest.raises(RequestMismatch):
+        await session.steer("no", expected_request_id="another")
+    await session.steer("yes", expected_request_id="r")
+    for number in range(63):
+        await session.inject(f"{number}")
+    with pytest.raises(QueueFull):
+        await session.inject("one too many")
+    model.release(2)
+    assert await request.answer() == "re: 62"
+
+
+async def test_what_a_failed_run_has_not_read_is_answered_by_a_follow_up(world: World) -> None:
+    """Input outlives the run that it was meant for, unless its sender said `drop`."""
+    replies = [Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}),)), Reply("I read it")]
+    model = Slow(lambda _body: replies.pop(0))
+    session = await world.open(model, tools=["add"], max_iterations=1)
+    request = await session.message("go", request_id="r")
+    await model.was_asked()
+    await session.steer("mind this")
+    await session.inject("never mind", on_failure="drop")
+    model.release(2)
+    assert (await request.result()).termination_reason == "max_iterations"
+    assert (await session.request("followup:run-1").result()).status == "completed"
+    words = await said(session)
+    assert words[-5:] == [
+        "dropped inject", "r completed", "user: mind this", "assistant: I read it", "followup:run-1 completed",
+    ]  # fmt: skip
+    with pytest.raises(InvalidInput):
+        await session.message("mine", request_id="followup:run-9")
+
+
+async def test_a_context_is_never_changed_under_a_run(world: World) -> None:
+    """Operations and configuration that come in the middle of a run wait for its end; of operations the latest."""
+    gate = uuid.uuid4().hex
+    replies = [Reply(tool_calls=(ToolCall("wait_for", {"gate": gate}),)), Reply("done"), Reply("next")]
+    model = Slow(lambda _body: replies.pop(0))
+    session = await world.open(model, tools=["wait_for"], system_prompt="old")
+    request = await session.message("go")
+    await model.was_asked()
+    model.release()
+    one = await session.replace_context([{"role": "user", "content": "forget"}], op_id="o-1")
+    two = await session.replace_context([{"role": "user", "content": "once"}], op_id="o-2")
+    again = await session.replace_context([{"role": "user", "content": "once"}], op_id="o-2")
+    later = await session.configure(system_prompt="new")
+    assert [one.status, two.status, again.status, later.status] == ["deferred", "deferred", "duplicate", "deferred"]
+    pending = (await session.status()).pending_context_op
+    assert pending is not None
+    assert pending["op_id"] == "o-2"
+    toolbox.gate(gate).set()
+    body = await model.was_asked()
+    assert [message["content"] for message in body["messages"]][:2] == ["old", "go"]
+    model.release()
+    await request.answer()
+    assert (await said(session))[-3:] == [f"{request.request_id} completed", "replace", "config"]
+    request = await session.message("and now?")
+    body = await model.was_asked()
+    assert [message["content"] for message in body["messages"]] == ["new", "once", "and now?"]
+    model.release()
+    await request.answer()
+    words = await said(session)
+    assert words.index("superseded modify_context") < words.index("replace") < words.index("user: and now?")
+
+
+async def test_lanes_are_contexts_of_their_own(world: World) -> None:
+    """A switch makes a fresh lane active, which inherits nothing; replace changes its own lane, and only that."""
+    session = await world.open(lambda body: Reply(f"{len(body['messages'])}"))
+    assert await session.ask("one") == "1"
+    assert (await session.switch_context("draft", op_id="s-1")).status == "applied"
+    assert await session.ask("two") == "1"
+    await session.replace_context(
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], op_id="p-1", context_ref="default"
+    )
+    assert (await session.status()).active_context_ref == "draft"
+    assert await session.ask("three") == "3"
+    await session.switch_context("default", op_id="s-2")
+    assert await session.ask("four") == "3", "the snapshot and the question"
+    assert (await session.switch_context("draft", op_id="s-1")).status == "duplicate"
+    assert (await session.status()).active_context_ref == "default"
+    with pytest.raises(InvalidOperation):
+        await session.replace_context([{"role": "tool", "content": "x", "tool_call_id": "y"}], op_id="p-2")
+    with pytest.raises(InvalidOperation):
+        await session.replace_context([], op_id="p-3", base_seq=10_000)
+
+
+async def test_configuration_changes_are_entries_and_hold_from_then_on(world: World) -> None:
+    """A new model and new tools are resolved by a worker, then committed; unknown ones fail the next request."""
+    session = await world.open("first")
+    await session.ask("hello")
+    receipt = await session.configure(model=world.model("second"), tools=["add"])
+    assert receipt.status == "applied"
+    assert receipt.seq == 4
+    entry = (await session.entries())[4]
+    assert entry.kind == "config"
+    assert [tool["name"] for tool in entry.payload["tools"]] == ["add"]
+    assert await session.ask("hello") == "second"
+    await session.configure(tools=["teleport"])
+    with pytest.raises(RequestFailed, match="teleport"):
+        await session.ask("hello")
+    await session.configure(tools=[])
+    assert await session.ask("hello") == "second"
+
+
+async def test_a_busy_session_does_as_it_is_told(world: World) -> None:
+    """`queue` waits its turn, `interrupt` takes it, `steer` joins the run and shares its outcome."""
+    model = Slow()
+    session = await world.open(model, on_busy="queue")
+    first = await session.message("first", request_id="first")
+    await model.was_asked()
+    queued = await session.message("queued", request_id="queued")
+    joined = await session.message("joined", request_id="joined", on_busy="steer")
+    with pytest.raises(Busy):
+        await session.message("no", on_busy="reject")
+    assert (await session.status()).queued_messages == 1
+    model.release(2)
+    assert await first.answer() == await joined.answer() == "re: joined"
+    await model.was_asked()
+    assert (await model.was_asked())["messages"][-1]["content"] == "queued"
+    urgent = await session.message("urgent", request_id="urgent", on_busy="interrupt")
+    assert (await queued.result()).termination_reason == "interrupted"
+    model.release(2)
+    assert await urgent.answer() == "re: urgent"
+    outcomes = [word for word in await said(session) if word.split()[-1] in ("completed", "cancelled")]
+    assert outcomes == ["first completed", "joined completed", "queued cancelled", "urgent completed"]
+
+
+async def test_cancel_reaches_a_reply_that_is_streaming(world: World) -> None:
+    """The call is broken off at the provider, the caller told `cancelled`, and the next message works at once."""
+    replies = [Reply("word " * 1000, tokens_per_second=5), Reply("fresh")]
+    session = await world.open(lambda _body: replies.pop(0))
+    request = await session.message("go", request_id="r")
+    async for state in session.stream(request):
+        if state.text:
+            break
+    await session.steer("unread")
+    receipt = await session.cancel(reason="enough")
+    assert (receipt.request_id, receipt.cancelled) == ("r", True)
+    assert (await request.result()).status == "cancelled"
+    assert await session.ask("next") == "fresh"
+    words = await said(session)
+    assert words[1:4] == ["user: go", "dropped steer", "r cancelled"], "stop means stop, for what waited too"
+    assert (await session.cancel("r")).cancelled is False
+    with pytest.raises(Idle):
+        await session.cancel()
+
+
+async def test_cancel_reaches_a_tool_and_closes_its_call(world: World) -> None:
+    """The tool is cancelled in the worker, and the thread stays valid input for the next call."""
+    gate = uuid.uuid4().hex
+    replies = [Reply(tool_calls=(ToolCall("note_cancel", {"gate": gate}),)), Reply("fresh")]
+    session = await world.open(lambda _body: replies.pop(0), tools=["note_cancel"])
+    request = await session.message("go")
+    await toolbox.gate(f"{gate}-started").wait()
+    await session.cancel()
+    assert (await request.result()).status == "cancelled"
+    await asyncio.wait_for(toolbox.gate(f"{gate}-cancelled").wait(), 5)
+    assert await session.ask("next") == "fresh"
+    (closed,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
+    assert "not run: the run ended (cancelled)" in closed.payload["content"]
+
+
+async def test_a_tool_that_ignores_cancellation_holds_nobody_up(world: World) -> None:
+    """The caller is told and the next message works at once, whatever the tool goes on doing."""
+    gate = uuid.uuid4().hex
+    replies = [Reply(tool_calls=(ToolCall("ignore_cancel", {"gate": gate}),)), Reply("fresh")]
+    session = await world.open(lambda _body: replies.pop(0), tools=["ignore_cancel"])
+    request = await session.message("go")
+    await toolbox.gate(f"{gate}-started").wait()
+    await session.cancel()
+    assert (await request.result()).status == "cancelled"
+    assert await session.ask("next") == "fresh"
+    toolbox.gate(gate).set()
+
+
+async def test_ten_waiting_callers_never_keep_a_cancel_out(world: World) -> None:
+    """The server takes ten updates in flight; those who wait never use them up."""
+    model = Slow()
+    session = await world.open(model)
+    request = await session.message("go", request_id="r")
+    await model.was_asked()
+    waiting = [asyncio.create_task(session.request("r").result()) for _ in range(10)]
+    assert (await session.cancel()).cancelled
+    assert {(await task).status for task in (*waiting, asyncio.create_task(request.result()))} == {"cancelled"}
+
+
+async def test_a_tool_call_waits_for_approval(world: World) -> None:
+    """Pending calls show name and arguments, are decided upon in any order, edited or denied, and the run goes on."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        if last(body)["role"] == "user":
+            return Reply(
+                tool_calls=tuple(ToolCall("add", {"a": number, "b": 1}, f"c{number}") for number in range(3))
+            )
+        return Reply(" | ".join(m["content"] for m in body["messages"] if m["role"] == "tool"))
+
+    session = await world.open(script, tools=["add"], require_approval=["add"])
+    request = await session.message("go")
+    pending = await approvals_of(session)
+    assert pending[1] == {"tool_call_id": "tool-2", "name": "add", "arguments": {"a": 1, "b": 1}}
+    with pytest.raises(InvalidInput):
+        await session.approve("tool-3", arguments={"a": "two", "b": 1})
+    await session.approve("tool-3", arguments={"a": 40, "b": 2})
+    await session.deny("tool-1", reason="not today")
+    with pytest.raises(AlreadyResolved):
+        await session.approve("tool-1")
+    with pytest.raises(UnknownApproval):
+        await session.approve("tool-9")
+    await session.approve("tool-2")
+    assert await request.answer() == "denied: not today | 2 | 42"
+    approvals = await session.entries(kind="approval")
+    assert [entry.payload["decision"] for entry in approvals] == ["approve", "deny", "approve"]
+
+
+async def test_a_cancel_resolves_what_waits_for_approval(world: World) -> None:
+    """Nothing times out by itself, and a cancelled run asks nobody any more."""
+    session = await world.open(
+        lambda body: Reply(tool_calls=(ToolCall("guarded", {}),)) if last(body)["content"] == "go" else Reply("ok"),
+        tools=["guarded"],
+        request_timeout_seconds=1,
+    )
+    request = await session.message("go")
+    await approvals_of(session)
+    await session.cancel()
+    assert (await request.result()).status == "cancelled"
+    with pytest.raises(UnknownApproval):
+        await session.approve("tool-1")
+    assert await session.ask("next") == "ok"
+
+
+class City(BaseModel):
+    """What is asked for below."""
+
+    name: str
+    people: int
+
+
+async def test_an_answer_comes_in_the_form_asked_for(world: World) -> None:
+    """The schema reaches the provider; what does not fit gets one more turn, and then is a typed failure."""
+    replies = [Reply("Oslo, I think"), Reply('{"name": "Oslo", "people": 700000}')]
+    session = await world.open(lambda _body: replies.pop(0))
+    assert await session.ask("Which?", answer=City) == City(name="Oslo", people=700_000)
+    model = (await session.status()).model
+    sent = world.requests_to(model)
+    assert sent[0]["response_format"]["json_schema"]["schema"] == City.model_json_schema()
+    assert "not of the form asked for" in sent[1]["messages"][-1]["content"]
+    context = await session.context(call_id="call-1")
+    assert context.output_schema == City.model_json_schema()
+    stubborn = await world.open("never JSON")
+    with pytest.raises(RequestFailed) as failed:
+        await stubborn.ask("Which?", answer=City)
+    assert failed.value.outcome.error is not None
+    assert failed.value.outcome.error.type == "invalid_output"
+    with pytest.raises(RequestFailed, match="output_schema cannot be used"):
+        await stubborn.ask("Which?", output_schema={"type": 7})
