@@ -39,9 +39,40 @@ async def failures(session: Session) -> None:
     await session.close()
 
 
+async def control(session: Session) -> None:
+    """Steering, a queue, deferred operations and configuration, an interruption, an approval, a cancel, a schema."""
+    request = await session.message("slowly")
+    await session.steer("faster")
+    await session.inject("by the way", at="step")
+    await session.replace_context([{"role": "user", "content": "before"}], op_id="o-1")
+    await session.replace_context([{"role": "user", "content": "instead"}], op_id="o-2")
+    await session.configure(require_approval=["add"])
+    await session.message("queued", on_busy="queue")
+    await session.message("joining", on_busy="steer")
+    await request.result()
+    first = await session.message("slowly", on_busy="queue")
+    await (await session.message("urgent", on_busy="interrupt")).result()
+    await first.result()
+    guarded = await session.message("use tools")
+    while len((await session.status()).pending_approvals) < 2:  # noqa: ASYNC110 - only a query tells
+        await asyncio.sleep(0.05)
+    pending = (await session.status()).pending_approvals
+    await session.deny(pending[0]["tool_call_id"], reason="no")
+    await session.approve(pending[1]["tool_call_id"], arguments={"a": 3, "b": 4})
+    await guarded.result()
+    await session.configure(tools=[], require_approval=[])
+    await session.switch_context("draft", op_id="o-3")
+    cancelled = await session.message("slowly")
+    await session.cancel()
+    await cancelled.result()
+    await (await session.message("in a form", output_schema={"type": "object"})).result()
+    await session.close()
+
+
 SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "conversation-1": conversation,
     "failures-1": failures,
+    "control-1": control,
 }
 
 
@@ -50,6 +81,8 @@ def _script(body: dict[str, Any]) -> Reply:
     match newest["role"], newest["content"]:
         case "user", "use tools":
             return Reply("adding", tool_calls=tuple(ToolCall("add", {"a": n, "b": n}, f"c{n}") for n in (1, 2)))
+        case "user", "slowly":
+            return Reply("one two three four five six", tokens_per_second=6)
         case "user", "fail":
             return Reply("no", status=HTTPStatus.FORBIDDEN)
         case _:
