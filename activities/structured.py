@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import jsonschema_rs
-
-from activities.providers.sanitize import parse_json
+from pydantic_core import from_json
 
 MAX_PROBLEMS = 5
 
@@ -30,15 +30,17 @@ def problem_of(answer: str, schema: dict[str, Any]) -> str | None:
         )
     except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
         raise SchemaUnusable(f"output_schema cannot be used: {str(error)[:500]}") from None
-    value = parse_json(answer)
-    if value is None and answer.strip() != "null":
+    try:
+        value = from_json(answer, allow_inf_nan=False)
+    except ValueError:
         return "it is not JSON"
     problems = []
-    for found in validator.iter_errors(value):
-        place = ".".join(map(str, found.instance_path))
-        problems.append(f"{place}: {found.message[:200]}" if place else found.message[:200])
-        if len(problems) == MAX_PROBLEMS:
-            break
+    try:
+        for found in islice(validator.iter_errors(value), MAX_PROBLEMS):
+            place = ".".join(map(str, found.instance_path))
+            problems.append(f"{place}: {found.message[:200]}" if place else found.message[:200])
+    except ValueError:
+        return "it is nested too deeply"
     return "; ".join(problems) or None
 
 

@@ -24,9 +24,10 @@ from clew.contract import (
 )
 from clew.errors import InvalidInput, UnknownRequest
 from clew.thread import Thread
-from workflows import decisions, inputs, operations
+from workflows import approvals, decisions, inputs, operations
 from workflows.decision import Decision
 from workflows.door import Command
+from workflows.requests import request_of
 from workflows.runs import FOLLOW_UP
 from workflows.state import Moment, State
 
@@ -60,7 +61,7 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
             if not _knows(state, thread, request_id):
                 if request_id.startswith(FOLLOW_UP):
                     raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
-                request = inputs.request_of(state, command, request_id)
+                request = request_of(state, command, request_id)
                 inputs.admit(state, request, command.on_busy or state.config.on_busy)
         case AwaitRequestInput():
             if not _knows(state, thread, command.request_id):
@@ -71,11 +72,11 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
         case ContextOperation():
             operations.check(command, thread.rev)
         case ConfigureInput():
-            operations.configured(state, command)
+            operations.check_configure(state, command)
         case CancelInput():
             inputs.check_cancel(state, thread, command)
         case ApprovalInput():
-            inputs.check_approval(state, thread, command)
+            approvals.check(state, thread, command)
 
 
 def decide(state: State, thread: Thread, command: Command, own_id: str | None, at: Moment) -> tuple[Decision, Answer]:
@@ -85,7 +86,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             request_id = command.request_id or own_id or ""
             if _knows(state, thread, request_id):
                 return Decision(state), Outcome(request_id)
-            request = inputs.request_of(state, command, request_id)
+            request = request_of(state, command, request_id)
             on_busy = command.on_busy or state.config.on_busy
             return inputs.accept(state, request, on_busy, at), Outcome(request_id)
         case AwaitRequestInput():
@@ -111,7 +112,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             return inputs.cancel(state, command, at)
         case ApprovalInput():
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
-            return inputs.resolve_approval(state, command, at), resolved
+            return approvals.resolve(state, command, at), resolved
         case CloseInput():
             return decisions.close(state, at), None
 

@@ -81,7 +81,7 @@ def close(state: State, at: Moment) -> Decision:
 
 def _drop_waiting(state: State, at: Moment) -> Decision:
     """Whatever was accepted and waits leaves a fact; requests leave their outcome."""
-    decision = operations.drop_deferred(replace(state, queue=()), "closed")
+    decision = operations.drop_deferred(state, "closed")
     for request in state.queue:
         dropped = inputs.never_ran(decision.state, request, "closed", at)
         decision = Decision(dropped.state, (*decision.commit, *dropped.commit))

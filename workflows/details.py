@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clew.thread import Thread
+from workflows.approvals import pending_approvals
 from workflows.effects import CallModel, Prepare, RunTool
 from workflows.state import State
 
@@ -38,6 +39,14 @@ def current(state: State, thread: Thread) -> str:
             f"{run.request.max_iterations}",
         ]
         lines += [f"- tool `{call.name}` · `{call.tool_call_id}`" for call in run.asked]
+    waits = {
+        "inputs": len(state.inbox),
+        "queued messages": len(state.queue),
+        "approvals": len(pending_approvals(state)),
+        "context operations": int(state.pending_op is not None),
+    }
+    if any(waits.values()):
+        lines += ["", "waiting: " + " · ".join(f"{count} {what}" for what, count in waits.items() if count)]
     if state.problem:
         lines += ["", f"⚠ {state.problem.type}: {state.problem.message}"]
     return "\n".join(lines)

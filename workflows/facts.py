@@ -81,10 +81,17 @@ def input_entry(state: State, event: str, kind: str, reason: str, content: str, 
     return Draft("input", payload, {"session_id": state.session_id})
 
 
-def dropped_request(state: State, request: Request, reason: str) -> Draft:
-    """A message that was accepted and never ran."""
-    content = request.content or (request.inputs[0].content if request.inputs else "")
-    return input_entry(state, "dropped", "message", reason, content, request_id=request.request_id)
+def dropped_input(state: State, given: Input, reason: str, request_id: str | None = None) -> Draft:
+    """An input that was accepted and that no model has read."""
+    ids = {"input_id": given.input_id, "request_id": given.request_id or request_id}
+    return input_entry(state, "dropped", given.kind, reason, given.content, **ids)
+
+
+def dropped_request(state: State, request: Request, reason: str) -> tuple[Draft, ...]:
+    """What was asked and never ran: a message, or the inputs of a follow-up run."""
+    if request.inputs:
+        return tuple(dropped_input(state, given, reason, request.request_id) for given in request.inputs)
+    return (input_entry(state, "dropped", "message", reason, request.content, request_id=request.request_id),)
 
 
 def run_refs(state: State, run: Run) -> dict[str, Any]:

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-import jsonschema_rs
+from typing import Any, Literal
 
 from clew.contract import (
-    ApprovalInput,
     CancelInput,
     CancelReceipt,
-    MessageInput,
     OnBusy,
     SteerInput,
 )
-from clew.entries import Draft
 from clew.errors import (
-    AlreadyResolved,
     Busy,
     Idle,
-    InvalidInput,
     QueueFull,
     RequestMismatch,
-    UnknownApproval,
 )
-from clew.policy import ContextPolicy, resolve
-from clew.projection import projector_named
 from clew.thread import Thread
 from workflows import facts, runs
 from workflows.decision import Decision
-from workflows.effects import ToolAnswered
 from workflows.state import (
     MAX_WAITING,
     MAX_WAITING_BYTES,
-    AskedCall,
     Input,
     Moment,
     Receipt,
@@ -43,39 +31,8 @@ from workflows.state import (
     State,
 )
 
-DEFAULT_OUTPUT_TOKENS = 4096
-"""For a reply under a policy that reserves nothing; some providers want a number."""
 REMEMBERED = 1000
 """Inputs whose ids are known again."""
-
-
-def request_of(state: State, message: MessageInput, request_id: str) -> Request:
-    """The request that a message makes of the session's settings and its own.
-
-    Raises:
-        InvalidInput, InvalidTokenBudget: its policy cannot be used.
-    """
-    config, policy = state.config, message.context_policy
-    if message.model and message.model != config.model and config.context_policy is None:
-        policy = resolve(request=policy, agent=ContextPolicy.for_model(message.model))
-    in_force = state.policy.overlaid(policy).checked()
-    projector_named(in_force.projector)
-    options = config.model_options.overlaid(message.model_options)
-    if options.max_output_tokens is None:
-        reserved = in_force.reserve_output_tokens or DEFAULT_OUTPUT_TOKENS
-        options = options.model_copy(update={"max_output_tokens": reserved})
-    return Request(
-        request_id,
-        message.content,
-        state.context_ref,
-        message.model or config.model,
-        options,
-        policy,
-        message.max_iterations or config.max_iterations,
-        message.timeout_seconds or config.request_timeout_seconds,
-        message.metadata,
-        message.output_schema,
-    )
 
 
 def admit(state: State, request: Request, on_busy: OnBusy) -> None:
@@ -88,8 +45,8 @@ def admit(state: State, request: Request, on_busy: OnBusy) -> None:
         return
     if on_busy == "reject":
         raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
-    waiting = [waiting.content for waiting in state.queue]
-    _check_room([given.content for given in state.inbox] if on_busy == "steer" else waiting, request.content)
+    joins = on_busy == "steer" and state.run is not None
+    _check_room([waiting.content for waiting in (state.inbox if joins else state.queue)], request.content)
 
 
 def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decision:
@@ -170,14 +127,15 @@ def cancel(state: State, given: CancelInput, at: Moment) -> tuple[Decision, Canc
         return decision, CancelReceipt(request_id=request_id, cancelled=True)
     for waiting in state.queue:
         if waiting.request_id == request_id:
-            queue = tuple(request for request in state.queue if request is not waiting)
-            decision = never_ran(replace(state, queue=queue), waiting, "cancelled", at)
+            decision = never_ran(state, waiting, "cancelled", at, inputs=given.inputs)
             return decision, CancelReceipt(request_id=request_id, cancelled=True)
     return Decision(state), CancelReceipt(request_id=request_id, cancelled=False)
 
 
-def never_ran(state: State, request: Request, reason: str, at: Moment) -> Decision:
-    """A request that waited gets its outcome, and what it asked leaves a fact."""
+def never_ran(
+    state: State, request: Request, reason: str, at: Moment, inputs: Literal["drop", "follow_up"] = "drop"
+) -> Decision:
+    """A request that waited gets its outcome, and what it asked leaves a fact; inputs go as those of a run do."""
     run = Run(f"run-{state.runs + 1}", request, at.time, at.rev)
     payload: dict[str, Any] = {
         "status": "cancelled",
@@ -185,69 +143,19 @@ def never_ran(state: State, request: Request, reason: str, at: Moment) -> Decisi
         "usage": run.usage.as_json(),
         "iterations": 0,
     }
+    left = replace(state, queue=tuple(waiting for waiting in state.queue if waiting is not request))
+    # Without a run, inputs wait for the next one's.
+    is_next = state.request_id == request.request_id
+    unread = runs.leave_unread(left, run, reason, inputs) if is_next else Decision(left)
     drafts = (
-        facts.dropped_request(state, request, reason),
+        *unread.commit,
+        *facts.dropped_request(state, request, reason),
         facts.run_entry(state, run, request.request_id, payload),
     )
-    state = replace(state, runs=state.runs + 1)
+    state = replace(unread.state, runs=state.runs + 1)
     if state.tools is None:
         return Decision(replace(state, early=(*state.early, *drafts)))
     return Decision(state, drafts)
-
-
-def pending_approvals(state: State) -> tuple[AskedCall, ...]:
-    """The tool calls that wait for somebody's word."""
-    if state.phase != "awaiting_approval" or state.run is None:
-        return ()
-    return tuple(call for call in state.run.asked if call.needs_approval and call.answer is None)
-
-
-def check_approval(state: State, thread: Thread, given: ApprovalInput) -> None:
-    """Refuse a decision about what is not pending, or with arguments that the tool does not take.
-
-    Raises:
-        AlreadyResolved, InvalidInput, UnknownApproval: as their words say.
-    """
-    call = next((call for call in pending_approvals(state) if call.tool_call_id == given.tool_call_id), None)
-    if call is None:
-        if thread.approval_of(given.tool_call_id):
-            raise AlreadyResolved(f"tool call {given.tool_call_id!r} has been decided upon")
-        raise UnknownApproval(f"no approval is pending for tool call {given.tool_call_id!r}")
-    if given.arguments is None:
-        return
-    if given.decision == "deny":
-        raise InvalidInput("arguments: a denied call has none to edit")
-    schema = next(tool.spec["parameters"] for tool in state.tools or () if tool.spec["name"] == call.name)
-    problem = next(jsonschema_rs.Draft202012Validator(schema).iter_errors(given.arguments), None)
-    if problem:
-        place = ".".join(map(str, problem.instance_path))
-        raise InvalidInput(f"arguments{'.' if place else ''}{place}: {problem.message[:300]}")
-
-
-def resolve_approval(state: State, given: ApprovalInput, at: Moment) -> Decision:
-    """Somebody's word about a tool call; the last one that was waited for lets the round run."""
-    run = runs.running(state)
-    payload: dict[str, Any] = given.model_dump(exclude_none=True)
-    fact = Draft("approval", payload, facts.run_refs(state, run) | {"tool_call_id": given.tool_call_id})
-    denied = f"denied: {given.reason or 'no reason was given'}"
-    asked = tuple(
-        call
-        if call.tool_call_id != given.tool_call_id
-        else replace(
-            call,
-            arguments=call.arguments if given.arguments is None else given.arguments,
-            answer=ToolAnswered(content=denied, is_error=True) if given.decision == "deny" else None,
-            needs_approval=False,
-        )
-        for call in run.asked
-    )
-    state = replace(state, run=replace(run, asked=asked))
-    if pending_approvals(state):
-        return Decision(state, (fact,))
-    # People take their time, which is not the request's.
-    waited = at.time - (run.paused_at or at.time)
-    resumed = replace(run, asked=asked, deadline=run.deadline + waited, paused_at=None)
-    return Decision(replace(state, run=resumed), (fact,)).then(runs.run_tools, at)
 
 
 def _check_room(waiting: list[str], content: str) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from clew.canonical import canonical
-from clew.contract import ConfigureInput, ContextOperation, SessionConfig
-from clew.entries import Draft, call_ids
+from clew.contract import ConfigureInput, ContextOperation, SessionConfig, SnapshotMessage
+from clew.entries import Draft
 from clew.errors import InvalidOperation
-from clew.messages import Message
 from clew.policy import ContextPolicy, resolve
 from clew.projection import projector_named
 from workflows import facts
@@ -19,7 +18,7 @@ from workflows.effects import Prepare
 from workflows.state import Moment, State
 
 REMEMBERED = 128
-"""Ids of applied operations that are known again."""
+"""Ids of operations, applied or overtaken, that are known again."""
 
 Status = Literal["applied", "deferred", "duplicate"]
 
@@ -52,12 +51,14 @@ def check(given: ContextOperation, rev: int) -> None:
 def submit(state: State, given: ContextOperation, at: Moment) -> tuple[Decision, Status]:
     """An operation is applied at once, or waits for the run to end; the latest that waits wins."""
     waiting = state.pending_op
-    if given.op_id in state.applied_ops or (waiting and waiting.op_id == given.op_id):
+    if given.op_id in state.known_ops or (waiting and waiting.op_id == given.op_id):
         return Decision(state), "duplicate"
     if not (state.busy or state.phase == "preparing"):
         return _apply(state, given), "applied"
     deferred = Decision(replace(state, pending_op=given))
     if waiting:
+        # Its repetition would be no newer than it was.
+        deferred = Decision(_remembering(deferred.state, waiting.op_id))
         overtaken = facts.input_entry(
             state, "superseded", "modify_context", f"operation {given.op_id!r} came after it", _excerpt(waiting),
             op_id=waiting.op_id,
@@ -73,13 +74,23 @@ def record(state: State, draft: Draft) -> Decision:
     return Decision(state, (draft,))
 
 
+def check_configure(state: State, given: ConfigureInput) -> None:
+    """Refuse a change that could not be made, be it together with the one that waits already.
+
+    Raises:
+        InvalidInput, InvalidTokenBudget: its policy cannot be used.
+    """
+    configured(state, _laid_over(state.pending_config, given))
+
+
 def configured(state: State, given: ConfigureInput) -> State:
     """The session as a change of configuration would have it.
 
     Raises:
         InvalidInput, InvalidTokenBudget: its policy cannot be used.
     """
-    changed: dict[str, Any] = given.model_dump(exclude_unset=True, exclude_none=True, exclude={"context_policy"})
+    changed = _named(given)
+    changed.pop("context_policy", None)
     if given.model_options:
         changed["model_options"] = state.config.model_options.overlaid(given.model_options)
     if given.limits:
@@ -123,14 +134,18 @@ def drop_deferred(state: State, reason: str) -> Decision:
 
 def _apply(state: State, given: ContextOperation) -> Decision:
     lane = given.context_ref or state.context_ref
-    operation = given.operation.model_dump(mode="json", exclude_unset=True)
+    operation = given.operation.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     operation.setdefault("reason", given.operation.reason)
     payload = {"op_id": given.op_id, "context_ref": lane, "operation": operation}
     draft = Draft("ai_context_operation", payload, {"session_id": state.session_id})
-    state = replace(state, applied_ops=(*state.applied_ops, given.op_id)[-REMEMBERED:])
+    state = _remembering(state, given.op_id)
     if given.operation.type == "switch":
         state = replace(state, context_ref=lane)
     return Decision(state, (draft,))
+
+
+def _remembering(state: State, op_id: str) -> State:
+    return replace(state, known_ops=(*state.known_ops, op_id)[-REMEMBERED:])
 
 
 def _configure(state: State, given: ConfigureInput) -> Decision:
@@ -142,40 +157,41 @@ def _configure(state: State, given: ConfigureInput) -> Decision:
     return Decision(replace(state, phase="preparing", config_due=True), (), preparing)
 
 
+def _named(given: ConfigureInput) -> dict[str, Any]:
+    """What a change names. Null is as good as absent; within options and limits it takes a value away."""
+    return {name: value for name, value in given.model_dump(exclude_unset=True).items() if value is not None}
+
+
 def _laid_over(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInput:
     """Two changes of configuration as one: field by field, and within options, policy and limits too."""
     if lower is None:
         return upper
-    merged = lower.model_dump(exclude_unset=True, exclude_none=True)
-    for name, value in upper.model_dump(exclude_unset=True, exclude_none=True).items():
+    merged = _named(lower)
+    for name, value in _named(upper).items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
         merged[name] = merged[name] | value if both else value
     return ConfigureInput.model_validate(merged)
 
 
-def _check_messages(messages: list[Message]) -> None:
+def _check_messages(messages: Sequence[SnapshotMessage]) -> None:
     """A snapshot must be what every provider takes: results right after their calls, each once."""
     waiting: set[str] = set()
     seen: set[str] = set()
     for number, message in enumerate(messages):
         where = f"result_context.messages[{number}]"
-        if message["role"] == "system":
-            raise InvalidOperation(f"{where}: the system prompt goes into result_context.system_prompt")
-        if message["role"] == "tool":
-            call_id = message.get("tool_call_id", "")
-            if call_id not in waiting:
+        if message.role == "tool":
+            if message.tool_call_id not in waiting:
                 raise InvalidOperation(f"{where}: a tool result needs its tool call right before it")
-            waiting.remove(call_id)
+            waiting.remove(message.tool_call_id)
             continue
         if waiting:
             raise InvalidOperation(f"{where}: the tool calls before it need their results first")
-        if message.get("tool_calls") and message["role"] != "assistant":
+        if message.tool_calls and message.role != "assistant":
             raise InvalidOperation(f"{where}: only an assistant calls tools")
-        waiting = set(call_ids(message))
-        if len(waiting) < len(call_ids(message)) or waiting & seen:
+        calls = [call.id for call in message.tool_calls or ()]
+        waiting = set(calls)
+        if len(waiting) < len(calls) or waiting & seen:
             raise InvalidOperation(f"{where}: a tool call's id stands there twice")
-        if not all(re.fullmatch(r"[A-Za-z0-9_-]{1,40}", call_id) for call_id in waiting):
-            raise InvalidOperation(f"{where}: a tool call's id has 1 to 40 letters, digits, '_' or '-'")
         seen |= waiting
     if waiting:
         raise InvalidOperation("result_context ends within tool calls: each needs its result")

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from clew.entries import Draft
-from workflows import facts, operations
+from clew.errors import Refusal
+from workflows import facts, operations, requests
 from workflows.decision import Decision
 from workflows.effects import (
     AskedTool,
@@ -38,6 +39,11 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
 
     A session whose configuration has a problem asks a worker anew, unless one has just answered: workers learn.
     """
+    refused: Failure | None = None
+    try:
+        request = requests.renewed(state, request)
+    except Refusal as refusal:
+        refused = Failure(type=refusal.type, message=refusal.message)
     number = state.runs + 1
     deadline = at.time + request.timeout_seconds
     run = Run(f"run-{number}", request, deadline, opened_seq=at.rev)
@@ -51,11 +57,11 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
     else:
         messages = (facts.user_message(state, run, request.content, **asked),)
     opened = Decision(replace(state, runs=number, run=run), messages)
+    problem = refused or (state.problem if prepared_now else None)
+    if problem:
+        return opened.then(lambda state, at: fail(state, problem, at), at)
     if state.problem is None:
         return opened.then(call_model, at)
-    if prepared_now:
-        problem = state.problem
-        return opened.then(lambda state, at: fail(state, problem, at), at)
     preparing = Prepare(model=state.config.model, tools=state.config.tools)
     return replace(opened, state=replace(opened.state, phase="preparing"), effect=preparing)
 
@@ -201,17 +207,7 @@ def end_run(
         )
         for call in run.asked
     )
-    stays = inputs == "follow_up"
-    follow = tuple(i for i in state.inbox if stays and not i.request_id and i.on_failure == "follow_up")
-    asks_again = tuple(i for i in state.inbox if stays and i.request_id)
-    dropped = tuple(
-        facts.input_entry(state, "dropped", given.kind, reason, given.content, input_id=given.input_id)
-        for given in state.inbox
-        if given not in follow and given not in asks_again
-    )
-    later = tuple(_later(run, given.request_id or "", given.content) for given in asks_again)
-    if follow:
-        later = (_later(run, f"{FOLLOW_UP}{run.run_id}", "", follow), *later)
+    unread = leave_unread(state, run, reason, inputs)
     payload: dict[str, Any] = {
         "status": status,
         "termination_reason": reason,
@@ -222,11 +218,26 @@ def end_run(
         payload["answer_seq"] = run.answer_seq
     if failure:
         payload["error"] = failure.model_dump(include={"type", "message", "retryable"})
-    waiting = {given.request_id for given in asks_again}
+    waiting = {request.request_id for request in unread.state.queue}
     served = (run.request.request_id, *(joined for joined in run.joined if joined not in waiting))
     outcomes = tuple(facts.run_entry(state, run, request_id, payload) for request_id in served)
-    state = replace(state, run=None, phase="idle", inbox=(), queue=(*later, *state.queue))
-    return Decision(state, (*closers, *dropped, *outcomes))
+    return Decision(replace(unread.state, run=None, phase="idle"), (*closers, *unread.commit, *outcomes))
+
+
+def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "follow_up"]) -> Decision:
+    """What a run has not read is answered by a run of its own, which comes next, or leaves a fact."""
+    stays = inputs == "follow_up"
+    follow = tuple(i for i in state.inbox if stays and not i.request_id and i.on_failure == "follow_up")
+    asks_again = tuple(i for i in state.inbox if stays and i.request_id)
+    dropped = tuple(
+        facts.dropped_input(state, given, reason)
+        for given in state.inbox
+        if given not in follow and given not in asks_again
+    )
+    later = tuple(_later(run, given.request_id or "", given.content) for given in asks_again)
+    if follow:
+        later = (_later(run, f"{FOLLOW_UP}{run.run_id}", "", follow), *later)
+    return Decision(replace(state, inbox=(), queue=(*later, *state.queue)), dropped)
 
 
 def timed_out(run: Run, last: str | None = None) -> Failure:
@@ -244,7 +255,13 @@ def running(state: State) -> Run:
 def _later(run: Run, request_id: str, content: str, inputs: tuple[Input, ...] = ()) -> Request:
     """A request that goes on where a run ended, with the settings of that run's own."""
     return replace(
-        run.request, request_id=request_id, content=content, inputs=inputs, metadata=None, output_schema=None
+        run.request,
+        request_id=request_id,
+        content=content,
+        inputs=inputs,
+        metadata=None,
+        output_schema=None,
+        given=None,
     )
 
 

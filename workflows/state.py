@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clew.contract import ConfigureInput, ContextOperation, ModelOptions, SessionConfig, Usage
+from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig, Usage
 from clew.entries import Draft
 from clew.policy import ContextPolicy
 from workflows.effects import CallModel, Failure, ResolvedTool, ToolAnswered
@@ -69,6 +69,7 @@ class Request:
     metadata: dict[str, str] | None = None
     output_schema: dict[str, Any] | None = None
     inputs: tuple[Input, ...] = ()
+    given: MessageInput | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class State:
     receipts: tuple[Receipt, ...] = ()
     pending_op: ContextOperation | None = None
     pending_config: ConfigureInput | None = None
-    applied_ops: tuple[str, ...] = ()
+    known_ops: tuple[str, ...] = ()
     early: tuple[Draft, ...] = ()
     config_due: bool = True
     context_ref: str = "default"
@@ -156,6 +157,7 @@ class State:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """The ids of all requests that have been accepted and have no outcome yet."""
+        """The ids of all requests that have been accepted and have no outcome in the thread yet."""
         served = (self.run.request.request_id, *self.run.joined) if self.run else ()
-        return (*served, *(request.request_id for request in self.queue))
+        uncommitted = (draft.refs["request_id"] for draft in self.early if draft.kind == "run")
+        return (*served, *(request.request_id for request in self.queue), *uncommitted)

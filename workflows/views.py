@@ -25,7 +25,7 @@ from clew.errors import InvalidInput
 from clew.policy import ContextPolicy
 from clew.projection import Projection, ProjectionInput, project
 from clew.thread import Thread
-from workflows import inputs
+from workflows import approvals
 from workflows.state import State
 
 T = TypeVar("T")
@@ -46,9 +46,11 @@ def status(state: State, thread: Thread) -> dict[str, Any]:
         pending_context_op=_operation(state.pending_op) if state.pending_op else None,
         pending_inputs=len(state.inbox),
         queued_messages=len(state.queue),
+        queued_request_ids=[request.request_id for request in state.queue],
+        pending_config=sorted(state.pending_config.model_fields_set) if state.pending_config else [],
         pending_approvals=[
             {"tool_call_id": call.tool_call_id, "name": call.name, "arguments": call.arguments}
-            for call in inputs.pending_approvals(state)
+            for call in approvals.pending_approvals(state)
         ],
         usage=state.usage,
         model=state.config.model,

@@ -145,10 +145,36 @@ class SubmitInput(SteerInput):
     kind: InputKind
 
 
+class SnapshotToolCall(_Input):
+    """A tool call within a snapshot."""
+
+    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+    arguments: dict[str, Any]
+
+
+class SnapshotProviderData(_Input):
+    """What a provider wants back with a message of a snapshot."""
+
+    provider: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    blocks: list[dict[str, Any]]
+
+
+class SnapshotMessage(_Input):
+    """A message of a snapshot, of the form that contexts have."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: str
+    tool_calls: tuple[SnapshotToolCall, ...] | None = None
+    tool_call_id: str | None = None
+    name: Annotated[str, StringConstraints(max_length=256)] | None = None
+    provider_data: SnapshotProviderData | None = None
+
+
 class Snapshot(_Input):
     """A whole context, as `replace` puts it under a lane. Its tool results follow their calls."""
 
-    messages: list[Message]
+    messages: tuple[SnapshotMessage, ...]
     system_prompt: str | None = None
 
 
@@ -310,6 +336,8 @@ class SessionStatus(_Output):
     pending_context_op: dict[str, Any] | None = None
     pending_inputs: int = 0
     queued_messages: int = 0
+    queued_request_ids: list[str] = []
+    pending_config: list[str] = []
     pending_approvals: list[dict[str, Any]] = []
     usage: Usage = Usage()
     model: str

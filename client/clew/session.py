@@ -180,7 +180,7 @@ class Session:
         Raises:
             InvalidOperation: the snapshot is not a valid context, or `base_seq` is not in the thread.
         """
-        snapshot = {"messages": [dict(message) for message in messages]}
+        snapshot: dict[str, Any] = {"messages": list(messages)}
         operation = {
             "type": "replace",
             "reason": reason,
@@ -194,7 +194,7 @@ class Session:
         """Make another lane the active one; a new lane begins empty. While a run is active, when it has ended."""
         return await self._operate(op_id, context_ref, {"type": "switch", "reason": reason})
 
-    async def configure(self, **changes: Any) -> ConfigureReceipt:
+    async def configure(self, /, **changes: Any) -> ConfigureReceipt:
         """Change the configuration, field by field; while a run is active, when it has ended.
 
         Fields: `model`, `model_options`, `system_prompt`, `tools`, `require_approval`, `context_policy`, `limits`,
@@ -304,7 +304,7 @@ class Session:
             await self._handle.result()
 
     async def _submit(self, kind: str, content: str, options: dict[str, Any]) -> InputReceipt:
-        given = checked(SubmitInput, {"kind": kind, "content": content, **options})
+        given = checked(SubmitInput, {**options, "kind": kind, "content": content})
         return InputReceipt.model_validate(await self._call("submit_input", given))
 
     async def _operate(self, op_id: str, context_ref: str | None, operation: dict[str, Any]) -> OperationReceipt:

@@ -24,10 +24,10 @@ from activities import model
 from activities.model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActivities
 from activities.providers import ProviderError, providers_from_env
 from activities.providers.errors import ContextLengthExceeded, EmptyReply, RateLimited, TruncatedStream, Unauthorized
-from clew.contract import ContextQuery, ModelOptions, Usage
+from clew.contract import Context, ContextQuery, ModelOptions, Usage
 from clew.policy import ContextPolicy
 from deploy.local import Reply, scripted_model
-from tests.workflows.test_decisions import Session
+from tests.workflows.paper import Session
 from workflows import door, views
 from workflows.effects import AskedTool, ModelAnswered, ModelReply
 
@@ -90,7 +90,7 @@ def asking(content: str = "hello", **config: Any) -> Session:
     return session
 
 
-async def fetched(queried: Queried) -> Any:
+async def fetched(queried: Queried) -> Context:
     return await (await environment(queried)).run(model._fetch_context, queried.session.call)
 
 
@@ -130,9 +130,9 @@ async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
         session.reply("fine")
     session.ask("and now?")
     queried = Queried(session)
-    messages, tools, meta = await fetched(queried)
+    context = await fetched(queried)
     shown = session.shown(session.call)
-    assert (messages, tools, meta) == (shown.messages, shown.tool_spec, shown.meta)
+    assert (context.messages, context.tool_spec, context.meta) == (shown.messages, shown.tool_spec, shown.meta)
     assert [(asked.id, asked.run_id, asked.query) for asked in queried.asked] == [
         ("s-1", "run-of-s-1", "context")
     ] * 3
@@ -170,8 +170,8 @@ async def test_a_context_that_does_not_arrive_as_it_was_projected_is_not_sent(da
 async def test_a_session_that_cannot_be_reached_is_asked_again_in_place(status: RPCStatusCode) -> None:
     """Its worker may just have died: the attempt, which was paid for with events, is not given up."""
     queried = Queried(asking(), unreachable(status))
-    messages, _, _ = await fetched(queried)
-    assert messages == [{"role": "user", "content": "hello"}]
+    context = await fetched(queried)
+    assert context.messages == [{"role": "user", "content": "hello"}]
     assert len(queried.asked) == 2
     assert all(asked.rpc_timeout == timedelta(seconds=10) for asked in queried.asked)
 

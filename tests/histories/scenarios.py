@@ -76,7 +76,8 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
 }
 
 
-def _script(body: dict[str, Any]) -> Reply:
+def script(body: dict[str, Any]) -> Reply:
+    """The model that the scenarios talk to."""
     newest = body["messages"][-1]
     match newest["role"], newest["content"]:
         case "user", "use tools":
@@ -91,7 +92,7 @@ def _script(body: dict[str, Any]) -> Reply:
 
 async def record() -> None:
     """Record what is missing."""
-    async with temporal_server(ui=False) as server, scripted_model(_script) as model, http_client() as http:
+    async with temporal_server(ui=False) as server, scripted_model(script) as model, http_client() as http:
         clew = await Clew.connect(server.address, identity="recorder")
         providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
         tools = load_tools(["tests.toolbox"])

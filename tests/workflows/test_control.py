@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from clew import (
     AlreadyResolved,
     Busy,
+    ContextPolicy,
     Idle,
     InvalidInput,
     InvalidOperation,
@@ -384,3 +385,22 @@ async def test_an_answer_comes_in_the_form_asked_for(world: World) -> None:
     assert failed.value.outcome.error.type == "invalid_output"
     with pytest.raises(RequestFailed, match="output_schema cannot be used"):
         await stubborn.ask("Which?", output_schema={"type": 7})
+
+
+async def test_a_queued_message_is_served_by_the_session_as_it_is_then(world: World) -> None:
+    """What was changed while it waited holds for it: the lane, the prompt, and a policy that leaves it no room."""
+    model = Slow()
+    session = await world.open(model, on_busy="queue")
+    first = await session.message("first")
+    await model.was_asked()
+    queued = await session.message("queued")
+    cramped = await session.message("cramped", context_policy=ContextPolicy(max_input_tokens=2500))
+    await session.switch_context("draft", op_id="o-1")
+    policy = ContextPolicy(max_input_tokens=3000, reserve_output_tokens=2600)
+    await session.configure(system_prompt="new", context_policy=policy)
+    model.release(2)
+    await first.answer()
+    body = await model.was_asked()
+    assert [message["content"] for message in body["messages"]] == ["new", "queued"]
+    assert await queued.answer() == "re: queued"
+    assert (await cramped.result()).termination_reason == "invalid_token_budget"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.contract import Usage
-from tests.workflows.test_decisions import UNKNOWN, Session
+from tests.workflows.paper import UNKNOWN, Session
 from workflows import details
 
 

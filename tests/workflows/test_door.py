@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from clew.contract import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, Limits, SessionConfig
+from clew.contract import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, Limits, MessageInput, SessionConfig
 from clew.errors import (
     ClewError,
     ContextOverflow,
@@ -23,19 +23,29 @@ from clew.errors import (
     TooLarge,
     UnsupportedStrategy,
 )
-from workflows import decisions, door
+from workflows import decisions, door, requests
 
 CONFIG = SessionConfig(model="openai:gpt-4o")
 START = {"config": {"model": "openai:gpt-4o"}}
+SWITCH = {"op_id": "o", "context_ref": "draft", "operation": {"type": "switch"}}
 JSON_PLAIN = {"encoding": b"json/plain"}
 
 Args = Sequence[RawValue]
 
 DOORS: dict[str, Callable[[Args], Any]] = {
     "start": lambda args: door.session_start("s-1", args),
-    "message": lambda args: door.message(args, CONFIG),
-    "await_request": door.await_request,
-    "close": door.close,
+    "message": lambda args: door.update("message", args, CONFIG),
+    "await_request": lambda args: door.update("await_request", args, CONFIG),
+    "submit_input": lambda args: door.update("submit_input", args, CONFIG),
+    "submit_context_operation": lambda args: door.update("submit_context_operation", args, CONFIG),
+    "configure": lambda args: door.update("configure", args, CONFIG),
+    "cancel_request": lambda args: door.update("cancel_request", args, CONFIG),
+    "resolve_approval": lambda args: door.update("resolve_approval", args, CONFIG),
+    "steer": lambda args: door.signal("steer", args, CONFIG),
+    "inject": lambda args: door.signal("inject", args, CONFIG),
+    "modify_context": lambda args: door.signal("modify_context", args, CONFIG),
+    "cancel": lambda args: door.signal("cancel", args, CONFIG),
+    "close": lambda args: door.signal("close", args, CONFIG),
     "context": lambda args: door.query("context", args),
     "transcript": lambda args: door.query("transcript", args),
     "entries": lambda args: door.query("entries", args),
@@ -45,13 +55,22 @@ GOOD: dict[str, dict[str, Any]] = {
     "start": START,
     "message": {"content": "hello"},
     "await_request": {"request_id": "r"},
+    "submit_input": {"kind": "inject", "content": "hello"},
+    "submit_context_operation": SWITCH,
+    "configure": {},
+    "cancel_request": {},
+    "resolve_approval": {"tool_call_id": "tool-1", "decision": "approve"},
+    "steer": {"content": "hello"},
+    "inject": {"content": "hello"},
+    "modify_context": SWITCH,
+    "cancel": {},
     "close": {},
     "context": {},
     "transcript": {},
     "entries": {},
     "window": {"token_budget": 1},
 }
-OPTIONAL = ("close", "context", "transcript", "entries")
+OPTIONAL = ("cancel_request", "cancel", "close", "context", "transcript", "entries")
 
 
 def raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:
@@ -61,6 +80,12 @@ def raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:
 def args(*values: Any) -> list[RawValue]:
     """Arguments as a client sends them; bytes are taken as they are."""
     return [raw(value if isinstance(value, bytes) else json.dumps(value).encode()) for value in values]
+
+
+def message(given: Args, config: SessionConfig) -> MessageInput:
+    command = door.update("message", given, config)
+    assert isinstance(command, MessageInput)
+    return command
 
 
 def refused(name: str, given: Args) -> Refusal:
@@ -89,7 +114,7 @@ def test_where_everything_is_optional_nothing_is_enough(name: str, nothing: Args
     assert DOORS[name](nothing) == DOORS[name](args({}))
 
 
-@pytest.mark.parametrize("name", ["start", "message", "await_request", "window"])
+@pytest.mark.parametrize("name", [name for name in DOORS if name not in OPTIONAL])
 @pytest.mark.parametrize("nothing", [[], args(b"null"), [raw(b"", {"encoding": b"binary/null"})], args(b"")])
 def test_where_something_is_needed_nothing_is_refused(name: str, nothing: Args) -> None:
     """No argument and null are `invalid_input`."""
@@ -302,9 +327,9 @@ def test_a_session_may_take_less_than_that() -> None:
     config = CONFIG.model_copy(update={"limits": Limits(max_message_bytes=30)})
     at_cap = json.dumps({"content": "x" * 15}).encode()
     assert len(at_cap) == 30
-    assert door.message(args(at_cap), config).content == "x" * 15
+    assert message(args(at_cap), config).content == "x" * 15
     with pytest.raises(TooLarge, match="has 31 bytes, at most 30"):
-        door.message(args(at_cap + b" "), config)
+        message(args(at_cap + b" "), config)
 
 
 @pytest.mark.parametrize("prompt", ["x" * (MAX_SYSTEM_PROMPT_BYTES + 1), "é" * (MAX_SYSTEM_PROMPT_BYTES // 2 + 1)])
@@ -333,7 +358,7 @@ def test_a_message_of_white_space_is_empty(content: str) -> None:
 def test_content_is_trimmed_and_otherwise_kept() -> None:
     """White space inside, escapes and every character that is one arrive as they were sent."""
     content = "  a\n\n b\u0000\u2028\U0001f43b \ufeff" + "\n"
-    assert door.message(args({"content": content}), CONFIG).content == content.strip()
+    assert message(args({"content": content}), CONFIG).content == content.strip()
 
 
 @pytest.mark.parametrize(
@@ -368,33 +393,21 @@ def test_a_tool_named_twice_is_refused() -> None:
     assert "twice" in str(refused("start", args({"config": {"model": "openai:m", "tools": ["a", "b", "a"]}})))
 
 
-@pytest.mark.parametrize("field", ["on_busy", "steering", "idle_timeout_seconds", "limits.max_cost_usd"])
+@pytest.mark.parametrize("field", ["idle_timeout_seconds", "limits.max_cost_usd"])
 def test_settings_that_do_nothing_yet_are_refused(field: str) -> None:
     """Never ignored: the refusal names the field and says to leave it out."""
-    values: dict[str, Any] = {
-        "on_busy": "queue",
-        "steering": "step",
-        "idle_timeout_seconds": 60,
-        "limits": {"max_cost_usd": 1.5},
-    }
+    values: dict[str, Any] = {"idle_timeout_seconds": 60, "limits": {"max_cost_usd": 1.5}}
     name = field.partition(".")[0]
     refusal = refused("start", args({"config": {"model": "openai:m", name: values[name]}}))
     assert f"{field.rpartition('.')[2]}: that is not available in this version" in str(refusal)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"on_busy": "queue"}, {"on_busy": "interrupt"}, {"on_busy": "steer"}, {"output_schema": {}}]
-)
-def test_a_message_asks_only_for_what_there_is(fields: dict[str, Any]) -> None:
-    assert "not available" in str(refused("message", args({"content": "a"} | fields)))
-
-
 @pytest.mark.parametrize("policy", [{"window": "epoch"}, {"clear_tool_results": {"keep": 1}}, {"projector": "x"}])
 def test_a_policy_asks_only_for_what_there_is(policy: dict[str, Any]) -> None:
     """It passes the door, which knows shapes, and is refused by the first decision that would use it."""
-    message = door.message(args({"content": "a", "context_policy": policy}), CONFIG)
+    asked = message(args({"content": "a", "context_policy": policy}), CONFIG)
     with pytest.raises(InvalidInput):
-        decisions.request_of(decisions.begin("s-1", CONFIG).state, message, "r")
+        requests.request_of(decisions.begin("s-1", CONFIG).state, asked, "r")
 
 
 @pytest.mark.parametrize("budget", [0, -1, -(10**20)])

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 from temporalio.workflow import NondeterminismError
 
-from tests.histories.scenarios import FOLDER, SCENARIOS
-from worker import sandbox
+from activities.providers import http_client, providers_from_env
+from activities.tools import load_tools
+from clew import Clew
+from tests.conftest import World
+from tests.histories.scenarios import FOLDER, SCENARIOS, control, script
+from worker import make_worker, sandbox
 from workflows.session import AgentSession
 
 HISTORIES = [WorkflowHistory.from_json(file.stem, file.read_text()) for file in sorted(FOLDER.glob("*.json"))]
@@ -35,6 +41,27 @@ def test_every_shape_is_recorded() -> None:
 async def test_a_recorded_history_replays(history: WorkflowHistory) -> None:
     """Every history of a released shape replays under today's code, in the worker's own sandbox."""
     await replay(history, AgentSession, sandbox())
+
+
+async def test_a_thread_is_equal_after_replay(world: World) -> None:
+    """A worker that knows nothing but the history has the thread that the first worker had, to the byte."""
+    queue = f"queue-{uuid.uuid4().hex}"
+    clew = Clew(world.clew.temporal, queue)
+    providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url})
+
+    def worker(http: httpx.AsyncClient) -> Worker:
+        tools = load_tools(["tests.toolbox"])
+        return make_worker(clew.temporal, task_queue=queue, providers=providers, tools=tools, http=http)
+
+    async with http_client() as http:
+        async with worker(http):
+            model = world.model(script)
+            session = await clew.open(f"test-{uuid.uuid4().hex}", model=model, tools=["add"])
+            await control(session)
+            before = [entry.as_json() for entry in await session.entries()]
+        async with worker(http):
+            assert [entry.as_json() for entry in await session.entries()] == before
+            assert len(before) > 30
 
 
 @workflow.defn(dynamic=True)

@@ -25,7 +25,7 @@ from clew.contract import (
 from clew.entries import Draft
 from clew.errors import InvalidInput
 from clew.policy import ContextPolicy
-from tests.workflows.test_decisions import Session
+from tests.workflows.paper import Session
 from workflows import decisions, views
 from workflows.effects import AskedTool
 

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from clew import contract
 from clew.cli import control, options, reach, show, talk
 from clew.cli.ending import ending
 from clew.cli.options import (
@@ -78,7 +77,7 @@ def ask(
 
     async def work() -> None:
         opened = await _open(place, session, model, system, tool)
-        await talk.ask(opened, content, timeout_seconds=timeout, on_busy=_word(on_busy), as_json=as_json)
+        await talk.ask(opened, content, timeout_seconds=timeout, on_busy=options.word(on_busy), as_json=as_json)
 
     with ending(as_json):
         options.run(work())
@@ -101,7 +100,7 @@ def chat(
     place = options.place(address, namespace, task_queue)
     with ending(as_json), asyncio.Runner() as runner:
         opened = runner.run(_open(place, session, model, system, tool))
-        code = talk.Chat(runner, opened, as_json, _word(on_busy)).run()
+        code = talk.Chat(runner, opened, as_json, options.word(on_busy)).run()
     raise typer.Exit(code)
 
 
@@ -239,7 +238,3 @@ async def _open(
 def _one_more(limit: int | None) -> int | None:
     """One row more than asked for tells where the next page begins."""
     return None if limit is None else limit + 1
-
-
-def _word(on_busy: options.Busy | None) -> contract.OnBusy | None:
-    return None if on_busy is None else on_busy.value

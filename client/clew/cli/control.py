@@ -106,14 +106,9 @@ def cancel(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Cancel the request that is served, or one that waits."""
-    unread = None if inputs is None else inputs.value
     place = options.place(address, namespace, task_queue)
-    _do(
-        place,
-        session,
-        lambda reached: reached.cancel(request, reason=reason, inputs=unread),
-        as_json,
-    )
+    unread = options.word(inputs)
+    _do(place, session, lambda reached: reached.cancel(request, reason=reason, inputs=unread), as_json)
 
 
 def replace(
@@ -236,12 +231,7 @@ def approve(
     """Let a tool call run that waits for approval."""
     edited = None if arguments is None else _object(arguments, "--arguments")
     place = options.place(address, namespace, task_queue)
-    _do(
-        place,
-        session,
-        lambda reached: reached.approve(tool_call_id, arguments=edited, reason=reason),
-        as_json,
-    )
+    _do(place, session, lambda reached: reached.approve(tool_call_id, arguments=edited, reason=reason), as_json)
 
 
 def deny(
@@ -256,12 +246,7 @@ def deny(
 ) -> None:
     """Keep a tool call from running that waits for approval."""
     place = options.place(address, namespace, task_queue)
-    _do(
-        place,
-        session,
-        lambda reached: reached.deny(tool_call_id, reason=reason),
-        as_json,
-    )
+    _do(place, session, lambda reached: reached.deny(tool_call_id, reason=reason), as_json)
 
 
 COMMANDS = (steer, inject, cancel, replace, switch, configure, approve, deny)
@@ -313,18 +298,16 @@ def _snapshot(file: str) -> tuple[list[Any], str | None]:
         raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from None
     except ValueError as error:
         raise typer.BadParameter(f"{file}: {error}", param_hint="FILE") from None
-    match _json(text, "FILE"):
-        case list(messages):
-            system_prompt = None
-        case {"messages": list(messages), **rest} if rest.keys() <= {"system_prompt"}:
-            system_prompt = rest.get("system_prompt")
-        case _:
-            raise typer.BadParameter(
-                "neither a list of messages nor an object with messages and system_prompt", param_hint="FILE"
-            )
-    if not all(isinstance(message, dict) for message in messages):
-        raise typer.BadParameter("a message is an object with role and content", param_hint="FILE")
-    return messages, system_prompt
+    value = _json(text, "FILE")
+    snapshot: Any = {"messages": value} if isinstance(value, list) else value
+    if not isinstance(snapshot, dict) or not {"messages"} <= snapshot.keys() <= {"messages", "system_prompt"}:
+        raise typer.BadParameter(
+            "neither a list of messages nor an object with messages and system_prompt", param_hint="FILE"
+        )
+    messages = snapshot["messages"]
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise typer.BadParameter("messages are a list of objects, each with role and content", param_hint="FILE")
+    return messages, snapshot.get("system_prompt")
 
 
 def _object(text: str, hint: str) -> dict[str, Any]:

@@ -88,6 +88,11 @@ OnBusy = Annotated[
 ]
 
 
+def word(choice: StrEnum | None) -> Any:
+    """The contract's word for a choice; type checkers do not agree about its type."""
+    return None if choice is None else choice.value
+
+
 def place(address: str | None, namespace: str | None, task_queue: str) -> Place:
     """Where the command looks for sessions."""
     if address and "://" in address:

@@ -206,6 +206,15 @@ def _what(entry: Entry) -> str:
             return f"{said['type']}: {said['message']}"
         case "summary":
             return f"{said['from_seq']} to {said['to_seq']}: {said['content']}"
+        case "input":
+            return f"{said['event']} {said['kind']}: {said['reason']}: {said['content']}"
+        case "approval":
+            edited = f" with {_json(said['arguments'])}" if "arguments" in said else ""
+            return f"{said['decision']} {said['tool_call_id']}{edited}: {said.get('reason', 'no reason was given')}"
+        case "ai_context_operation":
+            return (
+                f"{said['op_id']}: {said['operation']['type']} {said['context_ref']}, {said['operation']['reason']}"
+            )
         case _:
             return _json(said)
 

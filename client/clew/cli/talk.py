@@ -82,7 +82,7 @@ class Chat:
         self._opened = opened
         self._session = opened.session
         self._as_json = as_json
-        self._on_busy = on_busy
+        self._on_busy: OnBusy | None = on_busy
         self._to = show.console()
         self._by_hand = sys.stdin.isatty() and self._to.is_terminal and not as_json
         self._next_seq = opened.status.rev
@@ -194,7 +194,7 @@ class Chat:
                 work = session.approve(first, reason=others.strip() or None)
             case _:
                 work = session.deny(first, reason=others.strip() or None)
-        receipt = await answered(work, session.id)
+        receipt: Receipt = await answered(work, session.id)
         if self._as_json:
             return show.document(receipt.as_json(), in_lines=True)
         return self._remark(show.receipt(receipt))

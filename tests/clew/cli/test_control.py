@@ -1,0 +1,413 @@
+"""The commands that change what a session does: their effects, their receipts, their refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew import Session
+from clew.cli import reach, talk
+from clew.errors import WorkerUnavailable
+from deploy.local import Reply, ToolCall
+from deploy.local.child import free_ports
+from tests.clew.cli.running import clew, terminal
+from tests.clew.cli.test_failures import error_of
+from tests.conftest import World, last
+
+
+class Slow:
+    """A model that has been called, and answers with what it was told last once it may."""
+
+    def __init__(self) -> None:
+        self.called, self.free = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, body: dict[str, Any]) -> Reply:
+        self.called.set()
+        await self.free.wait()
+        return Reply(f"<{last(body)['content']}>")
+
+
+def adder(body: dict[str, Any]) -> Reply:
+    """A model that adds twice at once, and then says what it was told."""
+    if last(body)["role"] == "user":
+        return Reply("", (ToolCall("add", {"a": 40, "b": 2}), ToolCall("add", {"a": 1, "b": 1})))
+    results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+    return Reply(" and ".join(results))
+
+
+async def approvals(session: Session) -> None:
+    """Wait until the session waits for approvals."""
+    while not (await session.status()).pending_approvals:
+        pass
+
+
+async def test_steer_and_inject_reach_the_run(world: World) -> None:
+    """Both print the contract's receipt, the same again for the same input; the run reads them in their order."""
+    model, address = Slow(), world.server.address
+    session = await world.open(model)
+    request = await session.message("begin", request_id="r-1")
+    await model.called.wait()
+    steered = await clew("steer", session.id, "Only the last", "--input-id", "i-1", "--json", address=address)
+    assert (steered.code, steered.err) == (0, "")
+    assert steered.json == {"input_id": "i-1", "request_id": "r-1", "position": 1}
+    again = await clew("steer", session.id, "Only the last", "--input-id", "i-1", "--json", address=address)
+    assert again.json == steered.json
+    options = ("--at", "step", "--expect", "r-1", "--on-failure", "drop", "--source", "ci", "--input-id", "i-2")
+    injected = await clew("inject", session.id, "-", *options, stdin="Tests\npass\n", address=address)
+    assert (injected.code, injected.out) == (0, "i-2 waits at place 2 for request r-1\n")
+    third = await clew("inject", session.id, "Good night", "--json", address=address)
+    assert third.json == {"input_id": third.json["input_id"], "request_id": "r-1", "position": 3}
+    status = await clew("status", session.id, address=address)
+    assert "\nwaiting: 3 inputs\n" in status.out
+    model.free.set()
+    assert (await request.result()).status == "completed"
+    said = [message["content"] for message in await session.transcript() if message["role"] == "user"]
+    assert said == ["begin", "Only the last", "Tests\npass", "Good night"]
+    sources = [entry.payload.get("source") for entry in await session.entries(kind="ai_message")]
+    assert "ci" in sources
+
+
+async def test_cancel_ends_what_runs_and_what_waits(world: World) -> None:
+    """A request that waits never runs, the one that is served ends; the receipt says whether there was one."""
+    model, address = Slow(), world.server.address
+    session = await world.open(model)
+    served = await session.message("one", request_id="r-1")
+    await model.called.wait()
+    waits = await session.message("two", request_id="r-2", on_busy="queue")
+    status = await clew("status", session.id, address=address)
+    assert "\nwaiting: 1 message\n" in status.out
+    ended = await clew("cancel", session.id, "--request", "r-2", "--json", address=address)
+    assert (ended.code, ended.json) == (0, {"request_id": "r-2", "cancelled": True})
+    assert (await waits.result()).status == "cancelled"
+    ended = await clew("cancel", session.id, "--reason", "enough", "--inputs", "drop", address=address)
+    assert (ended.code, ended.out, ended.err) == (0, "request r-1 is cancelled\n", "")
+    assert (await served.result()).status == "cancelled"
+    shown = await clew("entries", session.id, "--kind", "input", address=address)
+    assert shown.out.endswith("\tdropped message: cancelled: two\n")
+    again = await clew("cancel", session.id, "--request", "r-1", "--json", address=address)
+    assert (again.code, again.json) == (0, {"request_id": "r-1", "cancelled": False})
+    model.free.set()
+    assert await session.ask("three") == "<three>"
+
+
+async def test_replace_and_switch_change_the_context(world: World, tmp_path: Path) -> None:
+    """A snapshot comes from a file or stdin and goes under the lane named; an operation is applied once."""
+    address, session = world.server.address, await world.open("fine")
+    await session.ask("old")
+    file = tmp_path / "context.json"
+    file.write_text(json.dumps([{"role": "user", "content": "früher"}]))
+    applied = await clew("replace", session.id, str(file), "--op-id", "op-1", "--json", address=address)
+    assert (applied.code, applied.err) == (0, "")
+    assert applied.json == {"op_id": "op-1", "status": "applied", "seq": applied.json["seq"]}
+    assert [message["content"] for message in (await session.context()).messages] == ["früher"]
+    again = await clew("replace", session.id, str(file), "--op-id", "op-1", address=address)
+    assert (again.code, again.out) == (0, "op-1 is known already: nothing has changed\n")
+    switched = await clew("switch", session.id, "draft", "--op-id", "op-2", "--json", address=address)
+    assert (switched.json["status"], switched.json["op_id"]) == ("applied", "op-2")
+    assert (await session.status()).active_context_ref == "draft"
+    assert (await session.context()).messages == []
+    whole = {"messages": [{"role": "user", "content": "new"}], "system_prompt": "Be brief."}
+    options = ("--op-id", "op-3", "--lane", "default", "--base-seq", "1", "--reason", "restore")
+    ended = await clew("replace", session.id, "-", *options, stdin=json.dumps(whole), address=address)
+    assert (ended.code, ended.out.startswith("op-3 is applied, as entry ")) == (0, True)
+    shown = await clew("entries", session.id, "--kind", "ai_context_operation", address=address)
+    assert [line.split("\t")[-1] for line in shown.out.splitlines()] == [
+        *("op-1: replace default, manual", "op-2: switch draft, manual", "op-3: replace default, restore")
+    ]
+    (newest,) = (await session.entries(kind="ai_context_operation"))[-1:]
+    assert newest.payload["operation"]["reason"] == "restore"
+    assert (await session.status()).active_context_ref == "draft"
+    messages = (await session.context(context_ref="default")).messages
+    assert [message["content"] for message in messages][:2] == ["Be brief.", "new"]
+
+
+async def test_changes_wait_for_the_run(world: World) -> None:
+    """While a request is served an operation and a configuration are deferred; the status shows the operation."""
+    model, address = Slow(), world.server.address
+    session = await world.open(model)
+    request = await session.message("hi")
+    await model.called.wait()
+    switch = await clew("switch", session.id, "draft", "--op-id", "op-1", address=address)
+    assert (switch.code, switch.out) == (0, "op-1 waits until the request that is served has ended\n")
+    configured = await clew("configure", session.id, "--system", "Be brief.", "--json", address=address)
+    assert (configured.code, configured.json) == (0, {"status": "deferred"})
+    status = await clew("status", session.id, address=address)
+    assert "\noperation: switch draft (op-1), when the request has ended\n" in status.out
+    model.free.set()
+    await request.result()
+    assert (await session.status()).active_context_ref == "draft"
+    assert (await session.entries(kind="config"))[-1].payload["system_prompt"] == "Be brief."
+
+
+async def test_configure_changes_what_is_named(world: World) -> None:
+    """Options and --changes together are one change, which the receipt names by its entry; the rest stays."""
+    address, session = world.server.address, await world.open("fine", tools=["add"], system_prompt="Stay.")
+    options = ("--tool", "add", "--tool", "wait_for", "--require-approval", "add", "--on-busy", "queue")
+    changes = {"limits": {"max_total_tokens": 100_000}}
+    ended = await clew(
+        *("configure", session.id, *options, "--steering", "step", "--changes", json.dumps(changes), "--json"),
+        address=address,
+    )
+    assert (ended.code, ended.err) == (0, "")
+    newest = (await session.entries(kind="config"))[-1]
+    assert ended.json == {"status": "applied", "seq": newest.seq}
+    assert [tool["name"] for tool in newest.payload["tools"]] == ["add", "wait_for"]
+    assert newest.payload["system_prompt"] == "Stay."
+    cleared = await clew(
+        "configure", session.id, "--changes", '{"tools": [], "require_approval": []}', address=address
+    )
+    assert (cleared.code, cleared.out) == (0, f"the change is applied, as entry {newest.seq + 1}\n")
+
+
+async def test_approve_and_deny_decide_tool_calls(world: World) -> None:
+    """The status shows what waits and with which arguments; edited arguments are used, and a denial's reason read."""
+    address, session = world.server.address, await world.open(adder, tools=["add"], require_approval=["add"])
+    request = await session.message("Add")
+    await approvals(session)
+    status = await clew("status", session.id, address=address)
+    assert status.out.startswith("status: awaiting approval\n")
+    assert "\napprove tool-1?: → add(a=40, b=2)\napprove tool-2?: → add(a=1, b=1)\n" in status.out
+    refused = await clew("approve", session.id, "tool-1", "--arguments", '{"a": "x"}', address=address)
+    assert error_of(refused) == (1, "invalid_input")
+    denied = await clew("deny", session.id, "tool-2", "--reason", "too easy", "--json", address=address)
+    assert (denied.code, denied.err, denied.json) == (0, "", {"tool_call_id": "tool-2", "decision": "deny"})
+    for command in ("approve", "deny"):
+        assert error_of(await clew(command, session.id, "tool-2", address=address)) == (1, "already_resolved")
+    edited = await clew("approve", session.id, "tool-1", "--arguments", '{"a": 5, "b": 6}', address=address)
+    assert (edited.code, edited.out, edited.err) == (0, "tool-1 is approved\n", "")
+    assert await request.answer() == "11 and denied: too easy"
+
+
+async def test_an_approvals_receipt_is_json(world: World) -> None:
+    """An approval as the model asked for it, its reason kept, the receipt the contract's."""
+    address, session = world.server.address, await world.open(adder, tools=["add"], require_approval=["add"])
+    request = await session.message("Add")
+    await approvals(session)
+    await session.deny("tool-2")
+    ended = await clew("approve", session.id, "tool-1", "--reason", "harmless", "--json", address=address)
+    assert (ended.code, ended.json) == (0, {"tool_call_id": "tool-1", "decision": "approve"})
+    assert (await request.answer()).startswith("42 and denied")
+    shown = await clew("entries", session.id, "--kind", "approval", address=address)
+    assert [line.split("\t")[-1] for line in shown.out.splitlines()] == [
+        "deny tool-2: no reason was given",
+        "approve tool-1: harmless",
+    ]
+    (fact,) = await session.entries(kind="approval", tool_call_id="tool-1")
+    assert fact.payload["reason"] == "harmless"
+
+
+async def test_asking_a_busy_session(world: World) -> None:
+    """--on-busy: a message is refused, joins the run, waits for its turn, or takes the place of what runs."""
+    model, address = Slow(), world.server.address
+    session = await world.open(model)
+    served = await session.message("one")
+    await model.called.wait()
+    refused = await clew("ask", session.id, "no", "--on-busy", "reject", address=address)
+    assert error_of(refused) == (1, "busy")
+    queued = asyncio.create_task(clew("ask", session.id, "two", "--on-busy", "queue", address=address))
+    while not (await session.status()).queued_messages:
+        pass
+    steering = asyncio.create_task(clew("ask", session.id, "three", "--on-busy", "steer", address=address))
+    while not (await session.status()).pending_inputs:
+        pass
+    model.free.set()
+    assert [(ended.code, ended.out) for ended in (await steering, await queued)] == [(0, "<three>\n"), (0, "<two>\n")]
+    assert await served.answer() == "<three>"
+    model.called.clear()
+    model.free.clear()
+    served = await session.message("four")
+    await model.called.wait()
+    chatting = asyncio.create_task(
+        clew("chat", session.id, "--on-busy", "interrupt", stdin="five\n", address=address)
+    )
+    assert (await served.result()).status == "cancelled"
+    model.free.set()
+    chatted = await chatting
+    assert (chatted.code, chatted.out) == (0, "<five>\n")
+
+
+async def test_a_request_that_waits_for_somebody_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--timeout is the request's own, which stands still meanwhile: who asks gives up only if no worker is there."""
+    session = await world.open(adder, tools=["add"], require_approval=["add"])
+    opened, asked, still_served = await reach.existing(world.clew, session.id), asyncio.Event(), talk._still_served
+
+    async def observed(*arguments: Any) -> None:
+        await still_served(*arguments)
+        asked.set()
+
+    monkeypatch.setattr(talk, "_still_served", observed)
+    monkeypatch.setattr(talk, "GRACE_SECONDS", -59.9)
+    asking = asyncio.create_task(talk.ask(opened, "Add", timeout_seconds=60, on_busy=None, as_json=False))
+    await approvals(session)
+    await asked.wait()
+    await asyncio.gather(session.approve("tool-1"), session.approve("tool-2"))
+    await asking
+    assert capsys.readouterr().out == "42 and 2\n"
+
+    async def deserted(*arguments: Any) -> None:
+        monkeypatch.setattr(reach, "WORKER_SECONDS", 0.0)
+        await still_served(*arguments)
+
+    monkeypatch.setattr(talk, "_still_served", deserted)
+    with pytest.raises(WorkerUnavailable, match="has no outcome after its 60 s: no worker serves the session"):
+        await talk.ask(opened, "Add", timeout_seconds=60, on_busy=None, as_json=False)
+
+
+async def test_refusals_of_control(world: World) -> None:
+    """Exit code 1 and the contract's word, whatever is asked of a session that cannot do it; nothing changes."""
+    address, session = world.server.address, await world.open("fine")
+    ended = await world.open("fine")
+    await asyncio.gather(session.ask("hi"), ended.ask("hi"))
+    await ended.close()
+    rev = (await session.status()).rev
+    here = session.id
+    orphan = '[{"role": "tool", "tool_call_id": "t", "name": "add", "content": "1"}]'
+    cases: dict[tuple[str, ...], tuple[str, str]] = {
+        ("steer", here, "hi"): ("", "idle"),
+        ("inject", here, "hi"): ("", "idle"),
+        ("steer", here, "-"): (" \n", "empty_content"),
+        ("steer", here, "hi", "--input-id", ""): ("", "invalid_input"),
+        ("cancel", here): ("", "idle"),
+        ("replace", here, "-", "--op-id", "o"): (orphan, "invalid_operation"),
+        ("replace", here, "-", "--op-id", "o", "--base-seq", "99"): ("[]", "invalid_operation"),
+        ("replace", here, "-", "--op-id", "p"): ('[{"role": "stranger", "content": ""}]', "invalid_input"),
+        ("replace", here, "-", "--op-id", "q"): ('[{"role": "user", "content": "\\ud800"}]', "invalid_input"),
+        ("replace", here, "-", "--op-id", "r"): ('{"messages": [], "system_prompt": 1}', "invalid_input"),
+        ("switch", here, "", "--op-id", "o"): ("", "invalid_input"),
+        ("configure", here, "--model", "no-colon"): ("", "invalid_input"),
+        ("approve", here, "tool-9"): ("", "unknown_approval"),
+        ("deny", here, "tool-9"): ("", "unknown_approval"),
+        ("steer", "nobody", "hi"): ("", "closed"),
+        ("cancel", ended.id): ("", "closed"),
+        ("switch", ended.id, "draft", "--op-id", "o"): ("", "closed"),
+    }
+    answers = await asyncio.gather(
+        *(clew(*command, stdin=stdin, address=address) for command, (stdin, _) in cases.items())
+    )
+    assert [error_of(answer) for answer in answers] == [(1, word) for _, word in cases.values()]
+    assert (await session.status()).rev == rev
+    refused = await clew("steer", here, "hi", "--json", address=address)
+    assert (refused.code, refused.err, refused.json["error"]["type"]) == (1, "", "idle")
+
+
+async def test_another_request_is_not_steered(world: World) -> None:
+    """--expect and --request name the request that is meant, and no other is touched."""
+    model, address = Slow(), world.server.address
+    session = await world.open(model)
+    request = await session.message("hi")
+    await model.called.wait()
+    for command in (("steer", session.id, "x", "--expect", "other"), ("cancel", session.id, "--request", "other")):
+        assert error_of(await clew(*command, address=address)) == (1, "request_mismatch")
+    model.free.set()
+    assert await request.answer() == "<hi>"
+
+
+@pytest.mark.parametrize(
+    ("command", "stdin", "reason"),
+    [
+        (("replace", "s", "-", "--op-id", "o"), "{", "not JSON: "),
+        (("replace", "s", "-", "--op-id", "o"), '[{"content": NaN}]', "NaN is no number of JSON"),
+        (("replace", "s", "-", "--op-id", "o"), "[" * 100_000, "not JSON: "),
+        (("replace", "s", "-", "--op-id", "o"), "3", "neither a list of messages nor an object"),
+        (("replace", "s", "-", "--op-id", "o"), '{"messages": [], "tools": []}', "neither a list of messages nor"),
+        (("replace", "s", "-", "--op-id", "o"), "[1]", "messages are a list of objects"),
+        (("replace", "s", "-", "--op-id", "o"), '{"messages": {}}', "messages are a list of objects"),
+        (("replace", "s", "-", "--op-id", "o"), b"\xff", "stdin is not UTF-8"),
+        (("replace", "s", "/nowhere.json", "--op-id", "o"), "", "/nowhere.json: No such file or directory"),
+        (("replace", "s", "-"), "[]", "--op-id"),
+        (("switch", "s", "draft"), "", "--op-id"),
+        (("approve", "s", "t", "--arguments", "a=1"), "", "--arguments: not JSON: "),
+        (("approve", "s", "t", "--arguments", "[1]"), "", "--arguments: a JSON object is expected"),
+        (("configure", "s"), "", "nothing to change"),
+        (("configure", "s", "--changes", '{"self": 1}'), "", "'self' cannot be changed; these can: model,"),
+        (("steer", "s", "x", "--at", "once"), "", "--at"),
+        (("ask", "s", "x", "--on-busy", "wait"), "", "--on-busy"),
+    ],
+)
+async def test_what_cannot_be_sent_is_a_usage_error(
+    command: tuple[str, ...], stdin: str | bytes, reason: str
+) -> None:
+    """Exit code 2 before any server is asked, and the reason on stderr."""
+    ended = await clew(*command, stdin=stdin)
+    assert (ended.code, ended.out) == (2, "")
+    assert reason in " ".join(ended.err.split())
+    assert "Traceback" not in ended.err
+
+
+async def test_control_without_a_server() -> None:
+    """Exit code 3 and one line, like every other command."""
+    (port,) = free_ports(1)
+    for command in (("cancel", "s"), ("approve", "s", "tool-1")):
+        assert error_of(await clew(*command, address=f"127.0.0.1:{port}")) == (3, "server_unreachable")
+
+
+async def test_control_from_within_a_conversation(world: World) -> None:
+    """Out of a reply by Ctrl-C, and then: approve what it waits for, join it; steer another one, cancel it."""
+    model = Slow()
+
+    async def script(body: dict[str, Any]) -> Reply:
+        return await model(body) if last(body)["content"] == "slowly" else adder(body)
+
+    session = await world.open(script, tools=["add"], require_approval=["add"])
+    async with terminal("chat", session.id, address=world.server.address) as screen:
+        await screen.shows("> ")
+        screen.type("Add\n")
+        await screen.shows(f"[tool-1 waits: `clew approve {session.id} tool-1`, or deny]")
+        screen.type("\x03")
+        await screen.shows("/cancel ends it")
+        await screen.shows("> ")
+        screen.type("/status\n")
+        await screen.shows("approve tool-1?  → add(a=40, b=2)")
+        await screen.shows("> ")
+        screen.type("/approve tool-1\n")
+        await screen.shows("tool-1 is approved")
+        await screen.shows("> ")
+        screen.type("/deny tool-2 too easy\n")
+        await screen.shows("tool-2 is denied")
+        await screen.shows("> ")
+        screen.type("/wait\n")
+        await screen.shows("42 and denied: too easy")
+        await screen.shows("> ")
+        screen.type("slowly\n")
+        await screen.shows("waiting for the model")
+        screen.type("\x03")
+        await screen.shows("> ")
+        screen.type("/steer only the last one\n")
+        await screen.shows("waits at place 1")
+        await screen.shows("> ")
+        screen.type("/cancel enough\n")
+        await screen.shows("is cancelled")
+        await screen.shows("> ")
+        screen.type("/steer too late\n")
+        await screen.shows("idle: ")
+        await screen.shows("> ")
+        screen.type("\x04")
+        assert await screen.ended() == 0
+    assert "Traceback" not in screen.screen
+
+
+async def test_control_in_a_piped_conversation(world: World) -> None:
+    """With --json a receipt is a line, a refusal is one; words after another slash are a message like any."""
+    model = Slow()
+    session = await world.open(model)
+    served = await session.message("hi", request_id="r-1")
+    await model.called.wait()
+    ended = await clew(
+        *("chat", session.id, "--json"),
+        stdin="/steer more\n/cancel\n/deny tool-1\n",
+        address=world.server.address,
+    )
+    steered, cancelled, refused = ended.lines
+    assert (steered["request_id"], steered["position"]) == ("r-1", 1)
+    assert cancelled == {"request_id": "r-1", "cancelled": True}
+    assert refused["error"]["type"] == "unknown_approval"
+    assert (ended.code, (await served.result()).status) == (1, "cancelled")
+    model.free.set()
+    said = await clew("chat", session.id, stdin="/etc is a folder\n", address=world.server.address)
+    assert (said.code, said.out) == (0, "</etc is a folder>\n")

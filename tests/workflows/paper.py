@@ -1,0 +1,231 @@
+"""A session on paper: what the workflow does with decisions, without a workflow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import to_json
+
+from clew.context import context_of
+from clew.contract import (
+    ApprovalInput,
+    ApprovalReceipt,
+    CancelInput,
+    CancelReceipt,
+    CloseInput,
+    ConfigureInput,
+    ContextOperation,
+    InputReceipt,
+    MessageInput,
+    OperationReceipt,
+    SessionConfig,
+    SubmitInput,
+)
+from clew.entries import Draft, Entry
+from clew.messages import Message
+from clew.projection import Projection
+from clew.thread import Thread
+from clew.tokens import encoding
+from workflows import commands, decisions, views
+from workflows.decision import Decision
+from workflows.door import Command
+from workflows.effects import (
+    AskedTool,
+    CallModel,
+    Effect,
+    Event,
+    Failure,
+    ModelAnswered,
+    ModelReply,
+    Prepared,
+    ResolvedTool,
+    RunTools,
+    ToolAnswered,
+    ToolsAnswered,
+)
+from workflows.state import Moment
+
+UNKNOWN = Failure(type="unknown_model", message="no such provider")
+PARAMETERS: Any = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "additionalProperties": True,
+}
+
+
+def resolved(name: str) -> ResolvedTool:
+    """A tool as a worker resolves it; those whose names begin with `ask_` want approval."""
+    spec: Any = {"name": name, "description": "", "parameters": PARAMETERS}
+    return ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, requires_approval=name.startswith("ask_"))
+
+
+def answered(schema_problem: str | None = None, **reply: Any) -> ModelAnswered:
+    return ModelAnswered(
+        reply=ModelReply(**reply),
+        digest="d",
+        policy_hash="p",
+        input_tokens=7,
+        attempt=1,
+        schema_problem=schema_problem,
+    )
+
+
+class Session:
+    """A session on paper: it commits what is decided and holds what is being carried out, as the workflow does."""
+
+    def __init__(self, *, prepare: bool = True, tools: tuple[str, ...] = ("add", "look"), **config: Any) -> None:
+        self.thread = Thread()
+        self.time = 0.0
+        self.tools = tools
+        self.config = SessionConfig(**{"model": "openai:gpt-4o", "encoding": "heuristic", "tools": tools} | config)
+        self.effect: Effect | None = None
+        self.asked_for: list[Effect] = []
+        begun = decisions.begin("s-1", self.config)
+        self.state = begun.state
+        self.apply(begun)
+        if prepare:
+            self.prepared()
+
+    @property
+    def now(self) -> Moment:
+        return Moment(self.thread.rev, self.time)
+
+    def apply(self, decision: Decision) -> None:
+        before, self.state = self.state, decision.state
+        for draft in decision.commit:
+            self.commit(draft)
+        over = before.run is not None and (self.state.run is None or self.state.run.run_id != before.run.run_id)
+        if self.state.closed or over:
+            self.effect = None
+        if decision.effect:
+            self.effect = decision.effect
+            self.asked_for.append(decision.effect)
+
+    def commit(self, draft: Draft) -> None:
+        payload, tokens = draft.counted(encoding(self.config.encoding))
+        seq = self.thread.rev
+        self.thread.append(
+            Entry(seq, f"e-{seq}", draft.kind, "2026-01-01T00:00:00.000Z", payload, draft.refs, tokens)
+        )
+
+    def happened(self, event: Event) -> None:
+        """What was being carried out has come to its end."""
+        self.effect = None
+        self.apply(decisions.happened(self.state, event, self.now))
+
+    def do(self, command: Command, own_id: str | None = None) -> commands.Answer:
+        """A command, checked and carried out."""
+        commands.check(self.state, self.thread, command, own_id)
+        decision, answer = commands.decide(self.state, self.thread, command, own_id, self.now)
+        self.apply(decision)
+        return answer
+
+    def prepared(self, problem: Failure | None = None, tools: tuple[str, ...] | None = None) -> None:
+        known = self.tools if tools is None else tools
+        self.happened(Prepared(tools=tuple(resolved(name) for name in known), problem=problem))
+
+    def ask(self, content: str = "hello", request_id: str | None = None, **own: Any) -> str:
+        request_id = request_id or f"request-{self.thread.rev}"
+        answer = self.do(MessageInput(content=content, request_id=request_id, **own))
+        assert answer == commands.Outcome(request_id)
+        return request_id
+
+    def steer(self, content: str = "rather this", input_id: str | None = None, **given: Any) -> InputReceipt:
+        receipt = self.do(SubmitInput(**{"kind": "steer", "content": content, "input_id": input_id} | given))
+        assert isinstance(receipt, InputReceipt)
+        return receipt
+
+    def operate(self, op_id: str, kind: str = "replace", lane: str | None = None, **given: Any) -> OperationReceipt:
+        operation: dict[str, Any] = {"type": kind, **given}
+        if kind == "replace":
+            operation.setdefault("result_context", {"messages": [{"role": "user", "content": f"told by {op_id}"}]})
+        command = ContextOperation.model_validate_json(
+            to_json({"op_id": op_id, "context_ref": lane, "operation": operation})
+        )
+        receipt = self.do(command)
+        assert isinstance(receipt, OperationReceipt)
+        return receipt
+
+    def configure(self, **changed: Any) -> commands.Answer:
+        return self.do(ConfigureInput(**changed))
+
+    def cancel(self, request_id: str | None = None, **given: Any) -> CancelReceipt:
+        receipt = self.do(CancelInput(request_id=request_id, **given))
+        assert isinstance(receipt, CancelReceipt)
+        return receipt
+
+    def approve(self, tool_call_id: str, **given: Any) -> None:
+        answer = self.do(ApprovalInput(**{"tool_call_id": tool_call_id, "decision": "approve"} | given))
+        assert isinstance(answer, ApprovalReceipt)
+
+    def reply(self, content: str = "", *tools: AskedTool | str, **reply: Any) -> None:
+        calls = tuple(AskedTool(name=tool) if isinstance(tool, str) else tool for tool in tools)
+        self.happened(answered(content=content, tool_calls=calls, **reply))
+
+    def results(self, *contents: str) -> None:
+        self.happened(ToolsAnswered(answers=tuple(ToolAnswered(content=content) for content in contents)))
+
+    def fail(self, error: str = "bad_request") -> None:
+        self.happened(Failure(type=error, message=f"it was {error}"))
+
+    def close(self) -> None:
+        self.do(CloseInput())
+
+    @property
+    def facts(self) -> list[str]:
+        """Each entry in a word: the role of a message, else its kind."""
+        return [entry.payload.get("role", entry.kind) for entry in self.thread]
+
+    @property
+    def said(self) -> list[str]:
+        """What users have said, in order."""
+        return [entry.payload["content"] for entry in self.thread if entry.payload.get("role") == "user"]
+
+    @property
+    def call(self) -> CallModel:
+        assert isinstance(self.effect, CallModel)
+        return self.effect
+
+    @property
+    def round(self) -> RunTools:
+        assert isinstance(self.effect, RunTools)
+        return self.effect
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """The payloads of the `input` entries of an event."""
+        return [dict(e.payload) for e in self.thread.filter_by_kind("input") if e.payload["event"] == event]
+
+    def outcome(self, request_id: str) -> dict[str, Any]:
+        outcome = views.outcome(self.thread, request_id)
+        assert outcome is not None, f"{request_id} has no outcome"
+        return outcome.model_dump()
+
+    def ended(self, request_id: str) -> tuple[str, str]:
+        """How a request ended, in two words."""
+        outcome = self.outcome(request_id)
+        return outcome["status"], outcome["termination_reason"]
+
+    def shown(self, call: CallModel) -> Projection:
+        """What the model is shown for a call."""
+        return context_of(
+            self.thread,
+            context_ref=call.context_ref,
+            at_seq=call.at_seq,
+            policy=call.context_policy,
+            model=call.model,
+            output_schema=self.state.run.request.output_schema if self.state.run else None,
+        )
+
+
+def assert_valid(messages: list[Message]) -> None:
+    """No call goes unanswered and no result is without its call: every provider takes such a context."""
+    awaited: set[str] = set()
+    for message in messages:
+        if message["role"] == "tool":
+            assert message.get("tool_call_id") in awaited
+            awaited -= {message.get("tool_call_id", "")}
+        else:
+            assert not awaited
+            awaited = {call["id"] for call in message.get("tool_calls", [])}
+            assert len(awaited) == len(message.get("tool_calls", []))
+    assert not awaited
