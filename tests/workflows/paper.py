@@ -155,7 +155,8 @@ class Session:
         return receipt
 
     def approve(self, tool_call_id: str, **given: Any) -> None:
-        answer = self.do(ApprovalInput(**{"tool_call_id": tool_call_id, "decision": "approve"} | given))
+        word: dict[str, Any] = {"tool_call_id": tool_call_id, "decision": "approve"} | given
+        answer = self.do(ApprovalInput(**word))
         assert isinstance(answer, ApprovalReceipt)
 
     def reply(self, content: str = "", *tools: AskedTool | str, **reply: Any) -> None:
