@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import jsonschema_rs
-
 from clew.contract import ApprovalInput
 from clew.entries import Draft
 from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
@@ -14,6 +12,7 @@ from clew.thread import Thread
 from workflows import facts, runs
 from workflows.decision import Decision
 from workflows.effects import ToolAnswered
+from workflows.schemas import problems
 from workflows.state import AskedCall, Moment, State
 
 
@@ -40,10 +39,12 @@ def check(state: State, thread: Thread, given: ApprovalInput) -> None:
     if given.decision == "deny":
         raise InvalidInput("arguments: a denied call has none to edit")
     schema = next(tool.spec["parameters"] for tool in state.tools or () if tool.spec["name"] == call.name)
-    problem = next(jsonschema_rs.Draft202012Validator(schema).iter_errors(given.arguments), None)
+    try:
+        problem = next(problems(given.arguments, schema), None)
+    except ValueError as error:
+        problem = str(error)
     if problem:
-        place = ".".join(map(str, problem.instance_path))
-        raise InvalidInput(f"arguments{'.' if place else ''}{place}: {problem.message[:300]}")
+        raise InvalidInput(f"arguments: {problem}")
 
 
 def resolve(state: State, given: ApprovalInput, at: Moment) -> Decision:

@@ -71,7 +71,7 @@ def close(state: State, at: Moment) -> Decision:
     """The session ends. What runs is cancelled; what was accepted and never ran leaves its outcome too."""
     decision = Decision(state)
     if state.tools is None:
-        named = replace(state, tools=(), early=())
+        named = replace(state, tools=(), early=(), config_due=False)
         decision = Decision(named, (facts.config_entry(named), *state.early))
     if state.run:
         decision = decision.then(_end_closed, at)

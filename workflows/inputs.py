@@ -1,9 +1,11 @@
-"""What people and programs ask of a session: messages, inputs for the run in progress, cancellations, approvals."""
+"""What people and programs ask of a session: messages, inputs for the run in progress, cancellations."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, Literal
+
+from pydantic_core import to_json
 
 from clew.contract import (
     CancelInput,
@@ -46,7 +48,10 @@ def admit(state: State, request: Request, on_busy: OnBusy) -> None:
     if on_busy == "reject":
         raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
     joins = on_busy == "steer" and state.run is not None
-    _check_room([waiting.content for waiting in (state.inbox if joins else state.queue)], request.content)
+    if joins:
+        _check_room([_size(waiting.content) for waiting in state.inbox], _size(request.content))
+    else:
+        _check_room([_request_size(waiting) for waiting in state.queue], _request_size(request))
 
 
 def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decision:
@@ -83,7 +88,7 @@ def check_input(state: State, given: SteerInput) -> None:
         raise Idle("nothing is running that could read it: send a message")
     if given.expected_request_id not in (None, *state.unfinished[:1]):
         raise RequestMismatch(f"request {state.request_id!r} is running, not {given.expected_request_id!r}")
-    _check_room([waiting.content for waiting in state.inbox], given.content)
+    _check_room([_size(waiting.content) for waiting in state.inbox], _size(given.content))
 
 
 def submit(state: State, kind: str, given: SteerInput, input_id: str | None) -> tuple[Decision, Receipt]:
@@ -158,7 +163,15 @@ def never_ran(
     return Decision(state, drafts)
 
 
-def _check_room(waiting: list[str], content: str) -> None:
-    size = sum(len(text.encode()) for text in (*waiting, content))
-    if len(waiting) >= MAX_WAITING or size > MAX_WAITING_BYTES:
+def _size(content: str) -> int:
+    return len(content.encode())
+
+
+def _request_size(request: Request) -> int:
+    """A request with all that it brings: a schema and a prompt of its own may outweigh its content."""
+    return len(to_json(request.given)) if request.given else sum(_size(given.content) for given in request.inputs)
+
+
+def _check_room(waiting: list[int], coming: int) -> None:
+    if len(waiting) >= MAX_WAITING or sum(waiting) + coming > MAX_WAITING_BYTES:
         raise QueueFull(f"{len(waiting)} wait already: {MAX_WAITING}, or {MAX_WAITING_BYTES} bytes, are kept")

@@ -129,6 +129,9 @@ def drop_deferred(state: State, reason: str) -> Decision:
         )
     if given := state.pending_config:
         drafts.append(facts.input_entry(state, "dropped", "configure", reason, _excerpt(given)))
+    if state.config_due:
+        preparing = f"model {state.config.model}, tools {', '.join(state.config.tools) or 'none'}"
+        drafts.append(facts.input_entry(state, "dropped", "configure", reason, preparing))
     return Decision(replace(state, pending_op=None, pending_config=None), tuple(drafts))
 
 

@@ -100,6 +100,8 @@ class AgentSession:
             case commands.Configured():
                 # A new model or new tools are resolved by a worker first.
                 await workflow.wait_condition(lambda: not self._state.config_due or self._state.closed)
+                if self._state.config_due:
+                    raise door.application_error(Closed("the session closed before the change took effect"))
                 config = self._thread.config_at(self._thread.last_seq)
                 return ConfigureReceipt(seq=config.seq if config else None, status="applied").as_json()
             case None:

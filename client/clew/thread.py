@@ -101,7 +101,7 @@ class Thread:
         elif entry.kind == "run":
             self._outcomes[entry.refs["request_id"]] = entry
         elif entry.kind == "approval":
-            self._approvals[entry.payload["tool_call_id"]] = entry
+            self._approvals[entry.payload.get("tool_call_id", "")] = entry
         elif entry.lane is not None:
             self._lanes.setdefault(entry.lane, Lane()).add(entry)
             if entry.kind == "ai_context_operation" and entry.payload["operation"]["type"] == "switch":

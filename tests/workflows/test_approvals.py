@@ -63,7 +63,7 @@ def test_edited_arguments_are_run_and_the_models_stay_in_the_thread() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"arguments": {"a": "two"}}, "arguments.a: "),
+        ({"arguments": {"a": "two"}}, "arguments: a: "),
         ({"decision": "deny", "arguments": {"a": 2}}, "a denied call has none"),
     ],
 )

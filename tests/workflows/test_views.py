@@ -286,6 +286,8 @@ def test_a_status_says_where_the_session_stands() -> None:
         "projection_cursor_seq": -1,
         "pending_inputs": 0,
         "queued_messages": 0,
+        "queued_request_ids": [],
+        "pending_config": [],
         "pending_approvals": [],
         "usage": {"input_tokens": 0, "output_tokens": 0, "cached_input_tokens": 0, "model_calls": 0},
         "model": "openai:gpt-4o",

@@ -33,6 +33,13 @@ def _model() -> Path:
     return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
 
 
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    """A connection for each call: a busy machine lets the server's patience with an idle one run out in a moment."""
+    async with httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0)) as client:
+        yield client
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     # It ends when its input does, so it never outlives the tests, however they end.
