@@ -62,7 +62,8 @@ def reference(given: ProjectionInput) -> Expected:
     lane = _Lane(given)
     counted = encoding("heuristic") if policy.token_estimator == "heuristic" else None
     by = counted or encoding(given.encoding)
-    units = [unit for unit in _units(lane.pieces) if _included(unit, set(policy.include_kinds))]
+    whole = _units(lane.pieces)
+    units = [unit for unit in whole if _included(unit, set(policy.include_kinds))]
     rendered = [_render(unit, given.provider, counted) for unit in units]
 
     system: list[Message] = [{"role": "system", "content": given.system}] if given.system else []
@@ -79,7 +80,7 @@ def reference(given: ProjectionInput) -> Expected:
     window = _Window(room, policy.max_messages)
     asked = _request_seq(lane.talk) if given.request_must_fit and not given.pending else None
     left = room
-    for place, part in _current(units, asked):
+    for place, part in _current(units, whole[-1:], asked):
         if rendered[place][1] > left:
             raise ContextOverflow(part, rendered[place][1], left)
         left -= rendered[place][1]
@@ -234,13 +235,13 @@ def _request_seq(talk: list[Entry]) -> int | None:
     return found
 
 
-def _current(units: list[Unit], asked: int | None) -> list[tuple[int, str]]:
+def _current(units: list[Unit], newest: list[Unit], asked: int | None) -> list[tuple[int, str]]:
     """What the current run is about: what was asked first and last, and the results to be answered next."""
     seqs = [unit.pieces[0].seq for unit in units]
     own = [] if asked is None else [place for place, seq in enumerate(seqs) if seq is not None and seq >= asked]
     said = [place for place in own if units[place].pieces[0].message["role"] == "user"]
     found = [(place, "request") for place in sorted({*said[:1], *said[-1:]})]
-    if own and units[own[-1]].is_tools:
+    if own and units[own[-1]].is_tools and units[own[-1]] in newest:
         found.append((own[-1], "tool_results"))
     return found
 
