@@ -196,15 +196,18 @@ class _LaneView:
         That is what its user asked, first and last, and the tool results that the next reply answers.
         """
         lane, kinds = self.lane, self.policy.include_kinds
-        groups = bisect_right(lane.group_starts, self.upto)
-        runs, turns = bisect_right(lane.run_starts, self.upto), bisect_right(lane.turn_starts, self.upto)
-        if not runs or lane.run_starts[runs - 1] <= self.after:
+        runs = bisect_right(lane.run_starts, self.upto)
+        if not runs:
             return []
+        # What an anchor or a summary has taken out of the lane is no longer there to be kept.
+        before = max(lane.run_starts[runs - 1] - 1, self.after)
+        asked = lane.turn_starts[bisect_right(lane.turn_starts, before) : bisect_right(lane.turn_starts, self.upto)]
         found: dict[int, str] = {}
-        if "message" in kinds:
-            found = {lane.run_starts[runs - 1]: "request", lane.turn_starts[turns - 1]: "request"}
-        newest = lane.groups[groups - 1]
-        if newest.entries[0].payload.get("tool_calls") and {"tool_call", "tool_result"} <= set(kinds):
+        if asked and "message" in kinds:
+            found = {asked[0]: "request", asked[-1]: "request"}
+        newest = lane.groups[bisect_right(lane.group_starts, self.upto) - 1]
+        answers = newest.start > before and newest.entries[0].payload.get("tool_calls")
+        if answers and {"tool_call", "tool_result"} <= set(kinds):
             found[newest.start] = "tool_results"
         return [(self._block_at(seq), part) for seq, part in found.items()]
 
