@@ -20,6 +20,7 @@ from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 from worker import make_worker
 
 FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
 
 
 async def conversation(session: Session) -> None:
@@ -104,7 +105,8 @@ async def record() -> None:
                 session = await clew.open(name, model="scripted:any", tools=["add"], system_prompt="Be brief.")
                 await scenario(session)
                 history = await clew.temporal.get_workflow_handle(name).fetch_history()
-                file.write_text(history.to_json())
+                # Stack traces name the folder of whoever recorded them.
+                file.write_text(history.to_json().replace(f"{ROOT}/", ""))
 
 
 if __name__ == "__main__":

@@ -88,12 +88,14 @@ class Terminal:
 
     async def shows(self, text: str) -> str:
         """Wait until a text appears after what was waited for before; answers what came between."""
-        while (at := self.screen.find(text, self._seen)) < 0:
-            self._news.clear()
-            try:
-                await asyncio.wait_for(self._news.wait(), PATIENCE_SECONDS)
-            except TimeoutError:
-                raise AssertionError(f"{text!r} does not appear after {self.screen[self._seen :]!r}") from None
+        try:
+            # Over all: something that moves on the screen must not make this wait for ever.
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while (at := self.screen.find(text, self._seen)) < 0:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"{text!r} does not appear after {self.screen[self._seen :]!r}") from None
         between = self.screen[self._seen : at]
         self._seen = at + len(text)
         return between
