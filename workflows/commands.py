@@ -96,9 +96,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             decision, receipt = Decision(state), inputs.known_receipt(state, input_id)
             if receipt is None:
                 decision, receipt = inputs.submit(state, command.kind, command, input_id)
-            return decision, InputReceipt(
-                input_id=receipt.input_id, request_id=receipt.request_id, position=receipt.position
-            )
+            return decision, receipt
         case ContextOperation():
             decision, done = operations.submit(state, command, at)
             seq = at.rev if done == "applied" else None

@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from clew.contract import (
     CancelInput,
     CancelReceipt,
+    InputReceipt,
     OnBusy,
     SteerInput,
 )
@@ -27,7 +28,6 @@ from workflows.state import (
     MAX_WAITING_BYTES,
     Input,
     Moment,
-    Receipt,
     Request,
     Run,
     State,
@@ -73,7 +73,7 @@ def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decis
     return Decision(replace(state, queue=(*state.queue, request)))
 
 
-def known_receipt(state: State, input_id: str | None) -> Receipt | None:
+def known_receipt(state: State, input_id: str | None) -> InputReceipt | None:
     """What an input of that id was told before."""
     return next((receipt for receipt in state.receipts if receipt.input_id == input_id), None)
 
@@ -91,7 +91,7 @@ def check_input(state: State, given: SteerInput) -> None:
     _check_room([_size(waiting.content) for waiting in state.inbox], _size(given.content))
 
 
-def submit(state: State, kind: str, given: SteerInput, input_id: str | None) -> tuple[Decision, Receipt]:
+def submit(state: State, kind: str, given: SteerInput, input_id: str | None) -> tuple[Decision, InputReceipt]:
     """An input waits for its place in the run."""
     number = state.inputs + 1
     waiting = Input(
@@ -102,7 +102,9 @@ def submit(state: State, kind: str, given: SteerInput, input_id: str | None) -> 
         given.on_failure,
         given.source or kind,
     )
-    receipt = Receipt(waiting.input_id, state.request_id or "", len(state.inbox) + 1)
+    receipt = InputReceipt(
+        input_id=waiting.input_id, request_id=state.request_id or "", position=len(state.inbox) + 1
+    )
     receipts = (*state.receipts, receipt)[-REMEMBERED:]
     return Decision(replace(state, inbox=(*state.inbox, waiting), inputs=number, receipts=receipts)), receipt
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig, Usage
+from clew.contract import (
+    ConfigureInput,
+    ContextOperation,
+    InputReceipt,
+    MessageInput,
+    ModelOptions,
+    SessionConfig,
+    Usage,
+)
 from clew.entries import Draft
 from clew.policy import ContextPolicy
 from workflows.effects import CallModel, Failure, ResolvedTool, ToolAnswered
@@ -39,15 +47,6 @@ class Input:
     on_failure: Literal["follow_up", "drop"]
     source: str
     request_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What an input was told when it was accepted; its repetition is told the same."""
-
-    input_id: str
-    request_id: str
-    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class State:
     own_policy: ContextPolicy | None = None
     queue: tuple[Request, ...] = ()
     inbox: tuple[Input, ...] = ()
-    receipts: tuple[Receipt, ...] = ()
+    receipts: tuple[InputReceipt, ...] = ()
     pending_op: ContextOperation | None = None
     pending_config: ConfigureInput | None = None
     known_ops: tuple[str, ...] = ()
