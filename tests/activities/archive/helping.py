@@ -1,0 +1,129 @@
+"""Entries to archive, stores that fail, and what is in a store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from hypothesis import strategies as st
+
+from activities.archive import Archive, Head, Store, StoreUnavailable
+from clew.entries import KINDS, Entry, EntryKind
+
+FOLDER = "default/families/s-root"
+
+
+def entry(seq: int, kind: EntryKind = "ai_message", text: str = "", tag: str = "") -> Entry:
+    """An entry as a thread would hold it; `tag` makes it differ from others of its seq."""
+    payload = {"context_ref": "default", "role": "user", "content": text or f"message {seq}", "number": 2**60 + seq}
+    return Entry(seq, f"{tag}e{seq}", kind, "2026-01-01T00:00:00.000Z", payload, {"request_id": "r"}, seq)
+
+
+def run(start: int, count: int, tag: str = "") -> list[Entry]:
+    """Consecutive entries."""
+    return [entry(seq, tag=tag) for seq in range(start, start + count)]
+
+
+def json_values() -> st.SearchStrategy[object]:
+    """Any JSON value."""
+    text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+    leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
+    return st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(text, inner), max_leaves=10)
+
+
+@st.composite
+def threads(draw: st.DrawFn, max_size: int = 12) -> list[Entry]:
+    """Runs of consecutive entries of all kinds, with any payload."""
+    start = draw(st.integers(0, 1000))
+    texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
+    return [
+        Entry(
+            start + i,
+            draw(texts),
+            draw(st.sampled_from(KINDS)),  # type: ignore[arg-type]
+            "2026-01-01T00:00:00.000Z",
+            draw(st.dictionaries(texts, json_values(), max_size=3)),
+            draw(st.dictionaries(texts, texts, max_size=2)),
+            draw(st.integers(0, 10_000)),
+        )
+        for i in range(draw(st.integers(1, max_size)))
+    ]
+
+
+class Failing(Store):
+    """A store whose n-th operation fails, before it is done or (`lost`) after, when only its answer is lost."""
+
+    def __init__(self, inner: Store, fail_at: int = -1, *, lost: bool = False) -> None:
+        self.inner, self.fail_at, self.lost = inner, fail_at, lost
+        self.operations: list[tuple[str, str]] = []
+
+    def _counted(self, operation: str, path: str, *, after: bool) -> None:
+        if not after:
+            self.operations.append((operation, path))
+        if len(self.operations) - 1 == self.fail_at and after == self.lost:
+            raise StoreUnavailable(path, "the network is gone")
+
+    @property
+    def failed(self) -> bool:
+        return 0 <= self.fail_at < len(self.operations)
+
+    async def put(self, path: str, data: bytes) -> None:
+        self._counted("put", path, after=False)
+        await self.inner.put(path, data)
+        self._counted("put", path, after=True)
+
+    async def get(self, path: str) -> bytes:
+        self._counted("get", path, after=False)
+        data = await self.inner.get(path)
+        self._counted("get", path, after=True)
+        return data
+
+    async def size(self, path: str) -> int:
+        self._counted("size", path, after=False)
+        size = await self.inner.size(path)
+        self._counted("size", path, after=True)
+        return size
+
+    async def delete(self, path: str) -> None:
+        self._counted("delete", path, after=False)
+        await self.inner.delete(path)
+        self._counted("delete", path, after=True)
+
+    async def list(self, prefix: str) -> AsyncIterator[str]:
+        self._counted("list", prefix, after=False)
+        async for path in self.inner.list(prefix):
+            yield path
+        self._counted("list", prefix, after=True)
+
+
+async def objects(store: Store, folder: str = "default") -> set[str]:
+    """The paths of all objects in a store."""
+    return {path async for path in store.list(folder)}
+
+
+async def begin(archive: Archive, session_id: str, entries: list[Entry]) -> Head:
+    """A new session's archive."""
+    return await extend(archive, Head(session_id=session_id, family=session_id), entries)
+
+
+async def extend(archive: Archive, head: Head, entries: list[Entry]) -> Head:
+    """What a rollover does: append, write the state, set the head."""
+    root, last_seq = await archive.append(head.family, head.root, entries)
+    state = await archive.write_state(head.family, f"{head.session_id} at {last_seq}".encode())
+    longer = head.model_copy(update={"root": root, "last_seq": last_seq, "state": state})
+    await archive.set_head(longer)
+    return longer
+
+
+async def fork(archive: Archive, source: str, session_id: str, at_seq: int) -> Head:
+    """What a fork does: join the family, cut, set the head."""
+    origin = await archive.join(source, session_id)
+    assert origin.root is not None
+    root = await archive.cut(origin.family, origin.root, at_seq)
+    head = Head(session_id=session_id, family=origin.family, root=root, last_seq=at_seq)
+    await archive.set_head(head)
+    return head
+
+
+async def thread(archive: Archive, head: Head) -> list[Entry]:
+    """All that is archived of a session."""
+    return [found async for found in archive.read(head.family, head.root)]

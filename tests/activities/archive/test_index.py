@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.archive import index
+from activities.archive.errors import ObjectDamaged
+from activities.archive.index import Children, Ref, appended, cut, decode, encode, seen_through
+from activities.archive.segment import digest_of
+
+
+def ref(from_seq: int, to_seq: int, tag: int = 0) -> Ref:
+    """A segment of which only the name is needed."""
+    digest = digest_of(f"{from_seq}-{to_seq}-{tag}".encode())
+    return Ref(digest=digest, level=0, from_seq=from_seq, to_seq=to_seq, kinds=("ai_message",))
+
+
+def leaves(children: Children, nodes: dict[str, bytes]) -> list[Ref]:
+    """The segments below, as views."""
+    found: list[Ref] = []
+    for child in children:
+        if child.level:
+            below = decode(nodes[child.digest], child.digest, "n")
+            found += leaves(seen_through(child, below, "n"), nodes)
+        else:
+            found.append(child)
+    return found
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 5), st.none() | st.floats(0, 1)), max_size=80), st.integers(2, 4))
+def test_append_and_cut_are_those_of_a_list(steps: list[tuple[int, float | None]], fanout: int) -> None:
+    """However a thread was grown and cut, the index shows the same places of the same segments as a plain list."""
+    children: Children = ()
+    plain: list[tuple[str, int]] = []
+    nodes: dict[str, bytes] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "FANOUT", fanout)
+        for tag, (length, where) in enumerate(steps):
+            new = ref(len(plain), len(plain) + length - 1, tag)
+            children, made = appended(children, [new])
+            nodes |= {digest_of(data): data for data in made}
+            plain += [(new.digest, seq) for seq in range(new.from_seq, new.to_seq + 1)]
+            if where is not None:
+                at_seq = int(where * (len(plain) - 1))
+                children = cut(children, at_seq)
+                plain = plain[: at_seq + 1]
+            assert decode(encode(children), digest_of(encode(children)), "root") == children
+    shown = [(leaf.digest, seq) for leaf in leaves(children, nodes) for seq in range(leaf.from_seq, leaf.to_seq + 1)]
+    assert shown == plain
+
+
+def test_a_root_stays_small() -> None:
+    """After ten thousand segments a root has no more than 63 children of each level, and how they came is equal."""
+    refs = [ref(i, i) for i in range(10_000)]
+    at_once, all_nodes = appended((), refs)
+    one_by_one: Children = ()
+    nodes: list[bytes] = []
+    for one in refs:
+        one_by_one, made = appended(one_by_one, [one])
+        nodes += made
+    assert (at_once, all_nodes) == (one_by_one, nodes)
+    assert [sum(child.level == level for child in at_once) for level in (2, 1, 0)] == [2, 28, 16]
+    assert len(all_nodes) == 156 + 2
+
+
+def test_kinds_rise_to_the_nodes() -> None:
+    """A node's ref names every kind that is somewhere below it, in one order."""
+    refs = [ref(i, i).model_copy(update={"kinds": ("run",) if i else ("ai_message",)}) for i in range(64)]
+    (node,), _ = appended((), refs)
+    assert (node.level, node.from_seq, node.to_seq, node.kinds) == (1, 0, 63, ("ai_message", "run"))
+
+
+def test_damage_of_any_byte_is_found_and_named() -> None:
+    """No changed or missing byte goes unnoticed."""
+    data = encode((ref(0, 4), ref(5, 9)))
+    for i in range(len(data)):
+        for broken in (data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :], data[:i]):
+            with pytest.raises(ObjectDamaged, match="nodes/x is damaged"):
+                decode(broken, digest_of(data), "nodes/x")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        encode(()),
+        encode((ref(0, 4), ref(6, 9))),
+        encode((ref(0, 4), ref(4, 9))),
+        encode((ref(5, 4),)),
+        encode((ref(0, 4), ref(5, 9).model_copy(update={"level": 1}))),
+        encode((ref(0, 4),)).replace(b'"version":1', b'"version":2'),
+        encode((ref(0, 4).model_copy(update={"digest": "../../secret"}),)),
+    ],
+)
+def test_what_is_no_node_is_named(data: bytes) -> None:
+    """Also with the right checksum, nothing is read that is not a node of consecutive children."""
+    with pytest.raises(ObjectDamaged, match="nodes/x"):
+        decode(data, digest_of(data), "nodes/x")
+
+
+@pytest.mark.parametrize(
+    "change", [{"from_seq": 1}, {"to_seq": 10}, {"level": 2}, {"kinds": ()}, {"kinds": ("run",)}]
+)
+def test_a_node_that_is_another_than_its_ref_says_is_named(change: dict[str, object]) -> None:
+    """A ref cannot show a node for what it is not."""
+    children = (ref(0, 4), ref(5, 9))
+    right = Ref(digest="0" * 64, level=1, from_seq=0, to_seq=9, kinds=("ai_message",))
+    assert seen_through(right, children, "nodes/x") == children
+    with pytest.raises(ObjectDamaged, match="nodes/x"):
+        seen_through(right.model_copy(update=change), children, "nodes/x")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from activities.archive import ObjectMissing, Store, StoreUnavailable, store_from_env
+from tests.activities.archive.helping import objects
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def bucket_behind(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch, timeout: float = 20.0
+) -> AsyncIterator[Store]:
+    """A bucket at a server that does as told."""
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:pa55word@{host}:{port}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-to-be-seen")
+        yield Store.from_url("s3://clew/prefix", timeout=timeout)
+
+
+async def every_operation_fails(store: Store) -> list[str]:
+    """What each operation says when the store cannot be used."""
+    said = []
+
+    async def listing() -> None:
+        assert [path async for path in store.list("a")] is None
+
+    for operation in (
+        store.put("a/b", b"x"),
+        store.put_new("a/b", b"x"),
+        store.get("a/b"),
+        store.get_range("a/b", 0, 1),
+        store.size("a/b"),
+        store.delete("a/b"),
+        listing(),
+    ):
+        with pytest.raises(StoreUnavailable) as caught:
+            await operation
+        said.append(str(caught.value))
+    return said
+
+
+async def test_what_was_put_is_there(store: Store) -> None:
+    """Objects are written, overwritten, read whole or in part, listed below their folder, and deleted."""
+    for path in ("n/s-a:b/s-..", "n/s-a/s-.", "n/s-ab/x", "n/s-a/deep/er"):
+        await store.put(path, path.encode())
+    assert await store.get("n/s-a:b/s-..") == b"n/s-a:b/s-.."
+    await store.put("n/s-ab/x", b"0123456789")
+    assert await store.get("n/s-ab/x") == b"0123456789"
+    assert await store.size("n/s-ab/x") == 10
+    assert await store.get_range("n/s-ab/x", 3, 4) == b"3456"
+    assert await store.get_range("n/s-ab/x", 8, 40) == b"89"
+    assert await objects(store, "n/s-a") == {"n/s-a/s-.", "n/s-a/deep/er"}
+    assert await objects(store, "nowhere") == set()
+    for path in await objects(store, "n"):
+        await store.delete(path)
+    assert await objects(store, "n") == set()
+    await store.put("empty", b"")
+    assert await store.get("empty") == b""
+
+
+async def test_what_is_not_there_is_missing(store: Store) -> None:
+    """Reading what is absent is an error that names it; deleting it is fine."""
+    await store.put("n/here", b"")
+    for reading in (store.get("n/absent"), store.get_range("n/absent", 0, 1), store.size("n/absent"), store.get("n")):
+        with pytest.raises(ObjectMissing, match="^n(/absent)? is missing"):
+            await reading
+    await store.delete("n/absent")
+    await store.delete("no/such/folder")
+
+
+async def test_put_new_writes_once(store: Store) -> None:
+    """An immutable object that exists is left as it is."""
+    await store.put_new("n/x", b"first")
+    await store.put_new("n/x", b"second")
+    assert await store.get("n/x") == b"first"
+
+
+async def test_writes_at_the_same_time_leave_one_of_them_whole(store: Store) -> None:
+    """Whoever reads while others overwrite sees one writer's object, never a mixture."""
+    writers = [bytes([i]) * 200_000 for i in range(8)]
+    await store.put("n/x", writers[0])
+    reads = [store.get("n/x") for _ in writers]
+    _, *seen = await asyncio.gather(asyncio.gather(*(store.put("n/x", data) for data in writers)), *reads)
+    assert set(seen) <= set(writers)
+    assert await store.get("n/x") in writers
+    assert await objects(store, "n") == {"n/x"}
+
+
+async def test_a_local_folder_is_made_and_left_clean(tmp_path: Path) -> None:
+    """The folder need not exist; emptied folders go with their last object; no name is made of what is not asked."""
+    where = tmp_path / "not yet" / "100%"
+    for store in (Store.from_url(where.as_uri()), store_from_env({"CLEW_STORE": str(where)})):
+        await store.put("n/sessions/s-x.json", b"{}")
+        assert (where / "n" / "sessions" / "s-x.json").read_bytes() == b"{}"
+        await store.delete("n/sessions/s-x.json")
+        assert not list(where.iterdir())
+
+
+async def test_by_default_the_store_is_among_the_user_s_data(tmp_path: Path) -> None:
+    """Nothing need be configured: XDG_DATA_HOME, or ~/.local/share where it is not set."""
+    await store_from_env({"XDG_DATA_HOME": str(tmp_path)}).put("x", b"")
+    assert (tmp_path / "clew" / "store" / "x").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path))
+        await store_from_env({}).put("x", b"")
+    assert (tmp_path / ".local" / "share" / "clew" / "store" / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://user:pa55word@host/x", "file://host/x", "file://", "s3://", "http://user:pa55word@host/?key=pa55word"],
+)
+def test_a_store_that_cannot_be_is_refused_at_once(url: str) -> None:
+    """A wrong URL is found when the worker starts, and said without its password."""
+    with pytest.raises(ValueError, match="no store at") as caught:
+        Store.from_url(url)
+    assert "pa55word" not in str(caught.value)
+
+
+async def test_a_folder_that_cannot_be_used_is_unavailable(tmp_path: Path) -> None:
+    """What the file system refuses may pass, and is said so."""
+    store = Store.from_url(tmp_path.as_uri())
+    (tmp_path / "n").write_text("a file where a folder should be")
+    with pytest.raises(StoreUnavailable, match="n/x"):
+        await store.put("n/x", b"")
+    with pytest.raises(ValueError, match="no store at"):
+        Store.from_url((tmp_path / "n" / "x").as_uri())
+
+
+async def test_a_bucket_that_is_not_there_is_no_empty_archive(s3_env: str) -> None:
+    """A wrong bucket never looks like a session without an archive."""
+    store = Store.from_url("s3://another-bucket/prefix")
+    for operation in (store.get("n/x"), store.put("n/x", b""), store.put_new("n/x", b""), anext(store.list("n"))):
+        with pytest.raises(StoreUnavailable, match=r"at n.*NoSuchBucket"):
+            await operation
+
+
+async def test_an_unreachable_store_says_so_at_once(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody listens, every operation fails at once, names its object, and no credential."""
+    async with bucket_behind(lambda *_: asyncio.sleep(0), monkeypatch):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:pa55word@127.0.0.1:{unused_tcp_port}")
+        store = Store.from_url("s3://clew/prefix")
+    started = time.monotonic()
+    for said in await every_operation_fails(store):
+        assert said.startswith("the store cannot be used at a")
+        assert "error sending request" in said
+        assert not any(secret in said for secret in ("pa55word", "AKIAEXAMPLE", "not-to-be-seen"))
+    assert time.monotonic() - started < 5
+
+
+async def test_a_silent_store_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that takes the request and never answers holds nobody beyond the timeout."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with bucket_behind(silent, monkeypatch, timeout=0.2) as store:
+        assert len(await every_operation_fails(store)) == 7
+
+
+@pytest.mark.parametrize(
+    "status", ["500 Internal Server Error", "503 Slow Down", "403 Forbidden", "401 Unauthorized"]
+)
+async def test_a_refusing_store_is_asked_once(status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request for each operation, since Temporal retries; what the answer tells of the key is not passed on."""
+    requests = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        body = (
+            b"<?xml version='1.0'?>\n<Error><Code>Refused</Code><AWSAccessKeyId>AKIAEXAMPLE</AWSAccessKeyId></Error>"
+        )
+        head = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    async with bucket_behind(refuse, monkeypatch) as store:
+        said = await every_operation_fails(store)
+    assert len(requests) == len(said) == 7
+    assert not any(secret in line for line in said for secret in ("pa55word", "AKIAEXAMPLE", "not-to-be-seen"))
+    assert "Refused" in said[0]
