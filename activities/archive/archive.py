@@ -129,11 +129,9 @@ class Archive:
             raise ObjectMissing(self._head_path(source))
         await self._store.put(self._marker_path(head.family, session_id), b"")
         # A deletion removes its marker and then looks for others: either it sees ours, or we see that its is gone.
-        try:
-            await self._store.size(self._marker_path(head.family, source))
-        except ObjectMissing:
+        if not await self._is_member(head.family, source):
             await self.leave(head.family, session_id)
-            raise
+            raise ObjectMissing(self._marker_path(head.family, source))
         return head
 
     async def leave(self, family: str, session_id: str) -> None:
@@ -217,21 +215,38 @@ class Archive:
     async def _siblings(self, head: Head) -> list[Head] | None:
         """The heads of the family's other members; None while one of them is in the making and has none."""
         folder = f"{self._family(head.family).folder}/members"
-        members = [path.rpartition("/s-")[2] async for path in self._store.list(folder)]
-        heads = [await self.head(member) for member in members if member != head.session_id]
-        known = [sibling for sibling in heads if sibling is not None]
-        return known if len(known) == len(heads) else None
+        siblings = []
+        for member in [path.rpartition("/s-")[2] async for path in self._store.list(folder)]:
+            if member == head.session_id:
+                continue
+            if sibling := await self.head(member):
+                siblings.append(sibling)
+            elif await self._is_member(head.family, member):
+                return None
+        return siblings
 
     async def _needed_by_none(self, head: Head, siblings: Sequence[Head]) -> list[str]:
         """What a head reaches and no sibling does, in the order of deletion."""
         family = self._family(head.family)
         needed: set[str] = set()
         for sibling in siblings:
-            needed |= (await family.reached(sibling.root)).keys()
+            try:
+                needed |= (await family.reached(sibling.root)).keys()
+            except ObjectMissing:
+                # One that is itself being deleted meanwhile needs nothing.
+                if await self._is_member(head.family, sibling.session_id):
+                    raise
         own = await family.reached(head.root, broken=True)
         if head.state and head.state not in {sibling.state for sibling in siblings}:
             own[family.path("states", head.state)] = 0
         return sorted(own.keys() - needed, key=lambda path: (own[path], path))
+
+    async def _is_member(self, family: str, session_id: str) -> bool:
+        try:
+            await self._store.size(self._marker_path(family, session_id))
+        except ObjectMissing:
+            return False
+        return True
 
     def _family(self, name: str) -> Family:
         return Family(self._store, f"{self._namespace}/families/{_file_name(name)}")

@@ -1,0 +1,284 @@
+"""Forks and deletion: what a family shares stays as long as one member needs it, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.archive import Archive, Head, ObjectDamaged, ObjectMissing, Store, StoreUnavailable, index
+from activities.archive.family import Family
+from clew.entries import Entry
+from tests.activities.archive.helping import FOLDER, Failing, begin, extend, fork, objects, run, thread
+
+
+async def segments_of(store: Store, *heads: Head) -> set[str]:
+    """The segments that these sessions need."""
+    return {path for head in heads for path in await Family(store, FOLDER).reached(head.root) if "/segments/" in path}
+
+
+async def a_family(archive: Archive) -> dict[str, tuple[Head, list[Entry]]]:
+    """A session, two forks of it, and a fork of one of these, each grown on its own, with what each must hold."""
+    root = await begin(archive, "root", run(0, 4))
+    root = await extend(archive, root, run(4, 4, "a"))
+    left = await fork(archive, "root", "left", 5)
+    right = await fork(archive, "root", "right", 7)
+    left = await extend(archive, left, run(6, 3, "left"))
+    deep = await fork(archive, "left", "deep", 7)
+    right = await extend(archive, right, run(8, 1, "right"))
+    root = await extend(archive, root, run(8, 2, "root"))
+    deep = await extend(archive, deep, run(8, 2, "deep"))
+    trunk = run(0, 4) + run(4, 4, "a")
+    return {
+        "root": (root, trunk + run(8, 2, "root")),
+        "left": (left, trunk[:6] + run(6, 3, "left")),
+        "right": (right, trunk + run(8, 1, "right")),
+        "deep": (deep, trunk[:6] + run(6, 2, "left") + run(8, 2, "deep")),
+    }
+
+
+async def test_forks_share_what_they_have_in_common(store: Store) -> None:
+    """A fork writes no segment; every member reads its own thread; each is whole."""
+    archive = Archive(store, "default")
+    family = await a_family(archive)
+    for head, expected in family.values():
+        assert await archive.head(head.session_id) == head
+        assert await thread(archive, head) == expected
+        assert not [check async for check in archive.verify("root", head.root) if check.problem]
+    assert len([path for path in await objects(store) if "/segments/" in path]) == 6
+
+
+@pytest.mark.parametrize(
+    "order", [("root", "left", "right", "deep"), ("deep", "right", "left", "root"), ("left", "deep", "root", "right")]
+)
+async def test_deletion_leaves_what_others_need(store: Store, order: tuple[str, ...]) -> None:
+    """In any order: those who remain read all that is theirs, no other segment stays, and in the end nothing does."""
+    archive = Archive(store, "default")
+    family = await a_family(archive)
+    result = await archive.put_result("root", b"large")
+    for name in order:
+        before = {path for path in await objects(store) if "/segments/" in path}
+        deleted = await archive.delete(name)
+        del family[name]
+        assert await archive.head(name) is None
+        for head, expected in family.values():
+            assert await thread(archive, head) == expected
+        after = {path for path in await objects(store) if "/segments/" in path}
+        assert after == await segments_of(store, *(head for head, _ in family.values()))
+        assert deleted == len(before) - len(after)
+        if family:
+            assert await archive.get_result("root", result) == (b"large", 5)
+            assert len(await objects(store, f"{FOLDER}/states")) == len(family)
+    assert await objects(store) == set()
+    assert [await archive.delete(name) for name in order] == [0, 0, 0, 0]
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["extend", "extend", "fork", "delete"]), st.integers(0, 99), st.floats(0, 1)),
+    max_size=40,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(steps, st.integers(2, 3))
+async def test_any_life_of_a_family(life: list[tuple[str, int, float]], fanout: int) -> None:
+    """Whatever is appended, forked and deleted in whatever order: every member reads like its own list."""
+    store = Store.from_url("memory://")
+    archive = Archive(store, "default")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "FANOUT", fanout)
+        family = {"root": (await begin(archive, "root", run(0, 2)), run(0, 2))}
+        for number, (step, who, where) in enumerate(life):
+            if not family:
+                break
+            name = sorted(family)[who % len(family)]
+            head, entries = family[name]
+            match step:
+                case "extend":
+                    new = run(len(entries), 1 + who % 3, f"{name}-{number}-")
+                    family[name] = await extend(archive, head, new), entries + new
+                case "fork":
+                    at_seq = int(where * (len(entries) - 1))
+                    family[f"s{number}"] = await fork(archive, name, f"s{number}", at_seq), entries[: at_seq + 1]
+                case _:
+                    await archive.delete(name)
+                    del family[name]
+            for member, expected in family.values():
+                assert await thread(archive, member) == expected
+            present = {path for path in await objects(store) if "/segments/" in path}
+            assert present == await segments_of(store, *(member for member, _ in family.values()))
+        for name in sorted(family):
+            await archive.delete(name)
+        assert await objects(store) == set()
+
+
+@pytest.mark.parametrize("name", ["root", "left"])
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_deletion_is_finished_after_a_crash_anywhere(
+    name: str, alone: bool, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever operation fails: meanwhile the others read all that is theirs, and repeating it leaves nothing."""
+    monkeypatch.setattr(index, "FANOUT", 2)
+
+    async def before() -> tuple[Store, dict[str, tuple[Head, list[Entry]]]]:
+        store = Store.from_url("memory://")
+        family = await a_family(Archive(store, "default"))
+        for other in set(family) - {name} if alone else ():
+            await Archive(store, "default").delete(other)
+            del family[other]
+        return store, family
+
+    store, _ = await before()
+    await Archive(store, "default").delete(name)
+    expected = await objects(store)
+    assert (expected == set()) == alone
+    crashes = 0
+    for n in itertools.count():
+        store, family = await before()
+        del family[name]
+        failing = Failing(store, n, lost=lost)
+        try:
+            await Archive(failing, "default").delete(name)
+        except StoreUnavailable:
+            crashes += 1
+            for head, entries in family.values():
+                assert await thread(Archive(store, "default"), head) == entries
+            await Archive(store, "default").delete(name)
+            assert await objects(store) == expected
+        else:
+            assert await objects(store) == expected
+            if failing.exhausted:
+                break
+    assert crashes > 5
+
+
+class Interleaved(Store):
+    """A store in a dictionary whose operations finish in an order that a number determines."""
+
+    def __init__(self, contents: dict[str, bytes], order: int) -> None:
+        self.contents = contents
+        self.random = random.Random(order)
+
+    async def _turn(self) -> None:
+        for _ in range(self.random.randrange(8)):
+            await asyncio.sleep(0)
+
+    async def get(self, path: str) -> bytes:
+        await self._turn()
+        if path not in self.contents:
+            raise ObjectMissing(path)
+        return self.contents[path]
+
+    async def size(self, path: str) -> int:
+        return len(await self.get(path))
+
+    async def delete(self, path: str) -> None:
+        await self._turn()
+        self.contents.pop(path, None)
+
+    async def list(self, prefix: str) -> AsyncIterator[str]:
+        await self._turn()
+        for path in sorted(self.contents):
+            if path.startswith(f"{prefix}/"):
+                yield path
+
+
+@pytest.mark.parametrize("orders", [range(start, start + 100) for start in range(0, 500, 100)])
+async def test_members_deleted_at_the_same_time_leave_nothing(orders: range) -> None:
+    """However their steps interleave, who stays reads all that is theirs, and the last to go takes the rest along."""
+    origin = Store.from_url("memory://")
+    family = await a_family(Archive(origin, "default"))
+    contents = {path: await origin.get(path) for path in await objects(origin)}
+    deep, entries = family["deep"]
+    for order in orders:
+        store = Interleaved(dict(contents), order)
+        archive = Archive(store, "default")
+        await asyncio.gather(*(archive.delete(name) for name in ("root", "left", "right")))
+        assert await thread(archive, deep) == entries
+        assert {path for path in store.contents if "/segments/" in path} == await segments_of(store, deep)
+        await asyncio.gather(archive.delete("deep"), archive.delete("deep"))
+        assert not store.contents
+        store.contents |= contents
+        await asyncio.gather(*(archive.delete(name) for name in family))
+        assert not store.contents
+
+
+async def test_a_real_store_takes_deletions_at_the_same_time(store: Store) -> None:
+    """What is true of every interleaving is true of every kind of store."""
+    archive = Archive(store, "default")
+    family = await a_family(archive)
+    await asyncio.gather(*(archive.delete(name) for name in family))
+    assert await objects(store) == set()
+
+
+async def test_a_fork_in_the_making_keeps_what_it_will_need() -> None:
+    """Between joining the family and its own head a fork's source may be deleted, and the fork is whole."""
+    store = Store.from_url("memory://")
+    archive = Archive(store, "default")
+    head = await begin(archive, "root", run(0, 4))
+    assert head.root
+    assert await archive.join("root", "branch") == head
+    state = head.state
+    head = await extend(archive, head, run(4, 1))
+    assert state
+    assert await archive.read_state("root", state)
+    assert await archive.delete("root") == 0
+    root = await archive.cut("root", head.root or "", 2)
+    branch = Head(session_id="branch", family="root", root=root, last_seq=2)
+    await archive.set_head(branch)
+    assert await thread(archive, branch) == run(0, 3)
+    await archive.delete("branch")
+    assert await objects(store) == set()
+
+
+async def test_a_fork_of_what_is_being_deleted_is_refused() -> None:
+    """Once a deletion has begun nobody joins, and no trace of the attempt stays."""
+    store = Store.from_url("memory://")
+    archive = Archive(store, "default")
+    await begin(archive, "root", run(0, 4))
+    await store.delete(f"{FOLDER}/members/s-root")
+    with pytest.raises(ObjectMissing, match="members/s-root"):
+        await archive.join("root", "branch")
+    assert await objects(store, f"{FOLDER}/members") == set()
+    await archive.delete("root")
+    with pytest.raises(ObjectMissing, match=r"sessions/s-root\.json"):
+        await archive.join("root", "branch")
+    assert await objects(store) == set()
+
+
+async def test_a_fork_that_is_not_made_leaves() -> None:
+    """Who joined and left no longer holds anything back."""
+    store = Store.from_url("memory://")
+    archive = Archive(store, "default")
+    await begin(archive, "root", run(0, 4))
+    await archive.join("root", "branch")
+    await archive.leave("root", "branch")
+    assert await archive.delete("root") == 1
+    assert await objects(store) == set()
+
+
+async def test_what_is_damaged_can_be_deleted_and_what_others_need_is_not_guessed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A damaged session goes; while a damaged sibling's needs cannot be told, nothing of the family does."""
+    monkeypatch.setattr(index, "FANOUT", 2)
+    store = Store.from_url("memory://")
+    archive = Archive(store, "default")
+    family = await a_family(archive)
+    left = family["left"][0]
+    await store.delete(f"{FOLDER}/nodes/{left.root}.json")
+    with pytest.raises(ObjectMissing, match=f"nodes/{left.root}"):
+        await archive.delete("root")
+    await archive.delete("left")
+    await archive.delete("root")
+    for name in ("right", "deep"):
+        assert await thread(archive, family[name][0]) == family[name][1]
+    await store.put("default/sessions/s-deep.json", b"{}")
+    with pytest.raises(ObjectDamaged, match="sessions/s-deep"):
+        await archive.delete("right")
