@@ -37,6 +37,12 @@ def s3_env(s3: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return s3
 
 
+@pytest.fixture(params=["folder", "memory"])
+def local_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store on this machine. Moto's threads trip over one another where one object has several writers."""
+    return Store.from_url((tmp_path / "a store").as_uri() if request.param == "folder" else "memory://")
+
+
 @pytest.fixture(params=["folder", "s3", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind."""

@@ -209,11 +209,26 @@ async def test_members_deleted_at_the_same_time_leave_nothing(orders: range) -> 
         assert not store.contents
 
 
-async def test_a_real_store_takes_deletions_at_the_same_time(store: Store) -> None:
-    """What is true of every interleaving is true of every kind of store."""
-    archive = Archive(store, "default")
+async def test_a_real_store_takes_deletions_at_the_same_time(local_store: Store) -> None:
+    """What is true of every interleaving in a dictionary is true in a store."""
+    archive = Archive(local_store, "default")
     family = await a_family(archive)
     await asyncio.gather(*(archive.delete(name) for name in family))
+    assert await objects(local_store) == set()
+
+
+async def test_a_state_that_two_members_name_stays_for_the_other(store: Store) -> None:
+    """A fork may carry its source's state: neither a newer head nor a deletion of the source takes it away."""
+    archive = Archive(store, "default")
+    head = await begin(archive, "root", run(0, 1))
+    assert head.state
+    await archive.set_head(head.model_copy(update={"session_id": "branch"}))
+    await extend(archive, head, run(1, 1))
+    assert await archive.read_state("root", head.state)
+    await archive.set_head(head)
+    await archive.delete("root")
+    assert await archive.read_state("root", head.state)
+    await archive.delete("branch")
     assert await objects(store) == set()
 
 

@@ -86,15 +86,15 @@ async def test_put_new_writes_once(store: Store) -> None:
     assert await store.get("n/x") == b"first"
 
 
-async def test_writes_at_the_same_time_leave_one_of_them_whole(store: Store) -> None:
+async def test_writes_at_the_same_time_leave_one_of_them_whole(local_store: Store) -> None:
     """Whoever reads while others overwrite sees one writer's object, never a mixture."""
     writers = [bytes([i]) * 200_000 for i in range(8)]
-    await store.put("n/x", writers[0])
-    reads = [store.get("n/x") for _ in writers]
-    _, *seen = await asyncio.gather(asyncio.gather(*(store.put("n/x", data) for data in writers)), *reads)
+    await local_store.put("n/x", writers[0])
+    reads = [local_store.get("n/x") for _ in writers]
+    _, *seen = await asyncio.gather(asyncio.gather(*(local_store.put("n/x", data) for data in writers)), *reads)
     assert set(seen) <= set(writers)
-    assert await store.get("n/x") in writers
-    assert await objects(store, "n") == {"n/x"}
+    assert await local_store.get("n/x") in writers
+    assert await objects(local_store, "n") == {"n/x"}
 
 
 async def test_a_local_folder_is_made_and_left_clean(tmp_path: Path) -> None:
