@@ -209,6 +209,23 @@ async def test_members_deleted_at_the_same_time_leave_nothing(orders: range) -> 
         assert not store.contents
 
 
+async def test_a_sibling_that_goes_while_it_is_looked_at_holds_nothing_back() -> None:
+    """A member listed and then deleted, before its head was read, is not one in the making."""
+    store = Store.from_url("memory://")
+    archive = Archive(store, "default")
+    family = await a_family(archive)
+
+    class Overtaken(Failing):
+        async def get(self, path: str) -> bytes:
+            if path == "default/sessions/s-left.json":
+                await archive.delete("left")
+            return await super().get(path)
+
+    await Archive(Overtaken(store), "default").delete("root")
+    rest = [family[name][0] for name in ("right", "deep")]
+    assert {path for path in await objects(store) if "/segments/" in path} == await segments_of(store, *rest)
+
+
 async def test_a_real_store_takes_deletions_at_the_same_time(local_store: Store) -> None:
     """What is true of every interleaving in a dictionary is true in a store."""
     archive = Archive(local_store, "default")
