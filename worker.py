@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 
 import httpx
@@ -18,6 +19,8 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.archive import Archive, Store, store_from_env
+from activities.archiving import ArchiveActivities
 from activities.heartbeat import INTERVAL_SECONDS
 from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
@@ -27,10 +30,13 @@ from clew.client import Clew
 from clew.contract import TASK_QUEUE
 from clew.errors import ClewError
 from clew.tokens import ENCODINGS, encoding
+from workflows.effects import Thresholds
 from workflows.session import AgentSession
 
 GRACE = timedelta(seconds=20)
 """What runs at a stop has this long to finish; then another worker takes it over."""
+
+DEFAULT_THRESHOLDS = Thresholds()
 
 # Pure and deterministic, and loaded once instead of once a session.
 _PASSED_THROUGH = ("annotated_types", "clew", "pydantic", "pydantic_core", "rfc8785", "tiktoken", "workflows")
@@ -39,7 +45,14 @@ log = logging.getLogger("clew.worker")
 
 
 def make_worker(
-    client: Client, *, task_queue: str, providers: Providers, tools: Tools, http: httpx.AsyncClient
+    client: Client,
+    *,
+    task_queue: str,
+    providers: Providers,
+    tools: Tools,
+    http: httpx.AsyncClient,
+    store: Store,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> Worker:
     """A worker for sessions.
 
@@ -47,13 +60,18 @@ def make_worker(
         EncodingUnavailable: a vocabulary cannot be loaded; a worker that counted otherwise would do harm.
     """
     load_encodings()
+    archive = Archive(store, client.namespace)
+    archiving = ArchiveActivities(archive)
     return Worker(
         client,
         task_queue=task_queue,
         workflows=[AgentSession],
         activities=[
             ModelActivities(providers, http).call_model,
-            PrepareActivities(providers, tools).prepare,
+            PrepareActivities(providers, tools, archive, thresholds).prepare,
+            archiving.archive,
+            archiving.thaw,
+            archiving.recall,
             ToolActivities(tools).run_tool,
         ],
         workflow_runner=sandbox(),
@@ -63,6 +81,20 @@ def make_worker(
         max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
         default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
     )
+
+
+def thresholds_from_env(env: Mapping[str, str]) -> Thresholds:
+    """When a session goes on in a new run of its workflow: `CLEW_ROLLOVER_EVENTS`, `_BYTES`, `_UPDATES`, `_SIGNALS`.
+
+    Raises:
+        ValueError: one of them is no number, or none that the server's limits allow.
+    """
+    given = {
+        name: env[variable]
+        for name in Thresholds.model_fields
+        if (variable := f"CLEW_ROLLOVER_{name.upper()}") in env
+    }
+    return Thresholds.model_validate(given)
 
 
 def load_encodings() -> None:
@@ -81,7 +113,7 @@ def sandbox() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
-async def serve(task_queue: str, providers: Providers, tools: Tools) -> None:
+async def serve(task_queue: str, providers: Providers, tools: Tools, store: Store) -> None:
     """Connect as the environment says and serve until SIGTERM or SIGINT.
 
     Raises:
@@ -92,7 +124,15 @@ async def serve(task_queue: str, providers: Providers, tools: Tools) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
     async with http_client() as http:
-        worker = make_worker(clew.temporal, task_queue=task_queue, providers=providers, tools=tools, http=http)
+        worker = make_worker(
+            clew.temporal,
+            task_queue=task_queue,
+            providers=providers,
+            tools=tools,
+            http=http,
+            store=store,
+            thresholds=thresholds_from_env(os.environ),
+        )
         async with worker:
             log.info("models: %s; tools: %s", ", ".join(providers.names) or "none", ", ".join(tools) or "none")
             log.info("worker ready: task queue %r", task_queue)
@@ -116,7 +156,7 @@ def main() -> None:
         load_encodings()
         providers = providers_from_env(os.environ)
         tools = load_tools(name.strip() for name in args.tools.split(",") if name.strip())
-        asyncio.run(serve(args.task_queue, providers, tools))
+        asyncio.run(serve(args.task_queue, providers, tools, store_from_env(os.environ)))
     except (ClewError, ToolsUnusable, ValueError) as error:
         sys.exit(f"the worker cannot start: {error}")
 

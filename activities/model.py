@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
 import httpx
 from pydantic_core import to_json
 from temporalio import activity
-from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 
+from activities.asking import ask, own_session
 from activities.heartbeat import beating
 from activities.providers import Decoder, ModelRequest, ProviderError, Providers, stream
 from activities.structured import SchemaUnusable, problem_of
@@ -27,8 +25,6 @@ MAX_REPLY_BYTES = 600_000
 """Of a reply's JSON: its entry, which holds the request's own policy too, goes on one page of a query."""
 WASTED_ATTEMPTS = 3
 """After so many attempts a reply that came empty or broken is final: each one was paid for."""
-
-_FINAL_STATUS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
 
 
 class ModelActivities:
@@ -76,15 +72,14 @@ class ModelActivities:
 
 async def _fetch_context(call: CallModel) -> Context:
     """The call's context from its session, page by page, checked against its digest."""
-    info = activity.info()
-    session = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+    session = own_session()
     page: int | None = 0
     messages: list[Message] = []
     tools: list[ToolSpec] = []
     meta: dict[str, Any] = {}
     schema: dict[str, Any] | None = None
     while page is not None:
-        answer = await _query(session, {"call_id": call.call_id, "page": page})
+        answer = await ask(session, "context", {"call_id": call.call_id, "page": page})
         messages += answer["messages"]
         tools += answer["tool_spec"]
         schema = answer.get("output_schema", schema)
@@ -95,28 +90,6 @@ async def _fetch_context(call: CallModel) -> Context:
     return Context.model_construct(
         messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
     )
-
-
-async def _query(session: WorkflowHandle[Any, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    """Ask the session for a context, again in place while it cannot be reached: its worker may just have died."""
-    pause = 0.1
-    while True:
-        try:
-            answer: dict[str, Any] = await session.query("context", asked, rpc_timeout=timedelta(seconds=10))
-            return answer
-        except WorkflowQueryFailedError as error:
-            word, _, message = error.message.partition(": ")
-            refused = word.replace("_", "").isalpha() and bool(message)
-            raise ApplicationError(
-                message if refused else error.message,
-                type=word if refused else "context_unavailable",
-                non_retryable=refused,
-            ) from error
-        except RPCError as error:
-            if error.status in _FINAL_STATUS:
-                raise
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 2.0)
 
 
 def _stream_state(call: CallModel, decoder: Decoder | None) -> dict[str, Any]:

@@ -4,26 +4,57 @@ from __future__ import annotations
 
 from temporalio import activity
 
+from activities.archive import Archive
+from activities.archiving import explained
 from activities.providers import Providers
 from activities.providers.errors import ProviderError
 from activities.tools import Tools
 from clew.canonical import canonical
-from workflows.effects import Failure, Prepare, Prepared, ResolvedTool
+from workflows.effects import ArchiveRef, Failure, Prepare, Prepared, ResolvedTool, Thresholds
 
 MAX_SCHEMA_BYTES = 262_144
 """Of all tools of a session together, so that every page of a context has room for them."""
 
 
 class PrepareActivities:
-    """What a worker knows: its providers and its tools."""
+    """What a worker knows: its providers, its tools, and its archive of sessions."""
 
-    def __init__(self, providers: Providers, tools: Tools) -> None:
+    def __init__(self, providers: Providers, tools: Tools, archive: Archive, thresholds: Thresholds) -> None:
         self._providers = providers
         self._tools = tools
+        self._archive = archive
+        self._thresholds = thresholds
 
     @activity.defn(name="prepare")
     async def prepare(self, asked: Prepare) -> Prepared:
         """The schemas of the tools, and the first thing that this worker does not know, if there is one."""
+        prepared = self._resolved(asked)
+        return prepared if asked.look is None else await self._looked(prepared, asked.look)
+
+    async def _looked(self, prepared: Prepared, execution: str) -> Prepared:
+        """What is known of the session's archive: none, one that it goes on from, or another execution's."""
+        session_id = activity.info().workflow_id or ""
+        async with explained():
+            head = await self._archive.head(session_id)
+        if head is None:
+            place = ArchiveRef(execution=execution, family=session_id, thresholds=self._thresholds)
+            return prepared.model_copy(update={"archive": place})
+        if head.status == "live" and head.run_id != execution:
+            mismatch = (
+                f"session {session_id!r} was cut off: entries after {head.last_seq} are in its event history alone. "
+                "`clew recover` puts it together again"
+            )
+            return prepared.model_copy(update={"mismatch": mismatch})
+        place = ArchiveRef(
+            execution=execution,
+            family=head.family,
+            root=head.root,
+            upto=head.last_seq,
+            thresholds=self._thresholds,
+        )
+        return prepared.model_copy(update={"archive": place, "state": head.state})
+
+    def _resolved(self, asked: Prepare) -> Prepared:
         known = [self._tools[name] for name in asked.tools if name in self._tools]
         resolved = tuple(
             ResolvedTool(

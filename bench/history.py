@@ -19,6 +19,7 @@ from temporalio import activity, workflow
 from temporalio.client import WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from activities.archive import Store
 from activities.providers import http_client, providers_from_env
 from clew import Clew, Tool, tool
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
@@ -132,7 +133,14 @@ async def measure() -> tuple[Cost, Cost, Cost]:
             activities=[answer_messages],
             workflow_runner=UnsandboxedWorkflowRunner(),
         )
-        ours = make_worker(clew.temporal, task_queue="clew", providers=providers, tools=tools, http=http)
+        ours = make_worker(
+            clew.temporal,
+            task_queue="clew",
+            providers=providers,
+            tools=tools,
+            http=http,
+            store=Store.from_url("memory://"),
+        )
         async with ours, naive:
             reference, round_of_one = await by_reference(clew)
             return reference, round_of_one, await by_value(clew)

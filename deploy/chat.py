@@ -55,9 +55,10 @@ async def main(session: str, model: str | None, database: Path) -> int:
         stack.enter_context(only_user_of(database))
         print("Starting the Temporal server, the local model and a worker …", flush=True)
         server = await stack.enter_async_context(temporal_server(db_filename=database))
-        providers = {"CLEW_PROVIDER_LOCAL_BASE_URL": await stack.enter_async_context(model_server())}
+        model_url = await stack.enter_async_context(model_server())
+        settings = {"CLEW_PROVIDER_LOCAL_BASE_URL": model_url, "CLEW_STORE": server.store}
         tools = [name for name in os.environ.get("CLEW_TOOLS", "").split(",") if name]
-        await stack.enter_async_context(worker_process(server.address, env=providers, tools=tools))
+        await stack.enter_async_context(worker_process(server.address, env=settings, tools=tools))
         print(f"Watch it at {server.ui_workflow(session)}", flush=True)
         settings = {"TEMPORAL_ADDRESS": server.address, "TEMPORAL_NAMESPACE": server.namespace}
         return await run_clew("chat", session, "--model", model or LOCAL_MODEL, env={**os.environ, **settings})

@@ -86,6 +86,7 @@ async def parts() -> AsyncIterator[Parts]:
         providers = {
             "CLEW_PROVIDER_LOCAL_BASE_URL": local,
             "CLEW_PROVIDER_SCRIPTED_BASE_URL": scripted.base_url,
+            "CLEW_STORE": server.store,
         }
         async with starting("worker, python worker.py"):
             worker = await stack.enter_async_context(_worker(server, providers))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from activities.archive import Store
 from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
 from clew import Clew, Session
@@ -27,6 +28,7 @@ class World:
     server: TemporalServer
     provider: ScriptedModel
     scripts: dict[str, Script]
+    store: Store
     names: itertools.count[int] = field(default_factory=itertools.count)
 
     def model(self, script: Script | str) -> str:
@@ -46,15 +48,18 @@ class World:
 
 @pytest.fixture(scope="session")
 async def server() -> AsyncIterator[TemporalServer]:
-    """A Temporal server, without its UI."""
+    """A Temporal server, without its UI; workers in processes of their own keep their archive where it says."""
     async with temporal_server(ui=False) as running:
-        yield running
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CLEW_STORE", running.store)
+            yield running
 
 
 @pytest.fixture(scope="session")
 async def world(server: TemporalServer) -> AsyncIterator[World]:
     """The world: a worker in this process that serves the toolbox and the scripted models."""
     scripts: dict[str, Script] = {}
+    store = Store.from_url("memory://")
     async with scripted_model(lambda body: scripts[body["model"]](body)) as provider, http_client() as http:
         clew = await Clew.connect(server.address)
         worker = make_worker(
@@ -63,9 +68,10 @@ async def world(server: TemporalServer) -> AsyncIterator[World]:
             providers=providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url}),
             tools=load_tools([toolbox.__name__]),
             http=http,
+            store=store,
         )
         async with worker:
-            yield World(clew, server, provider, scripts)
+            yield World(clew, server, provider, scripts, store)
 
 
 def last(body: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,13 @@ def ended(*arguments: str, address: str = NOWHERE, **environment: str) -> Ended:
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
     return subprocess.run(
         [sys.executable, str(ROOT / "worker.py"), *arguments],
-        env={**inherited, "TEMPORAL_ADDRESS": address, "CLEW_TASK_QUEUE": "never-served", **environment},
+        env={
+            **inherited,
+            "TEMPORAL_ADDRESS": address,
+            "CLEW_TASK_QUEUE": "never-served",
+            "CLEW_STORE": "memory://",
+            **environment,
+        },
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -17,16 +17,18 @@ from clew.contract import (
     ConfigureInput,
     ConfigureReceipt,
     ContextOperation,
+    HibernateInput,
     InputReceipt,
     MessageInput,
     OperationReceipt,
     SubmitInput,
 )
-from clew.errors import InvalidInput, UnknownRequest
+from clew.errors import ArchiveUnavailable, Busy, Closed, InvalidInput, UnknownRequest
 from clew.thread import Thread
 from workflows import approvals, decisions, inputs, operations
 from workflows.decision import Decision
 from workflows.door import Command
+from workflows.outcomes import knows
 from workflows.requests import request_of
 from workflows.runs import FOLLOW_UP
 from workflows.state import Moment, State
@@ -44,9 +46,13 @@ class Configured:
     """The answer is the configuration's entry, as soon as it is committed."""
 
 
-Answer = (
-    Outcome | Configured | InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt | None
-)
+@dataclass(frozen=True, slots=True)
+class Hibernating:
+    """The answer is given when the session is in the archive."""
+
+
+Receipt = InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt
+Answer = Outcome | Configured | Hibernating | Receipt | None
 
 
 def check(state: State, thread: Thread, command: Command, own_id: str | None) -> None:
@@ -55,16 +61,13 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
     Raises:
         Refusal: for the reason it gives.
     """
+    if state.phase == "hibernating":
+        raise Closed("the session hibernates: open it again")
     match command:
         case MessageInput():
-            request_id = command.request_id or own_id or ""
-            if not _knows(state, thread, request_id):
-                if request_id.startswith(FOLLOW_UP):
-                    raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
-                request = request_of(state, command, request_id)
-                inputs.admit(state, request, command.on_busy or state.config.on_busy)
+            _check_message(state, thread, command, command.request_id or own_id or "")
         case AwaitRequestInput():
-            if not _knows(state, thread, command.request_id):
+            if not knows(state, thread, command.request_id):
                 raise UnknownRequest(f"the session knows no request {command.request_id!r}")
         case SubmitInput():
             if inputs.known_receipt(state, command.input_id or own_id) is None:
@@ -73,6 +76,8 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
             operations.check(command, thread.rev)
         case ConfigureInput():
             operations.check_configure(state, command)
+        case HibernateInput():
+            _check_hibernate(state)
         case CancelInput():
             inputs.check_cancel(state, thread, command)
         case ApprovalInput():
@@ -84,7 +89,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
     match command:
         case MessageInput():
             request_id = command.request_id or own_id or ""
-            if _knows(state, thread, request_id):
+            if knows(state, thread, request_id):
                 return Decision(state), Outcome(request_id)
             request = request_of(state, command, request_id)
             on_busy = command.on_busy or state.config.on_busy
@@ -98,7 +103,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
                 decision, receipt = inputs.submit(state, command.kind, command, input_id)
             return decision, receipt
         case ContextOperation():
-            decision, done = operations.submit(state, command, at)
+            decision, done = operations.submit(state, command)
             seq = at.rev if done == "applied" else None
             return decision, OperationReceipt(op_id=command.op_id, status=done, seq=seq)
         case ConfigureInput():
@@ -111,9 +116,27 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
         case ApprovalInput():
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
             return approvals.resolve(state, command, at), resolved
+        case HibernateInput():
+            return decisions.hibernate(state), Hibernating()
         case CloseInput():
             return decisions.close(state, at), None
 
 
-def _knows(state: State, thread: Thread, request_id: str) -> bool:
-    return request_id in state.unfinished or thread.outcome_of(request_id) is not None
+def _check_message(state: State, thread: Thread, given: MessageInput, request_id: str) -> None:
+    if knows(state, thread, request_id):
+        return
+    if request_id.startswith(FOLLOW_UP):
+        raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
+    inputs.admit(state, request_of(state, given, request_id), given.on_busy or state.config.on_busy)
+
+
+def _check_hibernate(state: State) -> None:
+    if state.archive is None:
+        raise ArchiveUnavailable("the session was begun by a worker that had no archive")
+    if state.busy or state.phase != "idle":
+        raise Busy("a request is running or waits: wait for it, or cancel it")
+
+
+def is_new(state: State, thread: Thread, command: Command, own_id: str | None) -> bool:
+    """Whether a command asks for a request that there was not before."""
+    return isinstance(command, MessageInput) and not knows(state, thread, command.request_id or own_id or "")

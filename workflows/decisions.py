@@ -14,11 +14,11 @@ from clew.policy import ContextPolicy, resolve
 from clew.projection import projector_named
 from workflows import facts, inputs, operations, runs
 from workflows.decision import Decision
-from workflows.effects import Event, Failure, ModelAnswered, Prepare, Prepared, ToolsAnswered
+from workflows.effects import Event, Failure, ModelAnswered, Prepared, ToolsAnswered
 from workflows.state import Moment, State
 
 
-def begin(session_id: str, config: SessionConfig) -> Decision:
+def begin(session_id: str, config: SessionConfig) -> State:
     """A session starts: a worker resolves its tools and its model before anything else.
 
     Raises:
@@ -27,7 +27,7 @@ def begin(session_id: str, config: SessionConfig) -> Decision:
     agent = config.context_policy or ContextPolicy.for_model(config.model)
     state = State(session_id, config, policy=resolve(agent=agent))
     projector_named(state.policy.projector)
-    return Decision(state, effect=Prepare(model=config.model, tools=config.tools))
+    return state
 
 
 def happened(state: State, event: Event, at: Moment) -> Decision:
@@ -54,9 +54,10 @@ def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
 
     A session that cannot be prepared still lives: its requests fail with the reason, and each tries again.
     """
-    changed, early = state.config_due or state.tools != answer.tools, state.early
-    state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", early=(), config_due=False)
-    ready = Decision(state, (facts.config_entry(state), *early) if changed else ())
+    before = None if state.tools is None else [tool.spec for tool in state.tools]
+    changed = state.config_due or before != [tool.spec for tool in answer.tools]
+    state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", config_due=False)
+    ready = Decision(state, (facts.config_entry(state),) if changed else ())
     if state.run:
         return ready.then(_resumed, at)
     return ready.then(operations.apply_deferred, at).then(_first_run, at)
@@ -64,17 +65,22 @@ def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
 
 def reject(state: State, signal: str, reason: str, content: str) -> Decision:
     """A signal cannot be refused to its sender, so that it was refused becomes a fact."""
-    return operations.record(state, facts.input_entry(state, "rejected", signal, reason, content))
+    return Decision(state, (facts.input_entry(state, "rejected", signal, reason, content),))
+
+
+def hibernate(state: State) -> Decision:
+    """The session is put away: until that is done, or has failed, it takes nothing."""
+    return Decision(replace(state, phase="hibernating"))
+
+
+def wake(state: State) -> Decision:
+    """The session could not be put away, and goes on."""
+    return Decision(replace(state, phase="idle"))
 
 
 def close(state: State, at: Moment) -> Decision:
     """The session ends. What runs is cancelled; what was accepted and never ran leaves its outcome too."""
-    decision = Decision(state)
-    if state.tools is None:
-        named = replace(state, tools=(), early=(), config_due=False)
-        decision = Decision(named, (facts.config_entry(named), *state.early))
-    if state.run:
-        decision = decision.then(_end_closed, at)
+    decision = _end_closed(state, at) if state.run else Decision(state)
     decision = decision.then(_drop_waiting, at)
     return replace(decision, state=replace(decision.state, phase="closed"), effect=None)
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from clew.thread import Thread
 from workflows.approvals import pending_approvals
-from workflows.effects import CallModel, Prepare, RunTool
+from workflows.effects import CallModel, Prepare, Recall, RunTool
 from workflows.state import State
 
 
 def prepare_summary(effect: Prepare) -> str:
     """The label of a preparation."""
     return effect.model[:80]
+
+
+def recall_summary(effect: Recall) -> str:
+    """The label of a look into the archive."""
+    return f"lane {effect.context_ref[:80]} before {effect.before}"
 
 
 def call_summary(call: CallModel) -> str:

@@ -25,6 +25,7 @@ from clew.contract import (
     ContextOperation,
     ContextQuery,
     EntriesQuery,
+    HibernateInput,
     MessageInput,
     SessionConfig,
     SessionId,
@@ -48,11 +49,14 @@ from clew.policy import ContextPolicy
 
 M = TypeVar("M", bound=BaseModel)
 
+MAX_START_BYTES = 2_000_000
+"""A start may carry a whole session; more than this the server does not take either."""
+
 _session_id: TypeAdapter[str] = TypeAdapter(SessionId)
 
 
-def session_start(session_id: str, args: Sequence[RawValue]) -> SessionConfig:
-    """The configuration that a session is started with.
+def session_start(session_id: str, args: Sequence[RawValue]) -> SessionStart:
+    """What a session is started with.
 
     Raises:
         Refusal: the start cannot be used, for the reason it gives.
@@ -61,19 +65,14 @@ def session_start(session_id: str, args: Sequence[RawValue]) -> SessionConfig:
         _session_id.validate_python(session_id)
     except ValidationError:
         raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
-    start = _decode(args, SessionStart)
+    start = _decode(args, SessionStart, MAX_START_BYTES)
     config = start.config
     if config.strategy != "react":
         raise UnsupportedStrategy(f"unknown strategy {config.strategy[:50]!r}: the strategy is 'react'")
-    if start.carried is not None:
-        raise InvalidInput("carried is written by Clew alone: leave it out")
     _check_prompts(config.system_prompt, config.context_policy)
     _check_names(config.tools, config.require_approval)
-    _refuse_unavailable(
-        idle_timeout_seconds=config.idle_timeout_seconds is not None,
-        max_cost_usd=config.limits.max_cost_usd is not None,
-    )
-    return config
+    _refuse_unavailable(max_cost_usd=config.limits.max_cost_usd is not None)
+    return start
 
 
 Command = (
@@ -84,6 +83,7 @@ Command = (
     | ConfigureInput
     | CancelInput
     | ApprovalInput
+    | HibernateInput
     | CloseInput
 )
 
@@ -95,6 +95,7 @@ _UPDATES: dict[str, type[Command]] = {
     "configure": ConfigureInput,
     "cancel_request": CancelInput,
     "resolve_approval": ApprovalInput,
+    "hibernate": HibernateInput,
 }
 _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "steer": SteerInput,
@@ -104,7 +105,7 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "close": CloseInput,
 }
 # What says nothing more than its name does may come without an argument.
-_BARE = ("cancel_request", "cancel", "close")
+_BARE = ("cancel_request", "cancel", "close", "hibernate")
 
 
 def update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:

@@ -6,9 +6,12 @@ references, never conversations, so that the history grows by what is new and no
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64decode, b64encode
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import from_json, to_json
 
 from clew.contract import ModelOptions, Usage
 from clew.messages import ProviderData, ToolSpec
@@ -20,17 +23,109 @@ class _Value(BaseModel):
 
 
 class Prepare(_Value):
-    """Resolve a configuration against what the worker has: its providers and its registered tools."""
+    """Resolve a configuration against what the worker has: its providers and its registered tools.
+
+    With `look`, the id of the workflow execution that asks, also whether there is an archive of the session: it is
+    then to go on from there.
+    """
 
     model: str
     tools: tuple[str, ...]
+    look: str | None = None
 
 
 class Prepared(_Value):
-    """Every tool's schema as the worker resolved it, in the order asked for, or what it does not know."""
+    """Every tool's schema as the worker resolved it, in the order asked for, or what it does not know.
+
+    `archive` is where the session's thread is kept. `state` names what a session goes on from that was archived
+    whole, `mismatch` says why it cannot go on.
+    """
 
     tools: tuple[ResolvedTool, ...] = ()
     problem: Failure | None = None
+    archive: ArchiveRef | None = None
+    state: str | None = None
+    mismatch: str | None = None
+
+
+class Thresholds(_Value):
+    """When a run of the workflow gives way to the next one; beyond three times as much it takes no new message.
+
+    Temporal ends a run at 51 200 events, 50 MB, 2 000 updates and 10 000 signals.
+    """
+
+    events: int = Field(default=8_000, ge=50, le=15_000)
+    bytes: int = Field(default=8_000_000, ge=50_000, le=15_000_000)
+    updates: int = Field(default=550, ge=5, le=600)
+    signals: int = Field(default=2_500, ge=5, le=3_000)
+
+
+class ArchiveRef(_Value):
+    """Where a thread's older entries are: those up to `upto` hang on the index node `root` of the family.
+
+    `execution` is the workflow execution that writes there, all its runs together.
+    """
+
+    execution: str
+    family: str
+    root: str | None = None
+    upto: int = -1
+    thresholds: Thresholds = Thresholds()
+
+
+class Archiving(_Value):
+    """Write to the archive all that the session has said, and what it needs to go on from there.
+
+    `closed`: it goes on no more in this execution.
+    """
+
+    archive: ArchiveRef
+    closed: bool = False
+
+
+class Thaw(_Value):
+    """Fetch what a session that was archived whole goes on from."""
+
+    archive: ArchiveRef
+    state: str
+
+
+class Recall(_Value):
+    """Fetch of a lane what contexts under some policies need and the session does not hold: what is before a seq."""
+
+    archive: ArchiveRef
+    context_ref: str
+    policies: tuple[ContextPolicy, ...]
+    before: int
+
+
+class Recalled(_Value):
+    """What of a lane was fetched: the entries, and the gap that is left before them."""
+
+    packed: Packed
+
+
+class Packed(_Value):
+    """JSON, compressed: what is written to the history for no eyes but ours."""
+
+    zlib: str
+
+    @classmethod
+    def of(cls, value: Any) -> Packed:
+        """A JSON value, compressed."""
+        return cls(zlib=b64encode(zlib.compress(to_json(value), 6)).decode())
+
+    @property
+    def value(self) -> Any:
+        """What was compressed.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        try:
+            return from_json(zlib.decompress(b64decode(self.zlib)))
+        except zlib.error as error:
+            raise ValueError(str(error)) from None
 
 
 class ResolvedTool(_Value):
@@ -154,3 +249,4 @@ class ToolsAnswered(_Value):
 Event = Prepared | ModelAnswered | ToolsAnswered | Failure
 
 Prepared.model_rebuild()
+Recalled.model_rebuild()

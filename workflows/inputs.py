@@ -23,6 +23,7 @@ from clew.errors import (
 from clew.thread import Thread
 from workflows import facts, runs
 from workflows.decision import Decision
+from workflows.outcomes import knows
 from workflows.state import (
     MAX_WAITING,
     MAX_WAITING_BYTES,
@@ -116,8 +117,7 @@ def check_cancel(state: State, thread: Thread, given: CancelInput) -> None:
         Idle, RequestMismatch: as their words say.
     """
     if given.request_id is not None:
-        ended = thread.outcome_of(given.request_id) is not None
-        if given.request_id in state.unfinished or ended:
+        if knows(state, thread, given.request_id):
             return
         if state.busy:
             raise RequestMismatch(f"request {state.request_id!r} is running, not {given.request_id!r}")
@@ -159,10 +159,7 @@ def never_ran(
         *facts.dropped_request(state, request, reason),
         facts.run_entry(state, run, request.request_id, payload),
     )
-    state = replace(unread.state, runs=state.runs + 1)
-    if state.tools is None:
-        return Decision(replace(state, early=(*state.early, *drafts)))
-    return Decision(state, drafts)
+    return Decision(replace(unread.state, runs=state.runs + 1), drafts)
 
 
 def _size(content: str) -> int:

@@ -48,7 +48,7 @@ def check(given: ContextOperation, rev: int) -> None:
         raise InvalidOperation(f"{operation.type} takes no seqs")
 
 
-def submit(state: State, given: ContextOperation, at: Moment) -> tuple[Decision, Status]:
+def submit(state: State, given: ContextOperation) -> tuple[Decision, Status]:
     """An operation is applied at once, or waits for the run to end; the latest that waits wins."""
     waiting = state.pending_op
     if given.op_id in state.known_ops or (waiting and waiting.op_id == given.op_id):
@@ -63,15 +63,8 @@ def submit(state: State, given: ContextOperation, at: Moment) -> tuple[Decision,
             state, "superseded", "modify_context", f"operation {given.op_id!r} came after it", _excerpt(waiting),
             op_id=waiting.op_id,
         )  # fmt: skip
-        deferred = deferred.then(lambda state, _at: record(state, overtaken), at)
+        deferred = replace(deferred, commit=(overtaken,))
     return deferred, "deferred"
-
-
-def record(state: State, draft: Draft) -> Decision:
-    """A fact is committed, after the first configuration if there is none yet."""
-    if state.tools is None:
-        return Decision(replace(state, early=(*state.early, draft)))
-    return Decision(state, (draft,))
 
 
 def check_configure(state: State, given: ConfigureInput) -> None:

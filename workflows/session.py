@@ -1,50 +1,42 @@
 """The session: one long-running workflow whose event history is the conversation thread.
 
 Here are the handlers and the loop, and nothing is decided: what arrives goes through the door, what follows is
-said by the decisions, and this class commits it and carries it out.
+said by the decisions, the journal commits it, and the loop carries it out.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from contextlib import suppress
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from clew.contract import (
-        MAX_WAIT_SECONDS,
-        MAX_WAITERS,
         WORKFLOW_TYPE,
+        AwaitRequestInput,
         ConfigureReceipt,
         ContextQuery,
         EntriesQuery,
+        HibernateReceipt,
+        MessageInput,
         TranscriptQuery,
         WindowQuery,
     )
-    from clew.entries import Draft, Entry
-    from clew.errors import ClewError, Closed, InvalidInput, Refusal
-    from clew.projection import Projection
+    from clew.errors import ArchiveUnavailable, ClewError, Closed, InvalidInput, Refusal, Starting
     from clew.thread import Thread
-    from clew.tokens import encoding
-    from workflows import commands, decisions, details, door, views, world
-    from workflows.decision import Decision
-    from workflows.effects import Effect, Event
-    from workflows.state import Moment, State
-
-PREPARE_TIMEOUT = timedelta(minutes=10)
-
-
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    """A caller who waits for an outcome, since a time of the workflow's clock."""
-
-    since: float
-    expired: bool = False
+    from workflows import archivist, carried, commands, decisions, door, outcomes, views, world
+    from workflows.archivist import Archivist
+    from workflows.carried import Carried
+    from workflows.effects import CallModel, Effect, Event
+    from workflows.fullness import Fullness
+    from workflows.journal import Journal
+    from workflows.reception import Arrival, Reception
+    from workflows.waiting import Waiter, Waiters
 
 
 # Dynamic, because only so does a start that cannot be decoded reach the code that refuses it. Every type but
@@ -55,22 +47,21 @@ class AgentSession:
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
-        self._thread = Thread()
-        self._effect: Effect | None = None
-        self._task: asyncio.Task[Event] | None = None
-        self._waiters: set[_Waiter] = set()
-        self._sweeping = False
-        self._memo: tuple[int, ContextQuery, Projection] | None = None
+        self._waiters = Waiters()
+        self._fullness = Fullness()
         self._refusal: ClewError | None = None
-        self._state: State
         info = workflow.info()
         try:
             if info.workflow_type != WORKFLOW_TYPE:
                 raise InvalidInput(f"unknown workflow type {info.workflow_type[:200]!r}: it is {WORKFLOW_TYPE!r}")
-            config = door.session_start(info.workflow_id, args)
-            self._encoding = encoding(config.encoding)
-            begun = decisions.begin(info.workflow_id, config)
-            self._state, self._effect = begun.state, begun.effect
+            start = door.session_start(info.workflow_id, args)
+            if start.carried is not None:
+                begun = carried.restore(start.carried)
+            else:
+                begun = Carried(decisions.begin(info.workflow_id, start.config), Thread(), None)
+            self._journal = Journal(begun)
+            self._reception = Reception(self._journal, is_open=start.carried is not None)
+            self._archivist = Archivist(self._journal, self._fullness, self._waiters)
         except Refusal as refusal:
             self._refusal = refusal
 
@@ -80,34 +71,54 @@ class AgentSession:
         if self._refusal:
             raise door.application_error(self._refusal)
         try:
-            await self._serve()
-        except asyncio.CancelledError:
-            self._apply(decisions.close(self._state, self._now()))
+            return await self._live()
+        finally:
+            self._waiters.dismiss()
             await workflow.wait_condition(workflow.all_handlers_finished)
+
+    async def _live(self) -> dict[str, Any]:
+        journal, reception = self._journal, self._reception
+        try:
+            if not reception.is_open:
+                await self._awake()
+            if self._refusal:
+                raise door.application_error(self._refusal)
+            if reception.is_open:
+                await self._serve()
+        except asyncio.CancelledError:
+            reception.turn_away(Closed("the session was cancelled before it had begun"))
+            if reception.is_open:
+                journal.apply(decisions.close(journal.state, journal.now))
+                await self._archivist.put_away()
             raise
         await workflow.wait_condition(workflow.all_handlers_finished)
-        return {"last_seq": self._thread.last_seq}
+        await self._archivist.put_away()
+        return {"last_seq": journal.thread.last_seq}
 
     @workflow.update(dynamic=True)
     async def update(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
         """Every update of the contract. What is refused was refused by the validator and left nothing."""
-        command = door.update(name, args, self._state.config)
-        decision, answer = commands.decide(self._state, self._thread, command, self._update_id(), self._now())
-        self._apply(decision)
-        match answer:
-            case commands.Outcome():
-                return await self._outcome(answer.request_id)
+        self._fullness.updates += 1
+        command = door.update(name, args, self._journal.state.config)
+        waiter = self._waiters.enter() if isinstance(command, MessageInput | AwaitRequestInput) else None
+        arrival = Arrival(name, command, self._update_id())
+        self._reception.take(arrival)
+        if not arrival.settled:
+            await workflow.wait_condition(lambda: arrival.settled)
+        if arrival.refusal:
+            self._waiters.leave(waiter)
+            raise door.application_error(arrival.refusal)
+        match arrival.answer:
+            case commands.Outcome(request_id):
+                return await self._outcome(request_id, waiter)
             case commands.Configured():
-                # A new model or new tools are resolved by a worker first.
-                await workflow.wait_condition(lambda: not self._state.config_due or self._state.closed)
-                if self._state.config_due:
-                    raise door.application_error(Closed("the session closed before the change took effect"))
-                config = self._thread.config_at(self._thread.last_seq)
-                return ConfigureReceipt(seq=config.seq if config else None, status="applied").as_json()
+                return await self._configured()
+            case commands.Hibernating():
+                return await self._hibernate()
             case None:
                 return {}
-            case _:
-                return answer.as_json()
+            case receipt:
+                return receipt.as_json()
 
     @update.validator
     def validate(self, name: str, args: Sequence[RawValue]) -> None:
@@ -115,131 +126,166 @@ class AgentSession:
         try:
             if self._refusal:
                 raise self._refusal
-            if self._state.closed:
+            state, thread = self._journal.state, self._journal.thread
+            if state.closed:
                 raise Closed("the session is closed: open it again, or another one")
-            command = door.update(name, args, self._state.config)
-            commands.check(self._state, self._thread, command, self._update_id())
+            if self._archivist.away:
+                raise self._archivist.away
+            command = door.update(name, args, state.config)
+            if self._reception.is_open:
+                commands.check(state, thread, command, self._update_id())
+                if self._archivist.full and commands.is_new(state, thread, command, self._update_id()):
+                    raise ArchiveUnavailable("older entries cannot be archived at present: send it again later")
         except ClewError as refusal:
             raise door.application_error(refusal) from None
 
     @workflow.signal(dynamic=True)
     def signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Every signal of the contract; one that cannot be used becomes an `input` entry."""
-        if self._refusal or self._state.closed:
+        self._fullness.signals += 1
+        if self._refusal or self._journal.state.closed:
             return
+        arrival = Arrival(name, excerpt=door.excerpt(args))
         try:
-            command = door.signal(name, args, self._state.config)
-            commands.check(self._state, self._thread, command, None)
+            arrival.command = door.signal(name, args, self._journal.state.config)
         except ClewError as refusal:
-            self._apply(decisions.reject(self._state, name, str(refusal), door.excerpt(args)))
-            return
-        decision, _ = commands.decide(self._state, self._thread, command, None, self._now())
-        self._apply(decision)
+            arrival.refusal = refusal
+        self._reception.take(arrival)
 
     @workflow.query(dynamic=True)
     def query(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
-        """Every query of the contract."""
+        """Every query of the contract, and the archivist's own."""
         try:
             if self._refusal:
                 raise self._refusal
-            match door.query(name, args):
+            state, thread = self._journal.state, self._journal.thread
+            asked = None if name == "carried" else door.query(name, args)
+            if not self._reception.is_open and name != "status":
+                raise Starting("the session is looking for its archive: ask again in a moment")
+            if name == "carried":
+                return self._archivist.whole()
+            match asked:
                 case None:
-                    return views.status(self._state, self._thread)
-                case ContextQuery() as asked:
-                    return views.context_page(self._projection(asked), asked.page)
-                case TranscriptQuery() as asked:
-                    return views.transcript(self._state, self._thread, asked)
-                case EntriesQuery() as asked:
-                    return views.entries(self._thread, asked)
-                case WindowQuery() as asked:
-                    return views.window(self._state, self._thread, asked)
+                    return views.status(state, thread)
+                case ContextQuery():
+                    return views.context_page(self._journal.projection(asked), asked.page)
+                case TranscriptQuery():
+                    return views.transcript(state, thread, asked)
+                case EntriesQuery():
+                    return views.entries(thread, asked)
+                case WindowQuery():
+                    return views.window(state, thread, asked)
         except ClewError as error:
             raise door.query_error(error) from None
 
+    async def _awake(self) -> None:
+        """Whoever comes before the session knows what it is waits for that, unless it takes too long."""
+        archivist, reception = self._archivist, self._reception
+        waking = asyncio.create_task(archivist.awake())
+        while not waking.done():
+            await workflow.wait_condition(lambda: waking.done() or archivist.away is not None)
+            if archivist.away and not waking.done():
+                reception.turn_away(archivist.away)
+                await workflow.wait_condition(lambda: waking.done() or reception.asked_to_close)
+                if reception.asked_to_close:
+                    waking.cancel()
+                    return
+        if isinstance(refusal := waking.exception(), Refusal):
+            self._refusal = refusal
+            reception.turn_away(refusal)
+            return
+        await waking
+        reception.open()
+
     async def _serve(self) -> None:
+        journal, archivist = self._journal, self._archivist
+        if seconds := journal.state.config.idle_timeout_seconds:
+            asyncio.create_task(self._doze(seconds))  # noqa: RUF006 - the workflow's loop holds its tasks
         while True:
-            # Woken by whatever decides: a message that opens a run, or a signal that closes the session.
-            await workflow.wait_condition(lambda: self._effect is not None or self._state.closed)
-            if self._state.closed or self._effect is None:
+            # Woken by whatever decides: a message that opens a run, a signal that closes the session, a full history.
+            with suppress(asyncio.TimeoutError):
+                await workflow.wait_condition(
+                    lambda: journal.effect is not None or journal.state.closed or archivist.due,
+                    timeout=archivist.pause,
+                )
+            if archivist.due and not journal.state.closed:
+                await archivist.roll()
+            if journal.state.closed:
                 return
-            effect = self._effect
-            self._task = asyncio.create_task(world.carry_out(effect, self._time_left()))
-            try:
-                event = await self._task
-            except asyncio.CancelledError:
-                if self._effect is effect:
-                    raise
-                continue
-            # Handlers may have run since the event came about. What they decided stands, and is built upon; what
-            # they gave up is over, whatever came of it.
-            if self._effect is effect:
-                self._effect = None
-                self._apply(decisions.happened(self._state, event, self._now()))
+            if (effect := journal.effect) is not None:
+                await self._carry_out(effect)
 
-    def _apply(self, decision: Decision) -> None:
-        """Commit, then act: the loop carries out what the decision asks for."""
-        before, self._state = self._state, decision.state
-        for draft in decision.commit:
-            self._commit(draft)
-        if _gave_up(before, self._state):
-            self._effect = None
-            if self._task:
-                self._task.cancel()
-        if decision.effect:
-            self._effect = decision.effect
-        workflow.set_current_details(details.current(self._state, self._thread))
+    async def _carry_out(self, effect: Effect) -> None:
+        journal = self._journal
+        journal.task = asyncio.create_task(self._perform(effect))
+        try:
+            event = await journal.task
+        except asyncio.CancelledError:
+            if journal.effect is effect:
+                raise
+            return
+        # Handlers may have run since the event came about. What they decided stands, and is built upon; what
+        # they gave up is over, whatever came of it.
+        if journal.effect is effect:
+            journal.effect = None
+            journal.apply(decisions.happened(journal.state, event, journal.now))
 
-    def _commit(self, draft: Draft) -> None:
-        payload, tokens = draft.counted(self._encoding)
-        at = workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        entry_id = f"e-{workflow.random().getrandbits(64):016x}"
-        self._thread.append(Entry(self._thread.rev, entry_id, draft.kind, at, payload, draft.refs, tokens))
+    async def _perform(self, effect: Effect) -> Event:
+        if isinstance(effect, CallModel) and (failure := await self._archivist.recall(effect)):
+            return failure
+        return await world.carry_out(effect, self._journal.time_left)
 
-    async def _outcome(self, request_id: str) -> dict[str, Any]:
+    async def _outcome(self, request_id: str, waiter: Waiter | None) -> dict[str, Any]:
         """The outcome of a request as soon as it has one; `running` when the wait is long or crowded."""
-        if len(self._waiters) < MAX_WAITERS:
-            waiter = _Waiter(since=workflow.time())
-            self._waiters.add(waiter)
-            if not self._sweeping:
-                self._sweeping = True
-                asyncio.create_task(self._sweep())  # noqa: RUF006 - the workflow's loop holds its tasks
-            await workflow.wait_condition(lambda: waiter.expired or self._thread.outcome_of(request_id) is not None)
-            self._waiters.discard(waiter)
-        outcome = views.outcome(self._thread, request_id) or views.running(self._state, self._thread, request_id)
-        return outcome.as_json()
+        journal = self._journal
 
-    async def _sweep(self) -> None:
-        """Tell those who have waited long enough. One timer serves them all, so that a turn costs none."""
-        while waiting := [waiter for waiter in self._waiters if not waiter.expired]:
-            oldest = min(waiter.since for waiter in waiting)
-            await workflow.sleep(max(oldest + MAX_WAIT_SECONDS - workflow.time(), 1), summary="long waits end")
-            for waiter in self._waiters:
-                waiter.expired = workflow.time() - waiter.since >= MAX_WAIT_SECONDS
-        self._sweeping = False
+        def known() -> bool:
+            return outcomes.outcome_of(journal.state, journal.thread, request_id) is not None
 
-    def _projection(self, asked: ContextQuery) -> Projection:
-        """The projection that a query asks for; its next pages come from the same one."""
-        key = asked.model_copy(update={"page": 0})
-        if self._memo is None or self._memo[:2] != (self._thread.rev, key):
-            self._memo = (self._thread.rev, key, views.projection(self._state, self._thread, key))
-        return self._memo[2]
+        await self._waiters.wait(waiter, known)
+        ended = outcomes.outcome_of(journal.state, journal.thread, request_id)
+        return (ended or outcomes.running(journal.state, journal.thread, request_id)).as_json()
 
-    def _now(self) -> Moment:
-        return Moment(self._thread.rev, workflow.time())
+    async def _configured(self) -> dict[str, Any]:
+        """A new model or new tools are resolved by a worker first."""
+        journal = self._journal
+        await workflow.wait_condition(
+            lambda: not journal.state.config_due or journal.state.closed or self._archivist.rolling
+        )
+        if not journal.state.config_due:
+            config = journal.thread.config_at(journal.thread.last_seq)
+            return ConfigureReceipt(seq=config.seq if config else None, status="applied").as_json()
+        if journal.state.closed:
+            raise door.application_error(Closed("the session closed before the change took effect"))
+        return ConfigureReceipt(status="deferred").as_json()
 
-    def _time_left(self) -> timedelta:
-        if self._state.run is None:
-            return PREPARE_TIMEOUT
-        return timedelta(seconds=max(self._state.run.deadline - workflow.time(), 1))
+    async def _hibernate(self) -> dict[str, Any]:
+        """The session ends with all that it is in the archive, or goes on as before."""
+        journal = self._journal
+        try:
+            await self._archivist.put_away(archivist.PATIENCE)
+        except ArchiveUnavailable as refusal:
+            journal.apply(decisions.wake(journal.state))
+            raise door.application_error(refusal) from None
+        journal.apply(decisions.close(journal.state, journal.now))
+        return HibernateReceipt(last_seq=journal.thread.last_seq).as_json()
+
+    async def _doze(self, seconds: int) -> None:
+        """A session that idles for long enough hibernates by itself."""
+        journal = self._journal
+        while not journal.state.closed:
+            await workflow.wait_condition(lambda: not journal.state.busy)
+            left = journal.active_at + seconds - workflow.time()
+            if left > 0:
+                await workflow.sleep(left, summary="hibernates when idle")
+            elif journal.state.phase == "idle" and not self._archivist.rolling:
+                journal.apply(decisions.hibernate(journal.state))
+                with suppress(ApplicationError):
+                    await self._hibernate()
+            else:
+                await workflow.sleep(seconds, summary="hibernates when idle")
 
     def _update_id(self) -> str:
         info = workflow.current_update_info()
         assert info is not None
         return info.id
-
-
-def _gave_up(before: State, after: State) -> bool:
-    """Whether what is being carried out was for a run that is over, or for a session that has ended."""
-    if after.closed:
-        return True
-    return before.run is not None and (after.run is None or after.run.run_id != before.run.run_id)

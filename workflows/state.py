@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from clew.contract import (
@@ -11,14 +12,14 @@ from clew.contract import (
     InputReceipt,
     MessageInput,
     ModelOptions,
+    RequestOutcome,
     SessionConfig,
     Usage,
 )
-from clew.entries import Draft
 from clew.policy import ContextPolicy
-from workflows.effects import CallModel, Failure, ResolvedTool, ToolAnswered
+from workflows.effects import ArchiveRef, CallModel, Failure, ResolvedTool, ToolAnswered
 
-Phase = Literal["preparing", "idle", "awaiting_model", "awaiting_tools", "awaiting_approval", "closed"]
+Phase = Literal["preparing", "idle", "awaiting_model", "awaiting_tools", "awaiting_approval", "hibernating", "closed"]
 
 MAX_WAITING = 64
 """Inputs, and queued messages, that a session keeps; and how many bytes of them."""
@@ -108,10 +109,10 @@ class Run:
 class State:
     """The session. `tools` is None until a worker has resolved them; `problem` is why it could not.
 
-    `config` is the configuration in force, `own_policy` what `configure` has laid over the agent's. `early` holds
-    the facts that were known before the first configuration: seq 0 is its. The counters make ids that are unique
-    in the thread. `pending_op` and `pending_config` wait for the run to end, `config_due` says that a configuration
-    waits for its preparation to be committed.
+    `config` is the configuration in force, `own_policy` what `configure` has laid over the agent's. The counters make
+    ids that are unique in the thread. `pending_op` and `pending_config` wait for the run to end, `config_due` says
+    that a configuration waits for its preparation to be committed. `archive` is where older entries are, and
+    `outcomes` are those of requests whose `run` entries may be there alone.
     """
 
     session_id: str
@@ -128,7 +129,6 @@ class State:
     pending_op: ContextOperation | None = None
     pending_config: ConfigureInput | None = None
     known_ops: tuple[str, ...] = ()
-    early: tuple[Draft, ...] = ()
     config_due: bool = True
     context_ref: str = "default"
     usage: Usage = Usage()
@@ -136,6 +136,8 @@ class State:
     calls: int = 0
     tool_calls: int = 0
     inputs: int = 0
+    archive: ArchiveRef | None = None
+    outcomes: Mapping[str, RequestOutcome] = field(default_factory=dict)
 
     @property
     def closed(self) -> bool:
@@ -158,5 +160,4 @@ class State:
     def unfinished(self) -> tuple[str, ...]:
         """The ids of all requests that have been accepted and have no outcome in the thread yet."""
         served = (self.run.request.request_id, *self.run.joined) if self.run else ()
-        uncommitted = (draft.refs["request_id"] for draft in self.early if draft.kind == "run")
-        return (*served, *(request.request_id for request in self.queue), *uncommitted)
+        return (*served, *(request.request_id for request in self.queue))

@@ -13,11 +13,8 @@ from clew.contract import (
     ContextOperation,
     ContextQuery,
     EntriesQuery,
-    OutcomeError,
-    RequestOutcome,
     SessionStatus,
     TranscriptQuery,
-    Usage,
     WindowQuery,
 )
 from clew.entries import Entry, system_prompt_of
@@ -140,7 +137,7 @@ def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str
         for entry in thread.slice(asked.from_seq, thread.last_seq)
         if entry.kind == "ai_message" and entry.lane == lane
     )
-    return _page("messages", messages, said, asked.limit)
+    return _page("messages", messages, said, asked.limit) | _archived_before(thread, asked.from_seq)
 
 
 def entries(thread: Thread, asked: EntriesQuery) -> dict[str, Any]:
@@ -155,42 +152,7 @@ def entries(thread: Thread, asked: EntriesQuery) -> dict[str, Any]:
         )
 
     found = (entry.as_json() for entry in thread.slice(asked.from_seq, thread.last_seq) if meets(entry))
-    return _page("entries", [], found, asked.limit)
-
-
-def outcome(thread: Thread, request_id: str) -> RequestOutcome | None:
-    """How a request ended, read from its `run` entry; None while it has not."""
-    ended = thread.outcome_of(request_id)
-    if ended is None:
-        return None
-    payload = ended.payload
-    error = payload.get("error")
-    return RequestOutcome(
-        request_id=request_id,
-        run_id=ended.refs["run_id"],
-        status=payload["status"],
-        termination_reason=payload["termination_reason"],
-        answer_seq=payload.get("answer_seq"),
-        last_seq=ended.seq,
-        iterations=payload["iterations"],
-        usage=Usage.model_validate(payload["usage"]),
-        error=OutcomeError.model_validate(error) if error else None,
-    )
-
-
-def running(state: State, thread: Thread, request_id: str) -> RequestOutcome:
-    """How a request stands that has not ended."""
-    run = state.run
-    if run and request_id not in (run.request.request_id, *run.joined):
-        run = None
-    return RequestOutcome(
-        request_id=request_id,
-        run_id=run.run_id if run else None,
-        status="running",
-        last_seq=thread.last_seq,
-        iterations=run.iteration if run else 0,
-        usage=run.usage if run else Usage(),
-    )
+    return _page("entries", [], found, asked.limit) | _archived_before(thread, asked.from_seq)
 
 
 def _page(name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]], limit: int | None) -> dict[str, Any]:
@@ -202,6 +164,11 @@ def _page(name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]],
             return {name: page, "next_seq": row["seq"]}
         page.append(row)
     return {name: page}
+
+
+def _archived_before(thread: Thread, from_seq: int) -> dict[str, int]:
+    """Where the answer begins, if what comes before it is in the archive."""
+    return {"archived_before": thread.first_seq} if from_seq < thread.first_seq else {}
 
 
 def _operation(waiting: ContextOperation) -> dict[str, Any]:

@@ -16,15 +16,21 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from workflows import details
 from workflows.effects import (
+    ArchiveRef,
+    Archiving,
     CallModel,
     Effect,
     Event,
     ModelAnswered,
+    Packed,
     Prepare,
     Prepared,
+    Recall,
+    Recalled,
     ResolvedTool,
     RunTool,
     RunTools,
+    Thaw,
     ToolAnswered,
     ToolsAnswered,
     idempotency_key,
@@ -38,6 +44,12 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 MODEL_RETRIES = RetryPolicy(
     initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
 )
+# A store that is away comes back.
+STORE_RETRIES = RetryPolicy(
+    initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
+)
+PREPARE_TIMEOUT = timedelta(seconds=30)
+ARCHIVE_TIMEOUT = timedelta(minutes=5)
 # A tool that takes its worker down with it is not given every worker there is.
 WORKERS_PER_TOOL_CALL = 3
 IN_DOUBT = (
@@ -46,8 +58,8 @@ IN_DOUBT = (
 )
 
 
-async def carry_out(effect: Effect, time_left: timedelta) -> Event:
-    """What the world answers to an effect, or how it failed to within the time.
+async def carry_out(effect: Effect, time_left: timedelta | None) -> Event:
+    """What the world answers to an effect, or how it failed to within the time; None: however long it takes.
 
     Raises:
         asyncio.CancelledError: it was given up.
@@ -60,7 +72,7 @@ async def carry_out(effect: Effect, time_left: timedelta) -> Event:
                     effect,
                     Prepared,
                     schedule_to_close_timeout=time_left,
-                    start_to_close_timeout=min(timedelta(seconds=30), time_left),
+                    start_to_close_timeout=min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT),
                     summary=details.prepare_summary(effect),
                 )
             case CallModel():
@@ -81,15 +93,54 @@ async def carry_out(effect: Effect, time_left: timedelta) -> Event:
         return failure_of(error)
 
 
-async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta) -> ToolAnswered:
+async def archive(effect: Archiving, patience: timedelta | None) -> ArchiveRef:
+    """Write to the archive; with no end of patience, as soon as its store is there.
+
+    Raises:
+        ActivityError: it could not be done in time.
+    """
+    return await _execute(
+        "archive",
+        effect,
+        ArchiveRef,
+        schedule_to_close_timeout=patience,
+        start_to_close_timeout=ARCHIVE_TIMEOUT,
+        retry_policy=STORE_RETRIES,
+    )
+
+
+async def thaw(effect: Thaw) -> Packed:
+    """Fetch what a session goes on from that was archived whole."""
+    return await _execute("thaw", effect, Packed, start_to_close_timeout=ARCHIVE_TIMEOUT, retry_policy=STORE_RETRIES)
+
+
+async def recall(effect: Recall, time_left: timedelta) -> Recalled:
+    """Fetch what contexts need of a lane's past.
+
+    Raises:
+        ActivityError: it could not be done in time.
+    """
+    return await _execute(
+        "recall",
+        effect,
+        Recalled,
+        schedule_to_close_timeout=time_left,
+        start_to_close_timeout=ARCHIVE_TIMEOUT,
+        retry_policy=STORE_RETRIES,
+        summary=details.recall_summary(effect),
+    )
+
+
+async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta | None) -> ToolAnswered:
+    # The activity keeps the tool's own time; this is for a worker that cannot.
+    tool_time = timedelta(seconds=tool.timeout_seconds + 5)
     try:
         return await _execute(
             "run_tool",
             call,
             ToolAnswered,
             schedule_to_close_timeout=time_left,
-            # The activity keeps the tool's own time; this is for a worker that cannot.
-            start_to_close_timeout=min(timedelta(seconds=tool.timeout_seconds + 5), time_left),
+            start_to_close_timeout=min(tool_time, time_left or tool_time),
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RetryPolicy(
                 maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1

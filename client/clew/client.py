@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
@@ -30,7 +30,7 @@ from clew.contract import (
     SessionId,
     SessionStart,
 )
-from clew.errors import Closed, InvalidInput, ServerUnreachable, WorkerUnavailable
+from clew.errors import InvalidInput, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.policy import ContextPolicy
 from clew.session import Session
 from clew.wire import checked, payload, translated
@@ -110,17 +110,21 @@ class Clew:
     ) -> Session:
         """Resume the session where it exists, with the configuration it has; start it where it does not.
 
-        Without a `model` there is nothing to start with, so the session must exist.
+        One that hibernates, or was closed, goes on from its archive with every seq intact. Without a `model` there is
+        nothing to start with, so the session must exist.
 
         Raises:
-            Closed: the session has ended; or, without a model, does not exist.
+            Closed: without a model: there is no such session.
             InvalidInput: the id or the configuration is not of the contract's shape.
+            ThreadMismatch: the session was terminated, and must be recovered first.
         """
         checked_id(session_id)
         session = Session(self.temporal, session_id)
         if model is None:
-            await session.status()
-            return session
+            status = await session.status()
+            if not status.closed:
+                return session
+            model = status.model
         config = checked(
             SessionConfig,
             {
@@ -141,22 +145,37 @@ class Clew:
             },
         )
         try:
+            await self._start(session_id, config, WorkflowIDReusePolicy.REJECT_DUPLICATE)
+        except WorkflowAlreadyStartedError:
+            await self._check_whole(session_id)
+            await self._start(session_id, config, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
+        return session
+
+    async def _start(self, session_id: str, config: SessionConfig, reuse: WorkflowIDReusePolicy) -> None:
+        try:
             await self.temporal.start_workflow(
                 WORKFLOW_TYPE,
                 payload(SessionStart(config=config)),
                 id=session_id,
                 task_queue=self.task_queue,
-                # Two who open at once get one session. One that has ended is not begun anew under its id: what it
-                # said would seem to be gone.
+                # Two who open at once get one session.
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+                id_reuse_policy=reuse,
                 static_summary=f"session · {config.model}",
             )
-        except WorkflowAlreadyStartedError as error:
-            raise Closed(f"session {session_id!r} has ended: open one under another id") from error
         except RPCError as error:
             raise translated(error, session_id) from error
-        return session
+
+    async def _check_whole(self, session_id: str) -> None:
+        """A session goes on from its archive, which one that was cut off has not written to the end."""
+        try:
+            ended = await self.temporal.get_workflow_handle(session_id).describe()
+        except RPCError as error:
+            raise translated(error, session_id) from error
+        if ended.status in (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT):
+            raise ThreadMismatch(
+                f"session {session_id!r} was cut off by its termination: `clew recover` puts it together again"
+            )
 
     def session(self, session_id: str) -> Session:
         """A session by its id, without asking whether it exists."""

@@ -234,6 +234,12 @@ class AwaitRequestInput(_Input):
     request_id: Id
 
 
+class HibernateInput(_Input):
+    """The argument of the update `hibernate`."""
+
+    reason: str | None = Field(default=None, max_length=2000)
+
+
 class CloseInput(_Input):
     """The argument of the signal `close`."""
 
@@ -380,6 +386,12 @@ class ApprovalReceipt(_Output):
 
     tool_call_id: str
     decision: Literal["approve", "deny"]
+
+
+class HibernateReceipt(_Output):
+    """The session is in the archive whole, up to and with the entry `last_seq`."""
+
+    last_seq: int
 
 
 class ContextMeta(_Output):

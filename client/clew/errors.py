@@ -4,6 +4,7 @@ ClewError
 ├── Refusal                 what was asked was refused, and nothing has changed
 │   ├── AlreadyResolved
 │   ├── ArchiveUnavailable
+│   ├── Archived
 │   ├── Busy
 │   ├── Closed
 │   ├── EmptyContent
@@ -14,6 +15,8 @@ ClewError
 │   ├── NothingToSummarize
 │   ├── QueueFull
 │   ├── RequestMismatch
+│   ├── Starting
+│   ├── ThreadMismatch
 │   ├── TooLarge
 │   ├── UnknownApproval
 │   ├── UnknownLane
@@ -60,6 +63,12 @@ class ArchiveUnavailable(Refusal):
     """The session's archive cannot be written or read at present."""
 
     type = "archive_unavailable"
+
+
+class Archived(Refusal):
+    """What was asked for is in the session's archive, beyond what the session itself holds."""
+
+    type = "archived"
 
 
 class Busy(Refusal):
@@ -120,6 +129,18 @@ class RequestMismatch(Refusal):
     """The request named is not the one that is running."""
 
     type = "request_mismatch"
+
+
+class Starting(Refusal):
+    """The session has yet to find out whether it goes on from an archive; ask again in a moment."""
+
+    type = "starting"
+
+
+class ThreadMismatch(Refusal):
+    """What is in the archive and what the session holds do not belong together."""
+
+    type = "thread_mismatch"
 
 
 class TooLarge(Refusal):

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from clew.entries import Entry, call_ids, message_of
+from clew.errors import Archived
 from clew.messages import Message
 from clew.thread import Group, Lane
 from clew.tokens import Encoding
@@ -115,8 +116,21 @@ class Rendering:
 
 
 def newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Iterator[Block]:
-    """A lane's own groups that start after one seq and not after another, from the newest on."""
+    """A lane's own groups that start after one seq and not after another, from the newest on.
+
+    Raises:
+        Archived: the next one is in the archive.
+    """
     place = bisect_right(lane.group_starts, upto)
-    while place and lane.group_starts[place - 1] > after:
+    oldest = max(after, lane.gap.newest)
+    while place and lane.group_starts[place - 1] > oldest:
         place -= 1
         yield rendering.of_group(lane.groups[place], upto)
+    if lane.gap.newest > after:
+        raise archived(lane)
+
+
+def archived(lane: Lane) -> Archived:
+    """The refusal to make a context of what is not here."""
+    what = f"entry {lane.gap.newest} of the lane" if lane.known else "what the lane has said before"
+    return Archived(f"{what} is in the archive: read it through ReadThread")

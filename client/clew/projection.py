@@ -16,8 +16,8 @@ from typing import Any
 from clew.canonical import digest
 from clew.contract import ContextMeta
 from clew.entries import DEFAULT_LANE, Entry, summary_message
-from clew.errors import ContextOverflow, InvalidInput
-from clew.groups import Block, Rendering, newest_first
+from clew.errors import Archived, ContextOverflow, InvalidInput
+from clew.groups import Block, Rendering, archived, newest_first
 from clew.messages import Message, ToolSpec
 from clew.policy import ContextPolicy
 from clew.thread import Lane, Thread, last_at
@@ -116,7 +116,7 @@ def default_projector(given: ProjectionInput) -> Projection:
     The last turns, the latest summary and older groups share the rest, in that order.
     """
     policy, sizes = given.policy, _Sizes(given)
-    view = _LaneView(given)
+    view = LaneView(given)
     room = policy.budget
     for part, size in (("tools", sizes.tools), ("system_prompt", sizes.system), ("pending", sizes.pending)):
         if size > room:
@@ -163,13 +163,19 @@ def default_projector(given: ProjectionInput) -> Projection:
 register_projector("default", default_projector)
 
 
-class _LaneView:
-    """The part of a lane that a context can be made of: what its anchor and its summary leave."""
+class LaneView:
+    """The part of a lane that a context can be made of: what its anchor and its summary leave.
+
+    Raises:
+        Archived: it cannot be told from what the thread keeps of its past.
+    """
 
     def __init__(self, given: ProjectionInput) -> None:
         self.thread = thread = given.thread
         self.policy = policy = given.policy
         self.upto = thread.last_seq if given.at_seq is None else min(given.at_seq, thread.last_seq)
+        if self.upto < thread.past.upto:
+            raise Archived(f"entry {self.upto} is in the archive: read it through ReadThread")
         self.lane = thread.lane(given.context_ref) or Lane()
         self.rendering = Rendering(given.provider, estimator_of(policy))
         self.anchor = last_at(self.lane.anchors, self.upto)
@@ -177,6 +183,8 @@ class _LaneView:
         if self.anchor:
             base_seq = self.anchor.payload["operation"].get("base_seq")
             self.after = self.anchor.seq if base_seq is None else min(base_seq, self.anchor.seq)
+        if not self.lane.known and self.after < self.lane.gap.newest:
+            raise archived(self.lane)
         self.last_summary = self._last_summary()
         uses_summary = policy.summarization != "none" and "summary" in policy.include_kinds
         self.summary = self.last_summary if uses_summary else None
@@ -201,11 +209,16 @@ class _LaneView:
             return []
         # What an anchor or a summary has taken out of the lane is no longer there to be kept.
         before = max(lane.run_starts[runs - 1] - 1, self.after)
+        if before == self.after < lane.gap.newest and before != lane.gap.asked_after:
+            raise archived(lane)
         asked = lane.turn_starts[bisect_right(lane.turn_starts, before) : bisect_right(lane.turn_starts, self.upto)]
         found: dict[int, str] = {}
         if asked and "message" in kinds:
             found = {asked[0]: "request", asked[-1]: "request"}
-        newest = lane.groups[bisect_right(lane.group_starts, self.upto) - 1]
+        groups = bisect_right(lane.group_starts, self.upto)
+        newest = lane.groups[groups - 1]
+        if not groups or newest.start < lane.gap.newest:
+            raise archived(lane)
         answers = newest.start > before and newest.entries[0].payload.get("tool_calls")
         if answers and {"tool_call", "tool_result"} <= set(kinds):
             found[newest.start] = "tool_results"
@@ -239,16 +252,28 @@ class _LaneView:
         policy = self.policy
         if policy.summarization == "none":
             return False
-        since_seq = self.last_summary.payload["to_seq"] if self.last_summary else self.after
-        first = bisect_right(self.lane.message_seqs, since_seq)
-        last = bisect_right(self.lane.message_seqs, self.upto)
-        tokens = self.lane.tokens_upto
-        since = (tokens[last - 1] if last else 0) - (tokens[first - 1] if first else 0)
-        return (
-            truncated
-            or (policy.summarize_threshold is not None and last - first > policy.summarize_threshold)
-            or (policy.max_thread_tokens is not None and since > policy.max_thread_tokens)
+        if truncated:
+            return True
+        messages, tokens = self.said_since(self.summarized_upto)
+        return (policy.summarize_threshold is not None and messages > policy.summarize_threshold) or (
+            policy.max_thread_tokens is not None and tokens > policy.max_thread_tokens
         )
+
+    @property
+    def summarized_upto(self) -> int:
+        """The seq up to which the lane's latest summary, or else its anchor, speaks for it."""
+        return self.last_summary.payload["to_seq"] if self.last_summary else self.after
+
+    def said_since(self, seq: int) -> tuple[int, int]:
+        """How many messages the lane has had since a seq, and their tokens."""
+        lane = self.lane
+        first, last = bisect_right(lane.message_seqs, seq), bisect_right(lane.message_seqs, self.upto)
+        tokens = (lane.tokens_upto[last - 1] if last else 0) - (lane.tokens_upto[first - 1] if first else 0)
+        if seq >= lane.gap.newest:
+            return last - first, tokens
+        if seq != lane.gap.mark:
+            raise archived(lane)
+        return last - first + lane.gap.messages, tokens + lane.gap.tokens
 
 
 class _Sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
@@ -29,6 +30,8 @@ from clew.contract import (
     ContextOperation,
     ContextQuery,
     EntriesQuery,
+    HibernateInput,
+    HibernateReceipt,
     InputReceipt,
     MessageInput,
     ModelOptions,
@@ -44,6 +47,7 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.entries import Entry
+from clew.errors import Starting
 from clew.messages import Message
 from clew.policy import ContextPolicy
 from clew.request import Request
@@ -54,6 +58,8 @@ M = TypeVar("M", bound=BaseModel)
 ACCEPT_SECONDS = 60
 """How long a message waits for a worker to take it."""
 QUERY_SECONDS = 20
+STARTING_SECONDS = 0.05
+"""Until a session is asked again that has just begun."""
 STREAM_INTERVAL_SECONDS = 0.1
 
 
@@ -297,6 +303,22 @@ class Session:
         rows = self._pages("entries", EntriesQuery, dict(filters), from_seq, limit)
         return [Entry.from_json(row) async for row in rows]
 
+    async def hibernate(self, reason: str | None = None) -> HibernateReceipt:
+        """Put the session away: all of it is in the archive, and nothing runs. `Clew.open` takes it up again.
+
+        Raises:
+            ArchiveUnavailable: the archive cannot be written at present; the session goes on.
+            Busy: a request is running or waits.
+        """
+        answer = await self._call("hibernate", checked(HibernateInput, {"reason": reason}))
+        async with translating(self.id):
+            await self._handle.result()
+        return HibernateReceipt.model_validate(answer)
+
+    async def reset_context(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
+        """Empty a lane (the active one unless named); what it said stays in the thread."""
+        return await self.replace_context([], op_id=op_id, context_ref=context_ref)
+
     async def close(self, reason: str | None = None) -> None:
         """End the session: what runs is cancelled. Back when it has ended."""
         async with translating(self.id):
@@ -346,11 +368,18 @@ class Session:
 
     async def _query(self, name: str, argument: BaseModel | None = None) -> dict[str, Any]:
         args = [] if argument is None else [payload(argument)]
-        async with translating(self.id):
-            answer: dict[str, Any] = await self._handle.query(
-                name, args=args, result_type=dict, rpc_timeout=timedelta(seconds=QUERY_SECONDS)
-            )
-            return answer
+        give_up_at = time.monotonic() + QUERY_SECONDS
+        while True:
+            try:
+                async with translating(self.id):
+                    answer: dict[str, Any] = await self._handle.query(
+                        name, args=args, result_type=dict, rpc_timeout=timedelta(seconds=QUERY_SECONDS)
+                    )
+                    return answer
+            except Starting:
+                if time.monotonic() > give_up_at:
+                    raise
+            await asyncio.sleep(STARTING_SECONDS)
 
     async def _pages(
         self, name: str, model: type[BaseModel], asked: dict[str, Any], from_seq: int, limit: int | None

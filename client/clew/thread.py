@@ -2,17 +2,49 @@
 
 Invariant: `seq` starts at `first_seq` (0 unless older entries live in an archive) and has no gaps; `rev` is the
 number of entries the session has ever had; nothing that was appended is ever changed. The indexes are derived
-from the entries alone, so a thread rebuilt from its entries is equal in every answer.
+from the entries alone, so a thread rebuilt from its entries is equal in every answer. Of what lives in an archive
+alone, a thread may keep what contexts still need (`Past`): it answers as the whole one would, or says that it cannot.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from clew.entries import DEFAULT_LANE, Entry, call_ids
+from clew.errors import Archived
 from clew.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What of a lane is in the archive alone.
+
+    `newest` is the seq of its newest message there, -1 where there is none. `messages` and `tokens` count those of
+    them that come after the seq `mark`: what has been said since the last summary is summed from there. After the
+    seq `asked_after` no user's message is there that comes before the first one which the thread keeps.
+    """
+
+    newest: int = -1
+    mark: int = -1
+    messages: int = 0
+    tokens: int = 0
+    asked_after: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a thread keeps of its archived part: entries before its `first_seq`, in order, with gaps.
+
+    It is enough for contexts at every seq from `upto` on: the configuration in force and the active lane, and of each
+    lane in `gaps` its anchor, its summary, the first and the newest message that its newest run's user has sent, and
+    every message after its gap. Of other lanes nothing is known.
+    """
+
+    upto: int = -1
+    entries: tuple[Entry, ...] = ()
+    gaps: Mapping[str, Gap] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -39,6 +71,8 @@ class Lane:
     tokens_upto: list[int] = field(default_factory=list)
     anchors: list[Entry] = field(default_factory=list)
     summaries: list[Entry] = field(default_factory=list)
+    gap: Gap = Gap()
+    known: bool = True
     _open_calls: set[str] = field(default_factory=set)
     _run_id: str | None = None
 
@@ -75,15 +109,21 @@ class Lane:
 class Thread:
     """The log itself. Appending is the only change it knows."""
 
-    def __init__(self, entries: Iterable[Entry] = (), first_seq: int = 0) -> None:
+    def __init__(self, entries: Iterable[Entry] = (), first_seq: int = 0, past: Past | None = None) -> None:
         self.first_seq = first_seq
+        self.past = past or Past()
         self._entries: list[Entry] = []
-        self._lanes: dict[str, Lane] = {DEFAULT_LANE: Lane()}
-        self._configs: list[Entry] = []
-        self._switches: list[Entry] = []
+        self._lanes: dict[str, Lane] = {DEFAULT_LANE: self._new_lane(DEFAULT_LANE)}
+        self.configs: list[Entry] = []
+        self.switches: list[Entry] = []
         self._calls: dict[str, Entry] = {}
-        self._outcomes: dict[str, Entry] = {}
+        self.outcomes: dict[str, Entry] = {}
         self._approvals: dict[str, Entry] = {}
+        self._kept = {entry.seq: entry for entry in self.past.entries}
+        for name in self.past.gaps:
+            self._lanes.setdefault(name, self._new_lane(name))
+        for entry in self.past.entries:
+            self._index(entry)
         for entry in entries:
             self.append(entry)
 
@@ -96,18 +136,29 @@ class Thread:
         if entry.seq != self.rev:
             raise ValueError(f"the next entry has seq {self.rev}, not {entry.seq}")
         self._entries.append(entry)
+        self._index(entry)
+
+    def _index(self, entry: Entry) -> None:
         if entry.kind == "config":
-            self._configs.append(entry)
+            self.configs.append(entry)
         elif entry.kind == "run":
-            self._outcomes[entry.refs["request_id"]] = entry
+            self.outcomes[entry.refs["request_id"]] = entry
         elif entry.kind == "approval":
             self._approvals[entry.payload.get("tool_call_id", "")] = entry
         elif entry.lane is not None:
-            self._lanes.setdefault(entry.lane, Lane()).add(entry)
+            if entry.lane not in self._lanes:
+                self._lanes[entry.lane] = self._new_lane(entry.lane)
+            self._lanes[entry.lane].add(entry)
             if entry.kind == "ai_context_operation" and entry.payload["operation"]["type"] == "switch":
-                self._switches.append(entry)
+                self.switches.append(entry)
             if entry.payload.get("role") == "assistant" and (call_id := entry.refs.get("call_id")):
                 self._calls[call_id] = entry
+
+    def _new_lane(self, name: str) -> Lane:
+        if self.past.upto < 0:
+            return Lane()
+        gap = self.past.gaps.get(name)
+        return Lane(gap=gap or Gap(newest=self.first_seq - 1), known=gap is not None)
 
     @property
     def rev(self) -> int:
@@ -126,6 +177,10 @@ class Thread:
         return iter(self._entries)
 
     def __getitem__(self, seq: int) -> Entry:
+        if seq in self._kept:
+            return self._kept[seq]
+        if 0 <= seq < self.first_seq:
+            raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
         if not self.first_seq <= seq < self.rev:
             raise IndexError(f"no entry {seq}: the thread holds {self.first_seq} to {self.last_seq}")
         return self._entries[seq - self.first_seq]
@@ -154,7 +209,7 @@ class Thread:
 
     def outcome_of(self, request_id: str) -> Entry | None:
         """The `run` entry that ended a request."""
-        return self._outcomes.get(request_id)
+        return self.outcomes.get(request_id)
 
     def approval_of(self, tool_call_id: str) -> Entry | None:
         """The `approval` entry that decided upon a tool call."""
@@ -162,16 +217,36 @@ class Thread:
 
     def lane(self, context_ref: str) -> Lane | None:
         """The index of a lane, where the thread has one of that name."""
-        return self._lanes.get(context_ref)
+        lane = self._lanes.get(context_ref)
+        return self._new_lane(context_ref) if lane is None and self.past.upto >= 0 else lane
+
+    def held_from(self, context_ref: str) -> int:
+        """The seq from which on every message of a lane is held."""
+        lane = self.lane(context_ref)
+        return lane.gap.newest + 1 if lane else 0
 
     def config_at(self, seq: int) -> Entry | None:
-        """The configuration in force at a seq."""
-        return last_at(self._configs, seq)
+        """The configuration in force at a seq.
+
+        Raises:
+            Archived: the seq is before what the thread keeps of its past.
+        """
+        self._check_kept(seq)
+        return last_at(self.configs, seq)
 
     def active_lane_at(self, seq: int) -> str:
-        """The lane that is active at a seq."""
-        switch = last_at(self._switches, seq)
+        """The lane that is active at a seq.
+
+        Raises:
+            Archived: the seq is before what the thread keeps of its past.
+        """
+        self._check_kept(seq)
+        switch = last_at(self.switches, seq)
         return switch.payload["context_ref"] if switch else DEFAULT_LANE
+
+    def _check_kept(self, seq: int) -> None:
+        if seq < self.past.upto:
+            raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
 
 
 def last_at(entries: list[Entry], seq: int) -> Entry | None:

@@ -27,6 +27,8 @@ class TemporalServer:
     ui_address: str | None
     """The base URL of the web UI, absent when it was not wanted."""
     log: Path
+    store: str
+    """A folder for its sessions' archive, kept as long as the server keeps its state."""
 
     def ui_workflow(self, workflow_id: str) -> str | None:
         """The page of a workflow in the UI."""
@@ -85,7 +87,8 @@ async def temporal_server(
     async with child_process("temporal", command, grace_seconds=grace_seconds) as child:
         await child.wait_until(ready, _START_SECONDS)
         ui_address = f"http://{LOOPBACK}:{ui_port}" if ui else None
-        yield TemporalServer(address, "default", ui_address, child.log)
+        store = child.log.parent / "store" if db_filename is None else db_filename.with_suffix(".store")
+        yield TemporalServer(address, "default", ui_address, child.log, str(store))
 
 
 async def _serves(address: str, namespace: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from temporalio.testing import ActivityEnvironment
 
+from activities.archive import Archive, Store
 from activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from activities.providers import providers_from_env
 from clew import tool
 from clew.canonical import canonical
-from workflows.effects import Prepare, Prepared
+from workflows.effects import Prepare, Prepared, Thresholds
 
 
 @tool(timeout_seconds=5, retries=2)
@@ -38,7 +39,9 @@ for some in (wordy, wordier):
 
 async def prepared(*tools: str, model: str = "local:tiny") -> Prepared:
     providers = providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
-    activities = PrepareActivities(providers, {tool.name: tool for tool in (add, look, wordy, wordier)})
+    tools_here = {tool.name: tool for tool in (add, look, wordy, wordier)}
+    archive = Archive(Store.from_url("memory://"), "default")
+    activities = PrepareActivities(providers, tools_here, archive, Thresholds())
     return await ActivityEnvironment().run(activities.prepare, Prepare(model=model, tools=tools))
 
 

@@ -173,6 +173,15 @@ def newest_request(some: ProjectionInput) -> Entry | None:
     return asked[-1] if asked else None
 
 
+def current_matter(some: ProjectionInput) -> list[list[Entry]]:
+    """What is kept at any price: what the newest run's user asked, first and last, and the newest tool results."""
+    lane = some.thread.lane(some.context_ref)
+    upto = some.thread.last_seq if some.at_seq is None else some.at_seq
+    groups = [group.entries for group in (lane.groups if lane else []) if group.start <= upto]
+    asked = [entries for entries in groups if entries[0].payload["role"] == "user"]
+    return [*asked[-1:], *groups[-1:], *([[request]] if (request := newest_request(some)) else [])]
+
+
 @st.composite
 def plain_inputs(draw: st.DrawFn) -> ProjectionInput:
     """Inputs with nothing but conversation in the thread, and every kind included."""
@@ -194,10 +203,10 @@ def test_the_current_request_is_always_in(some: ProjectionInput) -> None:
 
 @given(plain_inputs())
 def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
-    """Whatever is dropped is older than whatever is kept, the current request aside; order is the thread's."""
+    """Whatever is dropped is older than whatever is kept, the current run's matter aside; order is the thread's."""
     shown, dropped = conversation_shown(some)
-    request = newest_request(some)
-    kept = [entry.seq for entry in shown if request is None or entry.seq != request.seq]
+    current = {entry.seq for block in current_matter(some) for entry in block}
+    kept = [entry.seq for entry in shown if entry.seq not in current]
     if kept and dropped:
         assert max(entry.seq for entry in dropped) < min(kept)
     order = {message["content"]: place for place, message in enumerate(projected(some).messages)}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from clew.entries import KINDS, Entry
+from clew.errors import Archived
 from clew.thread import Thread, last_at
 from tests.clew.threads import Step, Writer, answered, asked_tool, histories, rebuilt, said, tool_said, write
 
@@ -78,14 +79,16 @@ def test_there_is_no_entry_outside(seq: int) -> None:
 
 
 def test_older_entries_may_live_elsewhere() -> None:
-    """A thread that begins later keeps every seq; what is before it is not found."""
+    """A thread that begins later keeps every seq; what is before it is said to be in the archive."""
     whole = example()
     later = Thread(whole.slice(2, 5), first_seq=2)
     assert (later.rev, later.last_seq, len(later)) == (6, 5, 4)
     assert later[2] == whole[2]
     assert seqs(later.slice(0, 3)) == [2, 3]
-    with pytest.raises(IndexError):
+    with pytest.raises(Archived):
         later[1]
+    with pytest.raises(IndexError):
+        later[6]
 
 
 def test_filters() -> None:

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from activities.archive import Store
 from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
 from clew import Clew, Session
@@ -97,7 +98,14 @@ async def record() -> None:
         clew = await Clew.connect(server.address, identity="recorder")
         providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
         tools = load_tools(["tests.toolbox"])
-        async with make_worker(clew.temporal, task_queue="clew", providers=providers, tools=tools, http=http):
+        async with make_worker(
+            clew.temporal,
+            task_queue="clew",
+            providers=providers,
+            tools=tools,
+            http=http,
+            store=Store.from_url("memory://"),
+        ):
             for name, scenario in SCENARIOS.items():
                 file = FOLDER / f"{name}.json"
                 if file.exists():

@@ -26,7 +26,7 @@ from clew.messages import Message
 from clew.projection import Projection
 from clew.thread import Thread
 from clew.tokens import encoding
-from workflows import commands, decisions, views
+from workflows import commands, decisions, outcomes
 from workflows.decision import Decision
 from workflows.door import Command
 from workflows.effects import (
@@ -80,9 +80,7 @@ class Session:
         self.config = SessionConfig(**{"model": "openai:gpt-4o", "encoding": "heuristic", "tools": tools} | config)
         self.effect: Effect | None = None
         self.asked_for: list[Effect] = []
-        begun = decisions.begin("s-1", self.config)
-        self.state = begun.state
-        self.apply(begun)
+        self.state = decisions.begin("s-1", self.config)
         if prepare:
             self.prepared()
 
@@ -197,7 +195,7 @@ class Session:
         return [dict(e.payload) for e in self.thread.filter_by_kind("input") if e.payload["event"] == event]
 
     def outcome(self, request_id: str) -> dict[str, Any]:
-        outcome = views.outcome(self.thread, request_id)
+        outcome = outcomes.outcome_of(self.state, self.thread, request_id)
         assert outcome is not None, f"{request_id} has no outcome"
         return outcome.model_dump()
 

@@ -372,7 +372,7 @@ def test_a_session_id_has_its_letters(session_id: str) -> None:
 
 @pytest.mark.parametrize("session_id", ["a", "s" * 200, "tenant:user_1.session-2"])
 def test_a_session_id_may_be_anything_of_them(session_id: str) -> None:
-    assert door.session_start(session_id, args(START)).model == "openai:gpt-4o"
+    assert door.session_start(session_id, args(START)).config.model == "openai:gpt-4o"
 
 
 def test_another_strategy_is_unsupported() -> None:
@@ -407,7 +407,7 @@ def test_a_policy_asks_only_for_what_there_is(policy: dict[str, Any]) -> None:
     """It passes the door, which knows shapes, and is refused by the first decision that would use it."""
     asked = message(args({"content": "a", "context_policy": policy}), CONFIG)
     with pytest.raises(InvalidInput):
-        requests.request_of(decisions.begin("s-1", CONFIG).state, asked, "r")
+        requests.request_of(decisions.begin("s-1", CONFIG), asked, "r")
 
 
 @pytest.mark.parametrize("budget", [0, -1, -(10**20)])

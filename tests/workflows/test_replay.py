@@ -16,6 +16,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 from temporalio.workflow import NondeterminismError
 
+from activities.archive import Store
 from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
 from clew import Clew
@@ -49,9 +50,11 @@ async def test_a_thread_is_equal_after_replay(world: World) -> None:
     clew = Clew(world.clew.temporal, queue)
     providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url})
 
+    store = Store.from_url("memory://")
+
     def worker(http: httpx.AsyncClient) -> Worker:
         tools = load_tools(["tests.toolbox"])
-        return make_worker(clew.temporal, task_queue=queue, providers=providers, tools=tools, http=http)
+        return make_worker(clew.temporal, task_queue=queue, providers=providers, tools=tools, http=http, store=store)
 
     async with http_client() as http:
         async with worker(http):

@@ -435,7 +435,7 @@ async def test_a_long_wait_is_answered_running_and_the_client_waits_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the time that a caller may wait the update answers `running`; the Python client asks again by itself."""
-    monkeypatch.setattr("workflows.session.MAX_WAIT_SECONDS", 1)
+    monkeypatch.setattr("workflows.waiting.MAX_WAIT_SECONDS", 1)
     release = asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:

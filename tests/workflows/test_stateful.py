@@ -18,7 +18,7 @@ from clew.policy import ContextPolicy
 from clew.projection import Projection
 from clew.thread import Thread
 from tests.workflows.paper import UNKNOWN, Session, assert_valid
-from workflows import approvals, decisions, views
+from workflows import approvals, decisions, outcomes, views
 from workflows.effects import AskedTool, CallModel, Prepare, RunTools
 from workflows.runs import FOLLOW_UP
 
@@ -278,8 +278,7 @@ class AnySession(RuleBasedStateMachine):
     @invariant()
     def every_input_was_read_or_dropped_or_waits(self) -> None:
         session, state = self.session, self.session.state
-        drafts = [(draft.kind, draft.payload) for draft in state.early]
-        facts = [(entry.kind, entry.payload) for entry in session.thread] + drafts
+        facts = [(entry.kind, entry.payload) for entry in session.thread]
         read = [p["input_id"] for _, p in facts if p.get("role") == "user" and str(p.get("input_id"))[:2] == "i-"]
         dropped = [p["input_id"] for kind, p in facts if kind == "input" and str(p.get("input_id"))[:2] == "i-"]
         waiting = (*state.inbox, *(i for request in state.queue for i in request.inputs))
@@ -336,7 +335,9 @@ class AnySession(RuleBasedStateMachine):
         again = Thread(Entry.from_json(row) for row in rows)
         assert views.status(session.state, again) == views.status(session.state, session.thread)
         for request_id in self.requests:
-            assert views.outcome(again, request_id) == views.outcome(session.thread, request_id)
+            assert outcomes.outcome_of(session.state, again, request_id) == outcomes.outcome_of(
+                session.state, session.thread, request_id
+            )
         for lane in ("default", "draft"):
             try:
                 shown = context_of(session.thread, context_ref=lane)

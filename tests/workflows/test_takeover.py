@@ -14,6 +14,7 @@ import httpx
 import pytest
 from temporalio.worker import Worker as TemporalWorker
 
+from activities.archive import Store
 from activities.providers import http_client, providers_from_env
 from clew import Clew, Session
 from deploy.local import Reply, ToolCall, Worker, worker_process
@@ -147,7 +148,14 @@ async def test_a_workers_end_is_not_a_users_cancel(world: World, monkeypatch: py
 
     def in_process(http: httpx.AsyncClient) -> TemporalWorker:
         providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url})
-        return make_worker(world.clew.temporal, task_queue=queue, providers=providers, tools={}, http=http)
+        return make_worker(
+            world.clew.temporal,
+            task_queue=queue,
+            providers=providers,
+            tools={},
+            http=http,
+            store=Store.from_url("memory://"),
+        )
 
     async with http_client() as http:
         async with in_process(http):

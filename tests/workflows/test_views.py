@@ -26,7 +26,7 @@ from clew.entries import Draft
 from clew.errors import InvalidInput
 from clew.policy import ContextPolicy
 from tests.workflows.paper import Session
-from workflows import decisions, views
+from workflows import decisions, outcomes, views
 from workflows.effects import AskedTool
 
 MB = 1_000_000
@@ -241,7 +241,7 @@ def test_before_it_is_prepared_a_session_answers_empty_lists() -> None:
     status = views.status(session.state, session.thread)
     assert (status["status"], status["rev"], status["projection_cursor_seq"]) == ("preparing", 0, -1)
     assert (status["request_id"], status["queued_messages"]) == ("r", 1)
-    assert views.running(session.state, session.thread, "r").last_seq == -1
+    assert outcomes.running(session.state, session.thread, "r").last_seq == -1
 
 
 def test_a_window_is_the_newest_that_fits() -> None:
@@ -308,7 +308,7 @@ def test_a_status_says_where_the_session_stands() -> None:
 def test_an_outcome_is_read_from_the_thread() -> None:
     """From its `run` entry alone, as often as it is asked for."""
     session = with_tools()
-    outcome = views.outcome(session.thread, "r-1")
+    outcome = outcomes.outcome_of(session.state, session.thread, "r-1")
     assert outcome is not None
     assert outcome.as_json() == {
         "request_id": "r-1",
@@ -320,14 +320,14 @@ def test_an_outcome_is_read_from_the_thread() -> None:
         "iterations": 2,
         "usage": {"input_tokens": 5, "output_tokens": 0, "cached_input_tokens": 0, "model_calls": 2},
     }
-    assert views.outcome(session.thread, "r-3") is None
+    assert outcomes.outcome_of(session.state, session.thread, "r-3") is None
 
 
 def test_a_request_that_runs_says_how_far_it_is() -> None:
     session = Session()
     session.ask(request_id="r")
     session.reply("", "add", usage=Usage(input_tokens=5))
-    running = views.running(session.state, session.thread, "r")
+    running = outcomes.running(session.state, session.thread, "r")
     assert (running.status, running.run_id, running.iterations, running.last_seq) == ("running", "run-1", 1, 2)
     assert running.usage.input_tokens == 5
 

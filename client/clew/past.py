@@ -1,0 +1,124 @@
+"""Parting with the past: what a thread keeps of its entries when the older ones live in an archive alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic_core import to_json
+
+from clew.entries import Entry
+from clew.errors import Archived
+from clew.policy import ContextPolicy
+from clew.projection import LaneView, ProjectionInput
+from clew.thread import Gap, Lane, Past, Thread, last_at
+
+
+def parted(thread: Thread, first_seq: int, needs: Mapping[str, Sequence[ContextPolicy]], room: int) -> Past:
+    """What a thread must keep, once its entries before `first_seq` are gone, to go on answering as it does now.
+
+    `needs` names the lanes to keep and the policies that their contexts are made under. What those can reach is kept,
+    as far as the lanes' messages have at most `room` bytes of JSON together, the newest first.
+    """
+    if first_seq == 0:
+        return Past()
+    upto = first_seq - 1
+    marks = (last_at(thread.configs, upto), last_at(thread.switches, upto))
+    kept = {entry.seq: entry for entry in marks if entry}
+    gaps: dict[str, Gap] = {}
+    for name, policies in needs.items():
+        try:
+            part = _part(thread, name, policies, first_seq, room)
+        except Archived:
+            continue
+        gaps[name] = part.gap
+        kept |= {entry.seq: entry for entry in part.kept}
+        room -= part.size
+    return Past(thread.last_seq, tuple(kept[seq] for seq in sorted(kept)), gaps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    gap: Gap
+    kept: list[Entry]
+    size: int
+
+
+def _part(thread: Thread, name: str, policies: Sequence[ContextPolicy], first_seq: int, room: int) -> _Part:
+    views = [LaneView(ProjectionInput(thread, policy, context_ref=name)) for policy in policies]
+    view = views[0]
+    lane, upto = view.lane, view.upto
+    low = min(_reach(view) for view in views)
+    if lane.groups:
+        # What the next reply answers is kept whatever the policy leaves out.
+        low = min(low, lane.groups[-1].start)
+    low, size = _within(lane, low, first_seq, room)
+    window = _messages(view, low, first_seq)
+
+    before, asked = _asked(view)
+    marks = (last_at(lane.anchors, first_seq - 1), last_at(lane.summaries, first_seq - 1))
+    special = {entry.seq: entry for entry in (*asked, *marks) if entry and entry.seq < first_seq}
+    present = {entry.seq for entry in window} | special.keys()
+    older = lane.message_seqs[: bisect_left(lane.message_seqs, low)]
+    missing = (seq for seq in reversed(older) if seq not in present)
+    newest = max(lane.gap.newest, next(missing, -1))
+    mark = view.summarized_upto
+    try:
+        messages, tokens = view.said_since(mark)
+    except Archived:
+        mark, messages, tokens = newest, 0, 0
+    else:
+        said = lane.message_seqs[bisect_right(lane.message_seqs, mark) :]
+        stays = [view.thread[seq] for seq in said if seq >= low or seq in present]
+        messages -= len(stays)
+        tokens -= sum(entry.tokens for entry in stays)
+    assert upto == thread.last_seq
+    gap = Gap(newest, mark, messages, tokens, before)
+    return _Part(gap, [*(entry for entry in window if entry.seq not in special), *special.values()], size)
+
+
+def _reach(view: LaneView) -> int:
+    """The seq of the oldest message that a context may be made of."""
+    left = view.policy.budget
+    try:
+        for block in view.blocks():
+            left -= block.tokens
+            if left < 0 and block.start is not None:
+                return block.start
+    except Archived:
+        pass
+    return view.after + 1
+
+
+def _within(lane: Lane, low: int, first_seq: int, room: int) -> tuple[int, int]:
+    """The lowest seq from which on the lane's messages before `first_seq` have room, and their size.
+
+    It comes right after the newest message that goes.
+    """
+    size, reached = 0, first_seq
+    for group in reversed(lane.groups[: bisect_left(lane.group_starts, first_seq)]):
+        weight = sum(len(to_json(entry.as_json())) for entry in group.entries if entry.seq < first_seq)
+        if group.start < low or size + weight > room:
+            break
+        size, reached = size + weight, group.start
+    goes = lane.groups[: bisect_left(lane.group_starts, reached)]
+    last = max((entry.seq for entry in goes[-1].entries if entry.seq < reached), default=-1) if goes else -1
+    return max(last, lane.gap.newest) + 1, size
+
+
+def _messages(view: LaneView, low: int, first_seq: int) -> list[Entry]:
+    seqs = view.lane.message_seqs
+    return [view.thread[seq] for seq in seqs[bisect_left(seqs, low) : bisect_left(seqs, first_seq)]]
+
+
+def _asked(view: LaneView) -> tuple[int, Iterable[Entry]]:
+    """The messages that say what the newest run is about, and the seq after which the first of them is looked for."""
+    lane = view.lane
+    if not lane.run_starts:
+        return -1, ()
+    start = lane.run_starts[-1]
+    before = max(start - 1, view.after)
+    first = lane.turn_starts[bisect_right(lane.turn_starts, before) :][:1]
+    seqs = {start, *first, lane.turn_starts[-1]}
+    return before, [view.thread[seq] for seq in sorted(seqs)]

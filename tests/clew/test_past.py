@@ -1,0 +1,82 @@
+"""A thread that has parted with its past answers as the whole one would, or says that it cannot."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clew.entries import DEFAULT_LANE
+from clew.errors import Archived, ContextOverflow
+from clew.past import parted
+from clew.policy import ContextPolicy
+from clew.projection import Projection, ProjectionInput, project
+from clew.thread import Past, Thread
+from tests.clew.threads import LANES, Step, Turn, histories, policies, write
+
+PLENTY = 10_000_000
+
+
+def answer(thread: Thread, policy: ContextPolicy, lane: str, at_seq: int | None = None) -> Projection | str:
+    """A context, or why there is none."""
+    given = ProjectionInput(thread, policy, context_ref=lane, at_seq=at_seq, encoding="heuristic")
+    try:
+        return project(given)
+    except ContextOverflow as error:
+        return str(error)
+    except Archived:
+        return "archived"
+
+
+def without(whole: Thread, now: int, first_seq: int, past: Past) -> Thread:
+    """The thread as it was at a time, without its past."""
+    return Thread(whole.slice(first_seq, now), first_seq, past)
+
+
+@settings(max_examples=300)
+@given(
+    steps=st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps]),
+    both=st.tuples(policies, policies),
+    lane=st.sampled_from(LANES),
+    room=st.sampled_from((0, 1000, PLENTY, PLENTY)),
+    data=st.data(),
+)
+def test_it_answers_as_the_whole_thread_or_not_at_all(
+    steps: list[Step], both: tuple[ContextPolicy, ContextPolicy], lane: str, room: int, data: st.DataObject
+) -> None:
+    """Wherever the cuts are, however often, no context is ever another than the whole thread's."""
+    policy = both[0]
+    whole = write(steps)
+    here, first = Thread(), 0
+    for now in sorted(data.draw(st.lists(st.integers(0, whole.last_seq), min_size=1, max_size=2))):
+        here = Thread((*here, *whole.slice(here.rev, now)), here.first_seq, here.past)
+        first = data.draw(st.integers(first, max(now + 1, first)))
+        before = answer(here, policy, lane)
+        here = without(whole, now, first, parted(here, first, {lane: [policy]}, room))
+        if room == PLENTY:
+            assert answer(here, policy, lane) == before
+    for entry in whole.slice(here.rev, whole.last_seq):
+        here.append(entry)
+    for at_seq in (None, *range(max(first - 1, 0), whole.rev)):
+        for some_policy in both:
+            for name in LANES:
+                mine = answer(here, some_policy, name, at_seq)
+                assert mine in (answer(whole, some_policy, name, at_seq), "archived")
+
+
+def test_what_is_kept_follows_the_policy_and_not_the_thread() -> None:
+    """Of a long thread as much is kept as of a short one, and the next context is made of it."""
+    policy = ContextPolicy(max_input_tokens=400, reserve_output_tokens=0)
+    sizes = []
+    for turns in (50, 500):
+        whole = write([Turn(DEFAULT_LANE, f"question {n}", [1], "an answer") for n in range(turns)])
+        past = parted(whole, whole.rev, {DEFAULT_LANE: [policy]}, PLENTY)
+        here = without(whole, whole.last_seq, whole.rev, past)
+        assert answer(here, policy, DEFAULT_LANE) == answer(whole, policy, DEFAULT_LANE)
+        assert answer(here, replace_budget(policy, 8000), DEFAULT_LANE) == "archived"
+        sizes.append(len(past.entries))
+    assert max(sizes) - min(sizes) <= 2
+
+
+def replace_budget(policy: ContextPolicy, tokens: int) -> ContextPolicy:
+    """The same policy with another budget."""
+    return policy.model_copy(update={"max_input_tokens": tokens})

@@ -1,0 +1,175 @@
+"""The archivist: moves what a session has said out of its history, and fetches back what is needed of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from clew.contract import ContextQuery
+from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, ThreadMismatch
+from workflows import carried, decisions, world
+from workflows.effects import ArchiveRef, Archiving, CallModel, Failure, Prepare, Prepared, Recall, Thaw
+from workflows.failures import failure_of
+from workflows.fullness import FULL, PRESSING, Fullness
+from workflows.journal import Journal
+from workflows.waiting import Waiters
+
+PATIENCE = timedelta(seconds=15)
+"""How long a session that could do without waits for the archive's store, and its callers with it."""
+PAUSE_SECONDS = 60
+"""Until a store is asked again that did not answer."""
+
+
+class Archivist:
+    """Keeps the history of every run of the workflow short, and the thread whole."""
+
+    def __init__(self, journal: Journal, fullness: Fullness, waiters: Waiters) -> None:
+        self.rolling = False
+        self.away: Refusal | None = None
+        self._journal = journal
+        self._fullness = fullness
+        self._waiters = waiters
+        self._ask_again_at = 0.0
+        self._put_away_upto: int | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to go on in a new run: between requests if that can be had, else between steps."""
+        state = self._journal.state
+        if state.archive is None or workflow.time() < self._ask_again_at:
+            return False
+        enough = PRESSING if state.busy or state.phase == "preparing" else 1.0
+        return self._fullness.share(state.archive.thresholds) >= enough
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing new can be taken until the archive is there again."""
+        archive = self._journal.state.archive
+        return archive is not None and self._fullness.share(archive.thresholds) >= FULL
+
+    @property
+    def pause(self) -> timedelta | None:
+        """How long until the store is asked again, where it did not answer."""
+        left = self._ask_again_at - workflow.time()
+        return timedelta(seconds=left) if left > 0 else None
+
+    async def awake(self) -> None:
+        """Find out what the session is: new, or one that was archived and goes on with every seq intact.
+
+        Raises:
+            Refusal: it cannot go on from its archive.
+        """
+        journal, config = self._journal, self._journal.state.config
+        execution = workflow.info().first_execution_run_id
+        look = Prepare(model=config.model, tools=config.tools, look=execution)
+        found = await world.carry_out(look, PATIENCE)
+        if not isinstance(found, Prepared):
+            self.away = _unavailable(found)
+            found = await world.carry_out(look, None)
+            assert isinstance(found, Prepared)
+            self.away = None
+        if found.mismatch:
+            raise ThreadMismatch(found.mismatch)
+        journal.effect = None
+        if found.state and found.archive:
+            packed = await world.thaw(Thaw(archive=found.archive, state=found.state))
+            begun = carried.restore({"version": carried.VERSION, **packed.model_dump()})
+            state = replace(begun.state, archive=found.archive, phase="preparing")
+            again = Prepare(model=state.config.model, tools=state.config.tools)
+            journal.resume(replace(begun, state=state, effect=again))
+        else:
+            journal.state = replace(journal.state, archive=found.archive)
+            journal.apply(decisions.happened(journal.state, found, journal.now))
+
+    async def roll(self) -> None:
+        """Go on in a new run of the workflow, once all is in the archive. Back where that could not be done."""
+        journal = self._journal
+        try:
+            await self._archive(None if self.full else PATIENCE)
+        except ActivityError:
+            self._ask_again_at = workflow.time() + PAUSE_SECONDS
+            return
+        self.rolling = True
+        self._waiters.dismiss()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if not journal.state.closed:
+            workflow.continue_as_new(args=[self._start()])
+
+    async def put_away(self, patience: timedelta | None = None) -> None:
+        """Archive the whole session: it goes on in another execution, if ever.
+
+        Raises:
+            ArchiveUnavailable: that could not be done within the time.
+        """
+        if self._journal.state.archive is None:
+            return
+        try:
+            while self._put_away_upto != self._journal.thread.last_seq:
+                self._put_away_upto = (await self._archive(patience, closed=True)).upto
+        except ActivityError as error:
+            raise _unavailable(failure_of(error)) from None
+
+    async def recall(self, call: CallModel) -> Failure | None:
+        """Fetch what the context of a model call needs of the archive, or say why that could not be done."""
+        journal = self._journal
+        while (archive := journal.state.archive) and not self._covers(call):
+            info = workflow.info()
+            events, size = info.get_current_history_length(), info.get_current_history_size()
+            policy = journal.state.policy.overlaid(call.context_policy)
+            effect = Recall(
+                archive=archive,
+                context_ref=call.context_ref,
+                policies=(policy,),
+                before=journal.thread.held_from(call.context_ref),
+            )
+            try:
+                fetched = await world.recall(effect, journal.time_left)
+            except ActivityError as error:
+                return failure_of(error)
+            journal.thread = carried.recalled(journal.thread, call.context_ref, fetched)
+            self._fullness.fetched(info.get_current_history_length() - events, info.get_current_history_size() - size)
+            if journal.thread.held_from(call.context_ref) >= effect.before:
+                return Failure(type="archived", message="the context needs more of the archive than can be fetched")
+        return None
+
+    def _covers(self, call: CallModel) -> bool:
+        if not self._journal.thread.past.upto >= 0:
+            return True
+        try:
+            self._journal.projection(ContextQuery(call_id=call.call_id))
+        except Archived:
+            return False
+        except ClewError:
+            pass
+        return True
+
+    def whole(self) -> dict[str, Any]:
+        """The session as it is archived: what it goes on from when all its entries are there."""
+        journal, state = self._journal, self._journal.state
+        last_seq = journal.thread.last_seq
+        if state.archive:
+            state = replace(state, archive=state.archive.model_copy(update={"upto": last_seq}))
+        return {"last_seq": last_seq, "carried": carried.carry(state, journal.thread, journal.effect)}
+
+    def _start(self) -> dict[str, Any]:
+        journal = self._journal
+        return {
+            "config": journal.state.config.model_dump(mode="json", exclude_unset=True),
+            "carried": carried.carry(journal.state, journal.thread, journal.effect),
+        }
+
+    async def _archive(self, patience: timedelta | None, closed: bool = False) -> ArchiveRef:
+        journal = self._journal
+        assert journal.state.archive is not None
+        written = await world.archive(Archiving(archive=journal.state.archive, closed=closed), patience)
+        journal.state = replace(journal.state, archive=written)
+        return written
+
+
+def _unavailable(event: object) -> ArchiveUnavailable:
+    said = event.message if isinstance(event, Failure) else "no answer"
+    return ArchiveUnavailable(f"the session's archive cannot be reached, try again later: {said}")

@@ -1,0 +1,134 @@
+"""What one run of the workflow hands to the next: the session's state, and the part of its thread that stays live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from clew.entries import Entry
+from clew.errors import InvalidInput
+from clew.past import parted
+from clew.policy import ContextPolicy
+from clew.thread import Gap, Past, Thread
+from workflows import outcomes
+from workflows.effects import CallModel, Effect, Packed, Prepare, Recalled, RunTools
+from workflows.state import State
+
+VERSION = 1
+MAX_BYTES = 500_000
+"""Of what is carried, as it travels. Contexts that need more of the past have it fetched from the archive."""
+RECENT_ENTRIES, RECENT_BYTES = 100, 65_536
+"""What is kept of the archived entries, so that who asks for a reply just given finds it here."""
+
+_state: TypeAdapter[State] = TypeAdapter(State)
+_effects: dict[str, type[Prepare | CallModel | RunTools]] = {
+    "prepare": Prepare,
+    "call_model": CallModel,
+    "run_tools": RunTools,
+}
+_gaps: TypeAdapter[dict[str, Gap]] = TypeAdapter(dict[str, Gap])
+_entries: TypeAdapter[tuple[Entry, ...]] = TypeAdapter(tuple[Entry, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A session between two runs of its workflow. `effect` is what it asks of the world next."""
+
+    state: State
+    thread: Thread
+    effect: Effect | None
+
+
+def carry(state: State, thread: Thread, effect: Effect | None) -> dict[str, Any]:
+    """The session, as it travels: opaque, versioned, and under `MAX_BYTES` unless its queues alone are more."""
+    state = replace(state, outcomes=outcomes.remembered(state, thread))
+    if state.closed:
+        state = replace(state, phase="idle")
+    first_seq, needs, room = _first_live(state, thread), _needs(state), 4 * MAX_BYTES
+    while True:
+        packed = _packed(state, thread, effect, parted(thread, first_seq, needs, room), first_seq)
+        if len(packed.zlib) <= MAX_BYTES or not room:
+            return {"version": VERSION, **packed.model_dump()}
+        room = room // 2 if room > MAX_BYTES // 8 else 0
+
+
+def restore(carried: Mapping[str, Any]) -> Carried:
+    """The session that was carried.
+
+    Raises:
+        InvalidInput: this is nothing that Clew has written, or nothing that this version reads.
+    """
+    if carried.get("version") != VERSION:
+        raise InvalidInput(f"carried: version {carried.get('version')!r} is not one that this worker reads")
+    try:
+        value = Packed.model_validate(carried).value
+        thread = value["thread"]
+        past = thread["past"]
+        effect = value["effect"]
+        return Carried(
+            _state.validate_json(to_json(value["state"])),
+            Thread(
+                _entries.validate_python(thread["entries"]),
+                thread["first_seq"],
+                Past(past["upto"], _entries.validate_python(past["entries"]), _gaps.validate_python(past["gaps"])),
+            ),
+            _effects[effect["name"]].model_validate_json(to_json(effect["value"])) if effect else None,
+        )
+    except (KeyError, TypeError, ValueError, ValidationError, AttributeError) as error:
+        raise InvalidInput(f"carried is written by Clew alone: {str(error)[:200]}") from None
+
+
+def recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
+    """The thread with what was fetched of a lane's past."""
+    value = fetched.packed.value
+    entries = {entry.seq: entry for entry in (*thread.past.entries, *_entries.validate_python(value["entries"]))}
+    past = Past(
+        thread.past.upto,
+        tuple(entries[seq] for seq in sorted(entries)),
+        {**thread.past.gaps, context_ref: Gap(**value["gap"])},
+    )
+    return Thread(thread, thread.first_seq, past)
+
+
+def _packed(state: State, thread: Thread, effect: Effect | None, past: Past, first_seq: int) -> Packed:
+    name = next((name for name, kind in _effects.items() if isinstance(effect, kind)), None)
+    return Packed.of(
+        {
+            "state": _state.dump_python(state, mode="json", exclude_unset=True),
+            "effect": effect and {"name": name, "value": effect.model_dump(mode="json", exclude_unset=True)},
+            "thread": {
+                "first_seq": first_seq,
+                "entries": [entry.as_json() for entry in thread.slice(first_seq, thread.last_seq)],
+                "past": {
+                    "upto": past.upto,
+                    "entries": [entry.as_json() for entry in past.entries],
+                    "gaps": _gaps.dump_python(dict(past.gaps), mode="json"),
+                },
+            },
+        }
+    )
+
+
+def _first_live(state: State, thread: Thread) -> int:
+    """Where the live part of the thread begins: what is not archived, and what was said just before that."""
+    seq = max((state.archive.upto if state.archive else -1) + 1, thread.first_seq)
+    size = 0
+    for entry in reversed(thread.slice(max(seq - RECENT_ENTRIES, thread.first_seq), seq - 1)):
+        size += len(to_json(entry.as_json()))
+        if size > RECENT_BYTES:
+            break
+        seq = entry.seq
+    return seq
+
+
+def _needs(state: State) -> dict[str, list[ContextPolicy]]:
+    """The lanes whose contexts will be asked for, and under which policies."""
+    needs = {state.context_ref: [state.policy]}
+    if state.run:
+        request = state.run.request
+        needs.setdefault(request.context_ref, []).append(state.policy.overlaid(request.context_policy))
+    return needs

@@ -1,0 +1,90 @@
+"""The journal: what a session is at the moment, and its thread, changed by nothing but decisions."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+
+from clew.contract import ContextQuery
+from clew.entries import Draft, Entry
+from clew.projection import Projection
+from clew.thread import Thread
+from clew.tokens import encoding
+from workflows import details, views
+from workflows.carried import Carried
+from workflows.decision import Decision
+from workflows.effects import Effect, Event
+from workflows.state import Moment, State
+
+PREPARE_TIMEOUT = timedelta(minutes=10)
+
+
+class Journal:
+    """State and thread of one session. `effect` is what the session asks of the world, `task` what carries it out."""
+
+    def __init__(self, begun: Carried) -> None:
+        self.state: State
+        self.thread: Thread
+        self.effect: Effect | None
+        self.resume(begun)
+        self.task: asyncio.Task[Event] | None = None
+        self.active_at = workflow.time()
+        self._memo: tuple[int, int, ContextQuery, Projection] | None = None
+
+    def resume(self, begun: Carried) -> None:
+        """Go on from another state and thread."""
+        self.state, self.thread, self.effect = begun.state, begun.thread, begun.effect
+        self._encoding = encoding(begun.state.config.encoding)
+
+    def apply(self, decision: Decision) -> None:
+        """Commit, then act: the loop carries out what the decision asks for."""
+        before, self.state = self.state, decision.state
+        for draft in decision.commit:
+            self._commit(draft)
+        if _gave_up(before, self.state):
+            self.effect = None
+            if self.task:
+                self.task.cancel()
+        if decision.effect:
+            self.effect = decision.effect
+        self.active_at = workflow.time()
+        workflow.set_current_details(details.current(self.state, self.thread))
+
+    def _commit(self, draft: Draft) -> None:
+        payload, tokens = draft.counted(self._encoding)
+        at = workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        entry_id = f"e-{workflow.random().getrandbits(64):016x}"
+        self.thread.append(Entry(self.thread.rev, entry_id, draft.kind, at, payload, draft.refs, tokens))
+
+    def projection(self, asked: ContextQuery) -> Projection:
+        """The projection that a query asks for; its next pages come from the same one.
+
+        Raises:
+            ClewError: no context can be made, or what it needs is in the archive.
+        """
+        key = asked.model_copy(update={"page": 0})
+        known = (self.thread.rev, len(self.thread.past.entries), key)
+        if self._memo is None or self._memo[:3] != known:
+            self._memo = (*known, views.projection(self.state, self.thread, key))
+        return self._memo[3]
+
+    @property
+    def now(self) -> Moment:
+        """Where and when a decision is taken."""
+        return Moment(self.thread.rev, workflow.time())
+
+    @property
+    def time_left(self) -> timedelta:
+        """How long what is carried out for the current run may take."""
+        if self.state.run is None:
+            return PREPARE_TIMEOUT
+        return timedelta(seconds=max(self.state.run.deadline - workflow.time(), 1))
+
+
+def _gave_up(before: State, after: State) -> bool:
+    """Whether what is being carried out was for a run that is over, or for a session that has ended."""
+    if after.closed:
+        return True
+    return before.run is not None and (after.run is None or after.run.run_id != before.run.run_id)
