@@ -188,6 +188,11 @@ def entries(
     run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run.")] = None,
     call: Annotated[str | None, typer.Option(metavar="ID", help="Of this model call.")] = None,
     tool_call: Annotated[str | None, typer.Option(metavar="ID", help="Of this tool call.")] = None,
+    parent_call: Annotated[
+        str | None, typer.Option(metavar="ID", help="Of the model call that came after this one.")
+    ] = None,
+    iteration: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a run's Nth model call.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="Said by this source.")] = None,
     lane: Annotated[str | None, typer.Option(metavar="NAME", help="Of this lane.")] = None,
     as_json: AsJson = False,
     address: Address = None,
@@ -201,6 +206,9 @@ def entries(
         "run_id": run,
         "call_id": call,
         "tool_call_id": tool_call,
+        "parent_call_id": parent_call,
+        "iteration": iteration,
+        "source": source,
         "context_ref": lane,
     }
     given = {name: value for name, value in filters.items() if value is not None}

@@ -69,6 +69,8 @@ async def test_steer_and_inject_reach_the_run(world: World) -> None:
     assert said == ["begin", "Only the last", "Tests\npass", "Good night"]
     sources = [entry.payload.get("source") for entry in await session.entries(kind="ai_message")]
     assert "ci" in sources
+    shown = await clew("entries", session.id, "--source", "ci", address=address)
+    assert shown.out.endswith("\tuser: Tests pass\n")
 
 
 async def test_cancel_ends_what_runs_and_what_waits(world: World) -> None:
