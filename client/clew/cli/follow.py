@@ -16,8 +16,9 @@ from clew.entries import Entry
 from clew.request import Request
 
 QUIET_SECONDS = 0.7
-"""No news for so long means that a tool may be at work, which only the thread tells."""
-LONGEST_PAUSE_SECONDS = 10.0
+"""No news for so long means that a tool is at work or an approval is waited for, which only the session tells."""
+LONGEST_PAUSE_SECONDS = 2.0
+"""Who is to approve something is told within this time, however long the model took before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,7 @@ async def follow(to: Console, request: Request, *, from_seq: int = 0) -> Request
                 view.grow(state)
             else:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                await reader.show(view)
-                await reader.show_approvals(view)
+                await reader.look(view)
         await reader.show(view)
     finally:
         view.end()
@@ -168,6 +168,7 @@ class _Steps:
     def __init__(self, request: Request, from_seq: int) -> None:
         self._request = request
         self._next_seq = from_seq
+        self._rev = -1
         self._announced: set[str] = set()
 
     async def show(self, view: View) -> None:
@@ -179,10 +180,13 @@ class _Steps:
             view.commit(entry)
             self._next_seq = entry.seq + 1
 
-    async def show_approvals(self, view: View) -> None:
-        """Say what the run waits for, which somebody else must know to decide upon it."""
+    async def look(self, view: View) -> None:
+        """Show what there is beside a growing reply: new facts, and approvals that the run waits for."""
         session = self._request.session
         status = await session.status()
+        if status.rev != self._rev:
+            self._rev = status.rev
+            await self.show(view)
         for call in status.pending_approvals if status.request_id == self._request.request_id else []:
             waiting = call["tool_call_id"]
             if waiting not in self._announced:

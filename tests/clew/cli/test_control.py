@@ -14,7 +14,7 @@ from clew.cli import reach, talk
 from clew.errors import WorkerUnavailable
 from deploy.local import Reply, ToolCall
 from deploy.local.child import free_ports
-from tests.clew.cli.running import clew
+from tests.clew.cli.running import clew, terminal
 from tests.clew.cli.test_failures import error_of
 from tests.conftest import World, last
 
@@ -347,6 +347,56 @@ async def test_control_without_a_server() -> None:
     (port,) = free_ports(1)
     for command in (("cancel", "s"), ("approve", "s", "tool-1")):
         assert error_of(await clew(*command, address=f"127.0.0.1:{port}")) == (3, "server_unreachable")
+
+
+async def test_control_from_within_a_conversation(world: World) -> None:
+    """Out of a reply by Ctrl-C, and then: approve what it waits for, join it; steer another one, cancel it."""
+    model, resumed = Slow(), asyncio.Event()
+
+    async def script(body: dict[str, Any]) -> Reply:
+        if last(body)["role"] == "tool":
+            await resumed.wait()
+        return await model(body) if last(body)["content"] == "slowly" else adder(body)
+
+    session = await world.open(script, tools=["add"], require_approval=["add"])
+    async with terminal("chat", session.id, address=world.server.address) as screen:
+        await screen.shows("> ")
+        screen.type("Add\n")
+        await screen.shows(f"[tool-1 waits: `clew approve {session.id} tool-1`, or deny]")
+        screen.type("\x03")
+        await screen.shows("/cancel ends it")
+        await screen.shows("> ")
+        screen.type("/status\n")
+        await screen.shows("approve tool-1?  → add(a=40, b=2)")
+        await screen.shows("> ")
+        screen.type("/approve tool-1\n")
+        await screen.shows("tool-1 is approved")
+        await screen.shows("> ")
+        screen.type("/deny tool-2 too easy\n")
+        await screen.shows("tool-2 is denied")
+        await screen.shows("> ")
+        screen.type("/wait\n")
+        await screen.shows("waiting for the model")
+        resumed.set()
+        await screen.shows("42 and denied: too easy")
+        await screen.shows("> ")
+        screen.type("slowly\n")
+        await screen.shows("waiting for the model")
+        screen.type("\x03")
+        await screen.shows("> ")
+        screen.type("/steer only the last one\n")
+        await screen.shows("waits at place 1")
+        await screen.shows("> ")
+        screen.type("/cancel enough\n")
+        await screen.shows("is cancelled")
+        await screen.shows("> ")
+        screen.type("/steer too late\n")
+        await screen.shows("idle: ")
+        await screen.shows("> ")
+        screen.type("\x04")
+        assert await screen.ended() == 0
+    model.free.set()
+    assert "Traceback" not in screen.screen
 
 
 async def test_control_in_a_piped_conversation(world: World) -> None:
