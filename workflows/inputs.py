@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -37,6 +38,8 @@ from workflows.state import (
 
 REMEMBERED = 1000
 """Inputs whose ids are known again."""
+_MINTED_ID = re.compile(r"input-[0-9]+")
+"""Ids of inputs that came without one."""
 RUN_SETTINGS = ("model", "model_options", "context_policy", "max_iterations", "timeout_seconds", "output_schema")
 """What a message may set for its run, and not for one that is under way."""
 
@@ -77,6 +80,16 @@ def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decis
     if on_busy == "interrupt":
         return Decision(replace(state, queue=(request, *state.queue)))
     return Decision(replace(state, queue=(*state.queue, request)))
+
+
+def check_input_id(input_id: str | None) -> None:
+    """Refuse an id that the session may have given, or may yet give, to another input.
+
+    Raises:
+        InvalidInput: it is of that form.
+    """
+    if input_id is not None and _MINTED_ID.fullmatch(input_id):
+        raise InvalidInput("input_id: ids of the form 'input-<number>' are the session's own")
 
 
 def known_receipt(state: State, input_id: str | None) -> InputReceipt | None:

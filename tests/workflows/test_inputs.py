@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.contract import MessageInput, ModelOptions
+from clew.contract import MessageInput, ModelOptions, SubmitInput
 from clew.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
 from clew.policy import ContextPolicy
 from tests.workflows.paper import Session
@@ -434,6 +434,24 @@ def test_the_sessions_own_request_ids_cannot_be_forged() -> None:
     session = Session()
     with pytest.raises(InvalidInput, match="followup:"):
         session.do(MessageInput(content="hello"), "followup:run-1")
+
+
+@pytest.mark.parametrize("minted", [True, False])
+def test_the_sessions_own_input_ids_cannot_be_taken(minted: bool) -> None:
+    """Neither before nor after they are given, nor by the id of the update; others may look alike."""
+    session = Session()
+    session.ask()
+    if minted:
+        assert session.steer().input_id == "input-1"
+    state = session.state
+    for taken in ("input-1", "input-0007"):
+        with pytest.raises(InvalidInput, match="input-<number>"):
+            session.steer("another", taken)
+        with pytest.raises(InvalidInput, match="input-<number>"):
+            session.do(SubmitInput(kind="steer", content="another"), taken)
+    assert session.state is state
+    for free in ("input-", "input-1a", "my-input-1", "input-\u0661"):
+        assert session.steer("another", free).input_id == free
 
 
 def test_an_answer_of_another_form_is_repaired_once() -> None:
