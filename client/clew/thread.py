@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from clew.entries import DEFAULT_LANE, Entry, call_ids
+from clew.entries import DEFAULT_LANE, Entry, call_ids, system_prompt_of
 from clew.messages import Message
 
 
@@ -80,6 +80,7 @@ class Thread:
         self._entries: list[Entry] = []
         self._lanes: dict[str, Lane] = {DEFAULT_LANE: Lane()}
         self._configs: list[Entry] = []
+        self._prompts: list[Entry] = []
         self._switches: list[Entry] = []
         self._calls: dict[str, Entry] = {}
         self._outcomes: dict[str, Entry] = {}
@@ -97,6 +98,9 @@ class Thread:
             raise ValueError(f"the next entry has seq {self.rev}, not {entry.seq}")
         self._entries.append(entry)
         if entry.kind == "config":
+            prompt = system_prompt_of(entry.payload)
+            if not self._prompts or prompt != system_prompt_of(self._prompts[-1].payload):
+                self._prompts.append(entry)
             self._configs.append(entry)
         elif entry.kind == "run":
             self._outcomes[entry.refs["request_id"]] = entry
@@ -167,6 +171,10 @@ class Thread:
     def config_at(self, seq: int) -> Entry | None:
         """The configuration in force at a seq."""
         return last_at(self._configs, seq)
+
+    def prompt_at(self, seq: int) -> Entry | None:
+        """The configuration that put the system prompt in force at a seq; those after it have left it as it is."""
+        return last_at(self._prompts, seq)
 
     def active_lane_at(self, seq: int) -> str:
         """The lane that is active at a seq."""
