@@ -70,6 +70,7 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
             if not knows(state, thread, command.request_id):
                 raise UnknownRequest(f"the session knows no request {command.request_id!r}")
         case SubmitInput():
+            inputs.check_input_id(command.input_id or own_id)
             if inputs.known_receipt(state, command.input_id or own_id) is None:
                 inputs.check_input(state, command)
         case ContextOperation():

@@ -142,7 +142,7 @@ def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str
 
 def entries(thread: Thread, asked: EntriesQuery) -> dict[str, Any]:
     """The entries of the thread that meet every filter, in order."""
-    refs = asked.model_dump(include={"request_id", "run_id", "call_id", "tool_call_id"}, exclude_none=True)
+    refs = asked.model_dump(exclude={"from_seq", "limit", "kind", "context_ref"}, exclude_none=True)
 
     def meets(entry: Entry) -> bool:
         return (

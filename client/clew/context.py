@@ -35,7 +35,8 @@ def context_of(
         return project(ProjectionInput(thread, policy or ContextPolicy(), context_ref=lane_name, at_seq=seq))
     payload = config.payload
     lane = thread.lane(lane_name)
-    system, system_tokens = _system_prompt(config, last_at(lane.anchors, seq) if lane else None, policy)
+    anchor = last_at(lane.anchors, seq) if lane else None
+    system, system_tokens = _system_prompt(thread.prompt_at(seq) or config, anchor, policy)
     return project(
         ProjectionInput(
             thread,
@@ -61,10 +62,13 @@ def policy_of(config: Entry) -> ContextPolicy:
 def _system_prompt(
     config: Entry, anchor: Entry | None, policy: ContextPolicy | None
 ) -> tuple[str | None, int | None]:
-    """The prompt in force and, where the thread has it, its count: the request's, the snapshot's, the session's."""
+    """The prompt in force and, where the thread has it, its count: the request's, else the newer one of two.
+
+    These are the snapshot's under the lane, where it has one, and the session's, which `config` put in force.
+    """
     if policy and policy.system_prompt is not None:
         return policy.system_prompt, None
     snapshot = anchor.payload["operation"]["result_context"] if anchor else {}
-    if snapshot.get("system_prompt") is not None:
+    if anchor and anchor.seq > config.seq and snapshot.get("system_prompt") is not None:
         return snapshot["system_prompt"], snapshot["system_prompt_tokens"]
     return system_prompt_of(config.payload), config.payload["tokens"]["system_prompt"]

@@ -273,7 +273,10 @@ class WindowQuery(_Input):
 
 
 class EntriesQuery(_Input):
-    """The argument of the query `entries`; filters that are given must all hold."""
+    """The argument of the query `entries`; filters that are given must all hold.
+
+    Beside `kind` and `context_ref` they are refs, under the names that entries have them by.
+    """
 
     from_seq: Seq = 0
     limit: int | None = Field(default=None, ge=1)
@@ -282,6 +285,9 @@ class EntriesQuery(_Input):
     run_id: Id | None = None
     call_id: Id | None = None
     tool_call_id: Id | None = None
+    parent_call_id: Id | None = None
+    iteration: int | None = Field(default=None, ge=1)
+    source: Id | None = None
     context_ref: Id | None = None
 
 

@@ -24,7 +24,7 @@ def parted(thread: Thread, first_seq: int, needs: Mapping[str, Sequence[ContextP
     if first_seq == 0:
         return Past()
     upto = first_seq - 1
-    marks = (last_at(thread.configs, upto), last_at(thread.switches, upto))
+    marks = (last_at(some, upto) for some in (thread.configs, thread.prompts, thread.switches))
     kept = {entry.seq: entry for entry in marks if entry}
     gaps: dict[str, Gap] = {}
     for name, policies in needs.items():
@@ -116,7 +116,7 @@ def _asked(view: LaneView) -> tuple[int, Iterable[Entry]]:
     """The messages that say what the newest run is about, and the seq after which the first of them is looked for."""
     lane = view.lane
     if not lane.run_starts:
-        return -1, ()
+        return view.after, ()
     start = lane.run_starts[-1]
     before = max(start - 1, view.after)
     first = lane.turn_starts[bisect_right(lane.turn_starts, before) :][:1]

@@ -298,8 +298,8 @@ class Session:
         asked = checked(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
         return Window.model_validate(await self._query("window", asked))
 
-    async def entries(self, *, from_seq: int = 0, limit: int | None = None, **filters: str) -> list[Entry]:
-        """The thread's entries; filters are `kind`, `context_ref` and the ids that `refs` hold."""
+    async def entries(self, *, from_seq: int = 0, limit: int | None = None, **filters: str | int) -> list[Entry]:
+        """The thread's entries; filters are `kind`, `context_ref` and what `refs` hold, by its name."""
         rows = self._pages("entries", EntriesQuery, dict(filters), from_seq, limit)
         return [Entry.from_json(row) async for row in rows]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clew.context import context_of
 from clew.entries import DEFAULT_LANE
 from clew.errors import Archived, ContextOverflow
 from clew.past import parted
 from clew.policy import ContextPolicy
-from clew.projection import Projection, ProjectionInput, project
+from clew.projection import Projection
 from clew.thread import Past, Thread
 from tests.clew.threads import LANES, Step, Turn, histories, policies, write
 
@@ -18,9 +19,8 @@ PLENTY = 10_000_000
 
 def answer(thread: Thread, policy: ContextPolicy, lane: str, at_seq: int | None = None) -> Projection | str:
     """A context, or why there is none."""
-    given = ProjectionInput(thread, policy, context_ref=lane, at_seq=at_seq, encoding="heuristic")
     try:
-        return project(given)
+        return context_of(thread, context_ref=lane, at_seq=at_seq, policy=policy.complete())
     except ContextOverflow as error:
         return str(error)
     except Archived:

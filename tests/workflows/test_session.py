@@ -110,6 +110,16 @@ async def test_what_goes_wrong_in_a_tool_is_read_by_the_model(world: World, call
     assert said in await session.ask("go")
 
 
+async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(world: World) -> None:
+    """The model reads that it may have taken effect, and the key by which somebody can find out."""
+    session = await world.open(tool_then_answer(ToolCall("pay_slowly", {})), tools=["pay_slowly"])
+    answer = await session.ask("go")
+    assert answer.startswith("in doubt (tool_timeout): it is not known whether this call took effect")
+    assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
+    (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
+    assert (result.payload["in_doubt"], result.payload["is_error"]) == (True, True)
+
+
 async def test_a_tool_knows_its_call(world: World) -> None:
     """A tool that asks for its context gets the ids of its call and a key that is this call's alone."""
     session = await world.open(tool_then_answer(ToolCall("who_am_i", {})), tools=["who_am_i"])
