@@ -326,10 +326,11 @@ def test_a_message_that_would_join_brings_no_settings(name: str, sessions: bool)
 
 def test_a_message_that_waits_because_nothing_runs_keeps_its_settings() -> None:
     """Before the first run there is none to join."""
-    session = Session(prepare=False, on_busy="steer")
+    session = Session(on_busy="steer")
+    session.configure(tools=())
     session.ask("one", "r-1")
     session.ask("two", "r-2", max_iterations=3)
-    session.prepared()
+    session.prepared(tools=())
     session.reply("done")
     assert session.state.run is not None
     assert session.state.run.request.max_iterations == 3
@@ -387,29 +388,15 @@ def test_a_request_that_waits_can_be_cancelled() -> None:
         session.cancel()
 
 
-def test_a_request_cancelled_before_the_first_configuration_is_known_all_the_same() -> None:
-    """Its outcome waits for seq 0, and its repetition starts nothing."""
-    session = Session(prepare=False)
-    session.ask("one", "r-1")
-    session.steer("a", "i-1")
-    session.cancel("r-1")
-    session.ask("one", "r-1")
-    assert not session.cancel("r-1").cancelled
-    assert not session.state.busy
-    session.prepared()
-    assert session.facts == ["config", "input", "input", "run"]
-    assert session.ended("r-1") == ("cancelled", "cancelled")
-    assert session.effect is None
-
-
 def test_inputs_of_a_request_that_never_ran_go_as_those_of_a_run() -> None:
     """None is left behind for a stranger to read."""
-    session = Session(prepare=False, on_busy="queue")
+    session = Session(on_busy="queue")
+    session.configure(tools=())
     session.ask("one", "r-1")
     session.ask("two", "r-2")
     session.steer("a", "i-1")
     session.cancel("r-1", inputs="follow_up")
-    session.prepared()
+    session.prepared(tools=())
     assert session.said == ["a"]
     session.reply("done")
     assert session.said == ["a", "two"]

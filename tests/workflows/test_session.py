@@ -371,8 +371,8 @@ async def test_close_cancels_what_runs_and_ends_the_session(world: World) -> Non
     assert await kinds(session) == ["config", "user", "run"], "a closed session still answers queries"
     with pytest.raises(Closed):
         await session.message("more")
-    with pytest.raises(Closed):
-        await world.clew.open(session.id, model="scripted:any")
+    again = await world.clew.open(session.id, model="scripted:any")
+    assert await kinds(again) == ["config", "user", "run"], "opened again it goes on where it was"
 
 
 async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(world: World) -> None:
