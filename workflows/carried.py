@@ -48,9 +48,11 @@ def carry(state: State, thread: Thread, effect: Effect | None) -> dict[str, Any]
     state = replace(state, outcomes=outcomes.remembered(state, thread))
     if state.closed:
         state = replace(state, phase="idle")
-    first_seq, needs, room = _first_live(state, thread), _needs(state), 4 * MAX_BYTES
+    # A call that has been decided upon will be asked for with the thread as it was then.
+    upto = effect.at_seq if isinstance(effect, CallModel) else thread.last_seq
+    first_seq, needs, room = min(_first_live(state, thread), upto + 1), _needs(state), 4 * MAX_BYTES
     while True:
-        packed = _packed(state, thread, effect, parted(thread, first_seq, needs, room), first_seq)
+        packed = _packed(state, thread, effect, parted(thread, first_seq, needs, room, upto), first_seq)
         if len(packed.zlib) <= MAX_BYTES or not room:
             return {"version": VERSION, **packed.model_dump()}
         room = room // 2 if room > MAX_BYTES // 8 else 0

@@ -353,7 +353,7 @@ class Session:
         Raises:
             Refusal: it was refused, and nothing has changed.
         """
-        async with translating(self.id), asyncio.timeout(ACCEPT_SECONDS):
+        async with translating(self.id, ACCEPT_SECONDS):
             update = await self._handle.start_update(
                 name,
                 payload(argument),

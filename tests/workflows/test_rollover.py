@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from activities.archive import Store
+from activities.archive import Archive, Store
 from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
-from clew import Clew, ContextPolicy, Session
+from clew import Clew, ContextPolicy, Idle, Session
 from deploy.local import Reply
 from tests import toolbox
 from tests.conftest import World
@@ -89,3 +90,41 @@ async def test_a_hibernating_session_is_taken_up_again(world: World, clew: Clew)
     entries = await again.entries(from_seq=receipt.last_seq + 1)
     assert [entry.seq for entry in entries] == [receipt.last_seq + n for n in (1, 2, 3)]
     assert (await again.status()).usage.model_calls == 2
+
+
+async def test_nothing_that_arrives_during_a_rollover_is_lost_or_taken_twice(world: World, clew: Clew) -> None:
+    """Messages, steering, operations and cancellations of many callers at once, over many runs of the workflow."""
+    model = world.model(lambda body: Reply("fine"))
+    session = await clew.open(name(), model=model, on_busy="queue")
+
+    added: list[str] = []
+
+    async def talker(who: int) -> list[str]:
+        done = []
+        for turn in range(15):
+            request_id = f"{who}-{turn}"
+            request = await session.message(f"says {request_id}", request_id=request_id)
+            with suppress(Idle):
+                await session.inject(f"adds {request_id}", input_id=f"i-{request_id}")
+                added.append(f"adds {request_id}")
+            if turn % 5 == 0:
+                await session._handle.signal("no_such_signal", f"{request_id}")
+            outcome = await request.result()
+            assert outcome.status == "completed", outcome
+            done.append(request_id)
+        return done
+
+    done = [one for some in await asyncio.gather(*(talker(who) for who in range(4))) for one in some]
+    assert await runs_of(session) > 3
+    store = Archive(world.store, "default")
+    await session.close()
+    head = await store.head(session.id)
+    assert head
+    entries = [entry async for entry in store.read(head.family, head.root)]
+    assert [entry.seq for entry in entries] == list(range(len(entries)))
+    said = [e.payload["content"] for e in entries if e.payload.get("role") == "user"]
+    assert sorted(s for s in said if s.startswith("says")) == sorted(f"says {request_id}" for request_id in done)
+    assert sorted(s for s in said if s.startswith("adds")) == sorted(added)
+    outcomes = [e.refs["request_id"] for e in entries if e.kind == "run"]
+    assert sorted(o for o in outcomes if not o.startswith("followup")) == sorted(done)
+    assert len([e for e in entries if e.kind == "input" and e.payload["event"] == "rejected"]) == 12
