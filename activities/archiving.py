@@ -174,5 +174,5 @@ async def explained() -> AsyncIterator[None]:
         if isinstance(error, ThreadMismatch):
             word, final = "thread_mismatch", True
         elif isinstance(error, ObjectDamaged | ObjectMissing):
-            word = "archive_damaged"
+            word, final = "archive_damaged", True
         raise ApplicationError(str(error), type=word, non_retryable=final) from error

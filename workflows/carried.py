@@ -21,6 +21,10 @@ from workflows.state import State
 VERSION = 1
 MAX_BYTES = 500_000
 """Of what is carried, as it travels. Contexts that need more of the past have it fetched from the archive."""
+ENOUGH_BYTES = 524_288
+"""A session that has more to carry, in what waits for its turn, goes on in its run until it has less."""
+MOST_BYTES = 1_900_000
+"""What the server takes."""
 RECENT_ENTRIES, RECENT_BYTES = 100, 65_536
 """What is kept of the archived entries, so that who asks for a reply just given finds it here."""
 
@@ -58,6 +62,11 @@ def carry(state: State, thread: Thread, effect: Effect | None) -> dict[str, Any]
         room = room // 2 if room > MAX_BYTES // 8 else 0
 
 
+def size_of(carried: Mapping[str, Any]) -> int:
+    """The bytes of what is carried."""
+    return len(carried["zlib"])
+
+
 def restore(carried: Mapping[str, Any]) -> Carried:
     """The session that was carried.
 
@@ -87,7 +96,8 @@ def restore(carried: Mapping[str, Any]) -> Carried:
 def recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     """The thread with what was fetched of a lane's past."""
     value = fetched.packed.value
-    entries = {entry.seq: entry for entry in (*thread.past.entries, *_entries.validate_python(value["entries"]))}
+    fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)
+    entries = {entry.seq: entry for entry in (*thread.past.entries, *fetched_entries)}
     past = Past(
         thread.past.upto,
         tuple(entries[seq] for seq in sorted(entries)),

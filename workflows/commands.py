@@ -78,7 +78,7 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
         case ConfigureInput():
             operations.check_configure(state, command)
         case HibernateInput():
-            _check_hibernate(state)
+            check_hibernate(state)
         case CancelInput():
             inputs.check_cancel(state, thread, command)
         case ApprovalInput():
@@ -118,7 +118,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
             return approvals.resolve(state, command, at), resolved
         case HibernateInput():
-            return decisions.hibernate(state), Hibernating()
+            return Decision(state), Hibernating()
         case CloseInput():
             return decisions.close(state, at), None
 
@@ -131,10 +131,17 @@ def _check_message(state: State, thread: Thread, given: MessageInput, request_id
     inputs.admit(state, request_of(state, given, request_id), given.on_busy or state.config.on_busy)
 
 
-def _check_hibernate(state: State) -> None:
+def check_hibernate(state: State) -> None:
+    """Refuse to put a session away that is at work.
+
+    Raises:
+        ArchiveUnavailable, Busy, Closed: as their words say.
+    """
+    if state.phase in ("hibernating", "closed"):
+        raise Closed("the session hibernates: open it again")
     if state.archive is None:
         raise ArchiveUnavailable("the session was begun by a worker that had no archive")
-    if state.busy or state.phase != "idle":
+    if state.busy:
         raise Busy("a request is running or waits: wait for it, or cancel it")
 
 

@@ -29,6 +29,7 @@ from clew.entries import Entry
 from clew.errors import (
     AlreadyResolved,
     Archived,
+    ArchiveDamaged,
     ArchiveUnavailable,
     Busy,
     ClewError,
@@ -65,6 +66,7 @@ from clew.tools import Tool, ToolContext, tool
 __all__ = [
     "AlreadyResolved",
     "ApprovalReceipt",
+    "ArchiveDamaged",
     "ArchiveUnavailable",
     "Archived",
     "Busy",

@@ -3,6 +3,7 @@
 ClewError
 ├── Refusal                 what was asked was refused, and nothing has changed
 │   ├── AlreadyResolved
+│   ├── ArchiveDamaged
 │   ├── ArchiveUnavailable
 │   ├── Archived
 │   ├── Busy
@@ -57,6 +58,12 @@ class AlreadyResolved(Refusal):
     """The approval has been decided upon."""
 
     type = "already_resolved"
+
+
+class ArchiveDamaged(Refusal):
+    """An object of the session's archive is missing or not what was written; the message names it."""
+
+    type = "archive_damaged"
 
 
 class ArchiveUnavailable(Refusal):
