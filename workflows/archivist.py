@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -37,6 +38,7 @@ class Archivist:
         self._fullness = fullness
         self._waiters = waiters
         self._ask_again_at = 0.0
+        self._writing = asyncio.Lock()
         self._put_away_upto: int | None = None
 
     @property
@@ -44,6 +46,8 @@ class Archivist:
         """Whether it is time to go on in a new run: between requests if that can be had, else between steps."""
         state = self._journal.state
         if state.archive is None or workflow.time() < self._ask_again_at:
+            return False
+        if state.phase in ("hibernating", "closed"):
             return False
         enough = PRESSING if state.busy or state.phase == "preparing" else 1.0
         return self._fullness.share(state.archive.thresholds) >= enough
@@ -176,9 +180,11 @@ class Archivist:
 
     async def _archive(self, patience: timedelta | None, closed: bool = False) -> ArchiveRef:
         journal = self._journal
-        assert journal.state.archive is not None
-        written = await world.archive(Archiving(archive=journal.state.archive, closed=closed), patience)
-        journal.state = replace(journal.state, archive=written)
+        # One after the other: what is written last says whether the session goes on in this execution.
+        async with self._writing:
+            assert journal.state.archive is not None
+            written = await world.archive(Archiving(archive=journal.state.archive, closed=closed), patience)
+            journal.state = replace(journal.state, archive=written)
         return written
 
 
