@@ -12,10 +12,12 @@ from typing import Any, Literal, TypeVar, overload
 from pydantic import BaseModel
 from temporalio.client import (
     Client,
+    WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowUpdateHandle,
     WorkflowUpdateStage,
 )
+from temporalio.service import RPCError
 
 from clew.contract import (
     ApprovalInput,
@@ -51,7 +53,7 @@ from clew.errors import Starting
 from clew.messages import Message
 from clew.policy import ContextPolicy
 from clew.request import Request
-from clew.wire import checked, payload, translating
+from clew.wire import checked, met_a_rollover, payload, translating
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -353,18 +355,29 @@ class Session:
         Raises:
             Refusal: it was refused, and nothing has changed.
         """
+        update_id = update_id or uuid.uuid4().hex
         async with translating(self.id, ACCEPT_SECONDS):
-            update = await self._handle.start_update(
-                name,
-                payload(argument),
-                id=update_id,
-                wait_for_stage=WorkflowUpdateStage.ACCEPTED,
-                result_type=dict,
-            )
+            while True:
+                try:
+                    update = await self._handle.start_update(
+                        name,
+                        payload(argument),
+                        id=update_id,
+                        wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+                        result_type=dict,
+                    )
+                    break
+                except RPCError as error:
+                    # It came as one run of the workflow ended, and is sent again to the next, where there is one.
+                    if not met_a_rollover(error) or not await self._is_running():
+                        raise
             # A refused update counts as complete, and the SDK would tell so only to who waits for the outcome.
             if update._known_outcome is not None:
                 await update.result()
             return update
+
+    async def _is_running(self) -> bool:
+        return (await self._handle.describe()).status == WorkflowExecutionStatus.RUNNING
 
     async def _query(self, name: str, argument: BaseModel | None = None) -> dict[str, Any]:
         args = [] if argument is None else [payload(argument)]

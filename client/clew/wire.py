@@ -60,6 +60,11 @@ def translated(error: RPCError, session_id: str) -> ClewError:
             return ClewError(f"Temporal refused: {error.message}")
 
 
+def met_a_rollover(error: RPCError) -> bool:
+    """Whether an update came to a run of the workflow that was giving way to the next."""
+    return error.status == RPCStatusCode.FAILED_PRECONDITION or "already completed" in error.message
+
+
 @asynccontextmanager
 async def translating(session_id: str, seconds: float | None = None) -> AsyncIterator[None]:
     """Foreign errors become Clew's here, and nowhere else; with `seconds`, what is done has so much time."""
