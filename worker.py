@@ -25,12 +25,14 @@ from activities.heartbeat import INTERVAL_SECONDS
 from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
 from activities.providers import Providers, http_client, providers_from_env
+from activities.reading import ReadingActivities
 from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
 from clew.client import Clew
 from clew.contract import TASK_QUEUE
 from clew.errors import ClewError
 from clew.tokens import ENCODINGS, encoding
 from workflows.effects import Thresholds
+from workflows.errands import ReadThread
 from workflows.session import AgentSession
 
 GRACE = timedelta(seconds=20)
@@ -65,13 +67,14 @@ def make_worker(
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[AgentSession],
+        workflows=[AgentSession, ReadThread],
         activities=[
             ModelActivities(providers, http).call_model,
             PrepareActivities(providers, tools, archive, thresholds).prepare,
             archiving.archive,
             archiving.thaw,
             archiving.recall,
+            ReadingActivities(archive).read_thread,
             ToolActivities(tools).run_tool,
         ],
         workflow_runner=sandbox(),

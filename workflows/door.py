@@ -182,6 +182,15 @@ def query(name: str, args: Sequence[RawValue]) -> Query | None:
             raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, status, transcript or window")
 
 
+def errand(args: Sequence[RawValue], model: type[M]) -> M:
+    """What a workflow other than a session is started with.
+
+    Raises:
+        Refusal: the input cannot be used, for the reason it gives.
+    """
+    return _decode(args, model)
+
+
 def excerpt(args: Sequence[RawValue]) -> str:
     """The first 200 characters of what came, whatever it is; for the record of what was refused."""
     return b" ".join(arg.payload.data[:800] for arg in args[:4]).decode("utf-8", "replace")[:200]

@@ -27,6 +27,7 @@ from clew.contract import (
 from clew.entries import Entry
 from clew.errors import (
     AlreadyResolved,
+    ArchiveDamaged,
     ArchiveUnavailable,
     Busy,
     ClewError,
@@ -38,6 +39,7 @@ from clew.errors import (
     InvalidInput,
     InvalidOperation,
     InvalidTokenBudget,
+    NotFound,
     NothingToSummarize,
     QueueFull,
     Refusal,
@@ -61,6 +63,7 @@ from clew.tools import Tool, ToolContext, tool
 __all__ = [
     "AlreadyResolved",
     "ApprovalReceipt",
+    "ArchiveDamaged",
     "ArchiveUnavailable",
     "Busy",
     "CancelReceipt",
@@ -83,6 +86,7 @@ __all__ = [
     "Limits",
     "Message",
     "ModelOptions",
+    "NotFound",
     "NothingToSummarize",
     "OperationReceipt",
     "OutcomeError",

@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -26,12 +26,15 @@ from clew.contract import (
     Limits,
     ModelOptions,
     OnBusy,
+    ReadThreadInput,
     SessionConfig,
     SessionId,
     SessionStart,
 )
+from clew.entries import Entry
 from clew.errors import InvalidInput, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.policy import ContextPolicy
+from clew.reader import Reader
 from clew.session import Session
 from clew.wire import checked, payload, translated
 
@@ -119,7 +122,7 @@ class Clew:
             ThreadMismatch: the session was terminated, and must be recovered first.
         """
         checked_id(session_id)
-        session = Session(self.temporal, session_id)
+        session = Session(self.temporal, session_id, self.task_queue)
         if model is None:
             status = await session.status()
             if not status.closed:
@@ -179,7 +182,20 @@ class Clew:
 
     def session(self, session_id: str) -> Session:
         """A session by its id, without asking whether it exists."""
-        return Session(self.temporal, checked_id(session_id))
+        return Session(self.temporal, checked_id(session_id), self.task_queue)
+
+    def read_thread(self, session_id: str, **asked: Any) -> AsyncIterator[Entry]:
+        """A session's thread, wherever it is: entry by entry, archived and live as one.
+
+        Options are those of the workflow `ReadThread`: `from_seq`, `to_seq`, `limit`, the filters of
+        `Session.entries`, and `newest`.
+
+        Raises:
+            ArchiveDamaged, ArchiveUnavailable: a part of it cannot be read, for the reason that is given.
+            NotFound: there is no such session.
+        """
+        asked = {**asked, "session_id": checked_id(session_id)}
+        return Reader(self.temporal, session_id, self.task_queue).read(checked(ReadThreadInput, asked))
 
     async def check_worker(self) -> None:
         """Ask whether a worker polls the task queue.

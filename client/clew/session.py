@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel
@@ -18,6 +16,7 @@ from temporalio.client import (
 )
 
 from clew.contract import (
+    TASK_QUEUE,
     ApprovalInput,
     ApprovalReceipt,
     CancelInput,
@@ -26,7 +25,6 @@ from clew.contract import (
     ConfigureInput,
     ConfigureReceipt,
     Context,
-    ContextMeta,
     ContextOperation,
     ContextQuery,
     EntriesQuery,
@@ -47,9 +45,9 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.entries import Entry
-from clew.errors import Starting
 from clew.messages import Message
 from clew.policy import ContextPolicy
+from clew.reader import Reader
 from clew.request import Request
 from clew.wire import checked, payload, translating
 
@@ -57,19 +55,17 @@ M = TypeVar("M", bound=BaseModel)
 
 ACCEPT_SECONDS = 60
 """How long a message waits for a worker to take it."""
-QUERY_SECONDS = 20
-STARTING_SECONDS = 0.05
-"""Until a session is asked again that has just begun."""
 STREAM_INTERVAL_SECONDS = 0.1
 
 
 class Session:
     """One durable session. It serves one request at a time; two conversations at once belong in two sessions."""
 
-    def __init__(self, client: Client, session_id: str) -> None:
+    def __init__(self, client: Client, session_id: str, task_queue: str = TASK_QUEUE) -> None:
         self.id = session_id
         self._client = client
         self._handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(session_id)
+        self._reader = Reader(client, session_id, task_queue)
 
     def __repr__(self) -> str:
         return f"<session {self.id}>"
@@ -253,7 +249,7 @@ class Session:
 
     async def status(self) -> SessionStatus:
         """What the session is doing."""
-        return SessionStatus.model_validate(await self._query("status"))
+        return SessionStatus.model_validate(await self._reader.query("status"))
 
     async def context(
         self,
@@ -264,22 +260,13 @@ class Session:
         context_policy: ContextPolicy | None = None,
     ) -> Context:
         """What a lane looks like to a model: now, at a seq, or as a model call saw it."""
-        asked: dict[str, Any] = {
+        asked = {
             "context_ref": context_ref,
             "at_seq": at_seq,
             "call_id": call_id,
             "context_policy": context_policy,
         }
-        page = await self._query("context", checked(ContextQuery, asked))
-        messages, tools, meta, schema = page["messages"], page["tool_spec"], page["meta"], page.get("output_schema")
-        if call_id is None:
-            asked["at_seq"] = meta["basis_last_seq"] if meta["basis_last_seq"] >= 0 else None
-        while "next_page" in page:
-            page = await self._query("context", checked(ContextQuery, asked | {"page": page["next_page"]}))
-            messages += page["messages"]
-        return Context(
-            messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
-        )
+        return await self._reader.context(checked(ContextQuery, asked))
 
     async def transcript(
         self,
@@ -290,18 +277,23 @@ class Session:
         include_system: bool = False,
     ) -> list[TranscriptMessage]:
         """A lane's messages as they were said, each with its seq."""
-        asked = {"context_ref": context_ref, "include_system": include_system}
-        return [message async for message in self._pages("transcript", TranscriptQuery, asked, from_seq, limit)]
+        asked = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
+        return [message async for message in self._reader.transcript(checked(TranscriptQuery, asked))]
 
     async def window(self, token_budget: int, *, context_ref: str | None = None) -> Window:
         """The newest messages that fit a budget of tokens."""
         asked = checked(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
-        return Window.model_validate(await self._query("window", asked))
+        return await self._reader.window(asked)
 
     async def entries(self, *, from_seq: int = 0, limit: int | None = None, **filters: str) -> list[Entry]:
         """The thread's entries; filters are `kind`, `context_ref` and the ids that `refs` hold."""
-        rows = self._pages("entries", EntriesQuery, dict(filters), from_seq, limit)
-        return [Entry.from_json(row) async for row in rows]
+        return [entry async for entry in self.read(from_seq=from_seq, limit=limit, **filters)]
+
+    async def read(self, *, from_seq: int = 0, limit: int | None = None, **filters: str) -> AsyncIterator[Entry]:
+        """What `entries` gives, one by one: of a long thread no more than a page is held at a time."""
+        asked = checked(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
+        async for entry in self._reader.entries(asked):
+            yield entry
 
     async def hibernate(self, reason: str | None = None) -> HibernateReceipt:
         """Put the session away: all of it is in the archive, and nothing runs. `Clew.open` takes it up again.
@@ -365,33 +357,6 @@ class Session:
             if update._known_outcome is not None:
                 await update.result()
             return update
-
-    async def _query(self, name: str, argument: BaseModel | None = None) -> dict[str, Any]:
-        args = [] if argument is None else [payload(argument)]
-        give_up_at = time.monotonic() + QUERY_SECONDS
-        while True:
-            try:
-                async with translating(self.id):
-                    answer: dict[str, Any] = await self._handle.query(
-                        name, args=args, result_type=dict, rpc_timeout=timedelta(seconds=QUERY_SECONDS)
-                    )
-                    return answer
-            except Starting:
-                if time.monotonic() > give_up_at:
-                    raise
-            await asyncio.sleep(STARTING_SECONDS)
-
-    async def _pages(
-        self, name: str, model: type[BaseModel], asked: dict[str, Any], from_seq: int, limit: int | None
-    ) -> AsyncIterator[Any]:
-        seq: int | None = from_seq
-        while seq is not None and (limit is None or limit > 0):
-            page = await self._query(name, checked(model, asked | {"from_seq": seq, "limit": limit}))
-            rows = page["messages" if name == "transcript" else "entries"]
-            for row in rows:
-                yield row
-            seq = page.get("next_seq")
-            limit = None if limit is None else limit - len(rows)
 
     async def _streaming(self, request_id: str) -> StreamState | None:
         """The newest heartbeat of the request's model call, where one is in flight."""

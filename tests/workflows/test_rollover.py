@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
-from activities.archive import Store
-from activities.providers import http_client, providers_from_env
-from activities.tools import load_tools
-from clew import Clew, ContextPolicy, Session
+from clew import Clew, ContextPolicy
 from deploy.local import Reply
-from tests import toolbox
 from tests.conftest import World
-from worker import make_worker
-from workflows.effects import Thresholds
-
-OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
-
-
-@asynccontextmanager
-async def rolling(world: World, thresholds: Thresholds = OFTEN, store: Store | None = None) -> AsyncIterator[Clew]:
-    """A worker of its own whose sessions go on in a new run often."""
-    clew = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
-    async with http_client() as http:
-        worker = make_worker(
-            clew.temporal,
-            task_queue=clew.task_queue,
-            providers=providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url}),
-            tools=load_tools([toolbox.__name__]),
-            http=http,
-            store=store or world.store,
-            thresholds=thresholds,
-        )
-        async with worker:
-            yield clew
+from tests.rolling import name, rolling, runs_of
 
 
 @pytest.fixture(scope="module")
 async def clew(world: World) -> AsyncIterator[Clew]:
     async with rolling(world) as clew:
         yield clew
-
-
-def name() -> str:
-    return f"test-{uuid.uuid4().hex}"
-
-
-async def runs_of(session: Session) -> int:
-    """How many runs of the workflow a session has had so far."""
-    client, count = session._client, 0
-    run_id = (await client.get_workflow_handle(session.id).describe()).run_id
-    while run_id:
-        count += 1
-        history = await client.get_workflow_handle(session.id, run_id=run_id).fetch_history()
-        started = history.events[0].workflow_execution_started_event_attributes
-        run_id = started.continued_execution_run_id
-    return count
 
 
 async def test_a_session_goes_on_in_new_runs_of_its_workflow(world: World, clew: Clew) -> None:
@@ -68,7 +25,7 @@ async def test_a_session_goes_on_in_new_runs_of_its_workflow(world: World, clew:
     for turn in range(60):
         said = await session.ask(f"turn {turn}")
         assert said.startswith("I read")
-    assert await runs_of(session) > 2
+    assert len(await runs_of(clew, session.id)) > 2
     status = await session.status()
     assert status.first_live_seq > 0
     assert status.rev == 1 + 3 * 60
