@@ -21,6 +21,8 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.archive import Archive, Store, store_from_env
 from activities.archiving import ArchiveActivities
+from activities.deletion import DeletionActivities
+from activities.forking import ForkingActivities
 from activities.heartbeat import INTERVAL_SECONDS
 from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
@@ -32,7 +34,7 @@ from clew.contract import TASK_QUEUE
 from clew.errors import ClewError
 from clew.tokens import ENCODINGS, encoding
 from workflows.effects import Thresholds
-from workflows.errands import ReadThread
+from workflows.errands import ERRANDS
 from workflows.session import AgentSession
 
 GRACE = timedelta(seconds=20)
@@ -67,7 +69,7 @@ def make_worker(
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[AgentSession, ReadThread],
+        workflows=[AgentSession, *ERRANDS],
         activities=[
             ModelActivities(providers, http).call_model,
             PrepareActivities(providers, tools, archive, thresholds).prepare,
@@ -75,6 +77,8 @@ def make_worker(
             archiving.thaw,
             archiving.recall,
             ReadingActivities(archive).read_thread,
+            ForkingActivities(archive).fork_session,
+            DeletionActivities(archive).delete_session,
             ToolActivities(tools).run_tool,
         ],
         workflow_runner=sandbox(),

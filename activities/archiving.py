@@ -16,8 +16,8 @@ from clew.entries import Entry
 from clew.past import parted
 from clew.reading import archived_thread, part_of_lane
 from clew.thread import Thread
-from workflows.carried import VERSION
-from workflows.effects import ArchiveRef, Archiving, Packed, Recall, Recalled, Thaw
+from workflows.carried import VERSION, restore
+from workflows.effects import ArchiveRef, Archiving, Packed, Recall, Recalled, Thaw, Thawed
 
 MAX_RECALLED_BYTES = 1_500_000
 """Of one answer, as it is written to the history."""
@@ -78,7 +78,7 @@ class ArchiveActivities:
         return place.model_copy(update={"root": root, "upto": upto})
 
     @activity.defn(name="thaw")
-    async def thaw(self, asked: Thaw) -> Packed:
+    async def thaw(self, asked: Thaw) -> Thawed:
         """What a session goes on from, and from now on its archive is this execution's."""
         place, session_id = asked.archive, activity.info().workflow_id or ""
         async with explained():
@@ -88,8 +88,15 @@ class ArchiveActivities:
             head = await self._archive.head(session_id)
             if head is None or head.state != asked.state:
                 raise ThreadMismatch(f"the archive of {session_id!r} has changed meanwhile")
-            await self._archive.set_head(head.model_copy(update={"status": "live", "run_id": place.execution}))
-        return Packed.model_validate(carried)
+            live = head.model_copy(update={"status": "live", "run_id": place.execution})
+            await self._archive.set_head(live)
+            if await self._archive.head(session_id) != live:
+                # Who forks a session that is away adds to its archive, and may have done so right now.
+                raise ApplicationError(f"the archive of {session_id!r} has just changed", type="archive_changed")
+            upto = restore(carried).thread.last_seq
+            newer = [entry.as_json() async for entry in self._archive.read(head.family, head.root, upto + 1)]
+        place = place.model_copy(update={"root": head.root, "upto": head.last_seq})
+        return Thawed(zlib=carried["zlib"], archive=place, newer=tuple(newer))
 
     @activity.defn(name="recall")
     async def recall(self, asked: Recall) -> Recalled:

@@ -18,6 +18,7 @@ from activities.archiving import explained
 from activities.asking import ask
 from clew.contract import MAX_PAGE_BYTES, WORKFLOW_TYPE, EntriesQuery, ReadThreadInput
 from clew.entries import Entry
+from clew.errors import Starting, ThreadMismatch
 from clew.reading import meeting
 
 MAX_SCANNED = 50_000
@@ -28,12 +29,16 @@ STARTING_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a session's thread is: in the archive up to its head, and behind that in a workflow."""
+    """Where a session's thread is: in the archive up to its head, and behind that in a workflow.
+
+    `began`: the server knows a workflow of it, `running`: one that has not ended.
+    """
 
     session_id: str
     head: Head | None
     live: WorkflowHandle[Any, Any] | None
-    running: bool = False
+    began: bool
+    running: bool
 
     @property
     def archived_upto(self) -> int:
@@ -54,20 +59,23 @@ class Threads:
             ApplicationError: `not_found`; there is none.
         """
         handle = activity.client().get_workflow_handle(session_id)
-        running = exists = False
+        status = None
         try:
             described = await handle.describe()
-            exists = described.workflow_type == WORKFLOW_TYPE
-            running = exists and described.status == WorkflowExecutionStatus.RUNNING
+            status = described.status if described.workflow_type == WORKFLOW_TYPE else None
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
         head = await self._archive.head(session_id)
-        if head is None and not exists:
+        # What has ended by itself is in the archive to the last entry, and may have got more there since. One that
+        # failed has never begun.
+        put_away = status in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.FAILED) or (
+            head is not None and head.status == "closed" and status != WorkflowExecutionStatus.RUNNING
+        )
+        live = None if status is None or put_away else handle
+        if head is None and live is None:
             raise ApplicationError(f"there is no session {session_id!r}", type="not_found", non_retryable=True)
-        # What has ended well is in the archive to the last entry, and may have got more there since.
-        put_away = head is not None and head.status == "closed" and not running
-        return Place(session_id, head, None if put_away or not exists else handle, running)
+        return Place(session_id, head, live, status is not None, status == WorkflowExecutionStatus.RUNNING)
 
     async def forward(self, place: Place, asked: EntriesQuery, to_seq: int | None = None) -> AsyncIterator[Entry]:
         """The entries from `asked.from_seq` on, in order. Those that no filter lets pass are among the archived."""
@@ -124,17 +132,14 @@ class Threads:
         if place.live is None:
             return {"entries": []}
         filters = asked.model_dump(exclude_none=True, include=EntriesQuery.model_fields.keys() - {"limit"})
-        while True:
-            try:
-                page = await ask(place.live, "entries", filters | {"from_seq": seq})
-                return None if "archived_before" in page else page
-            except ApplicationError as error:
-                if error.type != "starting":
-                    # One that could not begin has said nothing.
-                    if place.head and error.type in ("thread_mismatch", "invalid_input"):
-                        return {"entries": []}
-                    raise
-            await asyncio.sleep(STARTING_SECONDS)
+        try:
+            page = await ask_begun(place.live, "entries", filters | {"from_seq": seq})
+        except ApplicationError as error:
+            # One that cannot go on from its archive has said nothing more.
+            if error.type != ThreadMismatch.type:
+                raise
+            return {"entries": []}
+        return None if "archived_before" in page else page
 
     async def _moved_on(self, place: Place, seq: int) -> Place:
         """Where the thread is now: more of it is archived than was when it was looked up."""
@@ -146,6 +151,19 @@ class Threads:
                 non_retryable=True,
             )
         return found
+
+
+async def ask_begun(
+    session: WorkflowHandle[Any, Any], query: str, asked: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The answer of a session; one that looks for its archive is waited for."""
+    while True:
+        try:
+            return await ask(session, query, asked)
+        except ApplicationError as error:
+            if error.type != Starting.type:
+                raise
+        await asyncio.sleep(STARTING_SECONDS)
 
 
 class ReadingActivities:

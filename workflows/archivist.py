@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from clew.contract import ContextQuery
+from clew.entries import Entry
 from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, ThreadMismatch
 from workflows import carried, decisions, world
 from workflows.effects import ArchiveRef, Archiving, CallModel, Failure, Prepare, Prepared, Recall, Thaw
@@ -76,9 +77,11 @@ class Archivist:
             raise ThreadMismatch(found.mismatch)
         journal.effect = None
         if found.state and found.archive:
-            packed = await world.thaw(Thaw(archive=found.archive, state=found.state))
-            begun = carried.restore({"version": carried.VERSION, **packed.model_dump()})
-            state = replace(begun.state, archive=found.archive, phase="preparing")
+            thawed = await world.thaw(Thaw(archive=found.archive, state=found.state))
+            begun = carried.restore({"version": carried.VERSION, "zlib": thawed.zlib})
+            for row in thawed.newer:
+                begun.thread.append(Entry.from_json(row))
+            state = replace(begun.state, archive=thawed.archive or found.archive, phase="preparing")
             again = Prepare(model=state.config.model, tools=state.config.tools)
             journal.resume(replace(begun, state=state, effect=again))
         else:

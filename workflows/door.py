@@ -25,6 +25,7 @@ from clew.contract import (
     ContextOperation,
     ContextQuery,
     EntriesQuery,
+    ForkedInput,
     HibernateInput,
     MessageInput,
     SessionConfig,
@@ -85,6 +86,7 @@ Command = (
     | ApprovalInput
     | HibernateInput
     | CloseInput
+    | ForkedInput
 )
 
 _UPDATES: dict[str, type[Command]] = {
@@ -103,6 +105,8 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "modify_context": ContextOperation,
     "cancel": CancelInput,
     "close": CloseInput,
+    # Clew's own.
+    "forked": ForkedInput,
 }
 # What says nothing more than its name does may come without an argument.
 _BARE = ("cancel_request", "cancel", "close", "hibernate")

@@ -6,7 +6,7 @@ A malformed input fails the workflow with its word, as it does at a session's do
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from temporalio import exceptions, workflow
@@ -15,12 +15,22 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from clew.contract import READ_WORKFLOW, ReadThreadInput
+    from clew.contract import (
+        DELETE_WORKFLOW,
+        FORK_WORKFLOW,
+        READ_WORKFLOW,
+        DeleteSessionInput,
+        ForkSessionInput,
+        ReadThreadInput,
+    )
     from clew.errors import ArchiveUnavailable, Refusal
     from workflows import door
+    from workflows.effects import Fork
 
 READ_TIMEOUT = timedelta(seconds=30)
+CHANGE_TIMEOUT = timedelta(seconds=90)
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
+M = TypeVar("M", bound=BaseModel)
 _NOTHING = RawValue(Payload())
 
 
@@ -35,7 +45,43 @@ class ReadThread:
         return await _carry_out("read_thread", _decoded(asked, ReadThreadInput), READ_TIMEOUT)
 
 
-def _decoded(asked: RawValue, model: type[BaseModel]) -> BaseModel:
+@workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception])
+class ForkSession:
+    """Makes a new session of another one's thread up to an entry: `{session_id, fork_seq}`."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = _NOTHING) -> dict[str, Any]:
+        """Back when the new session answers."""
+        given = _decoded(asked, ForkSessionInput)
+        fork = Fork(
+            session_id=given.session_id,
+            at_seq=given.at_seq,
+            new_session_id=given.new_session_id or f"{given.session_id[:160]}-{workflow.uuid4().hex}",
+            metadata=given.metadata,
+            at=workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            entry_ids=(_entry_id(), _entry_id()),
+        )
+        return await _carry_out("fork_session", fork, CHANGE_TIMEOUT)
+
+
+@workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception])
+class DeleteSession:
+    """Ends a session and deletes its archive, without what its forks need: `{deleted_segments}`."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = _NOTHING) -> dict[str, Any]:
+        """Back when there is nothing left of it to be read."""
+        return await _carry_out("delete_session", _decoded(asked, DeleteSessionInput), CHANGE_TIMEOUT)
+
+
+ERRANDS = (ReadThread, ForkSession, DeleteSession)
+
+
+def _entry_id() -> str:
+    return f"e-{workflow.random().getrandbits(64):016x}"
+
+
+def _decoded(asked: RawValue, model: type[M]) -> M:
     try:
         return door.errand([asked], model)
     except Refusal as refusal:

@@ -21,8 +21,11 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from clew.contract import (
+    DELETE_WORKFLOW,
     TASK_QUEUE,
     WORKFLOW_TYPE,
+    DeleteReceipt,
+    DeleteSessionInput,
     Limits,
     ModelOptions,
     OnBusy,
@@ -32,6 +35,7 @@ from clew.contract import (
     SessionStart,
 )
 from clew.entries import Entry
+from clew.errands import run_errand
 from clew.errors import InvalidInput, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.policy import ContextPolicy
 from clew.reader import Reader
@@ -196,6 +200,18 @@ class Clew:
         """
         asked = {**asked, "session_id": checked_id(session_id)}
         return Reader(self.temporal, session_id, self.task_queue).read(checked(ReadThreadInput, asked))
+
+    async def delete(self, session_id: str) -> int:
+        """End a session and delete its archive and its event histories: the number of archived segments deleted.
+
+        What its forks share with it stays, until they are deleted too.
+
+        Raises:
+            NotFound: there is no such session, or no longer.
+        """
+        asked = DeleteSessionInput(session_id=checked_id(session_id))
+        answer = await run_errand(self.temporal, self.task_queue, DELETE_WORKFLOW, asked, session_id)
+        return DeleteReceipt.model_validate(answer).deleted_segments
 
     async def check_worker(self) -> None:
         """Ask whether a worker polls the task queue.

@@ -48,7 +48,7 @@ class Reader:
     def __init__(self, client: Client, session_id: str, task_queue: str) -> None:
         self._client = client
         self.session_id = session_id
-        self._task_queue = task_queue
+        self.task_queue = task_queue
         self._handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(session_id)
 
     async def query(self, name: str, argument: BaseModel | None = None, *, only_open: bool = False) -> dict[str, Any]:
@@ -78,7 +78,11 @@ class Reader:
 
     async def page(self, asked: ReadThreadInput) -> dict[str, Any]:
         """What the workflow `ReadThread` answers."""
-        return await run_errand(self._client, self._task_queue, READ_WORKFLOW, asked, self.session_id)
+        return await self.errand(READ_WORKFLOW, asked)
+
+    async def errand(self, name: str, asked: BaseModel) -> dict[str, Any]:
+        """What a workflow of the contract answers about the session."""
+        return await run_errand(self._client, self.task_queue, name, asked, self.session_id)
 
     async def read(self, asked: ReadThreadInput) -> AsyncIterator[Entry]:
         """The entries that the workflow `ReadThread` finds, in order."""

@@ -16,6 +16,7 @@ from temporalio.client import (
 )
 
 from clew.contract import (
+    FORK_WORKFLOW,
     TASK_QUEUE,
     ApprovalInput,
     ApprovalReceipt,
@@ -28,6 +29,7 @@ from clew.contract import (
     ContextOperation,
     ContextQuery,
     EntriesQuery,
+    ForkSessionInput,
     HibernateInput,
     HibernateReceipt,
     InputReceipt,
@@ -306,6 +308,25 @@ class Session:
         async with translating(self.id):
             await self._handle.result()
         return HibernateReceipt.model_validate(answer)
+
+    async def fork(
+        self, at_seq: int | None = None, session_id: str | None = None, *, metadata: Mapping[str, str] | None = None
+    ) -> Session:
+        """A new session that begins with this one's entries up to and with `at_seq`, by default all of them.
+
+        It shares what is archived, and from there on each goes its own way. It may be made in the middle of a run:
+        what runs and waits stays with this session. To have an answer given anew, fork right before its question and
+        ask that again. The same fork asked for again is the same session.
+
+        Raises:
+            InvalidInput: there is no such entry, or another session of that id.
+            NotFound: there is no such session.
+        """
+        if at_seq is None:
+            at_seq = await self._reader.last_seq()
+        asked = {"session_id": self.id, "at_seq": at_seq, "new_session_id": session_id, "metadata": metadata}
+        receipt = await self._reader.errand(FORK_WORKFLOW, checked(ForkSessionInput, asked))
+        return Session(self._client, receipt["session_id"], self._reader.task_queue)
 
     async def reset_context(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
         """Empty a lane (the active one unless named); what it said stays in the thread."""
