@@ -21,16 +21,20 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.archive import Archive, Store, store_from_env
 from activities.archiving import ArchiveActivities
+from activities.deletion import DeletionActivities
+from activities.forking import ForkingActivities
 from activities.heartbeat import INTERVAL_SECONDS
 from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
 from activities.providers import Providers, http_client, providers_from_env
+from activities.reading import ReadingActivities
 from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
 from clew.client import Clew
 from clew.contract import TASK_QUEUE
 from clew.errors import ClewError
 from clew.tokens import ENCODINGS, encoding
 from workflows.effects import Thresholds
+from workflows.errands import ERRANDS
 from workflows.session import AgentSession
 
 GRACE = timedelta(seconds=20)
@@ -65,13 +69,16 @@ def make_worker(
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[AgentSession],
+        workflows=[AgentSession, *ERRANDS],
         activities=[
             ModelActivities(providers, http).call_model,
             PrepareActivities(providers, tools, archive, thresholds).prepare,
             archiving.archive,
             archiving.thaw,
             archiving.recall,
+            ReadingActivities(archive).read_thread,
+            ForkingActivities(archive).fork_session,
+            DeletionActivities(archive).delete_session,
             ToolActivities(tools).run_tool,
         ],
         workflow_runner=sandbox(),

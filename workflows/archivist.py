@@ -12,6 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from clew.contract import ContextQuery
+from clew.entries import Entry
 from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, ThreadMismatch, TooLarge, refusal
 from clew.policy import ContextPolicy
 from workflows import carried, decisions, world
@@ -91,15 +92,17 @@ class Archivist:
     async def _thawed(self, archive: ArchiveRef, state: str) -> Carried:
         """What an archived session goes on from. Its tools are those of the worker that it finds."""
         try:
-            packed = await world.thaw(Thaw(archive=archive, state=state))
+            thawed = await world.thaw(Thaw(archive=archive, state=state))
         except ActivityError as error:
             failure = failure_of(error)
             raise refusal(failure.type, failure.message) from None
-        begun = carried.restore({"version": carried.VERSION, **packed.model_dump()})
+        begun = carried.restore({"version": carried.VERSION, "zlib": thawed.zlib})
+        for row in thawed.newer:
+            begun.thread.append(Entry.from_json(row))
         config = begun.state.config
         return replace(
             begun,
-            state=replace(begun.state, archive=archive, phase="preparing"),
+            state=replace(begun.state, archive=thawed.archive or archive, phase="preparing"),
             effect=Prepare(model=config.model, tools=config.tools),
         )
 

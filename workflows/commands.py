@@ -17,6 +17,7 @@ from clew.contract import (
     ConfigureInput,
     ConfigureReceipt,
     ContextOperation,
+    ForkedInput,
     HibernateInput,
     InputReceipt,
     MessageInput,
@@ -25,7 +26,7 @@ from clew.contract import (
 )
 from clew.errors import ArchiveUnavailable, Busy, Closed, InvalidInput, UnknownRequest
 from clew.thread import Thread
-from workflows import approvals, decisions, inputs, operations
+from workflows import approvals, decisions, forking, inputs, operations
 from workflows.decision import Decision
 from workflows.door import Command
 from workflows.outcomes import knows
@@ -61,7 +62,7 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
     Raises:
         Refusal: for the reason it gives.
     """
-    if state.phase == "hibernating":
+    if state.phase == "hibernating" and not isinstance(command, ForkedInput):
         raise Closed("the session hibernates: open it again")
     match command:
         case MessageInput():
@@ -119,8 +120,15 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             return approvals.resolve(state, command, at), resolved
         case HibernateInput():
             return Decision(state), Hibernating()
-        case CloseInput():
-            return decisions.close(state, at), None
+        case CloseInput() | ForkedInput():
+            return _decide_signal(state, thread, command, at), None
+
+
+def _decide_signal(state: State, thread: Thread, command: CloseInput | ForkedInput, at: Moment) -> Decision:
+    """What follows from what is sent as a signal alone."""
+    if isinstance(command, ForkedInput):
+        return forking.recorded(state, thread, command)
+    return decisions.close(state, at)
 
 
 def _check_message(state: State, thread: Thread, given: MessageInput, request_id: str) -> None:

@@ -25,6 +25,7 @@ from clew.contract import (
     ContextOperation,
     ContextQuery,
     EntriesQuery,
+    ForkedInput,
     HibernateInput,
     MessageInput,
     SessionConfig,
@@ -86,6 +87,7 @@ Command = (
     | ApprovalInput
     | HibernateInput
     | CloseInput
+    | ForkedInput
 )
 
 _UPDATES: dict[str, type[Command]] = {
@@ -104,6 +106,8 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "modify_context": ContextOperation,
     "cancel": CancelInput,
     "close": CloseInput,
+    # Clew's own.
+    "forked": ForkedInput,
 }
 # What says nothing more than its name does may come without an argument.
 _BARE = ("cancel_request", "cancel", "close", "hibernate")
@@ -181,6 +185,15 @@ def query(name: str, args: Sequence[RawValue]) -> Query | None:
             return given
         case _:
             raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, status, transcript or window")
+
+
+def errand(args: Sequence[RawValue], model: type[M]) -> M:
+    """What a workflow other than a session is started with.
+
+    Raises:
+        Refusal: the input cannot be used, for the reason it gives.
+    """
+    return _decode(args, model)
 
 
 def excerpt(args: Sequence[RawValue]) -> str:

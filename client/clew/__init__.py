@@ -28,7 +28,6 @@ from clew.contract import (
 from clew.entries import Entry
 from clew.errors import (
     AlreadyResolved,
-    Archived,
     ArchiveDamaged,
     ArchiveUnavailable,
     Busy,
@@ -41,6 +40,7 @@ from clew.errors import (
     InvalidInput,
     InvalidOperation,
     InvalidTokenBudget,
+    NotFound,
     NothingToSummarize,
     QueueFull,
     Refusal,
@@ -91,6 +91,7 @@ __all__ = [
     "Limits",
     "Message",
     "ModelOptions",
+    "NotFound",
     "NothingToSummarize",
     "OperationReceipt",
     "OutcomeError",

@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,17 +21,24 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from clew.contract import (
+    DELETE_WORKFLOW,
     TASK_QUEUE,
     WORKFLOW_TYPE,
+    DeleteReceipt,
+    DeleteSessionInput,
     Limits,
     ModelOptions,
     OnBusy,
+    ReadThreadInput,
     SessionConfig,
     SessionId,
     SessionStart,
 )
+from clew.entries import Entry
+from clew.errands import run_errand
 from clew.errors import InvalidInput, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.policy import ContextPolicy
+from clew.reader import Reader
 from clew.session import Session
 from clew.wire import checked, payload, translated
 
@@ -120,7 +127,7 @@ class Clew:
             ThreadMismatch: the session was terminated, and must be recovered first.
         """
         checked_id(session_id)
-        session = Session(self.temporal, session_id)
+        session = Session(self.temporal, session_id, self.task_queue)
         if model is None:
             status = await session.status()
             if not status.closed:
@@ -181,7 +188,32 @@ class Clew:
 
     def session(self, session_id: str) -> Session:
         """A session by its id, without asking whether it exists."""
-        return Session(self.temporal, checked_id(session_id))
+        return Session(self.temporal, checked_id(session_id), self.task_queue)
+
+    def read_thread(self, session_id: str, **asked: Any) -> AsyncIterator[Entry]:
+        """A session's thread, wherever it is: entry by entry, archived and live as one.
+
+        Options are those of the workflow `ReadThread`: `from_seq`, `to_seq`, `limit`, the filters of
+        `Session.entries`, and `newest`.
+
+        Raises:
+            ArchiveDamaged, ArchiveUnavailable: a part of it cannot be read, for the reason that is given.
+            NotFound: there is no such session.
+        """
+        asked = {**asked, "session_id": checked_id(session_id)}
+        return Reader(self.temporal, session_id, self.task_queue).read(checked(ReadThreadInput, asked))
+
+    async def delete(self, session_id: str) -> int:
+        """End a session and delete its archive and its event histories: the number of archived segments deleted.
+
+        What its forks share with it stays, until they are deleted too.
+
+        Raises:
+            NotFound: there is no such session, or no longer.
+        """
+        asked = DeleteSessionInput(session_id=checked_id(session_id))
+        answer = await run_errand(self.temporal, self.task_queue, DELETE_WORKFLOW, asked, session_id)
+        return DeleteReceipt.model_validate(answer).deleted_segments
 
     async def check_worker(self) -> None:
         """Ask whether a worker polls the task queue.

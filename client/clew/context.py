@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic_core import to_json
+
+from clew.contract import MAX_PAGE_BYTES
 from clew.entries import Entry, system_prompt_of
 from clew.policy import ContextPolicy
 from clew.projection import Projection, ProjectionInput, project
@@ -52,6 +55,44 @@ def context_of(
             encoding=payload["encoding"],
         )
     )
+
+
+def context_of_call(thread: Thread, reply: Entry, output_schema: dict[str, Any] | None) -> Projection:
+    """What a model call was shown, by the recipe on its reply. `output_schema` is what its answer was to look like.
+
+    Raises:
+        Archived: the thread does not keep enough of it.
+    """
+    recipe = reply.payload["recipe"]
+    own = recipe.get("context_policy")
+    return context_of(
+        thread,
+        context_ref=recipe["context_ref"],
+        at_seq=recipe["basis_seq"],
+        policy=ContextPolicy.model_validate(own, strict=False) if own else None,
+        model=recipe["model"],
+        output_schema=output_schema,
+    )
+
+
+def window_of(thread: Thread, context_ref: str, token_budget: int) -> Projection:
+    """The newest messages of a lane that fit a budget and one page, grouped and filtered by the policy in force."""
+    config = thread.config_at(thread.last_seq)
+    policy = policy_of(config) if config else ContextPolicy()
+    while True:
+        whole = project(
+            ProjectionInput(thread, windowed(policy, token_budget), context_ref=context_ref, request_must_fit=False)
+        )
+        size = len(to_json({"messages": whole.messages, "meta": whole.meta.as_json()}))
+        if size <= MAX_PAGE_BYTES:
+            return whole
+        # Of a window that is more than a page it is the oldest that must go.
+        token_budget = max(min(token_budget, whole.meta.estimated_tokens) * MAX_PAGE_BYTES // (size + 1), 1)
+
+
+def windowed(policy: ContextPolicy, token_budget: int) -> ContextPolicy:
+    """A policy for a window of so many tokens."""
+    return policy.model_copy(update={"max_input_tokens": token_budget, "reserve_output_tokens": 0})
 
 
 def policy_of(config: Entry) -> ContextPolicy:

@@ -13,6 +13,7 @@ ClewError
 │   ├── InvalidInput
 │   ├── InvalidOperation
 │   ├── InvalidTokenBudget
+│   ├── NotFound
 │   ├── NothingToSummarize
 │   ├── QueueFull
 │   ├── RequestMismatch
@@ -118,6 +119,12 @@ class InvalidTokenBudget(Refusal):
     """A policy or a window that leaves no token for the context."""
 
     type = "invalid_token_budget"
+
+
+class NotFound(Refusal):
+    """There is no such session, neither a workflow nor an archive."""
+
+    type = "not_found"
 
 
 class NothingToSummarize(Refusal):

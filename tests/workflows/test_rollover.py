@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -13,34 +12,10 @@ import pytest
 from obstore.store import MemoryStore
 
 from activities.archive import Archive, Store, StoreUnavailable
-from activities.providers import http_client, providers_from_env
-from activities.tools import load_tools
-from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, Session, ThreadMismatch
+from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, ThreadMismatch
 from deploy.local import Reply, ToolCall
-from tests import toolbox
 from tests.conftest import World
-from worker import make_worker
-from workflows.effects import Thresholds
-
-OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
-
-
-@asynccontextmanager
-async def rolling(world: World, thresholds: Thresholds = OFTEN, store: Store | None = None) -> AsyncIterator[Clew]:
-    """A worker of its own whose sessions go on in a new run often."""
-    clew = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
-    async with http_client() as http:
-        worker = make_worker(
-            clew.temporal,
-            task_queue=clew.task_queue,
-            providers=providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url}),
-            tools=load_tools([toolbox.__name__]),
-            http=http,
-            store=store or world.store,
-            thresholds=thresholds,
-        )
-        async with worker:
-            yield clew
+from tests.rolling import name, rolling, runs_of
 
 
 @pytest.fixture(scope="module")
@@ -49,26 +24,10 @@ async def clew(world: World) -> AsyncIterator[Clew]:
         yield clew
 
 
-def name() -> str:
-    return f"test-{uuid.uuid4().hex}"
-
-
 async def until(holds: Callable[[], Awaitable[object]]) -> None:
     """Back when something holds that only asking again can tell."""
     while not await holds():  # noqa: ASYNC110
         await asyncio.sleep(0.02)
-
-
-async def runs_of(session: Session) -> int:
-    """How many runs of the workflow a session has had so far."""
-    client, count = session._client, 0
-    run_id = (await client.get_workflow_handle(session.id).describe()).run_id
-    while run_id:
-        count += 1
-        history = await client.get_workflow_handle(session.id, run_id=run_id).fetch_history()
-        started = history.events[0].workflow_execution_started_event_attributes
-        run_id = started.continued_execution_run_id
-    return count
 
 
 async def test_a_session_goes_on_in_new_runs_of_its_workflow(world: World, clew: Clew) -> None:
@@ -78,7 +37,7 @@ async def test_a_session_goes_on_in_new_runs_of_its_workflow(world: World, clew:
     for turn in range(60):
         said = await session.ask(f"turn {turn}")
         assert said.startswith("I read")
-    assert await runs_of(session) > 2
+    assert len(await runs_of(clew, session.id)) > 2
     status = await session.status()
     assert status.first_live_seq > 0
     assert status.rev == 1 + 3 * 60
@@ -124,7 +83,7 @@ async def test_nothing_that_arrives_during_a_rollover_is_lost_or_taken_twice(wor
         return done
 
     done = [one for some in await asyncio.gather(*(talker(who) for who in range(4))) for one in some]
-    assert await runs_of(session) > 3
+    assert len(await runs_of(clew, session.id)) > 3
     store = Archive(world.store, "default")
     await session.close()
     head = await store.head(session.id)
@@ -152,7 +111,7 @@ async def test_a_long_run_goes_on_between_its_steps(world: World, clew: Clew) ->
     outcome = await request.result()
     assert (outcome.status, outcome.iterations, outcome.usage.model_calls) == ("completed", 26, 26)
     assert await request.answer() == "done"
-    assert await runs_of(session) > 2
+    assert len(await runs_of(clew, session.id)) > 2
 
 
 async def test_an_approval_is_waited_for_over_runs_of_the_workflow(world: World, clew: Clew) -> None:
@@ -173,7 +132,7 @@ async def test_an_approval_is_waited_for_over_runs_of_the_workflow(world: World,
         return (await session.status()).pending_approvals
 
     async def rolled() -> bool:
-        return await runs_of(session) > 1
+        return len(await runs_of(clew, session.id)) > 1
 
     await until(pending)
     (call,) = await pending()
@@ -278,13 +237,13 @@ async def test_a_store_that_is_away_is_waited_for(world: World, monkeypatch: pyt
             for said in range(1, 100):
                 assert await session.ask(f"turn {said}") == "fine"
         assert 10 < said < 99
-        assert await runs_of(session) == 1
+        assert len(await runs_of(clew, session.id)) == 1
         with pytest.raises(ArchiveUnavailable):
             await (await clew.open(name(), model=model)).ask("nobody knows whether there was something")
         store.away = False
 
         async def rolled() -> bool:
-            return await runs_of(session) > 1
+            return len(await runs_of(clew, session.id)) > 1
 
         await until(rolled)
         assert await session.ask("and on") == "fine"
