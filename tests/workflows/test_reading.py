@@ -16,7 +16,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.archive import Store, StoreUnavailable
+from activities.archive import Archive, Store, StoreUnavailable
 from clew import (
     ArchiveDamaged,
     ArchiveUnavailable,
@@ -39,11 +39,15 @@ from workflows.effects import Thresholds
 
 @dataclass
 class Long:
-    """A session over many runs of its workflow, and every entry as it was seen when it was new."""
+    """A session over many runs of its workflow, and every entry as it was seen when it was new.
+
+    `forgetting` is done when the server has deleted the older runs, which takes it a while.
+    """
 
     clew: Clew
     session: Session
     recorded: list[Entry]
+    forgetting: asyncio.Future[list[None]]
 
 
 def script(body: dict[str, Any]) -> Reply:
@@ -55,9 +59,9 @@ def script(body: dict[str, Any]) -> Reply:
     )
 
 
-async def delete_execution(clew: Clew, session_id: str, run_id: str = "") -> None:
-    """What retention does in time; by default to the newest run."""
-    handle = clew.temporal.get_workflow_handle(session_id, run_id=run_id or None)
+async def delete_execution(clew: Clew, session_id: str, run_id: str) -> None:
+    """What retention does in time."""
+    handle = clew.temporal.get_workflow_handle(session_id, run_id=run_id)
     await clew.temporal.workflow_service.delete_workflow_execution(
         DeleteWorkflowExecutionRequest(
             namespace=clew.temporal.namespace,
@@ -69,7 +73,7 @@ async def delete_execution(clew: Clew, session_id: str, run_id: str = "") -> Non
             await handle.describe()
         except RPCError:
             return
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +103,15 @@ async def long(world: World, clew: Clew) -> Long:
     await turns(2, "in a form", output_schema={"type": "object"}, context_policy=ContextPolicy(keep_last_turns=1))
     snapshot = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "indeed"}]
     await session.replace_context(snapshot, op_id="o-2", base_seq=len(recorded) - 9, system_prompt="Be another.")
+    older = (await runs_of(clew, session.id))[1:]
+    assert len(older) > 3
+    forgetting = asyncio.gather(*(delete_execution(clew, session.id, run_id) for run_id in older))
     await turns(6)
     await session.configure(system_prompt="Be kind.")
     await turns(6, model=other)
     await session.switch_context("default", op_id="o-3")
     await turns(8, "add")
-    # Older runs of the workflow are gone, as after a month.
-    runs = await runs_of(clew, session.id)
-    assert len(runs) > 3
-    await asyncio.gather(*(delete_execution(clew, session.id, run_id) for run_id in runs[-2:]))
-    return Long(clew, session, recorded)
+    return Long(clew, session, recorded, forgetting)
 
 
 async def all_of(found: AsyncIterator[Entry]) -> list[Entry]:
@@ -214,15 +217,19 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(world: World
     await session.ask("two")
     entries, context, said = await session.entries(), await session.context(), await session.transcript()
     await session.hibernate()
-    for forgotten in (False, True):
-        if forgotten:
-            await delete_execution(clew, session.id)
-        assert await session.entries() == entries
-        assert await session.transcript() == said
-        assert (await session.transcript(include_system=True))[0]["content"] == "Be brief."
-        assert await session.context() == context
-        assert (await session.context(call_id="call-1")).meta.digest == entries[2].payload["recipe"]["digest"]
-        assert (await session.window(1000)).messages == context.messages[1:]
+    # The server knows nothing of the second one, as after its retention.
+    archive = Archive(world.store, "default")
+    head = await archive.head(session.id)
+    assert head
+    forgotten = clew.session(name())
+    await archive.set_head(head.model_copy(update={"session_id": forgotten.id}))
+    for asleep in (session, forgotten):
+        assert await asleep.entries() == entries
+        assert await asleep.transcript() == said
+        assert (await asleep.transcript(include_system=True))[0]["content"] == "Be brief."
+        assert await asleep.context() == context
+        assert (await asleep.context(call_id="call-1")).meta.digest == entries[2].payload["recipe"]["digest"]
+        assert (await asleep.window(1000)).messages == context.messages[1:]
 
 
 async def test_reading_goes_on_while_the_session_rolls_over(world: World, clew: Clew) -> None:
@@ -356,3 +363,12 @@ async def test_a_store_that_is_away_is_told_in_time(world: World, monkeypatch: p
                 await session.entries()
         assert attempts > 1
         assert len(await session.entries()) == 4
+
+
+async def test_the_thread_is_whole_when_the_server_has_forgotten_its_beginning(long: Long) -> None:
+    """Temporal's retention deletes the older runs of the workflow, and nothing is missing."""
+    await long.forgetting
+    assert await long.session.entries() == long.recorded
+    first = next(entry for entry in long.recorded if "recipe" in entry.payload)
+    shown = await long.session.context(call_id=first.refs["call_id"])
+    assert shown.meta.digest == first.payload["recipe"]["digest"]
