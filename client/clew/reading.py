@@ -9,7 +9,7 @@ from typing import Protocol
 
 from clew.context import policy_of
 from clew.contract import EntriesQuery
-from clew.entries import DEFAULT_LANE, Entry
+from clew.entries import DEFAULT_LANE, Entry, system_prompt_of
 from clew.policy import ContextPolicy
 from clew.thread import Gap, Past, Thread
 from clew.tokens import encoding
@@ -82,14 +82,15 @@ async def part_of_thread(
 
     `policies` makes the policy that is wanted of the one in force.
     """
-    config, switch = await asyncio.gather(
-        _first(back.read("config")),
+    configs, switch = await asyncio.gather(
+        _configs(back.read("config")),
         _first(back.read("ai_context_operation"), "switch"),
     )
+    config = configs[0] if configs else None
     lane = context_ref or (switch.payload["context_ref"] if switch else DEFAULT_LANE)
     policy = policies(policy_of(config) if config else ContextPolicy())
     part = await part_of_lane(back, lane, [policy])
-    marks = (mark for mark in (config, switch) if mark)
+    marks = (mark for mark in (*configs, switch) if mark)
     return archived_thread(back.upto, (*marks, *part.entries), {lane: part.gap})
 
 
@@ -97,6 +98,16 @@ def archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, Gap]
     """A thread all of which is archived, with what was read of it."""
     kept = {entry.seq: entry for entry in entries}
     return Thread((), upto + 1, Past(upto, tuple(kept[seq] for seq in sorted(kept)), gaps))
+
+
+async def _configs(found: AsyncIterator[Entry]) -> list[Entry]:
+    """The configuration in force, and before it those that have left the system prompt as it is."""
+    configs: list[Entry] = []
+    async for entry in found:
+        if configs and system_prompt_of(entry.payload) != system_prompt_of(configs[0].payload):
+            break
+        configs.append(entry)
+    return configs
 
 
 async def _first(found: AsyncIterator[Entry], operation: str | None = None) -> Entry | None:
