@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from clew.cli import control, options, reach, show, talk
+from clew.cli import control, lifecycle, options, reach, show, talk
 from clew.cli.ending import ending
 from clew.cli.options import (
     Address,
@@ -145,10 +145,10 @@ def transcript(
     """What was said, message by message."""
     place = options.place(address, namespace, task_queue)
     with ending(as_json):
-        said = options.of_existing(
+        said = options.of_any(
             place,
             session,
-            lambda reached: reached.transcript(
+            lambda _clew, reached: reached.transcript(
                 context_ref=lane, from_seq=from_seq, limit=_one_more(limit), include_system=system
             ),
         )
@@ -174,8 +174,8 @@ def context(
     """What a model is shown. The projected messages, and what is known of them."""
     place = options.place(address, namespace, task_queue)
     with ending(as_json):
-        answer = options.of_existing(
-            place, session, lambda reached: reached.context(context_ref=lane, at_seq=at, call_id=call)
+        answer = options.of_any(
+            place, session, lambda _clew, reached: reached.context(context_ref=lane, at_seq=at, call_id=call)
         )
         if as_json:
             show.document(answer.as_json())
@@ -220,8 +220,8 @@ def entries(
     given = {name: value for name, value in filters.items() if value is not None}
     place = options.place(address, namespace, task_queue)
     with ending(as_json):
-        found = options.of_existing(
-            place, session, lambda reached: reached.entries(from_seq=from_seq, limit=_one_more(limit), **given)
+        found = options.of_any(
+            place, session, lambda _clew, reached: reached.entries(from_seq=from_seq, limit=_one_more(limit), **given)
         )
         if as_json:
             page, following = found[:limit], found[len(found[:limit]) :]
@@ -231,7 +231,7 @@ def entries(
             show.entries(show.console(), found[:limit])
 
 
-for command in control.COMMANDS:
+for command in (*control.COMMANDS, *lifecycle.COMMANDS):
     app.command()(command)
 
 

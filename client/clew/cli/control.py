@@ -170,6 +170,21 @@ def switch(
     _do(place, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json)
 
 
+def reset(
+    session: SessionId,
+    *,
+    op_id: OpId,
+    lane: options.Lane = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Empty a lane; what it said stays in the thread. While a request is served, when it has ended."""
+    place = options.place(address, namespace, task_queue)
+    _do(place, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json)
+
+
 def configure(
     session: SessionId,
     *,
@@ -249,7 +264,7 @@ def deny(
     _do(place, session, lambda reached: reached.deny(tool_call_id, reason=reason), as_json)
 
 
-COMMANDS = (steer, inject, cancel, replace, switch, configure, approve, deny)
+COMMANDS = (steer, inject, cancel, replace, switch, reset, configure, approve, deny)
 
 
 def _do(

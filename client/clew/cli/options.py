@@ -12,6 +12,7 @@ import typer
 
 from clew.cli import reach
 from clew.cli.reach import Place
+from clew.client import Clew
 from clew.session import Session
 
 T = TypeVar("T")
@@ -129,6 +130,16 @@ def of_existing(where: Place, session_id: str, question: Callable[[Session], Cor
     async def work() -> T:
         opened = await reach.existing(await reach.connect(where), session_id)
         return await question(opened.session)
+
+    return run(work())
+
+
+def of_any(where: Place, session_id: str, question: Callable[[Clew, Session], Coroutine[Any, Any, T]]) -> T:
+    """What is known of a session, be it in its archive alone."""
+
+    async def work() -> T:
+        clew = await reach.anywhere(await reach.connect(where), session_id)
+        return await question(clew, clew.session(session_id))
 
     return run(work())
 

@@ -84,13 +84,26 @@ async def existing(clew: Clew, session_id: str) -> Opened:
         Closed: there is none of that id.
         WorkerUnavailable: no worker serves it.
     """
-    session = clew.session(session_id)
+    clew.session(session_id)
     described = await _described(clew, session_id)
     if described is None:
         raise Closed(f"there is no session {session_id!r}: open it with `clew ask` or `clew chat` and a --model")
-    # A session may live on another task queue than the one that new ones are started on.
-    await Clew(clew.temporal, described.task_queue).check_worker()
+    home = _at_home(clew, described)
+    await home.check_worker()
+    session = home.session(session_id)
     return Opened(session, await _status(session), resumed=True)
+
+
+async def anywhere(clew: Clew, session_id: str) -> Clew:
+    """The way to a session that may be in its archive alone.
+
+    Raises:
+        WorkerUnavailable: no worker is there to look for it.
+    """
+    clew.session(session_id)
+    home = _at_home(clew, await _described(clew, session_id))
+    await home.check_worker()
+    return home
 
 
 async def opened(
@@ -112,7 +125,7 @@ async def opened(
         return await existing(clew, session_id)
     clew.session(session_id)
     described = await _described(clew, session_id)
-    await Clew(clew.temporal, described.task_queue if described else clew.task_queue).check_worker()
+    await _at_home(clew, described).check_worker()
     session = await clew.open(
         session_id,
         model=model,
@@ -181,6 +194,11 @@ async def _described(clew: Clew, session_id: str) -> WorkflowExecutionDescriptio
     if described.workflow_type != WORKFLOW_TYPE:
         raise InvalidInput(f"the workflow {session_id!r} is a {described.workflow_type}, not a session")
     return described
+
+
+def _at_home(clew: Clew, described: WorkflowExecutionDescription | None) -> Clew:
+    """A session may live on another task queue than the one that new ones are started on."""
+    return Clew(clew.temporal, described.task_queue) if described else clew
 
 
 def _no_server(address: str, reason: str) -> ServerUnreachable:

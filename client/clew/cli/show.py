@@ -19,6 +19,9 @@ from clew.contract import (
     CancelReceipt,
     ConfigureReceipt,
     Context,
+    DeleteReceipt,
+    ForkReceipt,
+    HibernateReceipt,
     InputReceipt,
     OperationReceipt,
     SessionStatus,
@@ -88,7 +91,16 @@ def status(to: Console, answer: SessionStatus) -> None:
     _pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
 
 
-Receipt = InputReceipt | CancelReceipt | OperationReceipt | ConfigureReceipt | ApprovalReceipt
+Receipt = (
+    InputReceipt
+    | CancelReceipt
+    | OperationReceipt
+    | ConfigureReceipt
+    | ApprovalReceipt
+    | HibernateReceipt
+    | ForkReceipt
+    | DeleteReceipt
+)
 
 
 def receipt(given: Receipt) -> str:
@@ -104,6 +116,12 @@ def receipt(given: Receipt) -> str:
             return f"the change {_how(given)}"
         case ApprovalReceipt():
             return f"{given.tool_call_id} is {'approved' if given.decision == 'approve' else 'denied'}"
+        case HibernateReceipt():
+            return f"the session sleeps, with its entries up to {given.last_seq} in the archive"
+        case ForkReceipt():
+            return f"session {given.session_id} begins with the entries up to {given.fork_seq}"
+        case DeleteReceipt():
+            return f"the session is deleted, {given.deleted_segments} segments of its archive with it"
 
 
 def _how(given: OperationReceipt | ConfigureReceipt) -> str:
