@@ -1,4 +1,4 @@
-"""The event histories of a session: those of all runs of its workflow that the server still has, or a file of them."""
+"""The event histories of a session: those of all runs that the server still has, or a file of them."""
 
 from __future__ import annotations
 

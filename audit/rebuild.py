@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from temporalio import workflow
+from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
@@ -25,6 +26,7 @@ from temporalio.worker import (
 
 from clew.errors import ClewError
 from clew.thread import Thread
+from workflows import door
 from workflows.carried import Carried
 from workflows.effects import Effect
 from workflows.journal import Journal
@@ -42,16 +44,20 @@ class Rebuilt:
 
     `session` is None where the start was refused. `handed_over` is the state, and the effect, that the run before it
     has left to it; None where it is the first of its execution. `thawed` says that it went on from the archive.
+    `unread` are signals that came after that last task: their names, and the first characters of each.
     """
 
     session: Carried | None = None
     handed_over: tuple[State, Effect | None] | None = None
     thawed: bool = False
+    unread: tuple[tuple[str, str], ...] = ()
 
     @property
     def began_anew(self) -> bool:
         """Whether its thread is none that was there before."""
-        return self.handed_over is None and not self.thawed and self.session is not None and self.session.thread.rev > 0
+        return (
+            self.handed_over is None and not self.thawed and self.session is not None and self.session.thread.rev > 0
+        )
 
 
 async def rebuild(history: WorkflowHistory, converter: DataConverter = pydantic_data_converter) -> Rebuilt:
@@ -67,7 +73,25 @@ async def rebuild(history: WorkflowHistory, converter: DataConverter = pydantic_
         await replayer.replay_workflow(history)
     except Exception as error:
         raise DoesNotReplay(f"its history does not replay: {str(error)[:500]}") from error
-    return replace(watch.rebuilt, thawed=any(map(_is_thaw, history.events)))
+    unread = [await _signal(event, converter) for event in _unread(history)]
+    return replace(watch.rebuilt, thawed=any(map(_is_thaw, history.events)), unread=tuple(unread))
+
+
+def _unread(history: WorkflowHistory) -> list[HistoryEvent]:
+    """The signals that no task of the workflow has seen."""
+    found: list[HistoryEvent] = []
+    for event in history.events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            found.clear()
+        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+            found.append(event)
+    return found
+
+
+async def _signal(event: HistoryEvent, converter: DataConverter) -> tuple[str, str]:
+    given = event.workflow_execution_signaled_event_attributes
+    payloads = list(given.input.payloads)
+    return given.signal_name, door.excerpt(await converter.decode(payloads, [RawValue] * len(payloads)))
 
 
 def _is_thaw(event: HistoryEvent) -> bool:
