@@ -62,7 +62,7 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
 async def import_session(
     client: Client, archive: Archive, file: Iterable[bytes], *, session_id: str | None, task_queue: str
 ) -> tuple[str, int]:
-    """Make a session of an exported thread, under its own id or another: the id, and the number of entries.
+    """Make a session of an exported thread, under its own id or another: the id, and the number of its entries.
 
     Nothing is part of the archive before the file has been read to its end and found whole.
 
@@ -86,13 +86,14 @@ async def import_session(
         folding.add(piece, place)
     if place.upto < 0:
         raise FileDamaged("it holds no entry")
+    count = place.upto + 1
     # Who exported it in the middle of a run has its beginning alone.
     session = putting.ending(folding.session(place), ())
     place = await putting.appended(archive, place, session.thread.slice(place.upto + 1, session.thread.last_seq))
     session = replace(session, state=replace(session.state, archive=place))
     await putting.put_away(archive, session)
     await putting.start(client, session_id, task_queue, session.state.config)
-    return session_id, place.upto + 1
+    return session_id, count
 
 
 def _pieces(reader: Reader) -> Iterable[list[Entry]]:

@@ -64,13 +64,14 @@ class Folding:
         if entry.kind == "config":
             self._config = entry
         elif entry.kind == "ai_context_operation":
-            self._known_ops = [*self._known_ops, payload["op_id"]][-operations.REMEMBERED :]
             if payload["operation"]["type"] == "switch":
                 self._context_ref = payload["context_ref"]
         elif entry.kind == "ai_message":
             self._note_message(entry)
         elif entry.kind == "run":
             self._run.ended.add(entry.refs["request_id"])
+        if entry.kind == "ai_context_operation" or (payload.get("event") == "superseded" and "op_id" in payload):
+            self._known_ops = [*self._known_ops, payload["op_id"]][-operations.REMEMBERED :]
         self._count("run", entry.refs.get("run_id"))
         self._count("call", entry.refs.get("call_id"))
         if (input_id := payload.get("input_id")) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
@@ -101,7 +102,8 @@ class Server:
         order = sorted(executions, key=lambda execution: executions[execution].time)
         runs: list[Run] = []
         for execution in order:
-            runs += _chain(execution, known, newest)
+            own = {first.run_id: first for first in known.values() if first and first.execution == execution}
+            runs += _chain(execution, own, await self._last_of(own, newest))
         listed = {run.run_id for run in runs}
         return [*(Run(run_id, None) for run_id in known if run_id not in listed), *runs]
 
@@ -118,6 +120,21 @@ class Server:
         except RPCError as error:
             raise translated(error, self.session_id) from error
         return newest, run_ids | ({newest} if newest else set())
+
+    async def _last_of(self, own: Mapping[str, _First], newest: str | None) -> str:
+        """The last run of an execution: of those that no other run continues the one that ended last."""
+        continued = {first.previous for first in own.values()}
+        leaves = [run_id for run_id in own if run_id not in continued]
+        if newest in leaves or len(leaves) == 1:
+            return newest if newest in leaves and newest else leaves[0]
+        closed: dict[str, float] = {}
+        for run_id in leaves:
+            try:
+                described = await self._client.get_workflow_handle(self.session_id, run_id=run_id).describe()
+            except RPCError as error:
+                raise translated(error, self.session_id) from error
+            closed[run_id] = described.close_time.timestamp() if described.close_time else math.inf
+        return max(leaves, key=lambda run_id: closed[run_id])
 
     async def _first(self, run_id: str) -> _First | None:
         """What the first event of a run says; None where it is gone."""
@@ -161,13 +178,10 @@ class _First:
     time: int
 
 
-def _chain(execution: str, known: Mapping[str, _First | None], newest: str | None) -> list[Run]:
+def _chain(execution: str, own: Mapping[str, _First], last: str) -> list[Run]:
     """The runs of an execution: those that a reset has replaced, then those that continue one another, in order."""
-    own = {first.run_id: first for first in known.values() if first and first.execution == execution}
-    continued = {first.previous for first in own.values()}
-    leaves = [run_id for run_id in own if run_id not in continued]
-    run_id = newest if newest in own else max(leaves, key=lambda run_id: own[run_id].time)
     chain: list[Run] = []
+    run_id = last
     while run_id:
         first = own.get(run_id)
         chain.insert(0, Run(run_id, execution if first else None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
+from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.worker import (
     Replayer,
     UnsandboxedWorkflowRunner,
@@ -68,7 +70,14 @@ async def rebuild(history: WorkflowHistory, converter: DataConverter = pydantic_
     """
     watch = _Watch()
 
-    replayer = Replayer(workflows=[_Replayed], data_converter=converter, workflow_runner=_Runner(watch))
+    replayer = Replayer(
+        workflows=[_Replayed],
+        data_converter=converter,
+        workflow_runner=_Runner(watch),
+        runtime=_quiet(),
+        # On a busy machine a task may take its time; nobody waits for it here.
+        debug_mode=True,
+    )
     try:
         await replayer.replay_workflow(history)
     except Exception as error:
@@ -96,6 +105,12 @@ async def _signal(event: HistoryEvent, converter: DataConverter) -> tuple[str, s
 
 def _is_thaw(event: HistoryEvent) -> bool:
     return event.activity_task_scheduled_event_attributes.activity_type.name == "thaw"
+
+
+@functools.cache
+def _quiet() -> Runtime:
+    """The SDK says what it thinks of a history on stdout; here that is raised as an error."""
+    return Runtime(telemetry=TelemetryConfig(logging=None))
 
 
 class _Watch:

@@ -18,20 +18,20 @@ from tests.histories.scenarios import script as controlled
 from tests.workflows.test_rollover import name, rolling
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 async def clew(world: World) -> AsyncIterator[Clew]:
     """A client whose worker's sessions roll over after some 80 events."""
     async with rolling(world) as clew:
         yield clew
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def archive(world: World) -> Archive:
     """The archive that the worker writes."""
     return Archive(world.store, "default")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 async def lived(world: World, clew: Clew) -> Session:
     """A session with many runs, tools, lanes, steering, a cancel, approvals, a hibernation; it is open."""
     model = world.model(controlled)
