@@ -74,7 +74,8 @@ async def test_one_byte_of_an_archived_object_is_named(
     assert head
     paths = [path async for path in world.store.list("default") if lived.id in path and f"/{kind}/" in path]
     if kind in ("nodes", "states"):
-        paths = [path for path in paths if (head.root if kind == "nodes" else head.state) in path]
+        current = str(head.root if kind == "nodes" else head.state)
+        paths = [path for path in paths if current in path]
     path, whole = paths[0], await world.store.get(paths[0])
     await world.store.put(path, bytes([*whole[:-9], whole[-9] ^ 1, *whole[-8:]]))
     try:

@@ -117,12 +117,8 @@ async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported:
     with pytest.raises(FileDamaged):
         await brought(clew, archive, damaged, new)
     assert await archive.head(new) is None
-    assert (await audit_missing(clew, archive, new)) is None
-
-
-async def audit_missing(clew: Clew, archive: Archive, session_id: str) -> None:
     with pytest.raises(Closed):
-        await audit_session(clew.temporal, archive, session_id)
+        await audit_session(clew.temporal, archive, new)
 
 
 async def test_an_id_that_exists_is_refused(clew: Clew, archive: Archive, lived: Session, exported: bytes) -> None:
