@@ -254,7 +254,8 @@ class _Audit:
     def _archived(self, entry: Entry, name: str, newest: int | None) -> None:
         self.report.in_archive += 1
         self.report.in_archive_alone += entry.seq not in self._joined
-        if newest is not None and entry.seq > newest:
+        # Who forks a session that is away adds to its archive.
+        if newest is not None and entry.seq > newest and entry.kind != "fork":
             self._found(Difference("archive", "no history has this entry", name, entry.seq))
         for found in self._joined.add(entry, "archive", name):
             self._found(found)

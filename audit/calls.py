@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from audit.comparing import Difference
-from clew.context import context_of
+from clew.context import context_of_call
 from clew.entries import Entry
 from clew.errors import Archived, ClewError
-from clew.policy import ContextPolicy
 from clew.projection import Projection
 from clew.thread import Thread
-from workflows.views import schema_of
 
 
 @dataclass(slots=True)
@@ -46,16 +44,8 @@ def context(thread: Thread, reply: Entry) -> Projection:
     Raises:
         ClewError: it cannot be made of this thread.
     """
-    recipe = reply.payload["recipe"]
-    own = recipe.get("context_policy")
-    return context_of(
-        thread,
-        context_ref=recipe["context_ref"],
-        at_seq=recipe["basis_seq"],
-        policy=ContextPolicy.model_validate(own, strict=False) if own else None,
-        model=recipe["model"],
-        output_schema=schema_of(thread, recipe),
-    )
+    seq = reply.payload["recipe"].get("output_schema_seq")
+    return context_of_call(thread, reply, None if seq is None else thread[seq].payload["output_schema"])
 
 
 def _compared(entry: Entry, call_id: str, made: Projection) -> Iterator[Difference]:

@@ -24,10 +24,10 @@ from audit.errors import archived, reading
 from audit.folding import Folding
 from audit.lines import FileDamaged, Reader, Writer, line
 from clew.client import checked_id
-from clew.contract import EntriesQuery, SessionConfig
+from clew.contract import TASK_QUEUE, EntriesQuery, SessionConfig
 from clew.entries import Entry
 from clew.errors import Closed, InvalidInput, ThreadMismatch
-from clew.session import Session
+from clew.reader import Reader as SessionReader
 from workflows import carried
 from workflows.effects import ArchiveRef
 
@@ -122,16 +122,16 @@ def _given_config(header: dict[str, Any]) -> SessionConfig | None:
         raise FileDamaged(f"its configuration cannot be used: {error.errors()[0]['msg']}") from None
 
 
-async def _existing(client: Client, session_id: str, head: Head | None) -> Session:
+async def _existing(client: Client, session_id: str, head: Head | None) -> SessionReader:
     status, _ = await putting.standing(client, session_id)
     if status is None and head:
         raise ThreadMismatch(f"session {session_id!r} was cut off, and its history is gone: `clew recover` it first")
     if status is None:
         raise Closed(f"there is no session {session_id!r}")
-    return Session(client, session_id)
+    return SessionReader(client, session_id, TASK_QUEUE)
 
 
-async def _entries(archive: Archive, head: Head | None, session: Session | None) -> AsyncIterator[Entry]:
+async def _entries(archive: Archive, head: Head | None, session: SessionReader | None) -> AsyncIterator[Entry]:
     """The archived entries, then the live ones, page by page."""
     seq = 0
     while True:
@@ -144,7 +144,7 @@ async def _entries(archive: Archive, head: Head | None, session: Session | None)
             return
         following: int | None = seq
         while following is not None:
-            page = await session._query("entries", EntriesQuery(from_seq=following))
+            page = await session.query("entries", EntriesQuery(from_seq=following))
             if "archived_before" in page:
                 break
             for row in page["entries"]:
@@ -155,15 +155,15 @@ async def _entries(archive: Archive, head: Head | None, session: Session | None)
             return
         # The session has moved what comes next to its archive meanwhile.
         async with archived():
-            newer = await archive.head(session.id)
+            newer = await archive.head(session.session_id)
         if newer is None or newer.last_seq < seq:
             raise ThreadMismatch(f"entry {seq} is neither in the archive nor in the session")
         head = newer
 
 
-async def _config_of(session: Session) -> SessionConfig:
+async def _config_of(session: SessionReader) -> SessionConfig:
     """What the session is configured as at present, its entries' part of it included."""
-    whole = await session._query("carried")
+    whole = await session.query("carried")
     return carried.restore(whole["carried"]).state.config
 
 

@@ -173,9 +173,11 @@ async def _from_archive(archive: Archive, head: Head, place: ArchiveRef, report:
             raise ObjectMissing("the state")
         async with reading():
             session = carried.restore(from_json(await archive.read_state(head.family, head.state)))
-        if session.thread.last_seq == head.last_seq:
-            return session
-        report.remarks.append(f"the archived state ends with entry {session.thread.last_seq}: it was made anew")
+        async with archived():
+            # Who forks a session that is away adds to its archive.
+            async for entry in archive.read(head.family, head.root, session.thread.rev):
+                session.thread.append(entry)
+        return session
     except (ObjectDamaged, ObjectMissing, InvalidInput, ValueError) as error:
         report.remarks.append(f"the state was made anew from the entries, without what they do not hold: {error}")
     folding, chunk = Folding(head.session_id), list[Entry]()

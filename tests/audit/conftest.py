@@ -15,7 +15,7 @@ from deploy.local import Reply, ToolCall
 from tests.conftest import World, last
 from tests.histories.scenarios import control
 from tests.histories.scenarios import script as controlled
-from tests.workflows.test_rollover import name, rolling
+from tests.rolling import name, rolling
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from clew import Clew, Session
 from clew.errors import Closed
 from deploy.local import temporal_server
 from tests.conftest import World
-from tests.workflows.test_rollover import name
+from tests.rolling import name
 from workflows.effects import Packed
 
 

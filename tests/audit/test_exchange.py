@@ -15,7 +15,7 @@ from clew import Clew, Session, ThreadMismatch
 from clew.errors import Closed
 from tests.audit.conftest import hanging, hung
 from tests.conftest import World
-from tests.workflows.test_rollover import name
+from tests.rolling import name
 
 
 @pytest.fixture(scope="module")

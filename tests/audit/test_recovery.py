@@ -22,7 +22,7 @@ from tests import toolbox
 from tests.activities.archive.helping import Failing
 from tests.audit.conftest import hanging, hung, live_entries
 from tests.conftest import World
-from tests.workflows.test_rollover import OFTEN, name
+from tests.rolling import OFTEN, name
 from worker import make_worker
 
 

@@ -13,7 +13,7 @@ from clew import Clew, Session
 from tests.audit.conftest import hanging, hung
 from tests.clew.cli.running import clew as command
 from tests.conftest import World
-from tests.workflows.test_rollover import name, rolling
+from tests.rolling import name, rolling
 
 
 @pytest.fixture(scope="module")
