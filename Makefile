@@ -53,7 +53,7 @@ lock: ## renew constraints/*.txt after a change of dependencies (UPGRADE=1: to t
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet uv
 	$(LOCK) --extra dev pyproject.toml constraints/build.in --output-file constraints/dev.txt
-	$(LOCK) --extra worker pyproject.toml --constraints constraints/dev.txt --output-file constraints/worker.txt
+	$(LOCK) --extra worker --extra cli pyproject.toml --constraints constraints/dev.txt --output-file constraints/worker.txt
 	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt
 
 clean: ## remove .venv and every cache

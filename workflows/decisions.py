@@ -80,22 +80,31 @@ def wake(state: State) -> Decision:
 
 def close(state: State, at: Moment) -> Decision:
     """The session ends. What runs is cancelled; what was accepted and never ran leaves its outcome too."""
-    decision = _end_closed(state, at) if state.run else Decision(state)
-    decision = decision.then(_drop_waiting, at)
+    decision = _cut(state, "closed", at)
     return replace(decision, state=replace(decision.state, phase="closed"), effect=None)
 
 
-def _drop_waiting(state: State, at: Moment) -> Decision:
-    """Whatever was accepted and waits leaves a fact; requests leave their outcome."""
-    decision = operations.drop_deferred(state, "closed")
+def recover(state: State, at: Moment) -> Decision:
+    """The session was cut off, and is to go on: what ran and what waited ends as at a close, with its own reason.
+
+    A configuration that no worker has resolved is still due.
+    """
+    decision = _cut(replace(state, config_due=False), "recovered", at)
+    return replace(decision, state=replace(decision.state, phase="idle", config_due=state.config_due), effect=None)
+
+
+def _cut(state: State, reason: str, at: Moment) -> Decision:
+    """What was begun ends; whatever was accepted and waits leaves a fact, and requests leave their outcome."""
+    decision = runs.end_run(state, "cancelled", reason, inputs="drop") if state.run else Decision(state)
+    return decision.then(lambda state, at: _drop_waiting(state, reason, at), at)
+
+
+def _drop_waiting(state: State, reason: str, at: Moment) -> Decision:
+    decision = operations.drop_deferred(state, reason)
     for request in state.queue:
-        dropped = inputs.never_ran(decision.state, request, "closed", at)
+        dropped = inputs.never_ran(decision.state, request, reason, at)
         decision = Decision(dropped.state, (*decision.commit, *dropped.commit))
     return decision
-
-
-def _end_closed(state: State, _at: Moment) -> Decision:
-    return runs.end_run(state, "cancelled", "closed", inputs="drop")
 
 
 def _resumed(state: State, at: Moment) -> Decision:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from clew.cli import control, lifecycle, options, reach, show, talk
+from clew.cli import control, lifecycle, offline, options, reach, show, talk
 from clew.cli.ending import ending
 from clew.cli.options import (
     Address,
@@ -233,6 +233,7 @@ def entries(
 
 for command in (*control.COMMANDS, *lifecycle.COMMANDS):
     app.command()(command)
+offline.register(app)
 
 
 async def _open(

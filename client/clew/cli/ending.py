@@ -20,13 +20,16 @@ INTERRUPTED = 130
 
 
 @contextmanager
-def ending(as_json: bool) -> Iterator[None]:
-    """Run a command's body; every expected failure becomes a line and an exit code, and Ctrl-C only the code."""
+def ending(as_json: bool, code: int | None = None) -> Iterator[None]:
+    """Run a command's body; every expected failure becomes a line and an exit code, and Ctrl-C only the code.
+
+    `code` is that of every failure, where a command has one of its own.
+    """
     try:
         yield
     except (ClewError, TemporalError) as error:
         say(error, as_json)
-        raise typer.Exit(code_of(error)) from None
+        raise typer.Exit(code_of(error) if code is None else code) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 

@@ -1,0 +1,179 @@
+"""Export and import: a whole thread as a file of JSON Lines, and a session made of one.
+
+    {"clew": "export", "version": 1, "session_id": "support-4711", "config": {...}}
+    {"at": "...", "id": "e-...", "kind": "config", "payload": {...}, "refs": {...}, "seq": 0, "tokens": 12}
+    ...
+    {"clew": "end", "lines": 152, "sha256": "..."}
+
+Neither way holds more than a piece of the thread in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+from temporalio.client import Client
+
+from activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
+from audit import putting
+from audit.errors import archived, reading
+from audit.folding import Folding
+from audit.lines import FileDamaged, Reader, Writer, line
+from clew.client import checked_id
+from clew.contract import TASK_QUEUE, EntriesQuery, SessionConfig
+from clew.entries import Entry
+from clew.errors import Closed, InvalidInput, ThreadMismatch
+from clew.reader import Reader as SessionReader
+from workflows import carried
+from workflows.effects import ArchiveRef
+
+KIND = "export"
+PIECE_BYTES = 1_000_000
+"""How much of a file is put into the archive at a time."""
+
+
+async def export_session(client: Client, archive: Archive, session_id: str, file: BinaryIO) -> int:
+    """Write a session's whole thread to a file, archived and live as one; the number of its entries.
+
+    Raises:
+        ClewError: there is no such session, or not all of it can be read.
+    """
+    async with archived():
+        head = await archive.head(session_id)
+    closed = head is not None and head.status == "closed"
+    session = None if closed else await _existing(client, session_id, head)
+    config = await (_config_of(session) if session else _archived_config(archive, head))
+    header: dict[str, Any] = {"session_id": session_id}
+    if config:
+        header["config"] = config.model_dump(mode="json", exclude_unset=True)
+    writer = Writer(file, KIND, header)
+    async for entry in _entries(archive, head, session):
+        if entry.seq != writer.count:
+            raise ThreadMismatch(f"entry {writer.count} is neither in the archive nor in the session")
+        writer.row(entry.as_json())
+    writer.end()
+    return writer.count
+
+
+async def import_session(
+    client: Client, archive: Archive, file: Iterable[bytes], *, session_id: str | None, task_queue: str
+) -> tuple[str, int]:
+    """Make a session of an exported thread, under its own id or another: the id, and the number of its entries.
+
+    Nothing is part of the archive before the file has been read to its end and found whole.
+
+    Raises:
+        FileDamaged: the file is not what was exported.
+        ThreadMismatch: a session of that id exists.
+        ClewError: the archive or the server cannot be reached.
+    """
+    reader = Reader(file, KIND)
+    session_id = checked_id(session_id or str(reader.header.get("session_id")))
+    async with archived():
+        head = await archive.head(session_id)
+    if head or await putting.standing(client, session_id) != (None, None):
+        raise ThreadMismatch(f"a session {session_id!r} exists, or has existed: import it --as another id")
+    folding = Folding(session_id, _given_config(reader.header))
+    place = ArchiveRef(execution="", family=session_id)
+    for piece in _pieces(reader):
+        if piece[0].seq != place.upto + 1:
+            raise FileDamaged(f"entry {place.upto + 1} is missing: entry {piece[0].seq} stands in its place")
+        place = await putting.appended(archive, place, piece)
+        folding.add(piece, place)
+    if place.upto < 0:
+        raise FileDamaged("it holds no entry")
+    count = place.upto + 1
+    # Who exported it in the middle of a run has its beginning alone.
+    session = putting.ending(folding.session(place), ())
+    place = await putting.appended(archive, place, session.thread.slice(place.upto + 1, session.thread.last_seq))
+    session = replace(session, state=replace(session.state, archive=place))
+    await putting.put_away(archive, session)
+    await putting.start(client, session_id, task_queue, session.state.config)
+    return session_id, count
+
+
+def _pieces(reader: Reader) -> Iterable[list[Entry]]:
+    """The entries of a file, some at a time."""
+    piece: list[Entry] = []
+    size = 0
+    for row in reader.rows():
+        try:
+            piece.append(Entry.from_json(row))
+        except (ValueError, TypeError) as error:
+            raise FileDamaged(f"it holds what is no entry: {str(error)[:200]}") from None
+        size += len(line(row))
+        if size > PIECE_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _given_config(header: dict[str, Any]) -> SessionConfig | None:
+    if "config" not in header:
+        return None
+    try:
+        return SessionConfig.model_validate_json(to_json(header["config"]))
+    except ValidationError as error:
+        raise FileDamaged(f"its configuration cannot be used: {error.errors()[0]['msg']}") from None
+
+
+async def _existing(client: Client, session_id: str, head: Head | None) -> SessionReader:
+    status, _ = await putting.standing(client, session_id)
+    if status is None and head:
+        raise ThreadMismatch(f"session {session_id!r} was cut off, and its history is gone: `clew recover` it first")
+    if status is None:
+        raise Closed(f"there is no session {session_id!r}")
+    return SessionReader(client, session_id, TASK_QUEUE)
+
+
+async def _entries(archive: Archive, head: Head | None, session: SessionReader | None) -> AsyncIterator[Entry]:
+    """The archived entries, then the live ones, page by page."""
+    seq = 0
+    while True:
+        if head:
+            async with archived():
+                async for entry in archive.read(head.family, head.root, seq):
+                    yield entry
+            seq = max(seq, head.last_seq + 1)
+        if session is None:
+            return
+        following: int | None = seq
+        while following is not None:
+            page = await session.query("entries", EntriesQuery(from_seq=following))
+            if "archived_before" in page:
+                break
+            for row in page["entries"]:
+                yield Entry.from_json(row)
+                seq = row["seq"] + 1
+            following = page.get("next_seq")
+        else:
+            return
+        # The session has moved what comes next to its archive meanwhile.
+        async with archived():
+            newer = await archive.head(session.session_id)
+        if newer is None or newer.last_seq < seq:
+            raise ThreadMismatch(f"entry {seq} is neither in the archive nor in the session")
+        head = newer
+
+
+async def _config_of(session: SessionReader) -> SessionConfig:
+    """What the session is configured as at present, its entries' part of it included."""
+    whole = await session.query("carried")
+    return carried.restore(whole["carried"]).state.config
+
+
+async def _archived_config(archive: Archive, head: Head | None) -> SessionConfig | None:
+    if head is None or head.state is None:
+        return None
+    try:
+        async with reading():
+            state = from_json(await archive.read_state(head.family, head.state))
+        return carried.restore(state).state.config
+    except (ObjectDamaged, ObjectMissing, InvalidInput, ValueError):
+        # The entries are whole all the same, and hold the most of it.
+        return None

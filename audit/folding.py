@@ -1,0 +1,192 @@
+"""A session's state and the live part of its thread, made from its entries alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pydantic_core import to_json
+
+from clew.context import policy_of
+from clew.contract import InputReceipt, ModelOptions, RequestOutcome, SessionConfig, Usage
+from clew.entries import DEFAULT_LANE, Entry, call_ids
+from clew.errors import InvalidInput
+from clew.policy import ContextPolicy, resolve
+from clew.thread import Thread
+from workflows import carried, inputs, operations
+from workflows.carried import Carried
+from workflows.effects import ArchiveRef, ResolvedTool
+from workflows.state import AskedCall, Request, Run, State
+
+_TOOL_SECONDS = 60.0
+"""Until a worker has said how its tools are run; nothing is run before that."""
+
+
+class Folding:
+    """Entries, in order, become what a session goes on from. No more of the thread is kept than a session keeps.
+
+    `config` is what it was started with, where that is known: entries do not hold all of it. What is only in the
+    entries wins. The same entries make the same state, however they are divided.
+    """
+
+    def __init__(self, session_id: str, config: SessionConfig | None = None) -> None:
+        self.thread = Thread()
+        self._session_id = session_id
+        self._given = config
+        self._config: Entry | None = None
+        self._context_ref = DEFAULT_LANE
+        self._usage = Usage()
+        self._numbers = {"run": 0, "call": 0, "tool": 0, "input": 0}
+        self._known_ops: list[str] = []
+        self._receipts: dict[str, InputReceipt] = {}
+        self._outcomes: dict[str, RequestOutcome] = {}
+        self._run = _OpenRun("")
+
+    def add(self, entries: Iterable[Entry], place: ArchiveRef) -> None:
+        """Take the next entries; up to the last of them all are in the archive.
+
+        Raises:
+            InvalidInput: they are no session's.
+        """
+        for entry in entries:
+            self.thread.append(entry)
+            self._note(entry)
+        begun = carried.restore(carried.carry(self._state(place), self.thread, None))
+        self._outcomes, self.thread = dict(begun.state.outcomes), begun.thread
+
+    def session(self, place: ArchiveRef) -> Carried:
+        """What the session goes on from; a run that the entries leave open is still open."""
+        return Carried(self._state(place), self.thread, None)
+
+    def _note(self, entry: Entry) -> None:
+        payload = entry.payload
+        if entry.kind == "config":
+            self._config = entry
+        elif entry.kind == "ai_context_operation":
+            if payload["operation"]["type"] == "switch":
+                self._context_ref = payload["context_ref"]
+        elif entry.kind == "ai_message":
+            self._note_message(entry)
+        elif entry.kind == "run":
+            self._run.ended.add(entry.refs["request_id"])
+        if entry.kind == "ai_context_operation" or (payload.get("event") == "superseded" and "op_id" in payload):
+            self._known_ops = [*self._known_ops, payload["op_id"]][-operations.REMEMBERED :]
+        self._count("run", entry.refs.get("run_id"))
+        self._count("call", entry.refs.get("call_id"))
+        if (input_id := payload.get("input_id")) is not None:
+            self._count("input", input_id)
+            request_id = entry.refs.get("request_id") or payload.get("request_id") or ""
+            self._receipts[input_id] = InputReceipt(input_id=input_id, request_id=request_id, position=1)
+            if len(self._receipts) > inputs.REMEMBERED:
+                del self._receipts[next(iter(self._receipts))]
+
+    def _note_message(self, entry: Entry) -> None:
+        payload, run_id = entry.payload, entry.refs.get("run_id")
+        if run_id and run_id != self._run.run_id:
+            self._run = _OpenRun(run_id)
+        if run_id:
+            self._run.note(entry)
+        for tool_call_id in call_ids(entry.message):
+            self._count("tool", tool_call_id)
+        if recipe := payload.get("recipe"):
+            spent = Usage.model_validate(recipe["usage"]).model_copy(update={"model_calls": 1})
+            self._usage = self._usage.plus(spent)
+            self._run.usage = self._run.usage.plus(spent)
+
+    def _count(self, name: str, minted: object) -> None:
+        if isinstance(minted, str) and (found := re.fullmatch(rf"{name}-([0-9]+)", minted)):
+            self._numbers[name] = max(self._numbers[name], int(found[1]))
+
+    def _state(self, place: ArchiveRef) -> State:
+        if self._config is None:
+            raise InvalidInput("the entries begin without a configuration: they are no session's")
+        config, policy = _configured(self._given, self._config)
+        specs = self._config.payload["tools"]
+        state = State(
+            self._session_id,
+            config,
+            policy,
+            phase="idle",
+            tools=tuple(ResolvedTool(spec=spec, timeout_seconds=_TOOL_SECONDS, max_attempts=1) for spec in specs),
+            receipts=tuple(self._receipts.values()),
+            known_ops=tuple(self._known_ops),
+            config_due=False,
+            context_ref=self._context_ref,
+            usage=self._usage,
+            runs=self._numbers["run"],
+            calls=self._numbers["call"],
+            tool_calls=self._numbers["tool"],
+            inputs=self._numbers["input"],
+            archive=place,
+            outcomes=self._outcomes,
+        )
+        return replace(state, run=self._run.left_open(state))
+
+
+class _OpenRun:
+    """What the entries of a run say of it."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.ended: set[str] = set()
+        self.usage = Usage()
+        self._opened_seq = 0
+        self._context_ref = DEFAULT_LANE
+        self._requests: list[str] = []
+        self._asked: dict[str, AskedCall] = {}
+        self._answer_seq: int | None = None
+        self._iteration = 0
+
+    def note(self, entry: Entry) -> None:
+        """Take a message of the run."""
+        payload, request_id = entry.payload, entry.refs["request_id"]
+        if not self._requests:
+            self._opened_seq, self._context_ref = entry.seq, payload["context_ref"]
+        if request_id not in self._requests:
+            self._requests.append(request_id)
+        self._iteration = max(self._iteration, entry.refs.get("iteration", 0))
+        if payload["role"] == "tool":
+            self._asked.pop(payload["tool_call_id"], None)
+        elif payload["role"] == "assistant":
+            self._asked = {
+                call["id"]: AskedCall(call["id"], call["name"], call["arguments"])
+                for call in payload.get("tool_calls", ())
+            }
+            if payload["content"]:
+                self._answer_seq = entry.seq
+
+    def left_open(self, state: State) -> Run | None:
+        """The run, where a request that it serves has no outcome yet."""
+        waiting = [request_id for request_id in self._requests if request_id not in self.ended]
+        if not waiting:
+            return None
+        config = state.config
+        request = Request(
+            waiting[0], "", self._context_ref, config.model, ModelOptions(), None,
+            config.max_iterations, config.request_timeout_seconds,
+        )  # fmt: skip
+        return Run(
+            self.run_id,
+            request,
+            deadline=0.0,
+            opened_seq=self._opened_seq,
+            joined=tuple(waiting[1:]),
+            iteration=self._iteration,
+            asked=tuple(self._asked.values()),
+            answer_seq=self._answer_seq,
+            usage=self.usage,
+        )
+
+
+def _configured(given: SessionConfig | None, entry: Entry) -> tuple[SessionConfig, ContextPolicy]:
+    """The configuration in force, and its policy as a whole."""
+    payload, policy = entry.payload, policy_of(entry)
+    in_force = {name: payload[name] for name in ("model", "model_options", "system_prompt", "encoding", "limits")}
+    names = {"tools": [spec["name"] for spec in payload["tools"]]}
+    known = given.model_dump(mode="json", exclude_unset=True) if given else {}
+    config = SessionConfig.model_validate_json(to_json({**known, **in_force, **names}))
+    agent = config.context_policy or ContextPolicy.for_model(config.model)
+    if resolve(agent=agent) != policy:
+        config = config.model_copy(update={"context_policy": policy})
+    return config, policy

@@ -1,0 +1,101 @@
+"""A session put into its archive from outside, as one that hibernated, and taken up from there."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from pydantic_core import to_json
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.archive import Archive, Head
+from audit.errors import archived
+from clew.contract import WORKFLOW_TYPE, SessionConfig, SessionStart
+from clew.entries import Draft, Entry
+from clew.thread import Thread
+from clew.tokens import encoding
+from clew.wire import payload, translated
+from workflows import carried, decisions, facts
+from workflows.carried import Carried
+from workflows.effects import ArchiveRef
+from workflows.state import Moment
+
+
+async def appended(archive: Archive, place: ArchiveRef, entries: Sequence[Entry]) -> ArchiveRef:
+    """The place with entries behind it. They are part of the session once its head is set."""
+    async with archived():
+        root, upto = await archive.append(place.family, place.root, entries)
+    return place.model_copy(update={"root": root, "upto": upto})
+
+
+async def put_away(archive: Archive, session: Carried) -> None:
+    """Write what the session goes on from, and then its head; all its entries are there."""
+    state = session.state
+    place = state.archive
+    assert place is not None
+    async with archived():
+        written = to_json(carried.carry(state, session.thread, None))
+        digest = await archive.write_state(place.family, written)
+        await archive.set_head(
+            Head(
+                session_id=state.session_id,
+                family=place.family,
+                root=place.root,
+                last_seq=place.upto,
+                state=digest,
+                status="closed",
+                run_id=place.execution or None,
+            )
+        )
+
+
+async def start(client: Client, session_id: str, task_queue: str, config: SessionConfig) -> None:
+    """Let the session go on: it finds its archive, and its stored configuration stands."""
+    try:
+        await client.start_workflow(
+            WORKFLOW_TYPE,
+            payload(SessionStart(config=config)),
+            id=session_id,
+            task_queue=task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=f"session · {config.model}",
+        )
+    except RPCError as error:
+        raise translated(error, session_id) from error
+
+
+async def standing(client: Client, session_id: str) -> tuple[WorkflowExecutionStatus | None, str | None]:
+    """How the newest execution stands, and its task queue; nothing where the server knows none."""
+    try:
+        described = await client.get_workflow_handle(session_id).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None, None
+        raise translated(error, session_id) from error
+    return described.status, described.task_queue
+
+
+def ending(session: Carried, unread: tuple[tuple[str, str], ...]) -> Carried:
+    """The session with what ran and what waited ended, in its state and behind its thread.
+
+    `unread` are the names and the beginnings of signals that it has never seen.
+    """
+    state, thread = session.state, session.thread
+    lost = [facts.input_entry(state, "dropped", name, "recovered", excerpt) for name, excerpt in unread]
+    decision = decisions.recover(state, Moment(thread.rev + len(lost), time.time()))
+    _commit(thread, (*lost, *decision.commit), state.config.encoding)
+    return Carried(decision.state, thread, None)
+
+
+def _commit(thread: Thread, drafts: Sequence[Draft], encoding_name: str) -> None:
+    """Entries as the session's journal makes them, but for the clock and the ids, which are this machine's."""
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    for draft in drafts:
+        payload, tokens = draft.counted(encoding(encoding_name))
+        entry_id = f"e-{secrets.token_hex(8)}"
+        thread.append(Entry(thread.rev, entry_id, draft.kind, at, payload, draft.refs, tokens))

@@ -1,0 +1,252 @@
+"""The audit finds a single differing byte, and finds none where there is none."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from activities.archive import Archive, Store
+from audit.auditing import Report, audit_file, audit_session
+from audit.histories import KIND, Saved
+from audit.lines import Reader, Writer
+from clew import Clew, Session
+from clew.errors import Closed
+from deploy.local import temporal_server
+from tests.conftest import World
+from tests.rolling import name
+from workflows.effects import Packed
+
+
+@pytest.fixture(scope="module")
+async def saved(clew: Clew, archive: Archive, lived: Session) -> bytes:
+    """The histories of the session that has lived, in a file; its audit was clean."""
+    file = io.BytesIO()
+    report = await audit_session(clew.temporal, archive, lived.id, file)
+    assert report.as_json()["differences"] == []
+    return file.getvalue()
+
+
+async def from_file(data: bytes, archive: Archive) -> Report:
+    return await audit_file(Saved(io.BytesIO(data)), archive)
+
+
+async def test_a_whole_session_is_clean(clew: Clew, archive: Archive, lived: Session) -> None:
+    """Every run is replayed; every entry, the archived and the live ones, and every model call is compared."""
+    report = await audit_session(clew.temporal, archive, lived.id)
+    assert report.clean, report.differences
+    status = await lived.status()
+    assert [run.ended for run in report.runs].count("completed") == 2
+    assert len(report.runs) > 4
+    assert (report.entries, report.in_history, report.in_archive_alone) == (status.rev, status.rev, 0)
+    assert report.in_archive > 50
+    assert report.live == status.rev - status.first_live_seq
+    assert report.calls.verified > 20
+    assert not report.calls.unverified
+    assert not report.remarks
+
+
+async def test_a_file_of_histories_needs_no_server(archive: Archive, saved: bytes) -> None:
+    """What was saved is audited against the archive with nobody to ask."""
+    report = await from_file(saved, archive)
+    assert report.clean
+    assert report.live is None
+    assert report.entries > 80
+    assert report.calls.verified > 20
+
+
+async def test_there_is_nothing_to_audit_of_no_session(clew: Clew, archive: Archive) -> None:
+    """That is an error, and not a clean audit."""
+    with pytest.raises(Closed, match="there is no session"):
+        await audit_session(clew.temporal, archive, name())
+
+
+@pytest.mark.parametrize("kind", ["sessions", "segments", "nodes", "states"])
+async def test_one_byte_of_an_archived_object_is_named(
+    world: World, clew: Clew, archive: Archive, lived: Session, kind: str
+) -> None:
+    """Whichever object it is in: the head, entries, the index over them, the state."""
+    head = await archive.head(lived.id)
+    assert head
+    paths = [path async for path in world.store.list("default") if lived.id in path and f"/{kind}/" in path]
+    if kind in ("nodes", "states"):
+        current = str(head.root if kind == "nodes" else head.state)
+        paths = [path for path in paths if current in path]
+    path, whole = paths[0], await world.store.get(paths[0])
+    await world.store.put(path, bytes([*whole[:-9], whole[-9] ^ 1, *whole[-8:]]))
+    try:
+        report = await audit_session(clew.temporal, archive, lived.id)
+    finally:
+        await world.store.put(path, whole)
+    assert [found.name for found in report.differences if found.where == "archive"] == [path]
+    assert (await audit_session(clew.temporal, archive, lived.id)).clean
+
+
+def retold(saved: bytes, change: Callable[[str, str], str | None]) -> bytes:
+    """A file whose first payload that is changed differs, and whose checksum is right. Gets event type and text."""
+    reader, out = Reader(io.BytesIO(saved), KIND), io.BytesIO()
+    writer = Writer(out, KIND, {"session_id": reader.header["session_id"], "namespace": reader.header["namespace"]})
+    changed = False
+    for row in reader.rows():
+        for event in row["history"]["events"]:
+            for payload in [] if changed else payloads(event):
+                text = base64.b64decode(payload["data"]).decode()
+                if (other := change(event["eventType"], text)) not in (None, text):
+                    payload["data"] = base64.b64encode(str(other).encode()).decode()
+                    changed = True
+                    break
+        writer.row(row)
+    writer.end()
+    assert changed
+    return out.getvalue()
+
+
+def payloads(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, list):
+        for item in value:
+            yield from payloads(item)
+    elif isinstance(value, dict):
+        if isinstance(value.get("data"), str):
+            yield value
+        for item in value.values():
+            yield from payloads(item)
+
+
+def asked(event: str, text: str) -> str | None:
+    return text.replace("turn 3", "turn 4") if "UPDATE_ACCEPTED" in event else None
+
+
+def answered(event: str, text: str) -> str | None:
+    return text.replace("I read 4 ", "I read 5 ") if "ACTIVITY_TASK_COMPLETED" in event else None
+
+
+def computed(event: str, text: str) -> str | None:
+    return text.replace('"content":"2"', '"content":"3"') if "ACTIVITY_TASK_COMPLETED" in event else None
+
+
+def reused(event: str, text: str) -> str | None:
+    """An entry among those that a run hands to the next."""
+    if "EXECUTION_STARTED" not in event or "carried" not in text:
+        return None
+    start = json.loads(text)
+    told = Packed(zlib=start["carried"]["zlib"]).value
+    told["thread"]["entries"][5]["at"] = "2026-01-01T00:00:00.000Z"
+    start["carried"]["zlib"] = Packed.of(told).zlib
+    return json.dumps(start)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [(asked, "payload.content"), (answered, "payload.content"), (computed, "payload.content"), (reused, "at")],
+)
+async def test_one_byte_of_a_history_is_named(
+    archive: Archive, saved: bytes, change: Callable[[str, str], str | None], field: str
+) -> None:
+    """What a user asked, a model answered, a tool computed, a run was handed: the entry and the field are named."""
+    report = await from_file(retold(saved, change), archive)
+    entries = {(found.where, found.seq, found.field) for found in report.differences if found.seq is not None}
+    seqs = {seq for where, seq, name in entries if where in ("archive", "history") and name == field}
+    assert len(seqs) == 1
+    assert not any(found.where == "file" for found in report.differences)
+
+
+async def test_a_state_that_no_run_has_left_is_named(archive: Archive, saved: bytes) -> None:
+    """A run that begins with another state than the run before it came to differs in that part of the state."""
+
+    def richer(event: str, text: str) -> str | None:
+        if "EXECUTION_STARTED" not in event or "carried" not in text:
+            return None
+        start = json.loads(text)
+        told = Packed(zlib=start["carried"]["zlib"]).value
+        told["state"]["usage"]["input_tokens"] -= 1
+        start["carried"]["zlib"] = Packed.of(told).zlib
+        return json.dumps(start)
+
+    report = await from_file(retold(saved, richer), archive)
+    assert "carried.usage" in {found.field for found in report.differences}
+
+
+async def test_a_wrong_digest_is_named(archive: Archive, saved: bytes) -> None:
+    """Where history alone tells what a model was shown, and its entries make something else, the call is named."""
+
+    def forged(event: str, text: str) -> str | None:
+        if "ACTIVITY_TASK_COMPLETED" not in event or '"digest":"' not in text:
+            return None
+        place = text.index('"digest":"') + 10
+        return f"{text[:place]}{'1' if text[place] == '0' else '0'}{text[place + 1 :]}"
+
+    empty = Archive(Store.from_url("memory://"), "default")
+    report = await from_file(retold(saved, forged), empty)
+    (found,) = [found for found in report.differences if found.where == "call"]
+    assert (found.name, found.seq, found.field) == ("call-1", 2, "payload.recipe.digest")
+
+
+async def test_a_history_that_the_code_cannot_have_made_is_named(archive: Archive, saved: bytes) -> None:
+    """An activity under another name is a difference of that run."""
+
+    def renamed(data: bytes) -> bytes:
+        reader, out = Reader(io.BytesIO(data), KIND), io.BytesIO()
+        writer = Writer(out, KIND, {name: reader.header[name] for name in ("session_id", "namespace")})
+        for number, row in enumerate(reader.rows()):
+            text = json.dumps(row)
+            writer.row(json.loads(text.replace('"call_model"', '"call_mode1"') if number == 1 else text))
+            if number == 1:
+                run_ids.append(row["run_id"])
+        writer.end()
+        return out.getvalue()
+
+    run_ids: list[str] = []
+    report = await from_file(renamed(saved), archive)
+    assert [found.name for found in report.differences] == run_ids
+    assert "does not replay" in report.differences[0].problem
+
+
+async def test_a_file_that_was_touched_says_so(archive: Archive, saved: bytes) -> None:
+    """A byte of no consequence to the thread differs all the same."""
+    report = await from_file(saved.replace(b'"identity":"', b'"identity":"x', 1), archive)
+    assert [found.where for found in report.differences] == ["file"]
+
+
+async def test_what_the_session_shows_is_compared(
+    clew: Clew, archive: Archive, lived: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that answers another text than its history has is found out."""
+    entries = Session.entries
+
+    async def lying(self: Session, **options: Any) -> Any:
+        found = await entries(self, **options)
+        found[-1].payload["status"] = "failed"  # type: ignore[index]
+        return found
+
+    monkeypatch.setattr(Session, "entries", lying)
+    report = await audit_session(clew.temporal, archive, lived.id)
+    (found,) = report.differences
+    assert (found.where, found.field, found.seq) == ("live", "payload.status", (await lived.status()).rev - 1)
+
+
+async def test_runs_that_are_gone_are_covered_by_the_archive(archive: Archive, saved: bytes) -> None:
+    """Of a run whose history was deleted the archive has the entries, and the report says so."""
+    reader, out = Reader(io.BytesIO(saved), KIND), io.BytesIO()
+    writer = Writer(out, KIND, {name: reader.header[name] for name in ("session_id", "namespace")})
+    for number, row in enumerate(reader.rows()):
+        writer.row({**row, "history": None} if number < 3 else row)
+    writer.end()
+    report = await from_file(out.getvalue(), archive)
+    assert report.clean, report.differences
+    assert [run.ended for run in report.runs[:3]] == ["gone"] * 3
+    assert report.entries == (await from_file(saved, archive)).entries
+
+
+async def test_a_server_that_has_forgotten_all_leaves_the_archive(archive: Archive, lived: Session) -> None:
+    """On a server that knows no run of the session its archived part is audited alone."""
+    async with temporal_server(ui=False) as other:
+        client = (await Clew.connect(other.address)).temporal
+        report = await audit_session(client, archive, lived.id)
+    assert report.clean
+    assert not report.runs
+    assert report.in_archive == report.in_archive_alone == report.entries > 50
+    assert report.calls.verified > 10

@@ -1,0 +1,129 @@
+"""A thread travels as a file, and arrives as it was."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from activities.archive import Archive
+from audit.auditing import audit_session
+from audit.exchange import export_session, import_session
+from audit.lines import FileDamaged
+from clew import Clew, Session, ThreadMismatch
+from clew.errors import Closed
+from tests.audit.conftest import hanging, hung
+from tests.conftest import World
+from tests.rolling import name
+
+
+@pytest.fixture(scope="module")
+async def exported(clew: Clew, archive: Archive, lived: Session) -> bytes:
+    """The session that has lived, in a file."""
+    file = io.BytesIO()
+    assert await export_session(clew.temporal, archive, lived.id, file) == (await lived.status()).rev
+    return file.getvalue()
+
+
+async def brought(clew: Clew, archive: Archive, data: bytes, session_id: str | None = None) -> Session:
+    """A session made of a file."""
+    new, count = await import_session(
+        clew.temporal, archive, io.BytesIO(data), session_id=session_id or name(), task_queue=clew.task_queue
+    )
+    assert count == len(data.splitlines()) - 2
+    return clew.session(new)
+
+
+async def test_what_was_exported_is_imported_to_the_byte(
+    clew: Clew, archive: Archive, lived: Session, exported: bytes
+) -> None:
+    """Every entry is the same, every call's context has its digest, and the session is what it was."""
+    session = await brought(clew, archive, exported)
+    await session.entries(limit=1)
+    again = io.BytesIO()
+    await export_session(clew.temporal, archive, session.id, again)
+    assert again.getvalue().splitlines()[1:-1] == exported.splitlines()[1:-1]
+    ours, theirs = await lived.status(), await session.status()
+    for field in ("rev", "active_context_ref", "usage", "model", "status", "projection_cursor_seq"):
+        assert getattr(ours, field) == getattr(theirs, field), field
+    live = await session.entries(from_seq=theirs.first_live_seq)
+    calls = [entry for entry in live if entry.payload.get("recipe") and entry.seq > theirs.rev - 10]
+    assert calls
+    for reply in calls:
+        context = await session.context(call_id=reply.refs["call_id"])
+        assert context.meta.digest == reply.payload["recipe"]["digest"]
+        assert context.messages == (await lived.context(call_id=reply.refs["call_id"])).messages
+    report = await audit_session(clew.temporal, archive, session.id)
+    assert report.clean, report.differences
+    assert report.calls.verified > 20
+
+
+async def test_an_imported_session_goes_on(clew: Clew, archive: Archive, exported: bytes) -> None:
+    """Ids that it gives are new in the thread, and known requests are known."""
+    session = await brought(clew, archive, exported)
+    before = [json.loads(row) for row in exported.splitlines()[1:-1]]
+    known = [row["refs"]["request_id"] for row in before if row["kind"] == "run"][-1]
+    assert (await session.message("x", request_id=known)).request_id == known
+    await session.ask("and now?")
+    added = await session.entries(from_seq=len(before))
+    assert [entry.kind for entry in added] == ["ai_message", "ai_message", "run"]
+    for ref in ("run_id", "call_id"):
+        assert added[1].refs[ref] not in {row["refs"].get(ref) for row in before}
+
+
+async def test_an_exported_run_in_progress_is_ended_where_it_arrives(
+    world: World, clew: Clew, archive: Archive
+) -> None:
+    """What was exported in the middle of a run goes on after a close of it, and with approvals as they were."""
+    session = await clew.open(
+        name(), model=world.model(hanging), tools=["wait_for"], on_busy="queue", metadata={"team": "a"}
+    )
+    await session.ask("hello")
+    await hung(session)
+    file = io.BytesIO()
+    await export_session(clew.temporal, archive, session.id, file)
+    await session.cancel("hangs")
+    other = await brought(clew, archive, file.getvalue())
+    assert (await other.request("hangs").result()).termination_reason == "recovered"
+    assert (await other.ask("and now?")).startswith("I read")
+    header = json.loads(file.getvalue().splitlines()[0])
+    assert header["config"]["on_busy"] == "queue"
+    assert header["config"]["metadata"] == {"team": "a"}
+
+
+async def test_a_hibernating_session_is_exported_from_its_archive(world: World, clew: Clew, archive: Archive) -> None:
+    """No run of its workflow is needed."""
+    session = await clew.open(name(), model=world.model("fine"))
+    await session.ask("hello")
+    await session.hibernate()
+    file = io.BytesIO()
+    assert await export_session(clew.temporal, archive, session.id, file) == 4
+    with pytest.raises(Closed, match="there is no session"):
+        await export_session(clew.temporal, archive, name(), io.BytesIO())
+
+
+@pytest.mark.parametrize("damage", ["cut", "one line less", "one byte", "empty"])
+async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported: bytes, damage: str) -> None:
+    """And leaves no session behind."""
+    lines = exported.splitlines(keepends=True)
+    damaged = {
+        "cut": exported[: len(exported) // 2],
+        "one line less": b"".join([*lines[:-2], lines[-1]]),
+        "one byte": exported.replace(b"turn 3", b"turn 4", 1),
+        "empty": b"",
+    }[damage]
+    new = name()
+    with pytest.raises(FileDamaged):
+        await brought(clew, archive, damaged, new)
+    assert await archive.head(new) is None
+    with pytest.raises(Closed):
+        await audit_session(clew.temporal, archive, new)
+
+
+async def test_an_id_that_exists_is_refused(clew: Clew, archive: Archive, lived: Session, exported: bytes) -> None:
+    """The session that has it stays as it is."""
+    before = (await lived.status()).rev
+    with pytest.raises(ThreadMismatch, match="exists"):
+        await brought(clew, archive, exported, lived.id)
+    assert (await lived.status()).rev == before

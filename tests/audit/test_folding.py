@@ -1,0 +1,72 @@
+"""A session's state from its entries alone."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.folding import Folding
+from audit.histories import Server
+from audit.rebuild import rebuild
+from clew import Clew, Session
+from clew.entries import Entry
+from tests.histories.scenarios import FOLDER
+from tests.workflows.test_replay import HISTORIES
+from workflows import carried
+from workflows.effects import ArchiveRef
+from workflows.state import State
+
+THREADS: dict[str, list[Entry]] = {}
+
+
+def folded(entries: list[Entry], *, pieces: int) -> State:
+    """The state that some entries make, given a few at a time."""
+    folding = Folding("s")
+    for start in range(0, len(entries), pieces):
+        piece = entries[start : start + pieces]
+        folding.add(piece, ArchiveRef(execution="x", family="s", upto=piece[-1].seq))
+    session = folding.session(ArchiveRef(execution="x", family="s", upto=entries[-1].seq))
+    return carried.restore(carried.carry(session.state, session.thread, None)).state
+
+
+async def test_the_state_is_the_one_that_the_session_had() -> None:
+    """What a replayed session has counted, spent and learned is what its entries tell."""
+    assert FOLDER.is_dir()
+    for history in HISTORIES:
+        rebuilt = await rebuild(history)
+        assert rebuilt.session
+        real, entries = rebuilt.session.state, list(rebuilt.session.thread)
+        THREADS[history.workflow_id] = entries
+        made = folded(entries, pieces=len(entries))
+        for name in ("policy", "context_ref", "usage", "runs", "tool_calls", "known_ops", "run"):
+            assert getattr(made, name) == getattr(real, name), (history.workflow_id, name)
+        assert made.calls <= real.calls
+        assert {*made.outcomes} == {entry.refs["request_id"] for entry in entries if entry.kind == "run"}
+        assert [tool.spec for tool in made.tools or ()] == [tool.spec for tool in real.tools or ()]
+        assert made.config.model == real.config.model
+        for size in (1, 3, 7):
+            assert folded(entries, pieces=size) == made
+
+
+async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, lived: Session) -> None:
+    """Cut anywhere, the state has the run that was in progress there, with the calls that have no result."""
+    runs = [run async for run in Server(clew.temporal, lived.id).runs()]
+    assert runs[0].history
+    rebuilt = await rebuild(runs[0].history)
+    assert rebuilt.session
+    entries = list(rebuilt.session.thread)
+    for end in range(1, len(entries) + 1):
+        state = folded(entries[:end], pieces=5)
+        newest = entries[end - 1]
+        if newest.kind in ("run", "config"):
+            assert state.run is None
+        else:
+            assert state.run
+            assert state.run.run_id == newest.refs["run_id"]
+
+
+@given(st.integers(1, 40))
+def test_how_it_is_divided_does_not_matter(size: int) -> None:
+    """The same entries make the same state."""
+    for entries in THREADS.values():
+        assert folded(entries, pieces=size) == folded(entries, pieces=len(entries))

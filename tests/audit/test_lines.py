@@ -1,0 +1,54 @@
+"""Files say when they are damaged."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.lines import FileDamaged, Reader, Writer
+
+
+def written(rows: list[dict[str, Any]]) -> bytes:
+    file = io.BytesIO()
+    writer = Writer(file, "test", {"name": "n"})
+    for row in rows:
+        writer.row(row)
+    writer.end()
+    return file.getvalue()
+
+
+def read(data: bytes) -> list[Any]:
+    return list(Reader(io.BytesIO(data), "test").rows())
+
+
+ROWS: list[dict[str, Any]] = [{"n": 2**60}, {"text": "a\u2028b", "deep": [{}]}, {}]
+
+
+def test_what_was_written_is_read() -> None:
+    """Rows and header, integers of any size."""
+    assert read(written(ROWS)) == ROWS
+    assert Reader(io.BytesIO(written([])), "test").header["name"] == "n"
+
+
+@given(st.data())
+def test_a_byte_that_differs_is_noticed(data: st.DataObject) -> None:
+    """Wherever it is, and to whatever it was changed."""
+    whole = written(ROWS)
+    place = data.draw(st.integers(0, len(whole) - 2))
+    other = data.draw(st.integers(0, 255).filter(lambda byte: byte != whole[place]))
+    with pytest.raises(FileDamaged):
+        read(bytes([*whole[:place], other, *whole[place + 1 :]]))
+
+
+def test_a_file_that_ends_too_soon_or_too_late_is_noticed() -> None:
+    """Cut anywhere, or with something after its end."""
+    whole = written(ROWS)
+    for end in range(len(whole) - 1):
+        with pytest.raises(FileDamaged):
+            read(whole[:end])
+    with pytest.raises(FileDamaged, match="goes on"):
+        read(whole + b"{}\n")

@@ -1,0 +1,221 @@
+"""A session that was cut off goes on after the last entry that it ever committed."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+
+from activities.archive import Archive
+from activities.providers import http_client, providers_from_env
+from activities.tools import load_tools
+from audit.auditing import audit_session
+from audit.histories import Server
+from audit.recovery import recover
+from clew import Clew, Session, ThreadMismatch
+from clew.errors import ArchiveUnavailable, Closed
+from deploy.local import temporal_server
+from tests import toolbox
+from tests.activities.archive.helping import Failing
+from tests.audit.conftest import hanging, hung, live_entries
+from tests.conftest import World
+from tests.rolling import OFTEN, name
+from worker import make_worker
+
+
+async def begun(world: World, clew: Clew, turns: int) -> Session:
+    """A session that has talked for some turns."""
+    session = await clew.open(name(), model=world.model(hanging), tools=["wait_for", "add"])
+    for turn in range(turns):
+        await session.ask(f"turn {turn}")
+    return session
+
+
+async def terminate(clew: Clew, session: Session) -> None:
+    await clew.temporal.get_workflow_handle(session.id).terminate()
+
+
+@pytest.mark.parametrize("turns", [1, 12], ids=["before any rollover", "after rollovers"])
+async def test_a_terminated_session_goes_on(world: World, clew: Clew, archive: Archive, turns: int) -> None:
+    """Every entry is intact, what ran and what waited has its end, and the next message works."""
+    session = await begun(world, clew, turns)
+    await hung(session)
+    before = await live_entries(session)
+    await terminate(clew, session)
+    await clew.temporal.get_workflow_handle(session.id).describe()
+    with pytest.raises(ThreadMismatch, match="clew recover"):
+        await clew.open(session.id, model="scripted:any")
+
+    done = await recover(clew.temporal, archive, session.id, task_queue="nowhere")
+    assert (done.status, done.source, done.closing) == ("recovered", "history", 5)
+    session = await clew.open(session.id)
+    after = await session.entries(from_seq=before[0]["seq"])
+    assert [entry.as_json() for entry in after[: len(before)]] == before
+    tool, hurry, hangs, waits, waited = after[len(before) :]
+    assert tool.payload["content"].startswith("[not run: the run ended (recovered)")
+    assert (hurry.payload["event"], hurry.payload["reason"]) == ("dropped", "recovered")
+    assert (waits.payload["event"], waits.payload["content"]) == ("dropped", "wait")
+    for outcome in (hangs, waited):
+        assert (outcome.payload["status"], outcome.payload["termination_reason"]) == ("cancelled", "recovered")
+    assert (await session.request("hangs").result()).termination_reason == "recovered"
+    assert (await session.ask("and now?")).startswith("I read")
+    assert (await audit_session(clew.temporal, archive, session.id)).clean
+
+
+async def test_a_session_that_needs_no_recovery_is_left_alone(world: World, clew: Clew, archive: Archive) -> None:
+    """One that runs, or hibernates, is told so and not changed; of one that never was there is an error."""
+    session = await begun(world, clew, 1)
+    before = await live_entries(session)
+    assert (await recover(clew.temporal, archive, session.id, task_queue="nowhere")).status == "running"
+    assert await live_entries(session) == before
+    await session.hibernate()
+    head = await archive.head(session.id)
+    assert (await recover(clew.temporal, archive, session.id, task_queue="nowhere")).status == "whole"
+    assert await archive.head(session.id) == head
+    with pytest.raises(Closed, match="nothing to recover"):
+        await recover(clew.temporal, archive, name(), task_queue="nowhere")
+
+
+async def test_a_signal_that_nobody_has_seen_leaves_a_fact(world: World, archive: Archive) -> None:
+    """What came between the last task of the workflow and its termination does not disappear silently."""
+    clew = Clew(world.clew.temporal, f"deserted-{uuid.uuid4().hex}")
+    session = await clew.open(name(), model="scripted:any")
+    await session._handle.signal("steer", {"content": "too late"})
+    await terminate(clew, session)
+    done = await recover(clew.temporal, archive, session.id, task_queue="nowhere")
+    assert (done.status, done.closing) == ("recovered", 1)
+    head = await archive.head(session.id)
+    assert head
+    (entry,) = [entry async for entry in archive.read(head.family, head.root)]
+    assert (entry.payload["event"], entry.payload["kind"], entry.payload["content"]) == (
+        "dropped", "steer", '{"content":"too late"}',
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("state", ["kept", "lost"])
+async def test_without_a_history_the_archive_is_enough(
+    world: World, clew: Clew, archive: Archive, state: str
+) -> None:
+    """On a server that knows nothing of the session it goes on from its archive; its state may even be lost."""
+    session = await begun(world, clew, 12)
+    await hung(session)
+    head = await archive.head(session.id)
+    assert head
+    assert head.status == "live"
+    await terminate(clew, session)
+    if state == "lost":
+        await world.store.delete(f"default/families/s-{session.id}/states/{head.state}.json")
+    async with temporal_server(ui=False) as other, http_client() as http:
+        lone = await Clew.connect(other.address)
+        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url})
+        worker = make_worker(
+            lone.temporal,
+            task_queue=lone.task_queue,
+            providers=providers,
+            tools=load_tools([toolbox.__name__]),
+            http=http,
+            store=world.store,
+            thresholds=OFTEN,
+        )
+        async with worker:
+            done = await recover(lone.temporal, archive, session.id, task_queue=lone.task_queue)
+            assert (done.status, done.source, len(done.remarks)) == ("recovered", "archive", int(state == "lost"))
+            session = await lone.open(session.id)
+            assert (await session.ask("and now?")).startswith("I read")
+            report = await audit_session(lone.temporal, archive, session.id)
+            assert report.clean, report.differences
+            assert report.entries == head.last_seq + 1 + done.closing + 3
+            await session.close()
+
+
+async def reset(clew: Clew, session: Session) -> None:
+    """Let the operator take the session back to an older run, say something else, and terminate it."""
+    runs = [run async for run in Server(clew.temporal, session.id).runs()]
+    history = runs[1].history
+    assert history
+    tasks = [e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+    request = ResetWorkflowExecutionRequest(
+        namespace="default",
+        workflow_execution=WorkflowExecution(workflow_id=session.id, run_id=runs[1].run_id),
+        reason="a test",
+        workflow_task_finish_event_id=tasks[4].event_id,
+        request_id=uuid.uuid4().hex,
+    )
+    await clew.temporal.workflow_service.reset_workflow_execution(request)
+
+
+async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(world: World, clew: Clew, archive: Archive) -> None:
+    """Where the archive and the new history part, recovery refuses, naming the entry, until told what to keep."""
+    session = await begun(world, clew, 20)
+    head = await archive.head(session.id)
+    assert head
+    await reset(clew, session)
+    await session.ask("another story")
+    await terminate(clew, session)
+    with pytest.raises(ThreadMismatch, match=r"from entry (\d+) on.*--keep archive or --keep history") as refused:
+        await recover(clew.temporal, archive, session.id, task_queue="nowhere")
+    parted = int(str(refused.value).partition("from entry ")[2].partition(" ")[0])
+    assert parted <= head.last_seq
+    assert await archive.head(session.id) == head
+
+    done = await recover(clew.temporal, archive, session.id, task_queue="nowhere", keep="history")
+    assert (done.source, done.dropped) == ("history", head.last_seq - parted + 1)
+    session = await clew.open(session.id)
+    said = [message["content"] for message in await session.transcript(from_seq=parted)]
+    assert "another story" in said
+    await session.ask("and now?")
+    report = await audit_session(clew.temporal, archive, session.id)
+    assert report.clean, report.differences
+    assert "replaced" in {run.ended for run in report.runs}
+
+
+async def test_a_reset_that_tells_nothing_new_drops_nothing(world: World, clew: Clew, archive: Archive) -> None:
+    """The archive, which is ahead of the history, is what the session goes on from."""
+    session = await begun(world, clew, 20)
+    head = await archive.head(session.id)
+    assert head
+    await reset(clew, session)
+    await terminate(clew, session)
+    done = await recover(clew.temporal, archive, session.id, task_queue="nowhere")
+    assert (done.source, done.dropped) == ("archive", 0)
+    session = await clew.open(session.id)
+    assert (await session.ask("and now?")).startswith("I read")
+    assert (await session.status()).rev == head.last_seq + 1 + done.closing + 3
+
+
+class FailingWrites(Failing):
+    """A store whose n-th write fails, or is done and its answer lost."""
+
+    async def get(self, path: str) -> bytes:
+        return await self.inner.get(path)
+
+    async def size(self, path: str) -> int:
+        return await self.inner.size(path)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["before it is done", "after it is done"])
+async def test_a_recovery_that_was_cut_off_is_repeated(
+    world: World, clew: Clew, archive: Archive, lost: bool
+) -> None:
+    """Whichever write to the store fails, attempts that are repeated make one session, with nothing twice."""
+    session = await begun(world, clew, 2)
+    await hung(session)
+    before = await live_entries(session)
+    await terminate(clew, session)
+    fail_at, status = 0, ""
+    while not status:
+        failing = Archive(FailingWrites(world.store, fail_at, lost=lost), "default")
+        try:
+            status = (await recover(clew.temporal, failing, session.id, task_queue="nowhere")).status
+        except ArchiveUnavailable:
+            fail_at += 1
+    assert fail_at == 5
+    assert status == ("restarted" if lost else "recovered")
+    assert (await session.ask("and now?")).startswith("I read")
+    after = await live_entries(session)
+    assert after[: len(before)] == before
+    assert [row["kind"] for row in after[len(before) :]].count("run") == 3
+    assert (await audit_session(clew.temporal, archive, session.id)).clean

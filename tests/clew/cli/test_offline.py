@@ -1,0 +1,117 @@
+"""The operator's commands, as an operator types them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from activities.archive import Store
+from clew import Clew, Session
+from tests.audit.conftest import hanging, hung
+from tests.clew.cli.running import clew as command
+from tests.conftest import World
+from tests.rolling import name, rolling
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+async def clew(world: World, folder: Path) -> AsyncIterator[Clew]:
+    """A client whose worker keeps its archive in the folder."""
+    async with rolling(world, store=Store.from_url(folder.as_uri())) as clew:
+        yield clew
+
+
+@pytest.fixture(scope="module")
+async def session(world: World, clew: Clew) -> Session:
+    """A session with an archive."""
+    session = await clew.open(name(), model=world.model(hanging), tools=["wait_for"])
+    for turn in range(12):
+        await session.ask(f"turn {turn}")
+    return session
+
+
+async def test_an_audit_and_one_without_the_server(
+    world: World, folder: Path, session: Session, tmp_path: Path
+) -> None:
+    """Exit code 0 while all is equal, 1 with the object named when it is not, 2 when there is nothing to audit."""
+    here, store = world.server.address, {"CLEW_STORE": str(folder)}
+    kept = tmp_path / "histories"
+    audited, missing = await asyncio.gather(
+        command("audit", session.id, "--save", str(kept), "--json", address=here, **store),
+        command("audit", "no-such-session", address=here, **store),
+    )
+    assert (audited.code, audited.json["clean"], audited.json["differences"]) == (0, True, [])
+    assert (missing.code, missing.err.partition(":")[0]) == (2, "closed")
+    path, whole = touch(folder, session.id)
+    touched, checked = await asyncio.gather(
+        command("audit", "--from-file", str(kept), **store), command("archive", "verify", session.id, **store)
+    )
+    path.write_bytes(whole)
+    for ended in (touched, checked):
+        assert ended.code == 1
+        assert path.name in ended.out
+    plain = await command("audit", "--from-file", str(kept), **store)
+    assert plain.code == 0
+    assert plain.out.endswith("all is equal\n")
+
+
+def touch(folder: Path, session_id: str) -> tuple[Path, bytes]:
+    """Change a byte of a segment; the file, and what was in it."""
+    path = next(folder.glob(f"default/families/s-{session_id}/segments/*"))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"turn 1", b"turn 2", 1))
+    return path, whole
+
+
+async def test_a_thread_goes_through_a_pipe(
+    world: World, clew: Clew, folder: Path, session: Session, tmp_path: Path
+) -> None:
+    """`clew export | clew import`; what was cut off is refused."""
+    here, store = world.server.address, {"CLEW_STORE": str(folder), "CLEW_TASK_QUEUE": clew.task_queue}
+    new = name()
+    exported = await command("export", session.id, address=here, **store)
+    assert exported.code == 0
+    done, cut, nowhere = await asyncio.gather(
+        command("import", "-", "--as", new, "--json", address=here, stdin=exported.out, **store),
+        command("import", "-", "--as", name(), address=here, stdin=exported.out[:5000], **store),
+        command("import", str(tmp_path / "none"), address=here, **store),
+    )
+    assert done.json == {"session_id": new, "entries": (await session.status()).rev}
+    assert await clew.session(new).ask("and now?") == "I read 25"
+    assert (cut.code, cut.err.partition(":")[0]) == (1, "file_damaged")
+    assert nowhere.code == 2
+    assert "No such file" in nowhere.err
+
+
+async def test_a_terminated_session_is_recovered(world: World, clew: Clew, folder: Path) -> None:
+    """Once; the second time there is nothing to do."""
+    here, store = world.server.address, {"CLEW_STORE": str(folder)}
+    session = await clew.open(name(), model=world.model(hanging), tools=["wait_for"])
+    await session.ask("hello")
+    await hung(session)
+    await clew.temporal.get_workflow_handle(session.id).terminate()
+    done = await command("recover", session.id, address=here, **store)
+    assert done.code == 0
+    assert f"session {session.id} is put together, and goes on" in done.out
+    again = await command("recover", session.id, "--json", address=here, **store)
+    assert (again.code, again.json["status"]) == (0, "running")
+    assert (await session.ask("and now?")).startswith("I read")
+
+
+async def test_installed_alone_the_commands_say_where_they_run(tmp_path: Path) -> None:
+    """Without the worker's code beside the package there is a line with the remedy."""
+    package = Path(__file__).parents[3] / "client" / "clew"
+    (tmp_path / "lib" / "a").mkdir(parents=True)
+    (tmp_path / "lib" / "a" / "clew").symlink_to(package)
+    commands = (("audit", "s"), ("archive", "verify", "s"), ("import", "-"))
+    there = {"PYTHONPATH": str(tmp_path / "lib" / "a")}
+    for ended in await asyncio.gather(*(command(*arguments, **there) for arguments in commands)):
+        assert ended.code == 2
+        assert "run it from the checkout, or in the worker's image" in ended.err
