@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -10,7 +11,8 @@ from types import TracebackType
 
 from deploy.local import Worker, worker_process
 
-_TROUBLE = (" ERROR ", " CRITICAL ", "Traceback", "deadlock", "Deadlock", "Failed ", "Task exception")
+_TROUBLE = (" ERROR ", " CRITICAL ", "Traceback", "deadlock", "Failed activation", "Eviction processed")
+_RECORD = re.compile(r"^(?=\d{4}-\d\d-\d\d )", re.MULTILINE)
 
 
 class Crew:
@@ -57,5 +59,5 @@ class Crew:
         return worker, stack
 
     def _read_log(self, worker: Worker) -> None:
-        lines = worker.log.read_text(errors="replace").splitlines()
-        self.trouble += [line[:300] for line in lines if any(word in line for word in _TROUBLE)]
+        said = _RECORD.split(worker.log.read_text(errors="replace"))
+        self.trouble += [record.strip()[:2000] for record in said if any(word in record for word in _TROUBLE)]

@@ -109,7 +109,7 @@ async def endless(turns: int, seed: int, thresholds: str, kill: bool) -> Report:
             env |= {f"CLEW_ROLLOVER_{name}": value for name, value in THRESHOLDS[thresholds].items()}
             clew = await Clew.connect(server.address)
             async with Crew(server.address, env) as crew:
-                bench = _Bench(clew, crew, model.requests, turns, random.Random(seed), kill)
+                bench = _Bench(clew, crew, model.requests, turns, chance=random.Random(seed), kill=kill)
                 report = await bench.measure(seed, Archive(Store.from_url(f"file://{folder}"), server.namespace))
         report.problems += [f"a worker logged: {line}" for line in dict.fromkeys(crew.trouble)]
         return report
@@ -117,7 +117,7 @@ async def endless(turns: int, seed: int, thresholds: str, kill: bool) -> Report:
 
 class _Bench:
     def __init__(
-        self, clew: Clew, crew: Crew, received: list[dict[str, Any]], turns: int, chance: random.Random, kill: bool
+        self, clew: Clew, crew: Crew, received: list[dict[str, Any]], turns: int, *, chance: random.Random, kill: bool
     ) -> None:
         self._clew = clew
         self._crew = crew

@@ -10,12 +10,13 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from bench.ledger import Ledger
 from clew import ContextPolicy, Session
 from clew.contract import InputReceipt, RequestOutcome
 from clew.errors import Archived, ClewError, Closed, Refusal, ServerUnreachable, WorkerUnavailable
+from clew.wire import translating
 from deploy.local import Reply, ToolCall
 
 T = TypeVar("T")
@@ -105,9 +106,9 @@ class User:
         await asyncio.sleep(self._chance.choice((0, 0.01, 0.03)))
         try:
             await self._beside(beside, request_id)
-        finally:
-            ended = await outcome
-        if ended:
+        except ClewError as error:
+            self._ledger.problems.append(f"{beside} beside {request_id} failed: {error!r}")
+        if await outcome:
             self._repeatable = [*self._repeatable[-20:], (request_id, given)]
 
     async def _ask(self, request_id: str, given: dict[str, Any]) -> RequestOutcome | None:
@@ -159,14 +160,18 @@ class User:
 
     async def _signal(self) -> None:
         """What a signal asks for may be refused; its trace says so."""
-        handle, name = self._session._handle, self._new("s")
+        name = self._new("s")
         kind = self._chance.choice(("steer", "inject", "modify_context", "nonsense"))
         if kind == "modify_context":
             given: dict[str, Any] = {"op_id": name, **self._operation()}
         else:
             given = {"input_id": name, "content": f"{name}: also {self._words()}", **self._input_options()}
-        await handle.signal(kind, given)
+        await insist(lambda: self._send(kind, given), self._ledger)
         self._ledger.signalled.add(name)
+
+    async def _send(self, signal: str, given: dict[str, Any]) -> None:
+        async with translating(self._session.id):
+            await self._session._handle.signal(signal, given)
 
     async def _operate(self) -> None:
         op_id = self._new("o")
@@ -184,7 +189,7 @@ class User:
                 {"model": chance.choice(("bench:first", "bench:second"))},
                 {"tools": chance.choice((["add", "look_up"], ["add"]))},
                 {"context_policy": ContextPolicy(max_input_tokens=chance.choice((900, 1500, 3000)))},
-                {"context_policy": ContextPolicy(window=chance.choice(("sliding", "epoch")))},
+                {"context_policy": ContextPolicy(keep_last_turns=chance.choice((1, 3, 5)))},
                 {"steering": chance.choice(("terminal", "step"))},
             )
         )
@@ -193,7 +198,7 @@ class User:
             self._ledger.configured.add(receipt.seq)
 
     async def _cancel(self, request_id: str) -> None:
-        inputs = self._chance.choice(("drop", "follow_up"))
+        inputs: Literal["drop", "follow_up"] = self._chance.choice(("drop", "follow_up"))
         try:
             receipt = await insist(lambda: self._session.cancel(request_id, inputs=inputs), self._ledger)
         except Refusal:
@@ -276,24 +281,7 @@ def plain(request_id: str) -> str:
     return f"{request_id}: add {' '.join(_WORDS)}"
 
 
-_WORDS = [
-    "ball",
-    "thread",
-    "labyrinth",
-    "clew",
-    "wool",
-    "wander",
-    "turn",
-    "bull",
-    "gate",
-    "torch",
-    "stone",
-    "stair",
-    "echo",
-    "dark",
-    "way",
-    "back",
-    "out",
-    "hall",
-    "spindle",
-]
+_WORDS = (
+    *("ball", "thread", "labyrinth", "clew", "wool", "wander", "turn", "bull", "gate", "torch", "stone", "stair"),
+    *("echo", "dark", "way", "back", "out", "hall", "spindle"),
+)

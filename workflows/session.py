@@ -57,6 +57,7 @@ class AgentSession:
             start = door.session_start(info.workflow_id, args)
             if start.carried is not None:
                 begun = carried.restore(start.carried)
+                self._fullness.fetched(events=0, size=len(args[0].payload.data))
             else:
                 begun = Carried(decisions.begin(info.workflow_id, start.config), Thread(), None)
             self._journal = Journal(begun)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -153,6 +154,19 @@ async def test_a_long_run_goes_on_between_its_steps(world: World, clew: Clew) ->
     assert (outcome.status, outcome.iterations, outcome.usage.model_calls) == ("completed", 26, 26)
     assert await request.answer() == "done"
     assert await runs_of(session) > 2
+
+
+async def test_what_is_carried_makes_no_run_full(world: World) -> None:
+    """A session that carries more than a run of its workflow is to hold goes on in a new one only as it is used."""
+    policy = ContextPolicy(max_input_tokens=200_000)
+    async with rolling(world, Thresholds(bytes=50_000)) as clew:
+        session = await clew.open(name(), model=world.model("fine"), context_policy=policy)
+        for _ in range(3):
+            await session.ask(random.randbytes(30_000).hex())
+        before = await runs_of(session)
+        for _ in range(3):
+            assert await session.ask("short") == "fine"
+        assert await runs_of(session) <= before + 1
 
 
 async def test_an_approval_is_waited_for_over_runs_of_the_workflow(world: World, clew: Clew) -> None:
