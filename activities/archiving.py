@@ -15,7 +15,7 @@ from activities.asking import ask, own_session
 from clew.entries import Entry
 from clew.past import parted
 from clew.policy import ContextPolicy
-from clew.thread import Gap, Past, Thread
+from clew.thread import Gap, Past, Thread, follows_after
 from clew.tokens import encoding
 from workflows.carried import VERSION
 from workflows.effects import ArchiveRef, Archiving, Packed, Recall, Recalled, Thaw
@@ -85,19 +85,8 @@ class ArchiveActivities:
     async def _lane(self, asked: Recall) -> Thread:
         """As much of a lane as contexts under the policies can reach."""
         place, lane = asked.archive, asked.context_ref
-        marks: list[Entry] = []
-        after = -1
-        kinds = frozenset({"ai_context_operation", "summary"})
-        async for entry in self._archive.read_back(place.family, place.root, to_seq=place.upto, kinds=kinds):
-            if entry.lane != lane:
-                continue
-            if entry.kind == "summary":
-                marks += [entry] if not marks else []
-            elif entry.payload["operation"]["type"] == "replace":
-                base_seq = entry.payload["operation"].get("base_seq")
-                after = entry.seq if base_seq is None else min(base_seq, entry.seq)
-                marks.append(entry)
-                break
+        # What the session knows is newer than every mark in the archive.
+        marks, after = (await self._marks(place, lane)) if asked.after is None else ([], asked.after)
         reach = _Reach(asked.policies)
         messages: list[Entry] = []
         complete = True
@@ -111,10 +100,24 @@ class ArchiveActivities:
             if reach.is_enough(entry):
                 complete = False
                 break
-        oldest = min((entry.seq for entry in messages), default=0)
-        gap = Gap() if complete else Gap(newest=oldest - 1, mark=oldest - 1)
+        # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
+        before = after if complete else messages[-1].seq - 1
+        gap = Gap(newest=before, mark=before)
         kept = sorted((*marks, *messages), key=lambda entry: entry.seq)
         return Thread((), place.upto + 1, Past(place.upto, tuple(kept), {lane: gap}))
+
+    async def _marks(self, place: ArchiveRef, lane: str) -> tuple[list[Entry], int]:
+        """The newest snapshot and the newest summary after it, and the seq after which messages follow upon them."""
+        marks: list[Entry] = []
+        kinds = frozenset({"ai_context_operation", "summary"})
+        async for entry in self._archive.read_back(place.family, place.root, to_seq=place.upto, kinds=kinds):
+            if entry.lane != lane:
+                continue
+            if entry.kind == "summary":
+                marks += [entry] if not marks else []
+            elif entry.payload["operation"]["type"] == "replace":
+                return [*marks, entry], follows_after(entry)
+        return marks, -1
 
 
 def fitted(thread: Thread, asked: Recall) -> Recalled:

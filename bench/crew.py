@@ -11,7 +11,7 @@ from types import TracebackType
 
 from deploy.local import Worker, worker_process
 
-_TROUBLE = (" ERROR ", " CRITICAL ", "Traceback", "deadlock", "Failed activation", "Eviction processed")
+_TROUBLE = (" ERROR ", " CRITICAL ", "deadlock", "Failed activation", "Eviction processed")
 _RECORD = re.compile(r"^(?=\d{4}-\d\d-\d\d )", re.MULTILINE)
 
 

@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError
 
 from clew.contract import ContextQuery
 from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, ThreadMismatch
+from clew.thread import follows_after, last_at
 from workflows import carried, decisions, world
 from workflows.effects import ArchiveRef, Archiving, CallModel, Failure, Prepare, Prepared, Recall, Thaw
 from workflows.failures import failure_of
@@ -120,11 +121,14 @@ class Archivist:
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
             policy = journal.state.policy.overlaid(call.context_policy)
+            lane = journal.thread.lane(call.context_ref)
+            anchor = last_at(lane.anchors, call.at_seq) if lane else None
             effect = Recall(
                 archive=archive,
                 context_ref=call.context_ref,
                 policies=(policy,),
                 before=journal.thread.held_from(call.context_ref),
+                after=follows_after(anchor) if anchor else None,
             )
             try:
                 fetched = await world.recall(effect, journal.time_left)

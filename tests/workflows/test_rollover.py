@@ -215,6 +215,30 @@ async def test_a_request_may_look_further_back_than_the_session_does(world: Worl
     assert int(await session.ask("all again", context_policy=ContextPolicy(max_input_tokens=50_000))) == 95
 
 
+async def test_a_snapshot_may_reach_further_back_than_those_in_the_archive(world: World, clew: Clew) -> None:
+    """With `base_seq`, what came before an older snapshot is in the context again, archived or not."""
+    model = world.model(lambda body: Reply(f"{len(body['messages'])}"))
+    session = await clew.open(name(), model=model, context_policy=ContextPolicy(max_input_tokens=50_000))
+    await session.ask("one")
+    await session.reset_context(op_id="o-1")
+    await session.ask("two")
+    await session.switch_context("side", op_id="o-2")
+    for _ in range(2):
+        # More than what stays with a session of its archived entries.
+        await session.ask("word " * 10_000)
+        await session.reset_context(op_id=f"o-{uuid.uuid4().hex}")
+    await session.hibernate()
+    again = await clew.open(session.id)
+    await again.ask("more aside")
+    await again.replace_context([], op_id="o-3", context_ref="default", base_seq=0)
+    await again.switch_context("default", op_id="o-4")
+    assert await again.ask("three") == "5"
+    await again.reset_context(op_id="o-5")
+    assert await again.ask("four") == "1"
+    await again.replace_context([], op_id="o-6", base_seq=0)
+    assert await again.ask("five") == "9"
+
+
 async def test_who_opens_a_hibernating_session_finds_one(world: World, clew: Clew) -> None:
     """Any number of clients at once get the same session; without a model it is found as well."""
     model = world.model("fine")
