@@ -229,7 +229,6 @@ async def test_a_snapshot_may_reach_further_back_than_those_in_the_archive(world
         await session.reset_context(op_id=f"o-{uuid.uuid4().hex}")
     await session.hibernate()
     again = await clew.open(session.id)
-    await again.ask("more aside")
     await again.replace_context([], op_id="o-3", context_ref="default", base_seq=0)
     await again.switch_context("default", op_id="o-4")
     assert await again.ask("three") == "5"
