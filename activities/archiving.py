@@ -104,7 +104,7 @@ class ArchiveActivities:
         place = asked.archive
         async with explained():
             back = ArchiveBack(self._archive, place.family, place.root, place.upto)
-            part = await part_of_lane(back, asked.context_ref, asked.policies)
+            part = await part_of_lane(back, asked.context_ref, asked.policies, asked.after)
         return fitted(archived_thread(place.upto, part.entries, {asked.context_ref: part.gap}), asked)
 
 

@@ -15,6 +15,7 @@ from clew.contract import ContextQuery
 from clew.entries import Entry
 from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, ThreadMismatch, TooLarge, refusal
 from clew.policy import ContextPolicy
+from clew.thread import follows_after
 from workflows import carried, decisions, world
 from workflows.carried import Carried
 from workflows.effects import ArchiveRef, Archiving, Failure, Prepare, Prepared, Recall, Thaw
@@ -144,7 +145,15 @@ class Archivist:
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
             before = journal.thread.held_from(context_ref)
-            effect = Recall(archive=archive, context_ref=context_ref, policies=(policy,), before=before)
+            lane = journal.thread.lane(context_ref)
+            anchor = lane.anchors[-1] if lane and lane.anchors else None
+            effect = Recall(
+                archive=archive,
+                context_ref=context_ref,
+                policies=(policy,),
+                before=before,
+                after=follows_after(anchor) if anchor else None,
+            )
             try:
                 fetched = await world.recall(effect, journal.time_left if journal.state.run else PATIENCE)
             except ActivityError as error:

@@ -105,12 +105,17 @@ class Fork(_Value):
 
 
 class Recall(_Value):
-    """Fetch of a lane what contexts under some policies need and the session does not hold: what is before a seq."""
+    """Fetch of a lane what contexts under some policies need and the session does not hold: what is before a seq.
+
+    `after` is where the lane's messages begin to follow upon its newest snapshot, where the session knows of one: it
+    may reach further back than those that are in the archive.
+    """
 
     archive: ArchiveRef
     context_ref: str
     policies: tuple[ContextPolicy, ...]
     before: int
+    after: int | None = None
 
 
 class Recalled(_Value):

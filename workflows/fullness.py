@@ -26,7 +26,10 @@ class Fullness:
     _fetched_bytes: int = 0
 
     def share(self, thresholds: Thresholds) -> float:
-        """How full the history is: 1 at a threshold. What was fetched from the archive does not count."""
+        """How full the history is: 1 at a threshold. What came from the run before or the archive does not count.
+
+        It would come again: a run that gave way because of it would be followed by another such run, without end.
+        """
         info = workflow.info()
         events = info.get_current_history_length() - self._fetched_events
         size = info.get_current_history_size() - self._fetched_bytes
@@ -40,6 +43,6 @@ class Fullness:
         )
 
     def fetched(self, events: int, size: int) -> None:
-        """So much of the history is what was fetched from the archive."""
+        """So much of the history is what was carried over or fetched from the archive."""
         self._fetched_events += events
         self._fetched_bytes += size

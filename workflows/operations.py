@@ -53,7 +53,8 @@ def submit(state: State, given: ContextOperation) -> tuple[Decision, Status]:
     waiting = state.pending_op
     if given.op_id in state.known_ops or (waiting and waiting.op_id == given.op_id):
         return Decision(state), "duplicate"
-    if not (state.busy or state.phase == "preparing"):
+    # An operation must not overtake a configuration that is being prepared; that of a session resumed stands.
+    if not (state.busy or state.config_due):
         return _apply(state, given), "applied"
     deferred = Decision(replace(state, pending_op=given))
     if waiting:

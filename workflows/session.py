@@ -13,7 +13,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from clew.contract import (
@@ -57,6 +57,7 @@ class AgentSession:
             start = door.session_start(info.workflow_id, args)
             if start.carried is not None:
                 begun = carried.restore(start.carried)
+                self._fullness.fetched(events=0, size=len(args[0].payload.data))
             else:
                 begun = Carried(decisions.begin(info.workflow_id, start.config), Thread(), None)
             self._journal = Journal(begun)
@@ -71,10 +72,18 @@ class AgentSession:
         if self._refusal:
             raise door.application_error(self._refusal)
         try:
-            return await self._live()
-        finally:
-            self._waiters.dismiss()
-            await workflow.wait_condition(workflow.all_handlers_finished)
+            answer = await self._live()
+        # And nothing else: a worker that ends throws GeneratorExit at whatever it still holds.
+        except (FailureError, asyncio.CancelledError):
+            await self._answered()
+            raise
+        await self._answered()
+        return answer
+
+    async def _answered(self) -> None:
+        """Back when every caller has got an answer."""
+        self._waiters.dismiss()
+        await workflow.wait_condition(workflow.all_handlers_finished)
 
     async def _live(self) -> dict[str, Any]:
         journal, reception = self._journal, self._reception

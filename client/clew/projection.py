@@ -20,7 +20,7 @@ from clew.errors import Archived, ContextOverflow, InvalidInput
 from clew.groups import Block, Rendering, archived, newest_first
 from clew.messages import Message, ToolSpec
 from clew.policy import ContextPolicy
-from clew.thread import Lane, Thread, last_at
+from clew.thread import Lane, Thread, follows_after, last_at
 from clew.tokens import Encoding, encoding
 from clew.window import slide
 
@@ -179,10 +179,7 @@ class LaneView:
         self.lane = thread.lane(given.context_ref) or Lane()
         self.rendering = Rendering(given.provider, estimator_of(policy))
         self.anchor = last_at(self.lane.anchors, self.upto)
-        self.after = -1
-        if self.anchor:
-            base_seq = self.anchor.payload["operation"].get("base_seq")
-            self.after = self.anchor.seq if base_seq is None else min(base_seq, self.anchor.seq)
+        self.after = follows_after(self.anchor) if self.anchor else -1
         if not self.lane.known and self.after < self.lane.gap.newest:
             raise archived(self.lane)
         self.last_summary = self._last_summary()

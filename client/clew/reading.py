@@ -11,7 +11,7 @@ from clew.context import policy_of
 from clew.contract import EntriesQuery
 from clew.entries import DEFAULT_LANE, Entry, system_prompt_of
 from clew.policy import ContextPolicy
-from clew.thread import Gap, Past, Thread
+from clew.thread import Gap, Past, Thread, follows_after
 from clew.tokens import encoding
 
 REFS = {"request_id", "run_id", "call_id", "tool_call_id", "parent_call_id", "iteration", "source"}
@@ -51,25 +51,30 @@ class LanePart:
     gap: Gap
 
 
-async def part_of_lane(back: Back, context_ref: str, policies: Sequence[ContextPolicy]) -> LanePart:
-    """As much of a lane as contexts under the policies can reach."""
-    anchor, summary = await asyncio.gather(
-        _first(back.read("ai_context_operation", context_ref=context_ref), "replace"),
-        _first(back.read("summary", context_ref=context_ref)),
-    )
-    after = -1
-    if anchor:
-        base_seq = anchor.payload["operation"].get("base_seq")
-        after = anchor.seq if base_seq is None else min(base_seq, anchor.seq)
+async def part_of_lane(
+    back: Back, context_ref: str, policies: Sequence[ContextPolicy], after: int | None = None
+) -> LanePart:
+    """As much of a lane as contexts under the policies can reach.
+
+    With `after`, who asks has the lane's newest anchor and summary, and its messages follow after that seq.
+    """
+    marks: list[Entry] = []
+    if after is None:
+        anchor, summary = await asyncio.gather(
+            _first(back.read("ai_context_operation", context_ref=context_ref), "replace"),
+            _first(back.read("summary", context_ref=context_ref)),
+        )
+        marks = [mark for mark in (anchor, summary) if mark]
+        after = follows_after(anchor) if anchor else -1
     reach = _Reach(policies)
     messages: list[Entry] = []
-    gap = Gap()
+    # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
+    gap = Gap(newest=after, mark=after)
     async for entry in back.read("ai_message", context_ref=context_ref, from_seq=after + 1):
         messages.append(entry)
         if reach.is_enough(entry):
             gap = Gap(newest=entry.seq - 1, mark=entry.seq - 1)
             break
-    marks = (mark for mark in (anchor, summary) if mark)
     return LanePart(tuple(sorted((*marks, *messages), key=_seq)), gap)
 
 

@@ -257,6 +257,12 @@ class Thread:
             raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
 
 
+def follows_after(anchor: Entry) -> int:
+    """The seq after which a lane's messages follow upon a snapshot: its `base_seq`, or where it was put."""
+    base_seq: int | None = anchor.payload["operation"].get("base_seq")
+    return anchor.seq if base_seq is None else min(base_seq, anchor.seq)
+
+
 def last_at(entries: list[Entry], seq: int) -> Entry | None:
     """The newest of some entries in order of seq that is not after a seq."""
     place = bisect_right(entries, seq, key=lambda entry: entry.seq)

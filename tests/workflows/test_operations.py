@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -226,3 +227,14 @@ def test_what_waits_when_the_session_closes_leaves_a_fact() -> None:
         ("configure", "closed"),
     ]
     assert lanes(session) == []
+
+
+def test_a_session_that_is_taken_up_again_applies_operations_at_once() -> None:
+    """Its configuration stands, so that none of several operations is overtaken while a worker looks at it anew."""
+    session = Session()
+    session.state = replace(session.state, phase="preparing")
+    assert session.operate("o-1").status == "applied"
+    assert session.operate("o-2", "switch", "draft").status == "applied"
+    session.prepared()
+    assert session.facts == ["config", "ai_context_operation", "ai_context_operation"]
+    assert session.state.context_ref == "draft"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -16,6 +18,7 @@ from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, ThreadMismatch
 from deploy.local import Reply, ToolCall
 from tests.conftest import World
 from tests.rolling import name, rolling, runs_of
+from workflows.effects import Thresholds
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +117,19 @@ async def test_a_long_run_goes_on_between_its_steps(world: World, clew: Clew) ->
     assert len(await runs_of(clew, session.id)) > 2
 
 
+async def test_what_is_carried_makes_no_run_full(world: World) -> None:
+    """A session that carries more than a run of its workflow is to hold goes on in a new one only as it is used."""
+    policy = ContextPolicy(max_input_tokens=200_000)
+    async with rolling(world, Thresholds(bytes=50_000)) as clew:
+        session = await clew.open(name(), model=world.model("fine"), context_policy=policy)
+        for _ in range(3):
+            await session.ask(random.randbytes(30_000).hex())
+        before = await runs_of(clew, session.id)
+        for _ in range(3):
+            assert await session.ask("short") == "fine"
+        assert len(await runs_of(clew, session.id)) <= len(before) + 1
+
+
 async def test_an_approval_is_waited_for_over_runs_of_the_workflow(world: World, clew: Clew) -> None:
     """What comes meanwhile fills the history; the call still waits, and runs once it is approved."""
 
@@ -158,6 +174,29 @@ async def test_a_request_may_look_further_back_than_the_session_does(world: Worl
         await session.ask(f"aside {turn}")
     await session.switch_context("default", op_id="o-2")
     assert int(await session.ask("all again", context_policy=ContextPolicy(max_input_tokens=50_000))) == 95
+
+
+async def test_a_snapshot_may_reach_further_back_than_those_in_the_archive(world: World, clew: Clew) -> None:
+    """With `base_seq`, what came before an older snapshot is in the context again, archived or not."""
+    model = world.model(lambda body: Reply(f"{len(body['messages'])}"))
+    session = await clew.open(name(), model=model, context_policy=ContextPolicy(max_input_tokens=50_000))
+    await session.ask("one")
+    await session.reset_context(op_id="o-1")
+    await session.ask("two")
+    await session.switch_context("side", op_id="o-2")
+    for _ in range(2):
+        # More than what stays with a session of its archived entries.
+        await session.ask("word " * 10_000)
+        await session.reset_context(op_id=f"o-{uuid.uuid4().hex}")
+    await session.hibernate()
+    again = await clew.open(session.id)
+    await again.replace_context([], op_id="o-3", context_ref="default", base_seq=0)
+    await again.switch_context("default", op_id="o-4")
+    assert await again.ask("three") == "5"
+    await again.reset_context(op_id="o-5")
+    assert await again.ask("four") == "1"
+    await again.replace_context([], op_id="o-6", base_seq=0)
+    assert await again.ask("five") == "9"
 
 
 async def test_who_opens_a_hibernating_session_finds_one(world: World, clew: Clew) -> None:

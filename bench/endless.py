@@ -1,0 +1,335 @@
+"""One session for thousands of turns: nothing is lost, and the last turn costs what the first one did.
+
+    python -m bench.endless [--turns 20000] [--seed 1] [--thresholds low|production] [--kill]
+
+A real server, two workers in processes of their own, a scripted model over HTTP. Four users at once talk, steer,
+inject, replace, switch and reset contexts, configure, cancel, interrupt and repeat themselves, all by chance from a
+seed; with `--kill`, workers die by SIGKILL meanwhile. Then the whole thread is read, the archived part from the
+store and the rest from the session, and held against what the callers know (`bench.ledger`), and the histories of
+all runs of the workflow are searched for failed tasks.
+
+What is measured, and how it stays fair: the first and the last hundred turns are quiet ones, the same plain turns
+one after another. Each is timed side by side with the same turn of a control session that began with that hundred,
+and so are queries of `status`; the two take turns at going first. Machine, server, its database and what else runs
+here weigh on both alike. What counts is the session's time in units of its control's, at the end against the
+beginning: (session / control at the end) / (session / control at the beginning), of medians and of p95s. That of
+the medians is to be under 1.2; hundreds that are cut short, to under fifty turns, tell it and do not judge it.
+Exit code 1: a check has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from activities.archive import Archive, Store
+from bench import users
+from bench.chain import WorkflowRun, runs_of
+from bench.crew import Crew
+from bench.ledger import Ledger, check, check_digests
+from bench.users import BASE, User, insist
+from clew import Clew, Session
+from clew.entries import Entry
+from deploy.local import scripted_model, temporal_server
+
+WINDOW, JUDGED = 100, 50
+USERS = 4
+STATUS_PER_TURN = 4
+TURNS_PER_KILL = 400
+SAMPLE = 400
+LIMIT = 1.2
+MAX_CARRIED = 512 * 1024
+THRESHOLDS = {
+    "low": {"EVENTS": "400", "BYTES": "1000000", "UPDATES": "40", "SIGNALS": "60"},
+    "production": {},
+}
+
+
+@dataclass
+class Times:
+    """Seconds, of the session and of its control side by side."""
+
+    session: list[float] = field(default_factory=list)
+    control: list[float] = field(default_factory=list)
+
+    def ratio(self, of: Callable[[Sequence[float]], float]) -> float:
+        """The session's in units of its control's."""
+        return of(self.session) / of(self.control)
+
+
+@dataclass
+class Window:
+    """What the plain turns of a window took."""
+
+    turns: int
+    status: Times = field(default_factory=Times)
+    turn: Times = field(default_factory=Times)
+
+
+@dataclass
+class Report:
+    """All that came of it."""
+
+    turns: int
+    seconds: float
+    windows: tuple[Window, Window]
+    resident: list[int]
+    kills: int
+    runs: list[WorkflowRun]
+    entries: int
+    archived: int
+    digests: int
+    ledger: Ledger
+    kinds: Counter[str]
+    problems: list[str]
+
+
+def p95(values: Sequence[float]) -> float:
+    """The value that 95 of 100 are under."""
+    return quantiles(values, n=20)[-1]
+
+
+async def endless(turns: int, seed: int, thresholds: str, kill: bool) -> Report:
+    """Everything, from the start of the server to the last check."""
+    with tempfile.TemporaryDirectory(prefix="clew-endless-", ignore_cleanup_errors=True) as folder:
+        async with temporal_server(ui=False) as server, scripted_model(users.script) as model:
+            env = {"CLEW_STORE": folder, "CLEW_PROVIDER_BENCH_BASE_URL": model.base_url}
+            env |= {f"CLEW_ROLLOVER_{name}": value for name, value in THRESHOLDS[thresholds].items()}
+            clew = await Clew.connect(server.address)
+            async with Crew(server.address, env) as crew:
+                bench = _Bench(clew, crew, model.requests, turns, chance=random.Random(seed), kill=kill)
+                report = await bench.measure(seed, Archive(Store.from_url(f"file://{folder}"), server.namespace))
+        report.problems += [f"a worker logged: {line}" for line in dict.fromkeys(crew.trouble)]
+        return report
+
+
+class _Bench:
+    def __init__(
+        self, clew: Clew, crew: Crew, received: list[dict[str, Any]], turns: int, *, chance: random.Random, kill: bool
+    ) -> None:
+        self._clew = clew
+        self._crew = crew
+        self._received = received
+        self._turns = turns
+        self._chance = chance
+        self._kill = kill
+        self._done = 0
+        self._ledger = Ledger()
+        self._begun = time.monotonic()
+        self._resident: list[int] = []
+
+    async def measure(self, seed: int, archive: Archive) -> Report:
+        session = await self._clew.open("endless", **BASE, on_busy="queue")
+        size = min(WINDOW, self._turns // 5)
+        first = await self._window(session, "first", size)
+        self._resident.append(self._crew.resident_bytes())
+        await self._crowd(session, seed, self._turns - 2 * size)
+        await self._settle(session)
+        last = await self._window(session, "last", size)
+        self._resident.append(self._crew.resident_bytes())
+        seconds = time.monotonic() - self._begun
+        entries, archived, problems = await self._thread(session, archive)
+        problems += check(entries, self._ledger)
+        digests, differing = check_digests(entries, SAMPLE, self._chance)
+        runs = await runs_of(self._clew.temporal, session.id)
+        problems += [*differing, *_histories(runs), *_times(first, last)]
+        kinds = Counter(str(entry.kind) for entry in entries)
+        return Report(
+            self._done, seconds, (first, last), self._resident, self._crew.kills, runs, len(entries), archived,
+            digests, self._ledger, kinds, problems,
+        )  # fmt: skip
+
+    async def _crowd(self, session: Session, seed: int, turns: int) -> None:
+        """Four users share the turns; workers are killed meanwhile."""
+        left = turns
+        middle, next_kill = left // 2, TURNS_PER_KILL // 2 if turns > TURNS_PER_KILL else turns // 2
+        killing: asyncio.Task[None] | None = None
+
+        async def use(user: User) -> None:
+            nonlocal left, next_kill, killing
+            while left > 0:
+                left -= 1
+                await user.turn()
+                self._told()
+                if left == middle:
+                    self._resident.append(self._crew.resident_bytes())
+                if self._kill and turns - left >= next_kill and (killing is None or killing.done()):
+                    next_kill = turns - left + self._chance.randrange(TURNS_PER_KILL // 2, TURNS_PER_KILL * 3 // 2)
+                    killing = asyncio.create_task(self._crew.kill(self._chance))
+
+        await asyncio.gather(*(use(User(session, self._ledger, f"u{n}", seed)) for n in range(USERS)))
+        if killing:
+            await killing
+
+    async def _settle(self, session: Session) -> None:
+        """Wait for what goes on by itself, and put everything back to where it began."""
+
+        async def idle() -> bool:
+            status = await insist(session.status, self._ledger)
+            return status.status == "idle" and not status.queued_messages
+
+        while not await idle():  # noqa: ASYNC110 - follow-up runs have no caller
+            await asyncio.sleep(0.1)
+        await insist(lambda: session.configure(**BASE), self._ledger)
+        await insist(lambda: session.switch_context("default", op_id="back"), self._ledger)
+        self._ledger.operations["back"] = None
+
+    async def _window(self, session: Session, name: str, turns: int) -> Window:
+        control = await self._clew.open(f"control-{name}", **BASE, on_busy="queue")
+        window = Window(turns)
+        for number in range(turns):
+            request_id = f"{name}-{number}"
+            text = users.plain(request_id)
+            if number % 2:
+                await _timed(window.turn.session, self._turn(session, request_id, text))
+                await _timed(window.turn.control, self._turn(control, request_id, text, control=True))
+            else:
+                await _timed(window.turn.control, self._turn(control, request_id, text, control=True))
+                await _timed(window.turn.session, self._turn(session, request_id, text))
+            for _ in range(STATUS_PER_TURN // 2):
+                await _timed(window.status.session, session.status())
+                await _timed(window.status.control, control.status())
+                await _timed(window.status.control, control.status())
+                await _timed(window.status.session, session.status())
+            self._told()
+        return window
+
+    async def _turn(self, session: Session, request_id: str, text: str, *, control: bool = False) -> None:
+        outcome = await (await session.message(text, request_id=request_id)).result()
+        if not control:
+            self._ledger.requests[request_id] = text
+            self._ledger.outcomes[request_id] = outcome
+
+    def _told(self) -> None:
+        """One more turn is done; who waits at the screen is told now and then."""
+        self._done += 1
+        self._received.clear()
+        if self._done % 500 == 0:
+            rate = self._done / (time.monotonic() - self._begun)
+            resident = self._crew.resident_bytes() / 1e6
+            print(f"{self._done} turns, {rate:.1f} a second, {resident:.0f} MB, {self._crew.kills} kills",
+                  f"{len(self._ledger.problems)} problems", file=sys.stderr, flush=True)  # fmt: skip
+
+    async def _thread(self, session: Session, archive: Archive) -> tuple[list[Entry], int, list[str]]:
+        """All entries, how many of them only the archive has, and where the two disagree."""
+        status = await session.status()
+        live = await session.entries(from_seq=status.first_live_seq)
+        head = await archive.head(session.id)
+        old = [entry async for entry in archive.read(head.family, head.root)] if head else []
+        problems = []
+        known = {entry.seq: entry for entry in old}
+        if any(entry != known.get(entry.seq, entry) for entry in live):
+            problems.append("archive and session disagree about entries that both have")
+        entries = [*(entry for entry in old if entry.seq < status.first_live_seq), *live]
+        if len(entries) != status.rev:
+            problems.append(f"{len(entries)} entries were read, and the session has {status.rev}")
+        spent = [entry.payload["recipe"]["usage"] for entry in entries if "recipe" in entry.payload]
+        if (status.usage.model_calls, status.usage.input_tokens) != (
+            len(spent),
+            sum(usage["input_tokens"] for usage in spent),
+        ):
+            problems.append(f"the session counts {status.usage}, the thread {len(spent)} calls")
+        await session.close()
+        head = await archive.head(session.id)
+        closed = [entry async for entry in archive.read(head.family, head.root)] if head else []
+        if closed[: len(entries)] != entries:
+            problems.append("what the archive holds of the closed session differs from what was read before")
+        return entries, status.first_live_seq, problems
+
+
+async def _timed(times: list[float], work: Awaitable[object]) -> None:
+    start = time.perf_counter()
+    await work
+    times.append(time.perf_counter() - start)
+
+
+def _histories(runs: Sequence[WorkflowRun]) -> list[str]:
+    problems = [f"a workflow task of run {run.run_id} failed: {cause}" for run in runs for cause in run.failures]
+    largest = max(run.start_size for run in runs)
+    return [*problems, *([f"{largest} bytes were carried"] if largest > MAX_CARRIED else [])]
+
+
+def _times(first: Window, last: Window) -> list[str]:
+    if first.turns < JUDGED:
+        return []
+    ratios = {name: growth(getattr(first, name), getattr(last, name), median) for name in ("status", "turn")}
+    return [f"{name} takes {ratio:.2f} times as long" for name, ratio in ratios.items() if ratio >= LIMIT]
+
+
+def growth(first: Times, last: Times, of: Callable[[Sequence[float]], float]) -> float:
+    """How many times slower the session has become, in units of its controls."""
+    return last.ratio(of) / first.ratio(of)
+
+
+def show(report: Report, console: Console) -> None:
+    """The tables."""
+    ledger = report.ledger
+    table = Table(title="an endless session", show_header=False)
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in report.kinds.most_common())
+    for name, value in (
+        ("turns", f"{report.turns:,} at {report.turns / report.seconds:.1f} a second"),
+        ("runs of the workflow", f"{len(report.runs):,}"),
+        ("rollovers", f"{len(report.runs) - 1:,}"),
+        ("workers killed", f"{report.kills}"),
+        ("entries", f"{report.entries:,}, {report.archived:,} of them in the archive alone"),
+        ("of them", kinds),
+        (
+            "requests, inputs, operations",
+            f"{len(ledger.requests):,}, {len(ledger.inputs):,}, {len(ledger.operations):,}",
+        ),
+        (
+            "signals, refusals, repetitions",
+            f"{len(ledger.signalled):,}, {len(ledger.refused):,}, {ledger.repeated:,}",
+        ),
+        ("model calls shown again", f"{report.digests:,}"),
+        ("history, all runs", f"{sum(run.size for run in report.runs):,} bytes"),
+        ("events, all runs", f"{sum(run.events for run in report.runs):,}"),
+        ("largest state carried", f"{max(run.start_size for run in report.runs):,} bytes"),
+        ("worker's memory", " · ".join(f"{size / 1e6:.0f} MB" for size in report.resident)),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+    latency = Table("median · p95 in ms", "first session", "first control", "last session", "last control", "ratios")
+    first, last = report.windows
+    for name in ("status", "turn"):
+        before, after = getattr(first, name), getattr(last, name)
+        cells = [
+            f"{median(times) * 1e3:.1f} · {p95(times) * 1e3:.1f}"
+            for times in (before.session, before.control, after.session, after.control)
+        ]
+        latency.add_row(name, *cells, f"{growth(before, after, median):.2f} · {growth(before, after, p95):.2f}")
+    console.print(latency)
+    for error, count in ledger.insisted.most_common():
+        console.print(f"sent again {count} times: {error}", highlight=False, markup=False)
+    for problem in report.problems[:50]:
+        console.print(f"PROBLEM {problem}", style="red", highlight=False, markup=False)
+    console.print(f"{len(report.problems)} problems" if report.problems else "every check holds")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, print, and say whether every check holds."""
+    parser = argparse.ArgumentParser(prog="python -m bench.endless", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--turns", type=int, default=20_000, help="messages to send (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of all chance (%(default)s)")
+    parser.add_argument("--thresholds", choices=tuple(THRESHOLDS), default="low", help="of rollovers (%(default)s)")
+    parser.add_argument("--kill", action="store_true", help="kill workers now and then")
+    options = parser.parse_args(arguments)
+    report = asyncio.run(endless(options.turns, options.seed, options.thresholds, options.kill))
+    show(report, Console())
+    return 1 if report.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

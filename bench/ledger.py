@@ -1,0 +1,209 @@
+"""What the callers of a session know, and what its thread must therefore hold."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from clew import ContextPolicy
+from clew.contract import ContextQuery, RequestOutcome, SessionConfig
+from clew.entries import Entry
+from clew.thread import Thread
+from workflows.runs import FOLLOW_UP
+from workflows.state import State
+from workflows.views import projection
+
+MAX_ID = 40
+"""Characters of a tool call's id."""
+
+
+@dataclass
+class Ledger:
+    """What was sent and what was answered. `signalled` may have been refused; all else was accepted.
+
+    Contents are unique, so that a rejected signal is found by what it said.
+    """
+
+    requests: dict[str, str] = field(default_factory=dict)
+    outcomes: dict[str, RequestOutcome] = field(default_factory=dict)
+    cancelled: set[str] = field(default_factory=set)
+    inputs: dict[str, str] = field(default_factory=dict)
+    operations: dict[str, int | None] = field(default_factory=dict)
+    configured: set[int] = field(default_factory=set)
+    signalled: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    repeated: int = 0
+    insisted: Counter[str] = field(default_factory=Counter)
+    """Errors of the client that were over when the same was sent once more."""
+    problems: list[str] = field(default_factory=list)
+    """What callers saw that must not be."""
+
+
+class Traces:
+    """Where each id that a caller gave stands in a thread."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.outcomes: dict[str, list[Entry]] = {}
+        self.read: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
+        self.never_ran: Counter[str] = Counter()
+        self.applied: dict[str, list[int]] = {}
+        self.superseded: Counter[str] = Counter()
+        self.rejected: list[str] = []
+        for entry in entries:
+            self._note(entry)
+
+    def _note(self, entry: Entry) -> None:
+        payload, request_id = entry.payload, entry.refs.get("request_id")
+        match entry.kind:
+            case "run":
+                self.outcomes.setdefault(entry.refs["request_id"], []).append(entry)
+            case "ai_message" if payload["role"] == "user":
+                if "input_id" in payload:
+                    self.read[payload["input_id"]] += 1
+                self.asked[f"{request_id}: {payload['content']}"] += 1
+            case "ai_context_operation":
+                self.applied.setdefault(payload["op_id"], []).append(entry.seq)
+            case "input" if payload["event"] == "rejected":
+                self.rejected.append(payload["content"])
+            case "input" if "op_id" in payload:
+                self.superseded[payload["op_id"]] += 1
+            case "input" if payload["event"] == "dropped":
+                if "input_id" in payload:
+                    self.dropped[payload["input_id"]] += 1
+                if payload.get("request_id"):
+                    self.never_ran[payload["request_id"]] += 1
+
+    def of_input(self, input_id: str) -> int:
+        """How often an input was read or dropped."""
+        return self.read[input_id] + self.dropped[input_id]
+
+    def of_operation(self, op_id: str) -> int:
+        """How often an operation was applied or overtaken."""
+        return len(self.applied.get(op_id, ())) + self.superseded[op_id]
+
+
+def check(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
+    """What is wrong with a whole thread, given what its callers know; nothing, if all is well."""
+    problems = [*ledger.problems, *_numbered(entries)]
+    if problems:
+        return problems
+    traces = Traces(entries)
+    problems += _requests(entries, ledger, traces)
+    problems += _inputs(ledger, traces)
+    problems += [
+        f"a configuration was answered with seq {seq}, which is a {entries[seq].kind}"
+        for seq in ledger.configured
+        if entries[seq].kind != "config"
+    ]
+    problems += tool_groups(entries)
+    problems += _runs(entries)
+    return problems
+
+
+def _numbered(entries: Sequence[Entry]) -> Iterator[str]:
+    for place, entry in enumerate(entries):
+        if entry.seq != place:
+            yield f"seq {entry.seq} stands at place {place}"
+            return
+    ids = Counter(entry.id for entry in entries)
+    yield from (f"the entry id {name} is there {count} times" for name, count in ids.items() if count > 1)
+
+
+def _requests(entries: Sequence[Entry], ledger: Ledger, traces: Traces) -> Iterator[str]:
+    for request_id, content in ledger.requests.items():
+        found = traces.outcomes.get(request_id, [])
+        if len(found) != 1:
+            yield f"request {request_id} has {len(found)} outcomes"
+        said = traces.asked[f"{request_id}: {content}"]
+        if said + traces.never_ran[request_id] != 1:
+            yield f"request {request_id} was asked {said} times, and dropped {traces.never_ran[request_id]} times"
+    for request_id, outcome in ledger.outcomes.items():
+        entry = entries[outcome.last_seq]
+        told = (entry.kind, entry.refs.get("request_id"), entry.payload.get("status"))
+        if told != ("run", request_id, outcome.status):
+            yield f"request {request_id} was told {outcome.status} at {outcome.last_seq}, where {told} stands"
+        if outcome.answer_seq is not None and entries[outcome.answer_seq].payload.get("role") != "assistant":
+            yield f"the answer to {request_id} is not at {outcome.answer_seq}"
+        if request_id in ledger.cancelled and outcome.status != "cancelled":
+            yield f"request {request_id} was cancelled, and is {outcome.status}"
+    for request_id, found in traces.outcomes.items():
+        if len(found) > 1:
+            yield f"request {request_id} has {len(found)} outcomes"
+        if request_id not in ledger.requests and not request_id.startswith(FOLLOW_UP):
+            yield f"request {request_id} was never accepted, and has an outcome"
+
+
+def _inputs(ledger: Ledger, traces: Traces) -> Iterator[str]:
+    for input_id in ledger.inputs:
+        if (times := traces.of_input(input_id)) != 1:
+            yield f"input {input_id} was read or dropped {times} times"
+    for op_id, seq in ledger.operations.items():
+        if (times := traces.of_operation(op_id)) != 1:
+            yield f"operation {op_id} was applied or overtaken {times} times"
+        if seq is not None and traces.applied.get(op_id) != [seq]:
+            yield f"operation {op_id} was answered with seq {seq}, and stands at {traces.applied.get(op_id)}"
+    for name in ledger.signalled:
+        refused = sum(f'"{name}"' in content for content in traces.rejected)
+        if (times := traces.of_input(name) + traces.of_operation(name) + refused) != 1:
+            yield f"the signal {name} has {times} traces"
+    yield from (
+        f"{name} was refused, and has left a trace"
+        for name in ledger.refused
+        if traces.of_input(name) + traces.of_operation(name)
+    )
+
+
+def tool_groups(entries: Iterable[Entry]) -> Iterator[str]:
+    """Whatever calls tools is followed, in its lane, by one result for each, in order, before anything else."""
+    waiting: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.kind != "ai_message":
+            continue
+        due = waiting.setdefault(entry.payload["context_ref"], [])
+        if entry.payload["role"] == "tool":
+            if not due or due.pop(0) != entry.payload["tool_call_id"]:
+                yield f"the tool result at {entry.seq} answers no call"
+            continue
+        if due:
+            yield f"the tool calls {due} are not answered before {entry.seq}"
+        calls = [call["id"] for call in entry.payload.get("tool_calls") or ()]
+        if seen & set(calls) or len(set(calls)) < len(calls) or any(len(call) > MAX_ID for call in calls):
+            yield f"tool calls at {entry.seq} have ids of others, or too long ones: {calls}"
+        seen |= set(calls)
+        waiting[entry.payload["context_ref"]] = calls
+    yield from (f"the tool calls {due} of lane {lane} are never answered" for lane, due in waiting.items() if due)
+
+
+def _runs(entries: Iterable[Entry]) -> Iterator[str]:
+    """A run ends once, after all that was said in it; a call is answered once."""
+    ended: set[str] = set()
+    calls: Counter[str] = Counter()
+    for entry in entries:
+        if entry.kind == "run":
+            ended.add(entry.refs["run_id"])
+        elif entry.kind == "ai_message":
+            if entry.refs["run_id"] in ended:
+                yield f"run {entry.refs['run_id']} goes on at {entry.seq}, after its end"
+            if entry.payload["role"] == "assistant":
+                calls[entry.refs["call_id"]] += 1
+    yield from (f"{call} is answered {times} times" for call, times in calls.items() if times > 1)
+
+
+def check_digests(entries: Sequence[Entry], sample: int, chance: random.Random) -> tuple[int, list[str]]:
+    """How many model calls were looked at, and which of them cannot be shown again from the entries alone."""
+    thread = Thread(entries)
+    nobody = State("nobody", SessionConfig(model="bench:any"), ContextPolicy())
+    replies = [entry for entry in entries if entry.kind == "ai_message" and entry.payload["role"] == "assistant"]
+    chosen = replies if len(replies) <= sample else chance.sample(replies, sample)
+    problems = []
+    for reply in chosen:
+        recipe, call_id = reply.payload["recipe"], reply.refs["call_id"]
+        meta = projection(nobody, thread, ContextQuery(call_id=call_id)).meta
+        if (meta.digest, meta.policy_hash) != (recipe["digest"], recipe["policy_hash"]):
+            problems.append(f"{call_id}, answered at {reply.seq}, was shown something else than its recipe gives")
+    return len(chosen), problems

@@ -1,0 +1,134 @@
+"""What a long conversation costs in history, at the thresholds of production.
+
+    python -m bench.workload
+
+A conversation of 209 000 tokens, all of it in every context: 100 model calls over it are to stay under 4 MB, and
+1 000 under 12 MB. The first calls bring it in, the others ask something short. What counts is the sum of what the
+server says of every run of the workflow. Exit code 1: it is more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import itertools
+import random
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.chain import WorkflowRun, runs_of
+from clew import Clew, ContextPolicy
+from clew.tokens import _load, encoding
+from deploy.local import Reply, scripted_model, temporal_server, worker_process
+
+CONVERSATION_TOKENS = 209_000
+TOKENS_A_MESSAGE = 10_000
+POLICY = ContextPolicy(max_input_tokens=400_000, reserve_output_tokens=2_000)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """So many model calls over a conversation, and the bytes of history that they may take."""
+
+    calls: int
+    tokens: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a workload has taken. `shown` are the tokens of the last call's context."""
+
+    workload: Workload
+    shown: int
+    runs: list[WorkflowRun]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all histories together."""
+        return sum(run.size for run in self.runs)
+
+
+WORKLOADS = (
+    Workload(100, CONVERSATION_TOKENS, 4_000_000),
+    Workload(1_000, CONVERSATION_TOKENS, 12_000_000),
+)
+
+
+@functools.cache
+def _words() -> list[str]:
+    """Words of one token each, as many as make a text as hard to compress as prose is."""
+    vocabulary = _load("o200k_base")
+    known = (vocabulary.decode([token]) for token in itertools.count())
+    words = (word for word in known if re.fullmatch(" [a-z]{1,7}", word))
+    return list(itertools.islice(words, 1_000))
+
+
+def _said(chance: random.Random, tokens: int) -> str:
+    """A text of so many tokens."""
+    return "".join(chance.choices(_words(), k=tokens)).strip()
+
+
+def _script(body: dict[str, Any]) -> Reply:
+    return Reply(f"I have read {len(body['messages'])} messages.")
+
+
+async def measured(clew: Clew, workload: Workload) -> Cost:
+    """Serve a workload in a session of its own."""
+    session = await clew.open(f"workload-{workload.calls}", model="bench:any", context_policy=POLICY)
+    chance, exact = random.Random(workload.calls), encoding("o200k_base")
+    left = workload.tokens
+    for number in range(workload.calls):
+        text = _said(chance, min(TOKENS_A_MESSAGE, left)) if left > 0 else f"And what of number {number}?"
+        left -= exact.count(text)
+        await session.ask(text)
+    meta = (await session.context()).meta
+    return Cost(workload, meta.estimated_tokens, await runs_of(clew.temporal, session.id))
+
+
+async def measure(workloads: Sequence[Workload]) -> list[Cost]:
+    """Serve the workloads on one server."""
+    with tempfile.TemporaryDirectory(prefix="clew-workload-", ignore_cleanup_errors=True) as folder:
+        async with temporal_server(ui=False) as server, scripted_model(_script) as model:
+            env = {"CLEW_STORE": folder, "CLEW_PROVIDER_BENCH_BASE_URL": model.base_url}
+            async with worker_process(server.address, env=env):
+                clew = await Clew.connect(server.address)
+                return [await measured(clew, workload) for workload in workloads]
+
+
+def show(costs: Sequence[Cost], console: Console) -> bool:
+    """The table; whether every workload is within its limit."""
+    table = Table("model calls", "tokens shown", "runs", "events", "largest carried", "history", "limit")
+    for cost in costs:
+        within = cost.size < cost.workload.limit
+        table.add_row(
+            f"{cost.workload.calls:,}",
+            f"{cost.shown:,}",
+            f"{len(cost.runs)}",
+            f"{sum(run.events for run in cost.runs):,}",
+            f"{max(run.start_size for run in cost.runs):,}",
+            f"{cost.size:,}",
+            f"{cost.workload.limit:,}{'' if within else ' exceeded'}",
+            style=None if within else "red",
+        )
+    console.print(table)
+    return all(cost.size < cost.workload.limit for cost in costs)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, and say whether all is within its limits."""
+    parser = argparse.ArgumentParser(prog="python -m bench.workload", description=(__doc__ or "").partition("\n")[0])
+    parser.parse_args(arguments)
+    return 0 if show(asyncio.run(measure(WORKLOADS)), Console()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

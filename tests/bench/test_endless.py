@@ -1,0 +1,91 @@
+"""The endless session and its checks: a short one passes them, and a damaged thread does not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from bench.endless import endless, show
+from bench.ledger import Ledger, check, check_digests
+from clew.entries import Entry
+from tests.workflows.paper import Session
+
+
+async def test_a_short_session_holds_every_check() -> None:
+    """Sixty turns of four users over several runs of the workflow, read back whole, and told in a table."""
+    report = await endless(60, seed=1, thresholds="low", kill=False)
+    assert report.problems == []
+    assert report.turns == 60
+    assert len(report.runs) > 1
+    assert report.archived > 0
+    screen = StringIO()
+    show(report, Console(file=screen, width=160))
+    assert "every check holds" in screen.getvalue()
+
+
+@pytest.fixture
+def session() -> Session:
+    """A request with a tool's round, an input that was read, and an operation."""
+    session = Session(tools=("add",))
+    session.ask("r-1: hello", "r-1")
+    session.reply("", "add")
+    session.steer("also this", "i-1")
+    session.results("3")
+    session.reply("an answer")
+    session.reply("another answer")
+    session.operate("o-1")
+    return session
+
+
+def known() -> Ledger:
+    """What its callers know."""
+    return Ledger(requests={"r-1": "r-1: hello"}, inputs={"i-1": "also this"}, operations={"o-1": None})
+
+
+def test_a_whole_thread_has_no_problem(session: Session) -> None:
+    """What its callers know stands there once."""
+    assert check(list(session.thread), known()) == []
+
+
+def _renumbered(entries: Iterator[Entry]) -> list[Entry]:
+    return [replace(entry, seq=seq, id=f"e-{seq}") for seq, entry in enumerate(entries)]
+
+
+DAMAGES: dict[str, tuple[Callable[[Entry], int], str]] = {
+    "an outcome is lost": (lambda entry: entry.kind != "run", "has 0 outcomes"),
+    "an outcome is there twice": (lambda entry: 1 + (entry.kind == "run"), "has 2 outcomes"),
+    "a message is lost": (lambda entry: entry.payload.get("content") != "r-1: hello", "was asked 0 times"),
+    "an input is lost": (lambda entry: entry.payload.get("input_id") != "i-1", "read or dropped 0 times"),
+    "an input is read twice": (lambda entry: 1 + ("input_id" in entry.payload), "read or dropped 2 times"),
+    "an operation is lost": (lambda entry: "op_id" not in entry.payload, "applied or overtaken 0 times"),
+    "a tool's result is lost": (lambda entry: entry.payload.get("role") != "tool", "are not answered before"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found(session: Session, damage: str) -> None:
+    """Whatever is lost or there twice is told."""
+    times, told = DAMAGES[damage]
+    entries = _renumbered(entry for entry in session.thread for _ in range(times(entry)))
+    assert any(told in problem for problem in check(entries, known()))
+
+
+def test_a_gap_is_found(session: Session) -> None:
+    """Seqs that do not follow one another are told, and so are ids that are not unique."""
+    entries = list(session.thread)
+    assert check(entries[:3] + entries[4:], known()) == ["seq 4 stands at place 3"]
+    same = [replace(entry, id="e") for entry in entries]
+    assert any("the entry id e is there" in problem for problem in check(same, known()))
+
+
+def test_a_recipe_that_gives_something_else_is_found(session: Session) -> None:
+    """A digest must be that of what the entries alone show."""
+    entries = list(session.thread)
+    count, problems = check_digests(entries, 10, random.Random(1))
+    assert count == 3
+    assert len(problems) == 3, "paper models are shown nothing, and their digests are made up"
