@@ -25,6 +25,7 @@ from activities.heartbeat import INTERVAL_SECONDS
 from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
 from activities.providers import Providers, http_client, providers_from_env
+from activities.results import Results
 from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
 from clew.client import Clew
 from clew.contract import TASK_QUEUE
@@ -72,7 +73,7 @@ def make_worker(
             archiving.archive,
             archiving.thaw,
             archiving.recall,
-            ToolActivities(tools).run_tool,
+            ToolActivities(tools, Results(archive)).run_tool,
         ],
         workflow_runner=sandbox(),
         graceful_shutdown_timeout=GRACE,

@@ -79,8 +79,7 @@ class Archivist:
             packed = await world.thaw(Thaw(archive=found.archive, state=found.state))
             begun = carried.restore({"version": carried.VERSION, **packed.model_dump()})
             state = replace(begun.state, archive=found.archive, phase="preparing")
-            again = Prepare(model=state.config.model, tools=state.config.tools)
-            journal.resume(replace(begun, state=state, effect=again))
+            journal.resume(replace(begun, state=state, effect=state.preparation))
         else:
             journal.state = replace(journal.state, archive=found.archive)
             journal.apply(decisions.happened(journal.state, found, journal.now))

@@ -16,6 +16,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from workflows import details
 from workflows.effects import (
+    STORING_SECONDS,
     ArchiveRef,
     Archiving,
     CallModel,
@@ -132,8 +133,8 @@ async def recall(effect: Recall, time_left: timedelta) -> Recalled:
 
 
 async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta | None) -> ToolAnswered:
-    # The activity keeps the tool's own time; this is for a worker that cannot.
-    tool_time = timedelta(seconds=tool.timeout_seconds + 5)
+    # The activity keeps the tool's own time, and then stores what it said; this is for a worker that cannot.
+    tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
     try:
         return await _execute(
             "run_tool",
