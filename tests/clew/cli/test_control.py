@@ -155,7 +155,7 @@ async def test_configure_changes_what_is_named(world: World) -> None:
     assert (ended.code, ended.err) == (0, "")
     newest = (await session.entries(kind="config"))[-1]
     assert ended.json == {"status": "applied", "seq": newest.seq}
-    assert [tool["name"] for tool in newest.payload["tools"]] == ["add", "wait_for"]
+    assert [tool["name"] for tool in newest.payload["tools"]] == ["add", "wait_for", "read_result"]
     assert newest.payload["system_prompt"] == "Stay."
     cleared = await clew(
         "configure", session.id, "--changes", '{"tools": [], "require_approval": []}', address=address
