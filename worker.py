@@ -21,6 +21,8 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.archive import Archive, Store, store_from_env
 from activities.archiving import ArchiveActivities
+from activities.checkpointing import CheckpointActivities
+from activities.checkpoints import Keys, keys_from_env
 from activities.heartbeat import INTERVAL_SECONDS
 from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
@@ -32,6 +34,7 @@ from clew.contract import TASK_QUEUE
 from clew.errors import ClewError
 from clew.tokens import ENCODINGS, encoding
 from workflows.effects import Thresholds
+from workflows.restoring import RestoreSession
 from workflows.session import AgentSession
 
 GRACE = timedelta(seconds=20)
@@ -53,6 +56,7 @@ def make_worker(
     tools: Tools,
     http: httpx.AsyncClient,
     store: Store,
+    keys: Keys | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> Worker:
     """A worker for sessions.
@@ -63,16 +67,20 @@ def make_worker(
     load_encodings()
     archive = Archive(store, client.namespace)
     archiving = ArchiveActivities(archive)
+    checkpointing = CheckpointActivities(keys or Keys(), tools, archive, client.namespace)
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[AgentSession],
+        workflows=[AgentSession, RestoreSession],
         activities=[
             ModelActivities(providers, http).call_model,
             PrepareActivities(providers, tools, archive, thresholds).prepare,
             archiving.archive,
             archiving.thaw,
             archiving.recall,
+            checkpointing.sign_checkpoint,
+            checkpointing.open_checkpoint,
+            checkpointing.put_context,
             ToolActivities(tools, Results(archive)).run_tool,
         ],
         workflow_runner=sandbox(),
@@ -132,6 +140,7 @@ async def serve(task_queue: str, providers: Providers, tools: Tools, store: Stor
             tools=tools,
             http=http,
             store=store,
+            keys=keys_from_env(os.environ),
             thresholds=thresholds_from_env(os.environ),
         )
         async with worker:

@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError
 
 from clew.contract import ContextQuery
 from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, ThreadMismatch
+from clew.policy import ContextPolicy
 from workflows import carried, decisions, world
 from workflows.effects import ArchiveRef, Archiving, CallModel, Failure, Prepare, Prepared, Recall, Thaw
 from workflows.failures import failure_of
@@ -114,32 +115,34 @@ class Archivist:
 
     async def recall(self, call: CallModel) -> Failure | None:
         """Fetch what the context of a model call needs of the archive, or say why that could not be done."""
+        policy = self._journal.state.policy.overlaid(call.context_policy)
+        return await self.fetch(ContextQuery(call_id=call.call_id), call.context_ref, policy, self._journal.time_left)
+
+    async def fetch(
+        self, asked: ContextQuery, context_ref: str, policy: ContextPolicy, patience: timedelta
+    ) -> Failure | None:
+        """Fetch what a context of a lane needs of the archive, or say why that could not be done."""
         journal = self._journal
-        while (archive := journal.state.archive) and not self._covers(call):
+        while (archive := journal.state.archive) and not self._covers(asked):
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
-            policy = journal.state.policy.overlaid(call.context_policy)
-            effect = Recall(
-                archive=archive,
-                context_ref=call.context_ref,
-                policies=(policy,),
-                before=journal.thread.held_from(call.context_ref),
-            )
+            before = journal.thread.held_from(context_ref)
+            effect = Recall(archive=archive, context_ref=context_ref, policies=(policy,), before=before)
             try:
-                fetched = await world.recall(effect, journal.time_left)
+                fetched = await world.recall(effect, patience)
             except ActivityError as error:
                 return failure_of(error)
-            journal.thread = carried.recalled(journal.thread, call.context_ref, fetched)
+            journal.thread = carried.recalled(journal.thread, context_ref, fetched)
             self._fullness.fetched(info.get_current_history_length() - events, info.get_current_history_size() - size)
-            if journal.thread.held_from(call.context_ref) >= effect.before:
+            if journal.thread.held_from(context_ref) >= before:
                 return Failure(type="archived", message="the context needs more of the archive than can be fetched")
         return None
 
-    def _covers(self, call: CallModel) -> bool:
+    def _covers(self, asked: ContextQuery) -> bool:
         if not self._journal.thread.past.upto >= 0:
             return True
         try:
-            self._journal.projection(ContextQuery(call_id=call.call_id))
+            self._journal.projection(asked)
         except Archived:
             return False
         except ClewError:

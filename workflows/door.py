@@ -20,6 +20,7 @@ from clew.contract import (
     ApprovalInput,
     AwaitRequestInput,
     CancelInput,
+    CheckpointInput,
     CloseInput,
     ConfigureInput,
     ContextOperation,
@@ -46,6 +47,7 @@ from clew.errors import (
     UnsupportedStrategy,
 )
 from clew.policy import ContextPolicy
+from workflows.effects import DraftQuery
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -83,6 +85,7 @@ Command = (
     | ConfigureInput
     | CancelInput
     | ApprovalInput
+    | CheckpointInput
     | HibernateInput
     | CloseInput
 )
@@ -95,6 +98,7 @@ _UPDATES: dict[str, type[Command]] = {
     "configure": ConfigureInput,
     "cancel_request": CancelInput,
     "resolve_approval": ApprovalInput,
+    "checkpoint": CheckpointInput,
     "hibernate": HibernateInput,
 }
 _SIGNALS: dict[str, type[Command | SteerInput]] = {
@@ -105,7 +109,7 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "close": CloseInput,
 }
 # What says nothing more than its name does may come without an argument.
-_BARE = ("cancel_request", "cancel", "close", "hibernate")
+_BARE = ("cancel_request", "cancel", "checkpoint", "close", "hibernate")
 
 
 def update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
@@ -153,7 +157,7 @@ def _checked(command: Command) -> Command:
     return command
 
 
-Query = ContextQuery | TranscriptQuery | EntriesQuery | WindowQuery
+Query = ContextQuery | TranscriptQuery | EntriesQuery | WindowQuery | DraftQuery
 
 
 def query(name: str, args: Sequence[RawValue]) -> Query | None:
@@ -178,8 +182,19 @@ def query(name: str, args: Sequence[RawValue]) -> Query | None:
             if given.token_budget < 1:
                 raise InvalidTokenBudget("a token budget is at least 1")
             return given
+        case "checkpoint":
+            return _decode(args, DraftQuery)
         case _:
             raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, status, transcript or window")
+
+
+def errand(args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
+    """What a workflow other than a session is started with.
+
+    Raises:
+        Refusal: the input cannot be used, for the reason it gives.
+    """
+    return _decode(args, model, max_bytes)
 
 
 def excerpt(args: Sequence[RawValue]) -> str:

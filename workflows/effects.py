@@ -129,6 +129,43 @@ class Packed(_Value):
             raise ValueError(str(error)) from None
 
 
+class SignCheckpoint(_Value):
+    """Sign what the session holds ready under a number, as a checkpoint that is good for so many seconds."""
+
+    number: int
+    expires_seconds: int
+
+
+class DraftQuery(_Value):
+    """Ask the session for what it holds ready to be signed under a number."""
+
+    number: int
+
+
+class Signed(_Value):
+    """What a worker adds to a checkpoint. `iat` and `exp` are in seconds since 1970; `kid` names the key."""
+
+    namespace: str
+    fingerprint: str
+    iat: int
+    exp: int
+    kid: str
+    signature: str
+
+
+class OpenCheckpoint(_Value):
+    """Verify a checkpoint that a session of this id is to be made of."""
+
+    token: str
+    session_id: str
+
+
+class OpenedCheckpoint(_Value):
+    """The configuration that a session goes on with from a checkpoint, as `AgentSession` takes it."""
+
+    config: dict[str, Any]
+
+
 class ResolvedTool(_Value):
     """A tool's schema and how its calls are carried out.
 

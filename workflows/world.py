@@ -31,6 +31,8 @@ from workflows.effects import (
     ResolvedTool,
     RunTool,
     RunTools,
+    SignCheckpoint,
+    Signed,
     Thaw,
     ToolAnswered,
     ToolsAnswered,
@@ -51,6 +53,7 @@ STORE_RETRIES = RetryPolicy(
 )
 PREPARE_TIMEOUT = timedelta(seconds=30)
 ARCHIVE_TIMEOUT = timedelta(minutes=5)
+SIGN_TIMEOUT = timedelta(seconds=20)
 # A tool that takes its worker down with it is not given every worker there is.
 WORKERS_PER_TOOL_CALL = 3
 IN_DOUBT = (
@@ -130,6 +133,15 @@ async def recall(effect: Recall, time_left: timedelta) -> Recalled:
         retry_policy=STORE_RETRIES,
         summary=details.recall_summary(effect),
     )
+
+
+async def sign(effect: SignCheckpoint) -> Signed:
+    """Have a checkpoint signed by a worker.
+
+    Raises:
+        ActivityError: none could in time, or none has a key.
+    """
+    return await _execute("sign_checkpoint", effect, Signed, schedule_to_close_timeout=SIGN_TIMEOUT)
 
 
 async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta | None) -> ToolAnswered:

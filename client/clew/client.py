@@ -21,15 +21,19 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from clew.contract import (
+    RESTORE_WORKFLOW,
     TASK_QUEUE,
     WORKFLOW_TYPE,
     Limits,
     ModelOptions,
     OnBusy,
+    RestoreInput,
+    RestoreReceipt,
     SessionConfig,
     SessionId,
     SessionStart,
 )
+from clew.errands import run_errand
 from clew.errors import InvalidInput, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.policy import ContextPolicy
 from clew.session import Session
@@ -180,6 +184,23 @@ class Clew:
     def session(self, session_id: str) -> Session:
         """A session by its id, without asking whether it exists."""
         return Session(self.temporal, checked_id(session_id))
+
+    async def restore(self, token: str, session_id: str | None = None) -> Session:
+        """Start a session that goes on from a checkpoint (`Session.checkpoint`), under a new id or the one given.
+
+        It has the checkpoint's context under its lane and the configuration that the checkpoint was made under.
+
+        Raises:
+            CheckpointUnavailable: the workers have no key for checkpoints.
+            InvalidInput: there is a session of that id already.
+            TokenExpired, TokenForeign, TokenKey, TokenLegacy, TokenMalformed, TokenSignature, TokenVersion: the token
+                is not taken, for the reason that the class says.
+            TokenMismatch: the workers' tools or models are not what they were.
+        """
+        asked = checked(RestoreInput, {"token": token, "session_id": session_id})
+        about = session_id or "new"
+        answer = await run_errand(self.temporal, self.task_queue, RESTORE_WORKFLOW, asked, about)
+        return self.session(RestoreReceipt.model_validate(answer).session_id)
 
     async def check_worker(self) -> None:
         """Ask whether a worker polls the task queue.

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from temporalio import exceptions
 from temporalio.client import (
+    WorkflowFailureError,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
@@ -65,8 +67,10 @@ async def translating(session_id: str) -> AsyncIterator[None]:
     """Foreign errors become Clew's here, and nowhere else."""
     try:
         yield
-    except WorkflowUpdateFailedError as error:
+    except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
         cause = error.cause
+        if isinstance(cause, exceptions.TimeoutError):
+            raise WorkerUnavailable(f"no worker took up what was asked about session {session_id!r}") from error
         if isinstance(cause, ApplicationError) and cause.type:
             raise refusal(cause.type, cause.message) from error
         raise ClewError(str(cause)) from error

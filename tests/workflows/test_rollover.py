@@ -14,7 +14,7 @@ from activities.tools import load_tools
 from clew import Clew, ContextPolicy, Session
 from deploy.local import Reply
 from tests import toolbox
-from tests.conftest import World
+from tests.conftest import KEYS, World
 from worker import make_worker
 from workflows.effects import Thresholds
 
@@ -33,6 +33,7 @@ async def rolling(world: World, thresholds: Thresholds = OFTEN, store: Store | N
             tools=load_tools([toolbox.__name__]),
             http=http,
             store=store or world.store,
+            keys=KEYS,
             thresholds=thresholds,
         )
         async with worker:
