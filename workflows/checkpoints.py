@@ -114,7 +114,14 @@ def fingerprint(of: Mapping[str, Any]) -> str:
 def restoring(payload: Mapping[str, Any], op_id: str) -> dict[str, Any]:
     """The context operation that puts a checkpoint's context under its lane."""
     origin = {"session_id": payload["session_id"], "at_seq": payload["at_seq"]}
-    operation = {"type": "replace", "reason": "restore", "result_context": payload["context"], "meta": origin}
+    context = payload["context"]
+    said = [_renamed(message, payload["session_id"]) for message in context["messages"]]
+    operation = {
+        "type": "replace",
+        "reason": "restore",
+        "result_context": {**context, "messages": said},
+        "meta": origin,
+    }
     return {"op_id": op_id, "context_ref": payload["context_ref"], "operation": operation}
 
 
@@ -128,6 +135,20 @@ def signed_part(payload: str, signed: Signed) -> str:
 def base64url(data: bytes) -> str:
     """Bytes in the alphabet of URLs, without padding."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _renamed(message: Mapping[str, Any], session_id: str) -> dict[str, Any]:
+    """A message whose tool calls have ids that the new session, which counts from 1 too, will not mint again."""
+    named = dict(message)
+    if calls := message.get("tool_calls"):
+        named["tool_calls"] = [{**call, "id": _elsewhere(call["id"], session_id)} for call in calls]
+    if "tool_call_id" in message:
+        named["tool_call_id"] = _elsewhere(message["tool_call_id"], session_id)
+    return named
+
+
+def _elsewhere(tool_call_id: str, session_id: str) -> str:
+    return f"then-{digest([session_id, tool_call_id])[:20]}"
 
 
 def _text(value: Mapping[str, Any]) -> str:
