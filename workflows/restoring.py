@@ -52,7 +52,7 @@ class RestoreSession:
             raise door.application_error(InvalidInput(f"there is a session {session_id!r} already")) from None
         try:
             await _carry_out("put_context", checkpoint)
-        except BaseException:
+        except ApplicationError:
             # Without the context it would be another session than the one that was asked for.
             await session.signal("close", {"reason": "it could not be restored"})
             raise

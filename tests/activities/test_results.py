@@ -110,7 +110,7 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part(monkeypatch: pyt
         f"truncated: the first {shown} of 10000 bytes are shown; "
         f"read_result(tool_call_id='tool-1', offset={shown}) reads on]"
     )
-    assert await place.archive.get_result(FAMILY, answer.result.digest) == (text.encode(), 10_000)
+    assert await place.archive.get_result(FAMILY, digest_of(text.encode())) == (text.encode(), 10_000)
 
 
 async def test_what_fits_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:

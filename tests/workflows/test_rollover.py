@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from activities.archive import Store
+from activities.checkpoints import Keys
 from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
 from clew import Clew, ContextPolicy, Session
@@ -22,7 +23,9 @@ OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
 
 
 @asynccontextmanager
-async def rolling(world: World, thresholds: Thresholds = OFTEN, store: Store | None = None) -> AsyncIterator[Clew]:
+async def rolling(
+    world: World, thresholds: Thresholds = OFTEN, store: Store | None = None, keys: Keys = KEYS
+) -> AsyncIterator[Clew]:
     """A worker of its own whose sessions go on in a new run often."""
     clew = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
     async with http_client() as http:
@@ -33,7 +36,7 @@ async def rolling(world: World, thresholds: Thresholds = OFTEN, store: Store | N
             tools=load_tools([toolbox.__name__]),
             http=http,
             store=store or world.store,
-            keys=KEYS,
+            keys=keys,
             thresholds=thresholds,
         )
         async with worker:

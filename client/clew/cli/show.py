@@ -17,10 +17,12 @@ from rich.text import Text
 from clew.contract import (
     ApprovalReceipt,
     CancelReceipt,
+    CheckpointReceipt,
     ConfigureReceipt,
     Context,
     InputReceipt,
     OperationReceipt,
+    RestoreReceipt,
     SessionStatus,
     Usage,
 )
@@ -88,7 +90,15 @@ def status(to: Console, answer: SessionStatus) -> None:
     _pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
 
 
-Receipt = InputReceipt | CancelReceipt | OperationReceipt | ConfigureReceipt | ApprovalReceipt
+Receipt = (
+    InputReceipt
+    | CancelReceipt
+    | OperationReceipt
+    | ConfigureReceipt
+    | ApprovalReceipt
+    | CheckpointReceipt
+    | RestoreReceipt
+)
 
 
 def receipt(given: Receipt) -> str:
@@ -104,6 +114,10 @@ def receipt(given: Receipt) -> str:
             return f"the change {_how(given)}"
         case ApprovalReceipt():
             return f"{given.tool_call_id} is {'approved' if given.decision == 'approve' else 'denied'}"
+        case CheckpointReceipt():
+            return given.token
+        case RestoreReceipt():
+            return given.session_id
 
 
 def _how(given: OperationReceipt | ConfigureReceipt) -> str:
