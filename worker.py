@@ -23,10 +23,13 @@ from activities.archive import Archive, Store, store_from_env
 from activities.archiving import ArchiveActivities
 from activities.checkpointing import CheckpointActivities
 from activities.checkpoints import Keys, keys_from_env
+from activities.deletion import DeletionActivities
+from activities.forking import ForkingActivities
 from activities.heartbeat import INTERVAL_SECONDS
 from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
 from activities.providers import Providers, http_client, providers_from_env
+from activities.reading import ReadingActivities
 from activities.results import Results
 from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
 from clew.client import Clew
@@ -34,6 +37,7 @@ from clew.contract import TASK_QUEUE
 from clew.errors import ClewError
 from clew.tokens import ENCODINGS, encoding
 from workflows.effects import Thresholds
+from workflows.errands import ERRANDS
 from workflows.restoring import RestoreSession
 from workflows.session import AgentSession
 
@@ -71,7 +75,7 @@ def make_worker(
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[AgentSession, RestoreSession],
+        workflows=[AgentSession, RestoreSession, *ERRANDS],
         activities=[
             ModelActivities(providers, http).call_model,
             PrepareActivities(providers, tools, archive, thresholds).prepare,
@@ -82,6 +86,9 @@ def make_worker(
             checkpointing.open_checkpoint,
             checkpointing.put_context,
             ToolActivities(tools, Results(archive)).run_tool,
+            ReadingActivities(archive).read_thread,
+            ForkingActivities(archive).fork_session,
+            DeletionActivities(archive).delete_session,
         ],
         workflow_runner=sandbox(),
         graceful_shutdown_timeout=GRACE,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from pydantic_core import from_json, to_json
 from temporalio import activity
@@ -14,14 +14,30 @@ from activities.archive import Archive, ArchiveError, Head, ObjectDamaged, Objec
 from activities.asking import ask, own_session
 from clew.entries import Entry
 from clew.past import parted
-from clew.policy import ContextPolicy
-from clew.thread import Gap, Past, Thread
-from clew.tokens import encoding
-from workflows.carried import VERSION
-from workflows.effects import ArchiveRef, Archiving, Packed, Recall, Recalled, Thaw
+from clew.reading import archived_thread, part_of_lane
+from clew.thread import Thread
+from workflows.carried import VERSION, restore
+from workflows.effects import ArchiveRef, Archiving, Packed, Recall, Recalled, Thaw, Thawed
 
 MAX_RECALLED_BYTES = 1_500_000
 """Of one answer, as it is written to the history."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveBack:
+    """Reads what is archived under a root, the newest entry first."""
+
+    archive: Archive
+    family: str
+    root: str | None
+    upto: int
+
+    async def read(self, kind: str, *, context_ref: str | None = None, from_seq: int = 0) -> AsyncIterator[Entry]:
+        """The entries of a kind, and of a lane where one is named, from the newest down to `from_seq`."""
+        found = self.archive.read_back(self.family, self.root, from_seq, self.upto, kinds=frozenset({kind}))
+        async for entry in found:
+            if context_ref is None or entry.lane == context_ref:
+                yield entry
 
 
 class ArchiveActivities:
@@ -62,7 +78,7 @@ class ArchiveActivities:
         return place.model_copy(update={"root": root, "upto": upto})
 
     @activity.defn(name="thaw")
-    async def thaw(self, asked: Thaw) -> Packed:
+    async def thaw(self, asked: Thaw) -> Thawed:
         """What a session goes on from, and from now on its archive is this execution's."""
         place, session_id = asked.archive, activity.info().workflow_id or ""
         async with explained():
@@ -72,49 +88,24 @@ class ArchiveActivities:
             head = await self._archive.head(session_id)
             if head is None or head.state != asked.state:
                 raise ThreadMismatch(f"the archive of {session_id!r} has changed meanwhile")
-            await self._archive.set_head(head.model_copy(update={"status": "live", "run_id": place.execution}))
-        return Packed.model_validate(carried)
+            live = head.model_copy(update={"status": "live", "run_id": place.execution})
+            await self._archive.set_head(live)
+            if await self._archive.head(session_id) != live:
+                # Who forks a session that is away adds to its archive, and may have done so right now.
+                raise ApplicationError(f"the archive of {session_id!r} has just changed", type="archive_changed")
+            upto = restore(carried).thread.last_seq
+            newer = [entry.as_json() async for entry in self._archive.read(head.family, head.root, upto + 1)]
+        place = place.model_copy(update={"root": head.root, "upto": head.last_seq})
+        return Thawed(zlib=carried["zlib"], archive=place, newer=tuple(newer))
 
     @activity.defn(name="recall")
     async def recall(self, asked: Recall) -> Recalled:
         """The part of a lane that contexts need, as far as it fits into one answer, the newest first."""
+        place = asked.archive
         async with explained():
-            thread = await self._lane(asked)
-        return fitted(thread, asked)
-
-    async def _lane(self, asked: Recall) -> Thread:
-        """As much of a lane as contexts under the policies can reach."""
-        place, lane = asked.archive, asked.context_ref
-        marks: list[Entry] = []
-        after = -1
-        kinds = frozenset({"ai_context_operation", "summary"})
-        async for entry in self._archive.read_back(place.family, place.root, to_seq=place.upto, kinds=kinds):
-            if entry.lane != lane:
-                continue
-            if entry.kind == "summary":
-                marks += [entry] if not marks else []
-            elif entry.payload["operation"]["type"] == "replace":
-                base_seq = entry.payload["operation"].get("base_seq")
-                after = entry.seq if base_seq is None else min(base_seq, entry.seq)
-                marks.append(entry)
-                break
-        reach = _Reach(asked.policies)
-        messages: list[Entry] = []
-        complete = True
-        talk = self._archive.read_back(
-            place.family, place.root, after + 1, place.upto, kinds=frozenset({"ai_message"})
-        )
-        async for entry in talk:
-            if entry.lane != lane:
-                continue
-            messages.append(entry)
-            if reach.is_enough(entry):
-                complete = False
-                break
-        oldest = min((entry.seq for entry in messages), default=0)
-        gap = Gap() if complete else Gap(newest=oldest - 1, mark=oldest - 1)
-        kept = sorted((*marks, *messages), key=lambda entry: entry.seq)
-        return Thread((), place.upto + 1, Past(place.upto, tuple(kept), {lane: gap}))
+            back = ArchiveBack(self._archive, place.family, place.root, place.upto)
+            part = await part_of_lane(back, asked.context_ref, asked.policies)
+        return fitted(archived_thread(place.upto, part.entries, {asked.context_ref: part.gap}), asked)
 
 
 def fitted(thread: Thread, asked: Recall) -> Recalled:
@@ -140,33 +131,12 @@ def fitted(thread: Thread, asked: Recall) -> Recalled:
         room //= 2
 
 
-class _Reach:
-    """Whether what has been read of a lane, the newest first, is more than any context can be made of."""
-
-    def __init__(self, policies: Sequence[ContextPolicy]) -> None:
-        self._left = max(policy.budget for policy in policies)
-        self._kinds = set.intersection(*(set(policy.include_kinds) for policy in policies))
-        self._heuristic = encoding("heuristic")
-        self._run_id: str | None = None
-        self._asked = 0
-
-    def is_enough(self, entry: Entry) -> bool:
-        role = entry.payload["role"]
-        kind = "tool_result" if role == "tool" else "tool_call" if entry.payload.get("tool_calls") else "message"
-        if kind in self._kinds:
-            self._left -= min(entry.tokens, self._heuristic.message(entry.message))
-        if role == "user":
-            run_id = entry.refs.get("run_id")
-            if self._asked == 0 or run_id is None or run_id != self._run_id:
-                self._asked += 1
-            self._run_id = run_id
-        # The newest run's first message is known by the one before it, which is another run's.
-        return self._left < 0 and self._asked > 1 and role != "tool"
-
-
 @asynccontextmanager
-async def explained() -> AsyncIterator[None]:
-    """What is wrong with the archive, in words that travel; what may pass is tried again."""
+async def explained(*, damage_is_final: bool = False) -> AsyncIterator[None]:
+    """What is wrong with the archive, in words that travel; what may pass is tried again.
+
+    A session that needs a damaged object waits for it to be restored; whoever only reads is told at once.
+    """
     try:
         yield
     except ArchiveError as error:
@@ -174,5 +144,5 @@ async def explained() -> AsyncIterator[None]:
         if isinstance(error, ThreadMismatch):
             word, final = "thread_mismatch", True
         elif isinstance(error, ObjectDamaged | ObjectMissing):
-            word = "archive_damaged"
+            word, final = "archive_damaged", damage_is_final
         raise ApplicationError(str(error), type=word, non_retryable=final) from error

@@ -61,6 +61,13 @@ async def dawdle() -> str:
     return "never"
 
 
+@tool(timeout_seconds=0.2, idempotent=False)
+async def pay_slowly() -> str:
+    """Never ends by itself, and must not be begun twice."""
+    await asyncio.Event().wait()
+    return "paid"
+
+
 @tool
 def flood(size: int) -> str:
     """So many bytes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,10 +12,12 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from clew.contract import ContextQuery
-from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, ThreadMismatch
+from clew.entries import Entry
+from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, ThreadMismatch, TooLarge, refusal
 from clew.policy import ContextPolicy
 from workflows import carried, decisions, world
-from workflows.effects import ArchiveRef, Archiving, CallModel, Failure, Prepare, Prepared, Recall, Thaw
+from workflows.carried import Carried
+from workflows.effects import ArchiveRef, Archiving, Failure, Prepare, Prepared, Recall, Thaw
 from workflows.failures import failure_of
 from workflows.fullness import FULL, PRESSING, Fullness
 from workflows.journal import Journal
@@ -35,6 +39,7 @@ class Archivist:
         self._fullness = fullness
         self._waiters = waiters
         self._ask_again_at = 0.0
+        self._writing = asyncio.Lock()
         self._put_away_upto: int | None = None
 
     @property
@@ -42,6 +47,8 @@ class Archivist:
         """Whether it is time to go on in a new run: between requests if that can be had, else between steps."""
         state = self._journal.state
         if state.archive is None or workflow.time() < self._ask_again_at:
+            return False
+        if state.phase in ("hibernating", "closed"):
             return False
         enough = PRESSING if state.busy or state.phase == "preparing" else 1.0
         return self._fullness.share(state.archive.thresholds) >= enough
@@ -77,27 +84,39 @@ class Archivist:
             raise ThreadMismatch(found.mismatch)
         journal.effect = None
         if found.state and found.archive:
-            packed = await world.thaw(Thaw(archive=found.archive, state=found.state))
-            begun = carried.restore({"version": carried.VERSION, **packed.model_dump()})
-            state = replace(begun.state, archive=found.archive, phase="preparing")
-            journal.resume(replace(begun, state=state, effect=state.preparation))
+            journal.resume(await self._thawed(found.archive, found.state))
         else:
             journal.state = replace(journal.state, archive=found.archive)
             journal.apply(decisions.happened(journal.state, found, journal.now))
 
+    async def _thawed(self, archive: ArchiveRef, state: str) -> Carried:
+        """What an archived session goes on from. Its tools are those of the worker that it finds."""
+        try:
+            thawed = await world.thaw(Thaw(archive=archive, state=state))
+        except ActivityError as error:
+            failure = failure_of(error)
+            raise refusal(failure.type, failure.message) from None
+        begun = carried.restore({"version": carried.VERSION, "zlib": thawed.zlib})
+        for row in thawed.newer:
+            begun.thread.append(Entry.from_json(row))
+        waking = replace(begun.state, archive=thawed.archive or archive, phase="preparing")
+        return replace(begun, state=waking, effect=waking.preparation)
+
     async def roll(self) -> None:
         """Go on in a new run of the workflow, once all is in the archive. Back where that could not be done."""
         journal = self._journal
-        try:
+        self._ask_again_at = workflow.time() + PAUSE_SECONDS
+        with suppress(ActivityError):
             await self._archive(None if self.full else PATIENCE)
-        except ActivityError:
-            self._ask_again_at = workflow.time() + PAUSE_SECONDS
-            return
-        self.rolling = True
-        self._waiters.dismiss()
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        if not journal.state.closed:
-            workflow.continue_as_new(args=[self._start()])
+            # What waits for its turn may be too much to be carried; it becomes less.
+            if carried.size_of(self._carried()) > (carried.MOST_BYTES if self.full else carried.ENOUGH_BYTES):
+                return
+            self.rolling = True
+            self._waiters.dismiss()
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            if not journal.state.closed:
+                config = journal.state.config.model_dump(mode="json", exclude_unset=True)
+                workflow.continue_as_new(args=[{"config": config, "carried": self._carried()}])
 
     async def put_away(self, patience: timedelta | None = None) -> None:
         """Archive the whole session: it goes on in another execution, if ever.
@@ -111,16 +130,10 @@ class Archivist:
             while self._put_away_upto != self._journal.thread.last_seq:
                 self._put_away_upto = (await self._archive(patience, closed=True)).upto
         except ActivityError as error:
+            self._put_away_upto = None
             raise _unavailable(failure_of(error)) from None
 
-    async def recall(self, call: CallModel) -> Failure | None:
-        """Fetch what the context of a model call needs of the archive, or say why that could not be done."""
-        policy = self._journal.state.policy.overlaid(call.context_policy)
-        return await self.fetch(ContextQuery(call_id=call.call_id), call.context_ref, policy, self._journal.time_left)
-
-    async def fetch(
-        self, asked: ContextQuery, context_ref: str, policy: ContextPolicy, patience: timedelta
-    ) -> Failure | None:
+    async def recall(self, context_ref: str, policy: ContextPolicy, asked: ContextQuery) -> Failure | None:
         """Fetch what a context of a lane needs of the archive, or say why that could not be done."""
         journal = self._journal
         while (archive := journal.state.archive) and not self._covers(asked):
@@ -129,7 +142,7 @@ class Archivist:
             before = journal.thread.held_from(context_ref)
             effect = Recall(archive=archive, context_ref=context_ref, policies=(policy,), before=before)
             try:
-                fetched = await world.recall(effect, patience)
+                fetched = await world.recall(effect, journal.time_left if journal.state.run else PATIENCE)
             except ActivityError as error:
                 return failure_of(error)
             journal.thread = carried.recalled(journal.thread, context_ref, fetched)
@@ -139,7 +152,7 @@ class Archivist:
         return None
 
     def _covers(self, asked: ContextQuery) -> bool:
-        if not self._journal.thread.past.upto >= 0:
+        if self._journal.thread.past.upto < 0:
             return True
         try:
             self._journal.projection(asked)
@@ -155,20 +168,22 @@ class Archivist:
         last_seq = journal.thread.last_seq
         if state.archive:
             state = replace(state, archive=state.archive.model_copy(update={"upto": last_seq}))
-        return {"last_seq": last_seq, "carried": carried.carry(state, journal.thread, journal.effect)}
+        whole = carried.carry(state, journal.thread, journal.effect)
+        if carried.size_of(whole) > carried.MOST_BYTES:
+            raise TooLarge("more waits for its turn than can be carried: it becomes less as the session works")
+        return {"last_seq": last_seq, "carried": whole}
 
-    def _start(self) -> dict[str, Any]:
+    def _carried(self) -> dict[str, Any]:
         journal = self._journal
-        return {
-            "config": journal.state.config.model_dump(mode="json", exclude_unset=True),
-            "carried": carried.carry(journal.state, journal.thread, journal.effect),
-        }
+        return carried.carry(journal.state, journal.thread, journal.effect)
 
     async def _archive(self, patience: timedelta | None, closed: bool = False) -> ArchiveRef:
         journal = self._journal
-        assert journal.state.archive is not None
-        written = await world.archive(Archiving(archive=journal.state.archive, closed=closed), patience)
-        journal.state = replace(journal.state, archive=written)
+        # One after the other: what is written last says whether the session goes on in this execution.
+        async with self._writing:
+            assert journal.state.archive is not None
+            written = await world.archive(Archiving(archive=journal.state.archive, closed=closed), patience)
+            journal.state = replace(journal.state, archive=written)
         return written
 
 

@@ -21,6 +21,10 @@ from workflows.state import State
 VERSION = 1
 MAX_BYTES = 500_000
 """Of what is carried, as it travels. Contexts that need more of the past have it fetched from the archive."""
+ENOUGH_BYTES = 524_288
+"""A session that has more to carry, in what waits for its turn, goes on in its run until it has less."""
+MOST_BYTES = 1_900_000
+"""What the server takes."""
 RECENT_ENTRIES, RECENT_BYTES = 100, 65_536
 """What is kept of the archived entries, so that who asks for a reply just given finds it here."""
 
@@ -48,12 +52,19 @@ def carry(state: State, thread: Thread, effect: Effect | None) -> dict[str, Any]
     state = replace(state, outcomes=outcomes.remembered(state, thread))
     if state.closed:
         state = replace(state, phase="idle")
-    first_seq, needs, room = _first_live(state, thread), _needs(state), 4 * MAX_BYTES
+    # A call that has been decided upon will be asked for with the thread as it was then.
+    upto = effect.at_seq if isinstance(effect, CallModel) else thread.last_seq
+    first_seq, needs, room = min(_first_live(state, thread), upto + 1), _needs(state), 4 * MAX_BYTES
     while True:
-        packed = _packed(state, thread, effect, parted(thread, first_seq, needs, room), first_seq)
+        packed = _packed(state, thread, effect, parted(thread, first_seq, needs, room, upto), first_seq)
         if len(packed.zlib) <= MAX_BYTES or not room:
             return {"version": VERSION, **packed.model_dump()}
         room = room // 2 if room > MAX_BYTES // 8 else 0
+
+
+def size_of(carried: Mapping[str, Any]) -> int:
+    """The bytes of what is carried."""
+    return len(carried["zlib"])
 
 
 def restore(carried: Mapping[str, Any]) -> Carried:
@@ -85,7 +96,8 @@ def restore(carried: Mapping[str, Any]) -> Carried:
 def recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     """The thread with what was fetched of a lane's past."""
     value = fetched.packed.value
-    entries = {entry.seq: entry for entry in (*thread.past.entries, *_entries.validate_python(value["entries"]))}
+    fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)
+    entries = {entry.seq: entry for entry in (*thread.past.entries, *fetched_entries)}
     past = Past(
         thread.past.upto,
         tuple(entries[seq] for seq in sorted(entries)),

@@ -18,6 +18,7 @@ from clew.contract import (
     ConfigureInput,
     ConfigureReceipt,
     ContextOperation,
+    ForkedInput,
     HibernateInput,
     InputReceipt,
     MessageInput,
@@ -26,7 +27,7 @@ from clew.contract import (
 )
 from clew.errors import ArchiveUnavailable, Busy, Closed, InvalidInput, UnknownRequest
 from clew.thread import Thread
-from workflows import approvals, checkpoints, decisions, inputs, operations
+from workflows import approvals, checkpoints, decisions, forking, inputs, operations
 from workflows.decision import Decision
 from workflows.door import Command
 from workflows.outcomes import knows
@@ -72,7 +73,7 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
     Raises:
         Refusal: for the reason it gives.
     """
-    if state.phase == "hibernating":
+    if state.phase == "hibernating" and not isinstance(command, ForkedInput):
         raise Closed("the session hibernates: open it again")
     match command:
         case MessageInput():
@@ -81,6 +82,7 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
             if not knows(state, thread, command.request_id):
                 raise UnknownRequest(f"the session knows no request {command.request_id!r}")
         case SubmitInput():
+            inputs.check_input_id(command.input_id or own_id)
             if inputs.known_receipt(state, command.input_id or own_id) is None:
                 inputs.check_input(state, command)
         case ContextOperation():
@@ -90,7 +92,7 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
         case CheckpointInput():
             checkpoints.check(state, thread, command)
         case HibernateInput():
-            _check_hibernate(state)
+            check_hibernate(state)
         case CancelInput():
             inputs.check_cancel(state, thread, command)
         case ApprovalInput():
@@ -131,9 +133,16 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             lane = command.context_ref or state.context_ref
             return Decision(state), Checkpointing(state, lane, thread.last_seq, command.expires_seconds)
         case HibernateInput():
-            return decisions.hibernate(state), Hibernating()
-        case CloseInput():
-            return decisions.close(state, at), None
+            return Decision(state), Hibernating()
+        case CloseInput() | ForkedInput():
+            return _decide_signal(state, thread, command, at), None
+
+
+def _decide_signal(state: State, thread: Thread, command: CloseInput | ForkedInput, at: Moment) -> Decision:
+    """What follows from what is sent as a signal alone."""
+    if isinstance(command, ForkedInput):
+        return forking.recorded(state, thread, command)
+    return decisions.close(state, at)
 
 
 def _check_message(state: State, thread: Thread, given: MessageInput, request_id: str) -> None:
@@ -144,10 +153,17 @@ def _check_message(state: State, thread: Thread, given: MessageInput, request_id
     inputs.admit(state, request_of(state, given, request_id), given.on_busy or state.config.on_busy)
 
 
-def _check_hibernate(state: State) -> None:
+def check_hibernate(state: State) -> None:
+    """Refuse to put a session away that is at work.
+
+    Raises:
+        ArchiveUnavailable, Busy, Closed: as their words say.
+    """
+    if state.phase in ("hibernating", "closed"):
+        raise Closed("the session hibernates: open it again")
     if state.archive is None:
         raise ArchiveUnavailable("the session was begun by a worker that had no archive")
-    if state.busy or state.phase != "idle":
+    if state.busy:
         raise Busy("a request is running or waits: wait for it, or cancel it")
 
 

@@ -52,6 +52,8 @@ def current(state: State, thread: Thread) -> str:
     }
     if any(waits.values()):
         lines += ["", "waiting: " + " · ".join(f"{count} {what}" for what, count in waits.items() if count)]
+    if state.archive and state.archive.upto >= 0:
+        lines += ["", f"entries up to {state.archive.upto} are in the archive"]
     if state.problem:
         lines += ["", f"⚠ {state.problem.type}: {state.problem.message}"]
     return "\n".join(lines)

@@ -26,6 +26,7 @@ from clew.contract import (
     ContextOperation,
     ContextQuery,
     EntriesQuery,
+    ForkedInput,
     HibernateInput,
     MessageInput,
     SessionConfig,
@@ -67,7 +68,8 @@ def session_start(session_id: str, args: Sequence[RawValue]) -> SessionStart:
         _session_id.validate_python(session_id)
     except ValidationError:
         raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
-    start = _decode(args, SessionStart, MAX_START_BYTES)
+    carries = len(args) == 1 and b'"carried"' in args[0].payload.data
+    start = _decode(args, SessionStart, MAX_START_BYTES if carries else MAX_MESSAGE_BYTES)
     config = start.config
     if config.strategy != "react":
         raise UnsupportedStrategy(f"unknown strategy {config.strategy[:50]!r}: the strategy is 'react'")
@@ -88,6 +90,7 @@ Command = (
     | CheckpointInput
     | HibernateInput
     | CloseInput
+    | ForkedInput
 )
 
 _UPDATES: dict[str, type[Command]] = {
@@ -107,6 +110,8 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "modify_context": ContextOperation,
     "cancel": CancelInput,
     "close": CloseInput,
+    # Clew's own.
+    "forked": ForkedInput,
 }
 # What says nothing more than its name does may come without an argument.
 _BARE = ("cancel_request", "cancel", "checkpoint", "close", "hibernate")

@@ -91,6 +91,20 @@ class Thaw(_Value):
     state: str
 
 
+class Fork(_Value):
+    """Make a new session of another one's thread up to and with an entry, and tell the other one of it.
+
+    `at` and `entry_ids` are those of the two entries that say so, the new session's and the other one's.
+    """
+
+    session_id: str
+    at_seq: int
+    new_session_id: str
+    metadata: dict[str, str] | None = None
+    at: str
+    entry_ids: tuple[str, str]
+
+
 class Recall(_Value):
     """Fetch of a lane what contexts under some policies need and the session does not hold: what is before a seq."""
 
@@ -127,6 +141,13 @@ class Packed(_Value):
             return from_json(zlib.decompress(b64decode(self.zlib)))
         except zlib.error as error:
             raise ValueError(str(error)) from None
+
+
+class Thawed(Packed):
+    """What a session goes on from, where its archive stands, and what has been added there since it was put away."""
+
+    archive: ArchiveRef | None = None
+    newer: tuple[dict[str, Any], ...] = ()
 
 
 class SignCheckpoint(_Value):

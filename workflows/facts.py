@@ -21,6 +21,8 @@ def user_message(state: State, run: Run, content: str, given: Input | None = Non
         refs = {"source": given.source, "call_id": f"call-{state.calls + 1}"}
         if given.request_id:
             refs["request_id"] = given.request_id
+        if given.metadata:
+            payload["metadata"] = given.metadata
     return _message(state, run, {"role": "user", "content": content} | payload, refs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,12 +12,14 @@ from clew.contract import (
     CancelInput,
     CancelReceipt,
     InputReceipt,
+    MessageInput,
     OnBusy,
     SteerInput,
 )
 from clew.errors import (
     Busy,
     Idle,
+    InvalidInput,
     QueueFull,
     RequestMismatch,
 )
@@ -36,6 +39,10 @@ from workflows.state import (
 
 REMEMBERED = 1000
 """Inputs whose ids are known again."""
+_MINTED_ID = re.compile(r"input-[0-9]+")
+"""Ids of inputs that came without one."""
+RUN_SETTINGS = ("model", "model_options", "context_policy", "max_iterations", "timeout_seconds", "output_schema")
+"""What a message may set for its run, and not for one that is under way."""
 
 
 def admit(state: State, request: Request, on_busy: OnBusy) -> None:
@@ -43,6 +50,7 @@ def admit(state: State, request: Request, on_busy: OnBusy) -> None:
 
     Raises:
         Busy, QueueFull: as its words say.
+        InvalidInput: it would join a run, which has its settings already, and brings some of its own.
     """
     if not state.busy:
         return
@@ -50,7 +58,8 @@ def admit(state: State, request: Request, on_busy: OnBusy) -> None:
         raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
     joins = on_busy == "steer" and state.run is not None
     if joins:
-        _check_room([_size(waiting.content) for waiting in state.inbox], _size(request.content))
+        _check_joins(request.given)
+        _check_room(_waiting_inputs(state), _size(request.content, request.metadata))
     else:
         _check_room([_request_size(waiting) for waiting in state.queue], _request_size(request))
 
@@ -63,7 +72,7 @@ def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decis
         number = state.inputs + 1
         joining = Input(
             f"input-{number}", "message", request.content, state.config.steering, "follow_up", "message",
-            request.request_id,
+            request.request_id, request.metadata,
         )  # fmt: skip
         run = replace(state.run, joined=(*state.run.joined, request.request_id))
         return Decision(replace(state, run=run, inbox=(*state.inbox, joining), inputs=number))
@@ -72,6 +81,16 @@ def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decis
     if on_busy == "interrupt":
         return Decision(replace(state, queue=(request, *state.queue)))
     return Decision(replace(state, queue=(*state.queue, request)))
+
+
+def check_input_id(input_id: str | None) -> None:
+    """Refuse an id that the session may have given, or may yet give, to another input.
+
+    Raises:
+        InvalidInput: it is of that form.
+    """
+    if input_id is not None and _MINTED_ID.fullmatch(input_id):
+        raise InvalidInput("input_id: ids of the form 'input-<number>' are the session's own")
 
 
 def known_receipt(state: State, input_id: str | None) -> InputReceipt | None:
@@ -87,9 +106,10 @@ def check_input(state: State, given: SteerInput) -> None:
     """
     if state.request_id is None:
         raise Idle("nothing is running that could read it: send a message")
-    if given.expected_request_id not in (None, *state.unfinished[:1]):
+    served = (state.request_id, *(state.run.joined if state.run else ()))
+    if given.expected_request_id not in (None, *served):
         raise RequestMismatch(f"request {state.request_id!r} is running, not {given.expected_request_id!r}")
-    _check_room([_size(waiting.content) for waiting in state.inbox], _size(given.content))
+    _check_room(_waiting_inputs(state), _size(given.content))
 
 
 def submit(state: State, kind: str, given: SteerInput, input_id: str | None) -> tuple[Decision, InputReceipt]:
@@ -162,8 +182,21 @@ def never_ran(
     return Decision(replace(unread.state, runs=state.runs + 1), drafts)
 
 
-def _size(content: str) -> int:
-    return len(content.encode())
+def _check_joins(message: MessageInput | None) -> None:
+    own = [name for name in RUN_SETTINGS if getattr(message, name, None) is not None]
+    if own:
+        raise InvalidInput(
+            f"{', '.join(own)}: a message that joins a run is served with that run's settings; leave them out, or "
+            "send it with on_busy 'queue' or 'interrupt'"
+        )
+
+
+def _waiting_inputs(state: State) -> list[int]:
+    return [_size(waiting.content, waiting.metadata) for waiting in state.inbox]
+
+
+def _size(content: str, metadata: dict[str, str] | None = None) -> int:
+    return len(content.encode()) + (len(to_json(metadata)) if metadata else 0)
 
 
 def _request_size(request: Request) -> int:

@@ -37,6 +37,7 @@ class Journal:
         """Go on from another state and thread."""
         self.state, self.thread, self.effect = begun.state, begun.thread, begun.effect
         self._encoding = encoding(begun.state.config.encoding)
+        workflow.set_current_details(details.current(self.state, self.thread))
 
     def apply(self, decision: Decision) -> None:
         """Commit, then act: the loop carries out what the decision asks for."""

@@ -233,9 +233,9 @@ def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "f
         for given in state.inbox
         if given not in follow and given not in asks_again
     )
-    later = tuple(_later(run, given.request_id or "", given.content) for given in asks_again)
+    later = tuple(_later(run, given.request_id or "", given.content, given.metadata) for given in asks_again)
     if follow:
-        later = (_later(run, f"{FOLLOW_UP}{run.run_id}", "", follow), *later)
+        later = (_later(run, f"{FOLLOW_UP}{run.run_id}", inputs=follow), *later)
     return Decision(replace(state, inbox=(), queue=(*later, *state.queue)), dropped)
 
 
@@ -251,14 +251,20 @@ def running(state: State) -> Run:
     return state.run
 
 
-def _later(run: Run, request_id: str, content: str, inputs: tuple[Input, ...] = ()) -> Request:
+def _later(
+    run: Run,
+    request_id: str,
+    content: str = "",
+    metadata: dict[str, str] | None = None,
+    inputs: tuple[Input, ...] = (),
+) -> Request:
     """A request that goes on where a run ended, with the settings of that run's own."""
     return replace(
         run.request,
         request_id=request_id,
         content=content,
         inputs=inputs,
-        metadata=None,
+        metadata=metadata,
         output_schema=None,
         given=None,
     )

@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
         TranscriptQuery,
         WindowQuery,
     )
-    from clew.errors import ArchiveUnavailable, ClewError, Closed, InvalidInput, Refusal, Starting
+    from clew.errors import ArchiveUnavailable, Busy, ClewError, Closed, InvalidInput, Refusal, Starting
     from clew.thread import Thread
     from workflows import archivist, carried, commands, decisions, door, outcomes, views, world
     from workflows.archivist import Archivist
@@ -205,6 +205,8 @@ class AgentSession:
 
     async def _serve(self) -> None:
         journal, archivist = self._journal, self._archivist
+        # The live window is whole again, whatever of it could be carried; without the archive it stays as it is.
+        await archivist.recall(journal.state.context_ref, journal.state.policy, ContextQuery())
         if seconds := journal.state.config.idle_timeout_seconds:
             asyncio.create_task(self._doze(seconds))  # noqa: RUF006 - the workflow's loop holds its tasks
         while True:
@@ -237,8 +239,11 @@ class AgentSession:
             journal.apply(decisions.happened(journal.state, event, journal.now))
 
     async def _perform(self, effect: Effect) -> Event:
-        if isinstance(effect, CallModel) and (failure := await self._archivist.recall(effect)):
-            return failure
+        if isinstance(effect, CallModel):
+            policy = self._journal.state.policy.overlaid(effect.context_policy)
+            asked = ContextQuery(call_id=effect.call_id)
+            if failure := await self._archivist.recall(effect.context_ref, policy, asked):
+                return failure
         return await world.carry_out(effect, self._journal.time_left)
 
     async def _outcome(self, request_id: str, waiter: Waiter | None) -> dict[str, Any]:
@@ -268,6 +273,14 @@ class AgentSession:
     async def _hibernate(self) -> dict[str, Any]:
         """The session ends with all that it is in the archive, or goes on as before."""
         journal = self._journal
+        await workflow.wait_condition(lambda: journal.state.phase != "preparing" or self._archivist.rolling)
+        try:
+            if journal.state.phase == "preparing":
+                raise Busy("the session goes on in a new run of its workflow: try again in a moment")
+            commands.check_hibernate(journal.state)
+        except Refusal as refusal:
+            raise door.application_error(refusal) from None
+        journal.apply(decisions.hibernate(journal.state))
         try:
             await self._archivist.put_away(archivist.PATIENCE)
         except ArchiveUnavailable as refusal:
@@ -285,7 +298,6 @@ class AgentSession:
             if left > 0:
                 await workflow.sleep(left, summary="hibernates when idle")
             elif journal.state.phase == "idle" and not self._archivist.rolling:
-                journal.apply(decisions.hibernate(journal.state))
                 with suppress(ApplicationError):
                     await self._hibernate()
             else:

@@ -9,7 +9,7 @@ from temporalio.exceptions import ActivityError
 from clew.contract import CheckpointReceipt, ContextQuery
 from clew.errors import CheckpointUnavailable, ClewError, refusal
 from workflows import checkpoints, door, world
-from workflows.archivist import PATIENCE, Archivist
+from workflows.archivist import Archivist
 from workflows.commands import Checkpointing
 from workflows.effects import Failure, SignCheckpoint
 from workflows.failures import failure_of
@@ -39,7 +39,7 @@ class Signing:
     async def checkpoint(self, asked: Checkpointing) -> dict[str, Any]:
         """The answer to the update: the signed checkpoint of a lane as it was when it was asked for."""
         query = ContextQuery(context_ref=asked.context_ref, at_seq=asked.at_seq)
-        failure = await self._archivist.fetch(query, asked.context_ref, asked.state.policy, PATIENCE)
+        failure = await self._archivist.recall(asked.context_ref, asked.state.policy, query)
         if failure:
             raise door.application_error(_refusal(failure))
         number = self._number = self._number + 1

@@ -38,7 +38,7 @@ class Moment:
 class Input:
     """What was steered in or injected, waiting for its place in the run.
 
-    `request_id` is set where a message joined the run under a request id of its own.
+    `request_id` is set where a message joined the run under a request id of its own; `metadata` is that message's.
     """
 
     input_id: str
@@ -48,6 +48,7 @@ class Input:
     on_failure: Literal["follow_up", "drop"]
     source: str
     request_id: str | None = None
+    metadata: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

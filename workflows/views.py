@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
-from clew.context import context_of, policy_of
+from clew.context import context_of, context_of_call, window_of
 from clew.contract import (
     MAX_PAGE_BYTES,
     ContextOperation,
@@ -17,10 +17,10 @@ from clew.contract import (
     TranscriptQuery,
     WindowQuery,
 )
-from clew.entries import Entry, system_prompt_of
-from clew.errors import InvalidInput
-from clew.policy import ContextPolicy
-from clew.projection import Projection, ProjectionInput, project
+from clew.entries import system_prompt_of
+from clew.errors import Archived, InvalidInput
+from clew.projection import Projection
+from clew.reading import meeting
 from clew.thread import Thread
 from workflows import approvals
 from workflows.state import State
@@ -75,25 +75,13 @@ def projection(state: State, thread: Thread, asked: ContextQuery) -> Projection:
             output_schema=state.run.request.output_schema if state.run else None,
         )
     reply = thread.reply_to(asked.call_id)
+    if reply is None and thread.first_seq > 0:
+        raise Archived(f"model call {asked.call_id!r} may be in the archive: read it through ReadThread")
     if reply is None:
         raise InvalidInput(f"no model call {asked.call_id!r}: calls are named by `call_id` in the entries' refs")
-    recipe = reply.payload["recipe"]
-    own = recipe.get("context_policy")
-    return context_of(
-        thread,
-        context_ref=recipe["context_ref"],
-        at_seq=recipe["basis_seq"],
-        policy=ContextPolicy.model_validate(own, strict=False) if own else None,
-        model=recipe["model"],
-        output_schema=schema_of(thread, recipe),
-    )
-
-
-def schema_of(thread: Thread, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The form that a call's request asked its answer to have: it stands with the question."""
-    seq = recipe.get("output_schema_seq")
-    schema: dict[str, Any] | None = None if seq is None else thread[seq].payload["output_schema"]
-    return schema
+    schema_seq = reply.payload["recipe"].get("output_schema_seq")
+    schema = None if schema_seq is None else thread[schema_seq].payload["output_schema"]
+    return context_of_call(thread, reply, schema)
 
 
 def context_page(whole: Projection, first: int) -> dict[str, Any]:
@@ -111,18 +99,8 @@ def context_page(whole: Projection, first: int) -> dict[str, Any]:
 
 def window(state: State, thread: Thread, asked: WindowQuery) -> dict[str, Any]:
     """The newest messages of a lane that fit a budget, as the session's policy groups and filters them."""
-    config = thread.config_at(thread.last_seq)
-    policy = policy_of(config) if config else ContextPolicy()
-    lane, budget = asked.context_ref or state.context_ref, asked.token_budget
-    while True:
-        sized = policy.model_copy(update={"max_input_tokens": budget, "reserve_output_tokens": 0})
-        whole = project(ProjectionInput(thread, sized, context_ref=lane, request_must_fit=False))
-        answer = {"messages": whole.messages, "meta": whole.meta.as_json()}
-        size = len(to_json(answer))
-        if size <= MAX_PAGE_BYTES:
-            return answer
-        # Of a window that is more than a page it is the oldest that must go.
-        budget = max(min(budget, whole.meta.estimated_tokens) * MAX_PAGE_BYTES // (size + 1), 1)
+    whole = window_of(thread, asked.context_ref or state.context_ref, asked.token_budget)
+    return {"messages": whole.messages, "meta": whole.meta.as_json()}
 
 
 def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str, Any]:
@@ -142,15 +120,7 @@ def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str
 
 def entries(thread: Thread, asked: EntriesQuery) -> dict[str, Any]:
     """The entries of the thread that meet every filter, in order."""
-    refs = asked.model_dump(include={"request_id", "run_id", "call_id", "tool_call_id"}, exclude_none=True)
-
-    def meets(entry: Entry) -> bool:
-        return (
-            (asked.kind is None or entry.kind == asked.kind)
-            and (asked.context_ref is None or entry.lane == asked.context_ref)
-            and all(entry.refs.get(name) == value for name, value in refs.items())
-        )
-
+    meets = meeting(asked)
     found = (entry.as_json() for entry in thread.slice(asked.from_seq, thread.last_seq) if meets(entry))
     return _page("entries", [], found, asked.limit) | _archived_before(thread, asked.from_seq)
 

@@ -23,7 +23,6 @@ from workflows.effects import (
     Effect,
     Event,
     ModelAnswered,
-    Packed,
     Prepare,
     Prepared,
     Recall,
@@ -34,6 +33,7 @@ from workflows.effects import (
     SignCheckpoint,
     Signed,
     Thaw,
+    Thawed,
     ToolAnswered,
     ToolsAnswered,
     idempotency_key,
@@ -113,9 +113,9 @@ async def archive(effect: Archiving, patience: timedelta | None) -> ArchiveRef:
     )
 
 
-async def thaw(effect: Thaw) -> Packed:
+async def thaw(effect: Thaw) -> Thawed:
     """Fetch what a session goes on from that was archived whole."""
-    return await _execute("thaw", effect, Packed, start_to_close_timeout=ARCHIVE_TIMEOUT, retry_policy=STORE_RETRIES)
+    return await _execute("thaw", effect, Thawed, start_to_close_timeout=ARCHIVE_TIMEOUT, retry_policy=STORE_RETRIES)
 
 
 async def recall(effect: Recall, time_left: timedelta) -> Recalled:

@@ -127,15 +127,22 @@ class Archive:
         head = await self.head(source)
         if head is None:
             raise ObjectMissing(self._head_path(source))
-        await self._store.put(self._marker_path(head.family, session_id), b"")
+        await self.enroll(head.family, session_id)
         # A deletion removes its marker and then looks for others: either it sees ours, or we see that its is gone.
         if not await self._is_member(head.family, source):
             await self.leave(head.family, session_id)
             raise ObjectMissing(self._marker_path(head.family, source))
         return head
 
+    async def enroll(self, family: str, session_id: str) -> None:
+        """Make a session a member of a family before it has a head: until then nothing of the family is deleted.
+
+        The founder of a family that is forked before anything of it is archived is enrolled first, and then its fork.
+        """
+        await self._store.put(self._marker_path(family, session_id), b"")
+
     async def leave(self, family: str, session_id: str) -> None:
-        """Undo `join`, for a fork that is not made after all."""
+        """Undo `join` or `enroll`, for a fork that is not made after all."""
         await self._store.delete(self._marker_path(family, session_id))
 
     async def write_state(self, family: str, data: bytes) -> str:
@@ -173,9 +180,8 @@ class Archive:
         Raises:
             ObjectMissing, ObjectDamaged: what another member needs cannot be told.
         """
-        head = await self.head(session_id)
-        if head is None:
-            return 0
+        # One that has archived nothing may still be the founder of its forks' family.
+        head = await self.head(session_id) or Head(session_id=session_id, family=session_id)
         # The marker goes first and the head last: of members that are deleted at the same time the last one finds
         # no other, and whoever repeats a deletion finds what is left to delete.
         await self.leave(head.family, session_id)

@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,21 +21,27 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from clew.contract import (
+    DELETE_WORKFLOW,
     RESTORE_WORKFLOW,
     TASK_QUEUE,
     WORKFLOW_TYPE,
+    DeleteReceipt,
+    DeleteSessionInput,
     Limits,
     ModelOptions,
     OnBusy,
+    ReadThreadInput,
     RestoreInput,
     RestoreReceipt,
     SessionConfig,
     SessionId,
     SessionStart,
 )
+from clew.entries import Entry
 from clew.errands import run_errand
 from clew.errors import InvalidInput, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.policy import ContextPolicy
+from clew.reader import Reader
 from clew.session import Session
 from clew.wire import checked, payload, translated
 
@@ -107,6 +113,7 @@ class Clew:
         model_options: ModelOptions | Mapping[str, Any] | None = None,
         max_iterations: int | None = None,
         request_timeout_seconds: int | None = None,
+        idle_timeout_seconds: int | None = None,
         encoding: str | None = None,
         limits: Limits | Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -123,7 +130,7 @@ class Clew:
             ThreadMismatch: the session was terminated, and must be recovered first.
         """
         checked_id(session_id)
-        session = Session(self.temporal, session_id)
+        session = Session(self.temporal, session_id, self.task_queue)
         if model is None:
             status = await session.status()
             if not status.closed:
@@ -143,6 +150,7 @@ class Clew:
                 "model_options": model_options,
                 "max_iterations": max_iterations,
                 "request_timeout_seconds": request_timeout_seconds,
+                "idle_timeout_seconds": idle_timeout_seconds,
                 "encoding": encoding,
                 "limits": limits,
                 "metadata": metadata,
@@ -183,7 +191,32 @@ class Clew:
 
     def session(self, session_id: str) -> Session:
         """A session by its id, without asking whether it exists."""
-        return Session(self.temporal, checked_id(session_id))
+        return Session(self.temporal, checked_id(session_id), self.task_queue)
+
+    def read_thread(self, session_id: str, **asked: Any) -> AsyncIterator[Entry]:
+        """A session's thread, wherever it is: entry by entry, archived and live as one.
+
+        Options are those of the workflow `ReadThread`: `from_seq`, `to_seq`, `limit`, the filters of
+        `Session.entries`, and `newest`.
+
+        Raises:
+            ArchiveDamaged, ArchiveUnavailable: a part of it cannot be read, for the reason that is given.
+            NotFound: there is no such session.
+        """
+        asked = {**asked, "session_id": checked_id(session_id)}
+        return Reader(self.temporal, session_id, self.task_queue).read(checked(ReadThreadInput, asked))
+
+    async def delete(self, session_id: str) -> int:
+        """End a session and delete its archive and its event histories: the number of archived segments deleted.
+
+        What its forks share with it stays, until they are deleted too.
+
+        Raises:
+            NotFound: there is no such session, or no longer.
+        """
+        asked = DeleteSessionInput(session_id=checked_id(session_id))
+        answer = await run_errand(self.temporal, self.task_queue, DELETE_WORKFLOW, asked, session_id)
+        return DeleteReceipt.model_validate(answer).deleted_segments
 
     async def restore(self, token: str, session_id: str | None = None) -> Session:
         """Start a session that goes on from a checkpoint (`Session.checkpoint`), under a new id or the one given.

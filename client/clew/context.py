@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic_core import to_json
+
+from clew.contract import MAX_PAGE_BYTES
 from clew.entries import Entry, system_prompt_of
 from clew.policy import ContextPolicy
 from clew.projection import Projection, ProjectionInput, project
@@ -35,7 +38,8 @@ def context_of(
         return project(ProjectionInput(thread, policy or ContextPolicy(), context_ref=lane_name, at_seq=seq))
     payload = config.payload
     lane = thread.lane(lane_name)
-    system, system_tokens = _system_prompt(config, last_at(lane.anchors, seq) if lane else None, policy)
+    anchor = last_at(lane.anchors, seq) if lane else None
+    system, system_tokens = _system_prompt(thread.prompt_at(seq) or config, anchor, policy)
     return project(
         ProjectionInput(
             thread,
@@ -53,6 +57,44 @@ def context_of(
     )
 
 
+def context_of_call(thread: Thread, reply: Entry, output_schema: dict[str, Any] | None) -> Projection:
+    """What a model call was shown, by the recipe on its reply. `output_schema` is what its answer was to look like.
+
+    Raises:
+        Archived: the thread does not keep enough of it.
+    """
+    recipe = reply.payload["recipe"]
+    own = recipe.get("context_policy")
+    return context_of(
+        thread,
+        context_ref=recipe["context_ref"],
+        at_seq=recipe["basis_seq"],
+        policy=ContextPolicy.model_validate(own, strict=False) if own else None,
+        model=recipe["model"],
+        output_schema=output_schema,
+    )
+
+
+def window_of(thread: Thread, context_ref: str, token_budget: int) -> Projection:
+    """The newest messages of a lane that fit a budget and one page, grouped and filtered by the policy in force."""
+    config = thread.config_at(thread.last_seq)
+    policy = policy_of(config) if config else ContextPolicy()
+    while True:
+        whole = project(
+            ProjectionInput(thread, windowed(policy, token_budget), context_ref=context_ref, request_must_fit=False)
+        )
+        size = len(to_json({"messages": whole.messages, "meta": whole.meta.as_json()}))
+        if size <= MAX_PAGE_BYTES:
+            return whole
+        # Of a window that is more than a page it is the oldest that must go.
+        token_budget = max(min(token_budget, whole.meta.estimated_tokens) * MAX_PAGE_BYTES // (size + 1), 1)
+
+
+def windowed(policy: ContextPolicy, token_budget: int) -> ContextPolicy:
+    """A policy for a window of so many tokens."""
+    return policy.model_copy(update={"max_input_tokens": token_budget, "reserve_output_tokens": 0})
+
+
 def policy_of(config: Entry) -> ContextPolicy:
     """The policy that a `config` entry put in force."""
     return ContextPolicy.model_validate(config.payload["context_policy"], strict=False)
@@ -61,10 +103,13 @@ def policy_of(config: Entry) -> ContextPolicy:
 def _system_prompt(
     config: Entry, anchor: Entry | None, policy: ContextPolicy | None
 ) -> tuple[str | None, int | None]:
-    """The prompt in force and, where the thread has it, its count: the request's, the snapshot's, the session's."""
+    """The prompt in force and, where the thread has it, its count: the request's, else the newer one of two.
+
+    These are the snapshot's under the lane, where it has one, and the session's, which `config` put in force.
+    """
     if policy and policy.system_prompt is not None:
         return policy.system_prompt, None
     snapshot = anchor.payload["operation"]["result_context"] if anchor else {}
-    if snapshot.get("system_prompt") is not None:
+    if anchor and anchor.seq > config.seq and snapshot.get("system_prompt") is not None:
         return snapshot["system_prompt"], snapshot["system_prompt_tokens"]
     return system_prompt_of(config.payload), config.payload["tokens"]["system_prompt"]

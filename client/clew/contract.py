@@ -6,15 +6,18 @@ Outputs may gain optional fields. Names and shapes never change once released.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from clew.messages import Message, ToolSpec
 from clew.policy import ContextPolicy
 
 WORKFLOW_TYPE = "AgentSession"
 RESTORE_WORKFLOW = "RestoreSession"
+READ_WORKFLOW = "ReadThread"
+FORK_WORKFLOW = "ForkSession"
+DELETE_WORKFLOW = "DeleteSession"
 TASK_QUEUE = "clew"
 
 MAX_MESSAGE_BYTES = 262_144
@@ -34,6 +37,7 @@ Id = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}:[^\s\x00-\x1f/][^\s\x00-\x1f]{0,199}$")]
 """`provider:model`. A session can name a provider, never an address."""
 Seq = Annotated[int, Field(ge=0)]
+Metadata = Annotated[dict[Id, Annotated[str, StringConstraints(max_length=2000)]], Field(max_length=64)]
 
 
 class _Input(BaseModel):
@@ -99,7 +103,7 @@ class SessionConfig(_Input):
     encoding: Literal["o200k_base", "cl100k_base", "heuristic"] = "o200k_base"
     limits: Limits = Limits()
     idle_timeout_seconds: int | None = Field(default=None, ge=1)
-    metadata: dict[Id, Annotated[str, StringConstraints(max_length=2000)]] = Field(default={}, max_length=64)
+    metadata: Metadata = {}
 
 
 class SessionStart(_Input):
@@ -121,7 +125,7 @@ class MessageInput(_Input):
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
     timeout_seconds: int | None = Field(default=None, ge=1, le=30 * 86400)
     output_schema: dict[str, Any] | None = None
-    metadata: dict[Id, Annotated[str, StringConstraints(max_length=2000)]] | None = Field(default=None, max_length=64)
+    metadata: Metadata | None = None
 
 
 InputKind = Literal["steer", "inject"]
@@ -290,7 +294,10 @@ class WindowQuery(_Input):
 
 
 class EntriesQuery(_Input):
-    """The argument of the query `entries`; filters that are given must all hold."""
+    """The argument of the query `entries`; filters that are given must all hold.
+
+    Beside `kind` and `context_ref` they are refs, under the names that entries have them by.
+    """
 
     from_seq: Seq = 0
     limit: int | None = Field(default=None, ge=1)
@@ -299,7 +306,50 @@ class EntriesQuery(_Input):
     run_id: Id | None = None
     call_id: Id | None = None
     tool_call_id: Id | None = None
+    parent_call_id: Id | None = None
+    iteration: int | None = Field(default=None, ge=1)
+    source: Id | None = None
     context_ref: Id | None = None
+
+
+class ReadThreadInput(EntriesQuery):
+    """The argument of the workflow `ReadThread`: the filters of the query `entries`, over archive and live session.
+
+    With `newest`, the last so many of the entries that meet them, in ascending order.
+    """
+
+    session_id: SessionId
+    to_seq: Seq | None = None
+    newest: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_direction(self) -> Self:
+        if self.newest is not None and self.limit is not None:
+            raise ValueError("newest is a limit of its own: leave limit out")
+        return self
+
+
+class ForkSessionInput(_Input):
+    """The argument of the workflow `ForkSession`. Without `new_session_id` the fork gets an id of its own."""
+
+    session_id: SessionId
+    at_seq: Seq
+    new_session_id: SessionId | None = None
+    metadata: Metadata | None = None
+
+
+class ForkedInput(_Input):
+    """The argument of the signal `forked`, which Clew itself sends to a session that was forked."""
+
+    session_id: SessionId
+    fork_seq: Seq
+    metadata: Metadata | None = None
+
+
+class DeleteSessionInput(_Input):
+    """The argument of the workflow `DeleteSession`."""
+
+    session_id: SessionId
 
 
 class Usage(_Output):
@@ -421,6 +471,19 @@ class HibernateReceipt(_Output):
     """The session is in the archive whole, up to and with the entry `last_seq`."""
 
     last_seq: int
+
+
+class ForkReceipt(_Output):
+    """A session was forked: the new one begins with its entries up to and with `fork_seq`."""
+
+    session_id: str
+    fork_seq: int
+
+
+class DeleteReceipt(_Output):
+    """A session was deleted; segments that its forks need stay and do not count."""
+
+    deleted_segments: int
 
 
 class ContextMeta(_Output):

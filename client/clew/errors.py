@@ -3,6 +3,7 @@
 ClewError
 ├── Refusal                 what was asked was refused, and nothing has changed
 │   ├── AlreadyResolved
+│   ├── ArchiveDamaged
 │   ├── ArchiveUnavailable
 │   ├── Archived
 │   ├── Busy
@@ -13,6 +14,7 @@ ClewError
 │   ├── InvalidInput
 │   ├── InvalidOperation
 │   ├── InvalidTokenBudget
+│   ├── NotFound
 │   ├── NothingToSummarize
 │   ├── QueueFull
 │   ├── RequestMismatch
@@ -66,6 +68,12 @@ class AlreadyResolved(Refusal):
     """The approval has been decided upon."""
 
     type = "already_resolved"
+
+
+class ArchiveDamaged(Refusal):
+    """An object of the session's archive is missing or not what was written; the message names it."""
+
+    type = "archive_damaged"
 
 
 class ArchiveUnavailable(Refusal):
@@ -126,6 +134,12 @@ class InvalidTokenBudget(Refusal):
     """A policy or a window that leaves no token for the context."""
 
     type = "invalid_token_budget"
+
+
+class NotFound(Refusal):
+    """There is no such session, neither a workflow nor an archive."""
+
+    type = "not_found"
 
 
 class NothingToSummarize(Refusal):

@@ -15,27 +15,31 @@ from clew.projection import LaneView, ProjectionInput
 from clew.thread import Gap, Lane, Past, Thread, last_at
 
 
-def parted(thread: Thread, first_seq: int, needs: Mapping[str, Sequence[ContextPolicy]], room: int) -> Past:
+def parted(
+    thread: Thread, first_seq: int, needs: Mapping[str, Sequence[ContextPolicy]], room: int, upto: int | None = None
+) -> Past:
     """What a thread must keep, once its entries before `first_seq` are gone, to go on answering as it does now.
 
-    `needs` names the lanes to keep and the policies that their contexts are made under. What those can reach is kept,
-    as far as the lanes' messages have at most `room` bytes of JSON together, the newest first.
+    That is for contexts at the seq `upto` (the newest unless given) and later. `needs` names the lanes to keep and
+    the policies that their contexts are made under. What those can reach is kept, as far as the lanes' messages have
+    at most `room` bytes of JSON together, the newest first.
     """
     if first_seq == 0:
         return Past()
-    upto = first_seq - 1
-    marks = (last_at(thread.configs, upto), last_at(thread.switches, upto))
+    upto = thread.last_seq if upto is None else upto
+    marks = (last_at(some, first_seq - 1) for some in (thread.configs, thread.prompts, thread.switches))
     kept = {entry.seq: entry for entry in marks if entry}
     gaps: dict[str, Gap] = {}
     for name, policies in needs.items():
         try:
-            part = _part(thread, name, policies, first_seq, room)
+            views = [LaneView(ProjectionInput(thread, policy, context_ref=name, at_seq=upto)) for policy in policies]
+            part = _part(views, first_seq, room)
         except Archived:
             continue
         gaps[name] = part.gap
         kept |= {entry.seq: entry for entry in part.kept}
         room -= part.size
-    return Past(thread.last_seq, tuple(kept[seq] for seq in sorted(kept)), gaps)
+    return Past(upto, tuple(kept[seq] for seq in sorted(kept)), gaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +49,13 @@ class _Part:
     size: int
 
 
-def _part(thread: Thread, name: str, policies: Sequence[ContextPolicy], first_seq: int, room: int) -> _Part:
-    views = [LaneView(ProjectionInput(thread, policy, context_ref=name)) for policy in policies]
+def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
     view = views[0]
-    lane, upto = view.lane, view.upto
+    lane = view.lane
     low = min(_reach(view) for view in views)
-    if lane.groups:
+    if groups := bisect_right(lane.group_starts, view.upto):
         # What the next reply answers is kept whatever the policy leaves out.
-        low = min(low, lane.groups[-1].start)
+        low = min(low, lane.group_starts[groups - 1])
     low, size = _within(lane, low, first_seq, room)
     window = _messages(view, low, first_seq)
 
@@ -69,11 +72,10 @@ def _part(thread: Thread, name: str, policies: Sequence[ContextPolicy], first_se
     except Archived:
         mark, messages, tokens = newest, 0, 0
     else:
-        said = lane.message_seqs[bisect_right(lane.message_seqs, mark) :]
+        said = lane.message_seqs[bisect_right(lane.message_seqs, mark) : bisect_right(lane.message_seqs, view.upto)]
         stays = [view.thread[seq] for seq in said if seq >= low or seq in present]
         messages -= len(stays)
         tokens -= sum(entry.tokens for entry in stays)
-    assert upto == thread.last_seq
     gap = Gap(newest, mark, messages, tokens, before)
     return _Part(gap, [*(entry for entry in window if entry.seq not in special), *special.values()], size)
 
@@ -115,10 +117,11 @@ def _messages(view: LaneView, low: int, first_seq: int) -> list[Entry]:
 def _asked(view: LaneView) -> tuple[int, Iterable[Entry]]:
     """The messages that say what the newest run is about, and the seq after which the first of them is looked for."""
     lane = view.lane
-    if not lane.run_starts:
-        return -1, ()
-    start = lane.run_starts[-1]
+    runs, turns = (bisect_right(starts, view.upto) for starts in (lane.run_starts, lane.turn_starts))
+    if not runs:
+        return view.after, ()
+    start = lane.run_starts[runs - 1]
     before = max(start - 1, view.after)
-    first = lane.turn_starts[bisect_right(lane.turn_starts, before) :][:1]
-    seqs = {start, *first, lane.turn_starts[-1]}
+    first = lane.turn_starts[bisect_right(lane.turn_starts, before) : turns][:1]
+    seqs = {start, *first, lane.turn_starts[turns - 1]}
     return before, [view.thread[seq] for seq in sorted(seqs)]

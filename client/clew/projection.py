@@ -205,22 +205,20 @@ class LaneView:
         """
         lane, kinds = self.lane, self.policy.include_kinds
         runs = bisect_right(lane.run_starts, self.upto)
-        if not runs:
-            return []
+        groups = bisect_right(lane.group_starts, self.upto)
         # What an anchor or a summary has taken out of the lane is no longer there to be kept.
-        before = max(lane.run_starts[runs - 1] - 1, self.after)
+        before = max(lane.run_starts[runs - 1] - 1 if runs else -1, self.after)
         if before == self.after < lane.gap.newest and before != lane.gap.asked_after:
             raise archived(lane)
         asked = lane.turn_starts[bisect_right(lane.turn_starts, before) : bisect_right(lane.turn_starts, self.upto)]
         found: dict[int, str] = {}
         if asked and "message" in kinds:
             found = {asked[0]: "request", asked[-1]: "request"}
-        groups = bisect_right(lane.group_starts, self.upto)
-        newest = lane.groups[groups - 1]
-        if not groups or newest.start < lane.gap.newest:
+        newest = lane.groups[groups - 1] if groups else None
+        if lane.gap.newest > before and (newest is None or newest.start < lane.gap.newest):
             raise archived(lane)
-        answers = newest.start > before and newest.entries[0].payload.get("tool_calls")
-        if answers and {"tool_call", "tool_result"} <= set(kinds):
+        answers = newest is not None and newest.start > before and newest.entries[0].payload.get("tool_calls")
+        if newest and answers and {"tool_call", "tool_result"} <= set(kinds):
             found[newest.start] = "tool_results"
         return [(self._block_at(seq), part) for seq, part in found.items()]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pydantic import BaseModel
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
     from clew.session import Session
 
 M = TypeVar("M", bound=BaseModel)
+
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 10.0
+"""Between two questions about a request that are answered `running` at once."""
 
 
 class Request:
@@ -37,13 +44,19 @@ class Request:
         Raises:
             UnknownRequest: the session knows no request of this id.
         """
+        pause = FIRST_PAUSE_SECONDS
         while self._outcome is None:
+            asked_at = time.monotonic()
             # Kept until it has answered, so that whoever waits again waits for the same update.
             update = self._update = self._update or await self._ask_again()
             async with translating(self.session.id):
                 outcome = RequestOutcome.model_validate(await update.result())
             if outcome.status == "running":
                 self._update = None
+                # An answer that comes at once is that of a session with as many callers as it lets wait.
+                if time.monotonic() - asked_at < LONGEST_PAUSE_SECONDS:
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:
                 self._outcome = outcome
         return self._outcome

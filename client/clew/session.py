@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel
 from temporalio.client import (
     Client,
+    WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowUpdateHandle,
     WorkflowUpdateStage,
 )
+from temporalio.service import RPCError
 
 from clew.contract import (
+    FORK_WORKFLOW,
+    TASK_QUEUE,
     ApprovalInput,
     ApprovalReceipt,
     CancelInput,
@@ -28,10 +30,10 @@ from clew.contract import (
     ConfigureInput,
     ConfigureReceipt,
     Context,
-    ContextMeta,
     ContextOperation,
     ContextQuery,
     EntriesQuery,
+    ForkSessionInput,
     HibernateInput,
     HibernateReceipt,
     InputReceipt,
@@ -49,29 +51,27 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.entries import Entry
-from clew.errors import Starting
 from clew.messages import Message
 from clew.policy import ContextPolicy
+from clew.reader import Reader
 from clew.request import Request
-from clew.wire import checked, payload, translating
+from clew.wire import checked, met_a_rollover, payload, translating
 
 M = TypeVar("M", bound=BaseModel)
 
 ACCEPT_SECONDS = 60
 """How long a message waits for a worker to take it."""
-QUERY_SECONDS = 20
-STARTING_SECONDS = 0.05
-"""Until a session is asked again that has just begun."""
 STREAM_INTERVAL_SECONDS = 0.1
 
 
 class Session:
     """One durable session. It serves one request at a time; two conversations at once belong in two sessions."""
 
-    def __init__(self, client: Client, session_id: str) -> None:
+    def __init__(self, client: Client, session_id: str, task_queue: str = TASK_QUEUE) -> None:
         self.id = session_id
         self._client = client
         self._handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(session_id)
+        self._reader = Reader(client, session_id, task_queue)
 
     def __repr__(self) -> str:
         return f"<session {self.id}>"
@@ -255,7 +255,7 @@ class Session:
 
     async def status(self) -> SessionStatus:
         """What the session is doing."""
-        return SessionStatus.model_validate(await self._query("status"))
+        return SessionStatus.model_validate(await self._reader.query("status"))
 
     async def context(
         self,
@@ -266,22 +266,13 @@ class Session:
         context_policy: ContextPolicy | None = None,
     ) -> Context:
         """What a lane looks like to a model: now, at a seq, or as a model call saw it."""
-        asked: dict[str, Any] = {
+        asked = {
             "context_ref": context_ref,
             "at_seq": at_seq,
             "call_id": call_id,
             "context_policy": context_policy,
         }
-        page = await self._query("context", checked(ContextQuery, asked))
-        messages, tools, meta, schema = page["messages"], page["tool_spec"], page["meta"], page.get("output_schema")
-        if call_id is None:
-            asked["at_seq"] = meta["basis_last_seq"] if meta["basis_last_seq"] >= 0 else None
-        while "next_page" in page:
-            page = await self._query("context", checked(ContextQuery, asked | {"page": page["next_page"]}))
-            messages += page["messages"]
-        return Context(
-            messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
-        )
+        return await self._reader.context(checked(ContextQuery, asked))
 
     async def transcript(
         self,
@@ -292,18 +283,25 @@ class Session:
         include_system: bool = False,
     ) -> list[TranscriptMessage]:
         """A lane's messages as they were said, each with its seq."""
-        asked = {"context_ref": context_ref, "include_system": include_system}
-        return [message async for message in self._pages("transcript", TranscriptQuery, asked, from_seq, limit)]
+        asked = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
+        return [message async for message in self._reader.transcript(checked(TranscriptQuery, asked))]
 
     async def window(self, token_budget: int, *, context_ref: str | None = None) -> Window:
         """The newest messages that fit a budget of tokens."""
         asked = checked(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
-        return Window.model_validate(await self._query("window", asked))
+        return await self._reader.window(asked)
 
-    async def entries(self, *, from_seq: int = 0, limit: int | None = None, **filters: str) -> list[Entry]:
-        """The thread's entries; filters are `kind`, `context_ref` and the ids that `refs` hold."""
-        rows = self._pages("entries", EntriesQuery, dict(filters), from_seq, limit)
-        return [Entry.from_json(row) async for row in rows]
+    async def entries(self, *, from_seq: int = 0, limit: int | None = None, **filters: str | int) -> list[Entry]:
+        """The thread's entries; filters are `kind`, `context_ref` and what `refs` hold, by its name."""
+        return [entry async for entry in self.read(from_seq=from_seq, limit=limit, **filters)]
+
+    async def read(
+        self, *, from_seq: int = 0, limit: int | None = None, **filters: str | int
+    ) -> AsyncIterator[Entry]:
+        """What `entries` gives, one by one: of a long thread no more than a page is held at a time."""
+        asked = checked(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
+        async for entry in self._reader.entries(asked):
+            yield entry
 
     async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
         """A lane's context (the active one's unless named) and the configuration, as a signed token.
@@ -330,6 +328,25 @@ class Session:
         async with translating(self.id):
             await self._handle.result()
         return HibernateReceipt.model_validate(answer)
+
+    async def fork(
+        self, at_seq: int | None = None, session_id: str | None = None, *, metadata: Mapping[str, str] | None = None
+    ) -> Session:
+        """A new session that begins with this one's entries up to and with `at_seq`, by default all of them.
+
+        It shares what is archived, and from there on each goes its own way. It may be made in the middle of a run:
+        what runs and waits stays with this session. To have an answer given anew, fork right before its question and
+        ask that again. The same fork asked for again is the same session.
+
+        Raises:
+            InvalidInput: there is no such entry, or another session of that id.
+            NotFound: there is no such session.
+        """
+        if at_seq is None:
+            at_seq = await self._reader.last_seq()
+        asked = {"session_id": self.id, "at_seq": at_seq, "new_session_id": session_id, "metadata": metadata}
+        receipt = await self._reader.errand(FORK_WORKFLOW, checked(ForkSessionInput, asked))
+        return Session(self._client, receipt["session_id"], self._reader.task_queue)
 
     async def reset_context(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
         """Empty a lane (the active one unless named); what it said stays in the thread."""
@@ -369,45 +386,29 @@ class Session:
         Raises:
             Refusal: it was refused, and nothing has changed.
         """
-        async with translating(self.id), asyncio.timeout(ACCEPT_SECONDS):
-            update = await self._handle.start_update(
-                name,
-                payload(argument),
-                id=update_id,
-                wait_for_stage=WorkflowUpdateStage.ACCEPTED,
-                result_type=dict,
-            )
+        update_id = update_id or uuid.uuid4().hex
+        async with translating(self.id, ACCEPT_SECONDS):
+            while True:
+                try:
+                    update = await self._handle.start_update(
+                        name,
+                        payload(argument),
+                        id=update_id,
+                        wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+                        result_type=dict,
+                    )
+                    break
+                except RPCError as error:
+                    # It came as one run of the workflow ended, and is sent again to the next, where there is one.
+                    if not met_a_rollover(error) or not await self._is_running():
+                        raise
             # A refused update counts as complete, and the SDK would tell so only to who waits for the outcome.
             if update._known_outcome is not None:
                 await update.result()
             return update
 
-    async def _query(self, name: str, argument: BaseModel | None = None) -> dict[str, Any]:
-        args = [] if argument is None else [payload(argument)]
-        give_up_at = time.monotonic() + QUERY_SECONDS
-        while True:
-            try:
-                async with translating(self.id):
-                    answer: dict[str, Any] = await self._handle.query(
-                        name, args=args, result_type=dict, rpc_timeout=timedelta(seconds=QUERY_SECONDS)
-                    )
-                    return answer
-            except Starting:
-                if time.monotonic() > give_up_at:
-                    raise
-            await asyncio.sleep(STARTING_SECONDS)
-
-    async def _pages(
-        self, name: str, model: type[BaseModel], asked: dict[str, Any], from_seq: int, limit: int | None
-    ) -> AsyncIterator[Any]:
-        seq: int | None = from_seq
-        while seq is not None and (limit is None or limit > 0):
-            page = await self._query(name, checked(model, asked | {"from_seq": seq, "limit": limit}))
-            rows = page["messages" if name == "transcript" else "entries"]
-            for row in rows:
-                yield row
-            seq = page.get("next_seq")
-            limit = None if limit is None else limit - len(rows)
+    async def _is_running(self) -> bool:
+        return (await self._handle.describe()).status == WorkflowExecutionStatus.RUNNING
 
     async def _streaming(self, request_id: str) -> StreamState | None:
         """The newest heartbeat of the request's model call, where one is in flight."""

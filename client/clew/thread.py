@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from clew.entries import DEFAULT_LANE, Entry, call_ids
+from clew.entries import DEFAULT_LANE, Entry, call_ids, system_prompt_of
 from clew.errors import Archived
 from clew.messages import Message
 
@@ -115,6 +115,7 @@ class Thread:
         self._entries: list[Entry] = []
         self._lanes: dict[str, Lane] = {DEFAULT_LANE: self._new_lane(DEFAULT_LANE)}
         self.configs: list[Entry] = []
+        self.prompts: list[Entry] = []
         self.switches: list[Entry] = []
         self._calls: dict[str, Entry] = {}
         self.outcomes: dict[str, Entry] = {}
@@ -140,6 +141,9 @@ class Thread:
 
     def _index(self, entry: Entry) -> None:
         if entry.kind == "config":
+            prompt = system_prompt_of(entry.payload)
+            if not self.prompts or prompt != system_prompt_of(self.prompts[-1].payload):
+                self.prompts.append(entry)
             self.configs.append(entry)
         elif entry.kind == "run":
             self.outcomes[entry.refs["request_id"]] = entry
@@ -233,6 +237,10 @@ class Thread:
         """
         self._check_kept(seq)
         return last_at(self.configs, seq)
+
+    def prompt_at(self, seq: int) -> Entry | None:
+        """The configuration that put the system prompt in force at a seq; those after it have left it as it is."""
+        return last_at(self.prompts, seq)
 
     def active_lane_at(self, seq: int) -> str:
         """The lane that is active at a seq.

@@ -62,11 +62,23 @@ def translated(error: RPCError, session_id: str) -> ClewError:
             return ClewError(f"Temporal refused: {error.message}")
 
 
+def met_a_rollover(error: RPCError) -> bool:
+    """Whether an update came to a run of the workflow that was giving way to the next."""
+    return error.status == RPCStatusCode.FAILED_PRECONDITION or "already completed" in error.message
+
+
 @asynccontextmanager
-async def translating(session_id: str) -> AsyncIterator[None]:
-    """Foreign errors become Clew's here, and nowhere else."""
+async def translating(session_id: str, seconds: float | None = None) -> AsyncIterator[None]:
+    """Foreign errors become Clew's here, and nowhere else; with `seconds`, what is done has so much time."""
     try:
-        yield
+        async with asyncio.timeout(seconds):
+            try:
+                yield
+            except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+                # The SDK makes a cancellation an error of its own; it stays the caller's, or the timeout's.
+                if isinstance(error.__cause__, asyncio.CancelledError):
+                    raise error.__cause__ from None
+                raise
     except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
         cause = error.cause
         if isinstance(cause, exceptions.TimeoutError):
@@ -80,9 +92,6 @@ async def translating(session_id: str) -> AsyncIterator[None]:
     except WorkflowQueryRejectedError as error:
         raise Closed(f"session {session_id!r} has ended") from error
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-        # The SDK makes a cancellation of the caller an error of its own; it stays the caller's.
-        if isinstance(error.__cause__, asyncio.CancelledError):
-            raise error.__cause__ from None
         raise WorkerUnavailable(f"no worker answers for session {session_id!r}") from error
     except TimeoutError as error:
         message = f"no worker took it for session {session_id!r}: send it again with the same id once one is there"

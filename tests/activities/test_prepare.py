@@ -28,6 +28,10 @@ async def look() -> str:
     return "sky"
 
 
+@tool(idempotent=False, requires_approval=True)
+def pay() -> None: ...
+
+
 @tool
 def wordy() -> None: ...
 
@@ -42,7 +46,7 @@ for some in (wordy, wordier):
 
 async def prepared(*tools: str, model: str = "local:tiny", own: Tool[..., Any] = add, **asked: Any) -> Prepared:
     providers = providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
-    tools_here = {tool.name: tool for tool in (add, look, wordy, wordier, own)}
+    tools_here = {tool.name: tool for tool in (add, look, pay, wordy, wordier, own)}
     archive = Archive(Store.from_url("memory://"), "default")
     activities = PrepareActivities(providers, tools_here, archive, Thresholds())
     return await ActivityEnvironment().run(activities.prepare, Prepare(model=model, tools=tools, **asked))
@@ -55,6 +59,13 @@ async def test_tools_are_resolved_in_the_order_asked_for() -> None:
     assert [tool.spec for tool in answer.tools] == [look.spec, add.spec]
     assert [(tool.timeout_seconds, tool.max_attempts) for tool in answer.tools] == [(60, 1), (5, 3)]
     assert (await prepared()).tools == ()
+
+
+async def test_tools_are_resolved_with_what_the_session_must_know_of_their_effects() -> None:
+    """Whether a call may run again, and whether it waits for somebody's word."""
+    (plain, careful) = (await prepared("add", "pay")).tools
+    assert (plain.idempotent, plain.requires_approval) == (True, False)
+    assert (careful.idempotent, careful.requires_approval) == (False, True)
 
 
 async def test_what_is_resolved_survives_the_journey() -> None:

@@ -359,6 +359,33 @@ async def test_a_sync_tool_has_its_time() -> None:
     assert (await result("next")).content == "next"
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_must_not_run_twice_and_takes_too_long_is_left_to_the_session(is_async: bool) -> None:
+    """Nobody knows whether it took effect: no answer for the model, and no other attempt."""
+    gate = threading.Event()
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    pay = tool(name="pay", timeout_seconds=0.05, idempotent=False)(wait if is_async else lambda: gate.wait(10))
+    try:
+        with pytest.raises(ApplicationError) as caught:
+            await said(pay)
+    finally:
+        gate.set()
+    assert (caught.value.type, caught.value.non_retryable) == ("tool_timeout", True)
+
+
+async def test_what_must_not_run_twice_and_raises_has_answered() -> None:
+    """It was there to its end, and says itself what went wrong."""
+
+    @tool(idempotent=False)
+    def pay() -> None:
+        raise ValueError("no such account")
+
+    assert await said(pay) == ToolAnswered(content="error: ValueError: no such account", is_error=True)
+
+
 async def test_a_tools_own_timeout_is_an_error_of_its_own() -> None:
     """Something inside took too long, not the tool: its own words, and its own retries."""
 

@@ -224,10 +224,10 @@ def _render(unit: Unit, provider: str | None, counted: Encoding | None) -> tuple
     return messages, tokens
 
 
-def _request_seq(talk: list[Entry]) -> int | None:
-    """The first thing that the user of the newest run said in it."""
+def _request_seq(talk: list[Entry]) -> int:
+    """The first thing that the user of the newest run said in it; without any user the lane is one run."""
     asked = [entry for entry in talk if entry.payload["role"] == "user"]
-    found = None
+    found = -1
     for place, entry in enumerate(asked):
         run = entry.refs.get("run_id")
         if run is None or place == 0 or run != asked[place - 1].refs.get("run_id"):

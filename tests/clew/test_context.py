@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from clew.context import context_of, policy_of
 from clew.errors import InvalidInput
+from clew.messages import Message
 from clew.policy import ContextPolicy
 from clew.thread import Thread
 from tests.clew.threads import CALCULATOR, Writer, answered, asked_tool, rebuilt, said, system, tool_said
@@ -64,11 +68,45 @@ def test_the_active_lane_is_the_one_shown() -> None:
     ],
 )
 def test_whose_prompt(policy: ContextPolicy | None, snapshot: str | None, prompt: str) -> None:
-    """The request's prompt goes before the snapshot's, and that before the configuration's."""
+    """The request's prompt goes before the snapshot's, and that before the configuration's that it came after."""
     writer = Writer()
     writer.config(context_policy=ContextPolicy(system_prompt="policy's"))
     writer.replace([said("a")], system_prompt=snapshot)
     assert context_of(writer.thread, policy=policy).messages == [system(prompt), said("a")]
+
+
+@pytest.mark.parametrize("by_policy", [True, False])
+def test_of_two_prompts_the_newer_is_in_force(by_policy: bool) -> None:
+    """A snapshot's and the configuration's: whichever was set last, at every seq as if nothing came after it."""
+
+    def configured(prompt: str) -> dict[str, Any]:
+        return {"context_policy": ContextPolicy(system_prompt=prompt)} if by_policy else {"system_prompt": prompt}
+
+    writer = Writer()
+    expected: list[Message] = []
+    steps: list[tuple[Callable[[], object], str]] = [
+        (lambda: writer.config(**configured("first")), "first"),
+        (lambda: writer.replace([], system_prompt="snapshot's"), "snapshot's"),
+        (lambda: writer.config(**configured("first"), model="openai:gpt-4.1"), "snapshot's"),
+        (lambda: writer.config(**configured("second")), "second"),
+        (lambda: writer.config(**configured("second"), tools=[]), "second"),
+        (lambda: writer.replace([], system_prompt="elsewhere", lane="draft"), "second"),
+        (lambda: writer.replace([], system_prompt="newer"), "newer"),
+        (lambda: writer.config(**configured("first")), "first"),
+        (lambda: writer.replace([]), "first"),
+    ]
+    for step, prompt in steps:
+        step()
+        expected.append(system(prompt))
+    for thread in (writer.thread, rebuilt(writer.thread)):
+        contexts = [context_of(thread, at_seq=seq) for seq in range(thread.rev)]
+        assert [context.messages for context in contexts] == [[prompt] for prompt in expected]
+        assert context_of(thread, context_ref="draft", at_seq=6).messages == [system("elsewhere")]
+    for seq, context in enumerate(contexts):
+        config = writer.thread.config_at(seq)
+        assert config is not None
+        counted = writer.encoding.system(expected[seq]["content"]) + config.payload["tokens"]["tools"]
+        assert context.meta.estimated_tokens == counted
 
 
 def test_a_request_overlays_the_configuration_field_by_field() -> None:

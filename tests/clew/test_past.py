@@ -5,11 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clew.context import context_of
 from clew.entries import DEFAULT_LANE
 from clew.errors import Archived, ContextOverflow
 from clew.past import parted
 from clew.policy import ContextPolicy
-from clew.projection import Projection, ProjectionInput, project
+from clew.projection import Projection
 from clew.thread import Past, Thread
 from tests.clew.threads import LANES, Step, Turn, histories, policies, write
 
@@ -18,9 +19,8 @@ PLENTY = 10_000_000
 
 def answer(thread: Thread, policy: ContextPolicy, lane: str, at_seq: int | None = None) -> Projection | str:
     """A context, or why there is none."""
-    given = ProjectionInput(thread, policy, context_ref=lane, at_seq=at_seq, encoding="heuristic")
     try:
-        return project(given)
+        return context_of(thread, context_ref=lane, at_seq=at_seq, policy=policy.complete())
     except ContextOverflow as error:
         return str(error)
     except Archived:
@@ -50,10 +50,11 @@ def test_it_answers_as_the_whole_thread_or_not_at_all(
     for now in sorted(data.draw(st.lists(st.integers(0, whole.last_seq), min_size=1, max_size=2))):
         here = Thread((*here, *whole.slice(here.rev, now)), here.first_seq, here.past)
         first = data.draw(st.integers(first, max(now + 1, first)))
-        before = answer(here, policy, lane)
-        here = without(whole, now, first, parted(here, first, {lane: [policy]}, room))
+        upto = data.draw(st.integers(max(first - 1, here.past.upto, 0), now))
+        before = answer(here, policy, lane, upto)
+        here = without(whole, now, first, parted(here, first, {lane: [policy]}, room, upto))
         if room == PLENTY:
-            assert answer(here, policy, lane) == before
+            assert answer(here, policy, lane, upto) == before
     for entry in whole.slice(here.rev, whole.last_seq):
         here.append(entry)
     for at_seq in (None, *range(max(first - 1, 0), whole.rev)):

@@ -279,6 +279,30 @@ def test_retries_are_a_number_that_temporal_can_hold(retries: int) -> None:
         tool(retries=retries)(inspect.getdoc)
 
 
+def test_a_tool_may_run_again_and_needs_nobodys_word_unless_it_says_so() -> None:
+    """Both are for the worker and the session: a model reads the same of the tool either way."""
+
+    def pay(amount: int) -> None:
+        """Move money."""
+
+    plain, careful = tool(pay), tool(idempotent=False, requires_approval=True)(pay)
+    assert (plain.idempotent, plain.requires_approval) == (True, False)
+    assert (careful.idempotent, careful.requires_approval) == (False, True)
+    assert careful.spec == plain.spec
+    assert tool(requires_approval=True)(pay).idempotent
+    assert not tool(idempotent=False)(pay).requires_approval
+
+
+def test_what_must_not_run_twice_is_not_retried() -> None:
+    """The contradiction is told where it is written."""
+
+    def pay(amount: int) -> None: ...
+
+    with pytest.raises(TypeError, match="tool 'pay': what is not idempotent cannot be retried"):
+        tool(idempotent=False, retries=1)(pay)
+    assert tool(idempotent=False, retries=0)(pay).retries == 0
+
+
 @pytest.mark.parametrize("name", ["a", "A-1_b", "9", "a" * 64])
 def test_the_names_that_there_may_be(name: str) -> None:
     def nothing() -> None: ...

@@ -94,6 +94,7 @@ async def test_a_malformed_signal_becomes_an_entry(world: World, signal: str) ->
 async def test_a_malformed_query_is_refused(world: World, query: str) -> None:
     """Every query with every malformed payload is refused with a word of the contract."""
     session = await world.open()
+    await session.entries()
     handle = world.clew.temporal.get_workflow_handle(session.id)
     nothing = ("no argument", "null", "nothing") if query in ("context", "transcript", "entries") else ()
     for what, args in MALFORMED.items():
@@ -127,6 +128,10 @@ def starts(model: str) -> dict[str, tuple[Sequence[RawValue], str]]:
         ),
         "an unknown projector": (
             (raw(b'{"config":' + config + b',"context_policy":{"projector":"magic"}}}'),),
+            "invalid_input",
+        ),
+        "carried by nobody": (
+            (raw(b'{"config":' + config + b'},"carried":{"version":1,"zlib":"AAAA"}}'),),
             "invalid_input",
         ),
         "a long prompt": (

@@ -10,7 +10,7 @@ from clew import Entry, Session
 from deploy.local import Reply, ToolCall
 from deploy.local.scripted import Script
 from tests.conftest import World, last
-from tests.workflows.test_rollover import name, rolling, runs_of
+from tests.rolling import name, rolling, runs_of
 from workflows.effects import Thresholds
 
 SMALL = {"max_tool_result_bytes": 1000}
@@ -89,7 +89,7 @@ async def test_an_archived_result_is_read_on_in_all_the_same(world: World) -> No
         while (await session.status()).first_live_seq < 4:
             turn += 1
             assert await session.ask(f"turn {turn} {'.' * 3000}") == "fine"
-        assert await runs_of(session) > 1
+        assert len(await runs_of(clew, session.id)) > 1
         assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 99990 to 100000 of 100000; this is the end]"
         await session.hibernate()
         again = await clew.open(session.id, model=model)

@@ -16,12 +16,14 @@ from typing import Any
 from activities.archive import Store
 from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
-from clew import Clew, Session
+from clew import Clew, ContextPolicy, Session
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 from worker import make_worker
+from workflows.effects import Thresholds
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
+OFTEN = Thresholds(events=100)
 
 
 async def conversation(session: Session) -> None:
@@ -71,25 +73,47 @@ async def control(session: Session) -> None:
     await session.close()
 
 
+async def rollover(session: Session) -> None:
+    """Runs of the workflow that give way to the next, one within a request; a look far back; a thaw; an end."""
+    await session.configure(context_policy=ContextPolicy(max_input_tokens=2300, keep_last_turns=1))
+    for turn in range(50):
+        await session.ask(f"turn {turn} " + "word " * 20)
+    await session.ask("all of it", context_policy=ContextPolicy(max_input_tokens=50_000))
+    await (await session.message("dig", max_iterations=14)).result()
+    await session.hibernate()
+    again = await Clew(session._client).open(session.id)
+    await again.ask("hello again")
+    await again.close()
+
+
 SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "conversation-1": conversation,
     "failures-1": failures,
     "control-1": control,
+    "rollover-1": rollover,
 }
 
 
 def script(body: dict[str, Any]) -> Reply:
     """The model that the scenarios talk to."""
     newest = body["messages"][-1]
+    asked = [message["content"] for message in body["messages"] if message["role"] == "user"]
     match newest["role"], newest["content"]:
         case "user", "use tools":
             return Reply("adding", tool_calls=tuple(ToolCall("add", {"a": n, "b": n}, f"c{n}") for n in (1, 2)))
         case "user", "slowly":
             return Reply("one two three four five six", tokens_per_second=6)
+        case _ if asked[-1:] == ["dig"]:
+            return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}),))
         case "user", "fail":
             return Reply("no", status=HTTPStatus.FORBIDDEN)
         case _:
             return Reply(f"I read {len(body['messages'])} messages.")
+
+
+def recorded(name: str) -> list[Path]:
+    """The files of a scenario, one for each run of its workflow."""
+    return sorted((*FOLDER.glob(f"{name}.json"), *FOLDER.glob(f"{name}.*.json")))
 
 
 async def record() -> None:
@@ -105,16 +129,19 @@ async def record() -> None:
             tools=tools,
             http=http,
             store=Store.from_url("memory://"),
+            thresholds=OFTEN,
         ):
             for name, scenario in SCENARIOS.items():
-                file = FOLDER / f"{name}.json"
-                if file.exists():
+                if recorded(name):
                     continue
                 session = await clew.open(name, model="scripted:any", tools=["add"], system_prompt="Be brief.")
                 await scenario(session)
-                history = await clew.temporal.get_workflow_handle(name).fetch_history()
-                # Stack traces name the folder of whoever recorded them.
-                file.write_text(history.to_json().replace(f"{ROOT}/", ""))
+                runs = [run async for run in clew.temporal.list_workflows(f'WorkflowId = "{name}"')]
+                for number, run in enumerate(sorted(runs, key=lambda run: run.start_time), 1):
+                    history = await clew.temporal.get_workflow_handle(name, run_id=run.run_id).fetch_history()
+                    # Stack traces name the folder of whoever recorded them.
+                    text = history.to_json().replace(f"{ROOT}/", "")
+                    (FOLDER / (f"{name}.json" if len(runs) == 1 else f"{name}.{number}.json")).write_text(text)
 
 
 if __name__ == "__main__":

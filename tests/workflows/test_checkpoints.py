@@ -32,8 +32,8 @@ from clew.messages import Message
 from deploy.local import Reply, ToolCall
 from tests import toolbox
 from tests.conftest import World, last
+from tests.rolling import name, rolling
 from tests.workflows import paper
-from tests.workflows.test_rollover import name, rolling
 from workflows.checkpoints import drafted, restoring
 from workflows.effects import Thresholds
 

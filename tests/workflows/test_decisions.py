@@ -17,10 +17,9 @@ from workflows import decisions, requests, runs
 from workflows.effects import AskedTool, Failure, Prepare
 
 
-def test_a_session_begins_by_resolving_what_it_was_given() -> None:
-    """Before anything else a worker is asked for the model and the tools; nothing is committed until then."""
+def test_a_session_begins_unprepared() -> None:
+    """Nothing is committed until a worker has resolved the model and the tools."""
     session = Session(prepare=False)
-    assert session.effect == Prepare(model="openai:gpt-4o", tools=("add", "look"))
     assert session.state.phase == "preparing"
     assert session.facts == []
 
@@ -74,19 +73,6 @@ def test_a_message_is_committed_before_a_model_is_called() -> None:
     assert session.state.request_id == request_id
 
 
-def test_a_message_that_comes_before_the_session_is_prepared_waits() -> None:
-    """It counts as running at once, and enters the thread behind the configuration."""
-    session = Session(prepare=False)
-    request_id = session.ask("early bird")
-    assert session.state.request_id == request_id
-    assert (session.facts, session.effect) == ([], Prepare(model="openai:gpt-4o", tools=("add", "look")))
-    session.prepared()
-    assert session.facts == ["config", "user"]
-    assert session.call.at_seq == 1
-    session.reply("good morning")
-    assert session.outcome(request_id)["answer_seq"] == 2
-
-
 @pytest.mark.parametrize(
     "error", [UNKNOWN, Failure(type="unknown_tool", message="no tool 'look'"), Failure(type="timeout", message="?")]
 )
@@ -125,10 +111,11 @@ def test_a_model_that_comes_to_be_known_changes_no_configuration() -> None:
 
 def test_a_waiting_request_fails_with_the_answer_it_waited_for() -> None:
     """The worker has just been asked: it is not asked a second time for the same request."""
-    session = Session(prepare=False)
+    session = Session()
+    session.configure(tools=())
     request_id = session.ask()
-    session.prepared(UNKNOWN)
-    assert session.facts == ["config", "user", "error", "run"]
+    session.prepared(UNKNOWN, tools=())
+    assert session.facts == ["config", "config", "user", "error", "run"]
     assert session.outcome(request_id)["termination_reason"] == "unknown_model"
     assert session.effect is None
     assert session.state.phase == "idle"
@@ -153,38 +140,12 @@ def test_a_rejected_signal_is_a_fact_and_disturbs_nothing() -> None:
     assert session.thread[3].payload["recipe"]["basis_seq"] == 1
 
 
-def test_signals_rejected_before_the_session_is_prepared_come_after_its_configuration() -> None:
-    """Seq 0 is the configuration, whatever came first."""
-    session = Session(prepare=False)
-    session.apply(decisions.reject(session.state, "a", "unknown", "1"))
-    session.ask()
-    session.apply(decisions.reject(session.state, "b", "unknown", "2"))
-    session.prepared()
-    assert session.facts == ["config", "input", "input", "user"]
-    assert [session.thread[seq].payload["kind"] for seq in (1, 2)] == ["a", "b"]
-    assert session.call.at_seq == 3
-
-
 def test_closing_an_idle_session_commits_nothing() -> None:
     """There is nothing to tell."""
     session = Session()
     session.close()
     assert session.facts == ["config"]
     assert session.state.closed
-
-
-def test_closing_before_the_session_is_prepared_leaves_every_fact() -> None:
-    """Configuration, rejected signals, and the outcome of the request that never ran."""
-    session = Session(prepare=False)
-    session.apply(decisions.reject(session.state, "a", "unknown", "1"))
-    request_id = session.ask("x" * 300)
-    session.close()
-    assert session.facts == ["config", "input", "input", "run"]
-    assert session.thread[0].payload["tools"] == []
-    dropped = session.thread[2].payload
-    assert (dropped["event"], dropped["reason"], dropped["content"]) == ("dropped", "closed", "x" * 200)
-    outcome = session.outcome(request_id)
-    assert (outcome["status"], outcome["termination_reason"], outcome["iterations"]) == ("cancelled", "closed", 0)
 
 
 @pytest.mark.parametrize("phase", ["preparing", "awaiting_model", "awaiting_tools"])

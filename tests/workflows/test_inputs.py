@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from clew.contract import MessageInput, ModelOptions
+from clew.contract import MessageInput, ModelOptions, SubmitInput
 from clew.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
 from clew.policy import ContextPolicy
 from tests.workflows.paper import Session
@@ -151,6 +153,19 @@ def test_an_input_may_say_which_request_it_is_for() -> None:
     assert session.steer(expected_request_id="r-1").request_id == "r-1"
 
 
+def test_an_input_may_be_for_a_request_that_has_joined_the_run() -> None:
+    """It is that run which reads it; a request that waits for its turn is not meant."""
+    session = Session()
+    session.ask(request_id="r-1")
+    session.ask("too", "r-2", on_busy="steer")
+    session.ask("later", "r-3", on_busy="queue")
+    session.steer("both", expected_request_id="r-2")
+    with pytest.raises(RequestMismatch, match="'r-1' is running, not 'r-3'"):
+        session.steer(expected_request_id="r-3")
+    session.reply("one")
+    assert session.said == ["hello", "too", "both"]
+
+
 @pytest.mark.parametrize(("size", "count"), [(1, MAX_WAITING), (MAX_WAITING_BYTES // 4 - 500, 4)])
 @pytest.mark.parametrize("what", ["inputs", "joining messages", "queued messages"])
 def test_what_waits_has_a_limit(what: str, size: int, count: int) -> None:
@@ -283,6 +298,65 @@ def test_a_message_that_joins_shares_the_outcome() -> None:
     assert first | {"request_id": 0, "last_seq": 0} == second | {"request_id": 0, "last_seq": 0}
 
 
+OWN_SETTINGS: dict[str, Any] = {
+    "model": "local:smollm2",
+    "model_options": ModelOptions(temperature=0),
+    "context_policy": ContextPolicy(keep_last_turns=1),
+    "max_iterations": 3,
+    "timeout_seconds": 7,
+    "output_schema": {},
+}
+
+
+@pytest.mark.parametrize("name", OWN_SETTINGS)
+@pytest.mark.parametrize("sessions", [True, False], ids=["the session's word", "the message's word"])
+def test_a_message_that_would_join_brings_no_settings(name: str, sessions: bool) -> None:
+    """The run has its own: refused with what to do, and nothing has changed. One that opens a run keeps them."""
+    session = Session(on_busy="steer" if sessions else "reject")
+    own = {name: OWN_SETTINGS[name]} | ({} if sessions else {"on_busy": "steer"})
+    session.ask("one", "r-1", **own)
+    assert session.state.run is not None
+    assert getattr(session.state.run.request.given, name) == OWN_SETTINGS[name]
+    state = session.state
+    with pytest.raises(InvalidInput, match=f"^{name}: .*leave them out, or send it with on_busy 'queue'"):
+        session.ask("two", "r-2", **own)
+    assert session.state is state
+    session.ask("two", "r-2", **own | {"on_busy": "queue"})
+
+
+def test_a_message_that_waits_because_nothing_runs_keeps_its_settings() -> None:
+    """Before the first run there is none to join."""
+    session = Session(on_busy="steer")
+    session.configure(tools=())
+    session.ask("one", "r-1")
+    session.ask("two", "r-2", max_iterations=3)
+    session.prepared(tools=())
+    session.reply("done")
+    assert session.state.run is not None
+    assert session.state.run.request.max_iterations == 3
+
+
+def test_the_metadata_of_a_message_that_joins_is_on_its_entry() -> None:
+    """Also where it is asked anew, because the run has not read it."""
+    for unread in (False, True):
+        session = Session(on_busy="steer")
+        session.ask("one", "r-1")
+        session.ask("two", "r-2", metadata={"ticket": "7"})
+        session.fail() if unread else session.reply("first")
+        joined = session.thread[session.thread.last_seq]
+        assert (joined.refs["request_id"], joined.payload["metadata"]) == ("r-2", {"ticket": "7"})
+
+
+def test_what_waits_is_counted_with_its_metadata() -> None:
+    session = Session(on_busy="steer")
+    session.ask("one")
+    metadata = {f"{number}": "x" * 2000 for number in range(64)}
+    for number in range(MAX_WAITING_BYTES // (64 * 2010)):
+        session.ask("two", f"r-{number}", metadata=metadata)
+    with pytest.raises(QueueFull):
+        session.ask("two", "one more", metadata=metadata)
+
+
 def test_a_message_that_joined_and_was_not_read_is_asked_anew() -> None:
     """Its request gets an outcome of its own; after a cancel it is cancelled with the run."""
     session = Session(on_busy="steer")
@@ -314,29 +388,15 @@ def test_a_request_that_waits_can_be_cancelled() -> None:
         session.cancel()
 
 
-def test_a_request_cancelled_before_the_first_configuration_is_known_all_the_same() -> None:
-    """Its outcome waits for seq 0, and its repetition starts nothing."""
-    session = Session(prepare=False)
-    session.ask("one", "r-1")
-    session.steer("a", "i-1")
-    session.cancel("r-1")
-    session.ask("one", "r-1")
-    assert not session.cancel("r-1").cancelled
-    assert not session.state.busy
-    session.prepared()
-    assert session.facts == ["config", "input", "input", "run"]
-    assert session.ended("r-1") == ("cancelled", "cancelled")
-    assert session.effect is None
-
-
 def test_inputs_of_a_request_that_never_ran_go_as_those_of_a_run() -> None:
     """None is left behind for a stranger to read."""
-    session = Session(prepare=False, on_busy="queue")
+    session = Session(on_busy="queue")
+    session.configure(tools=())
     session.ask("one", "r-1")
     session.ask("two", "r-2")
     session.steer("a", "i-1")
     session.cancel("r-1", inputs="follow_up")
-    session.prepared()
+    session.prepared(tools=())
     assert session.said == ["a"]
     session.reply("done")
     assert session.said == ["a", "two"]
@@ -361,6 +421,24 @@ def test_the_sessions_own_request_ids_cannot_be_forged() -> None:
     session = Session()
     with pytest.raises(InvalidInput, match="followup:"):
         session.do(MessageInput(content="hello"), "followup:run-1")
+
+
+@pytest.mark.parametrize("minted", [True, False])
+def test_the_sessions_own_input_ids_cannot_be_taken(minted: bool) -> None:
+    """Neither before nor after they are given, nor by the id of the update; others may look alike."""
+    session = Session()
+    session.ask()
+    if minted:
+        assert session.steer().input_id == "input-1"
+    state = session.state
+    for taken in ("input-1", "input-0007"):
+        with pytest.raises(InvalidInput, match="input-<number>"):
+            session.steer("another", taken)
+        with pytest.raises(InvalidInput, match="input-<number>"):
+            session.do(SubmitInput(kind="steer", content="another"), taken)
+    assert session.state is state
+    for free in ("input-", "input-1a", "my-input-1", "input-\u0661"):
+        assert session.steer("another", free).input_id == free
 
 
 def test_an_answer_of_another_form_is_repaired_once() -> None:

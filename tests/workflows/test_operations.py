@@ -226,14 +226,3 @@ def test_what_waits_when_the_session_closes_leaves_a_fact() -> None:
         ("configure", "closed"),
     ]
     assert lanes(session) == []
-
-
-def test_operations_that_come_before_the_first_configuration_follow_it() -> None:
-    """Seq 0 is the configuration; the overtaken one is told of, the latest is applied, then the request is served."""
-    session = Session(prepare=False)
-    session.operate("o-1")
-    session.operate("o-2")
-    session.ask("hello")
-    session.prepared()
-    assert session.facts == ["config", "input", "ai_context_operation", "user"]
-    assert lanes(session) == [("o-2", "default")]

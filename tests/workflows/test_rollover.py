@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
-from activities.archive import Store
-from activities.checkpoints import Keys
-from activities.providers import http_client, providers_from_env
-from activities.tools import load_tools
-from clew import Clew, ContextPolicy, Session
-from deploy.local import Reply
-from tests import toolbox
-from tests.conftest import KEYS, World
-from worker import make_worker
-from workflows.effects import Thresholds
-
-OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
-
-
-@asynccontextmanager
-async def rolling(
-    world: World, thresholds: Thresholds = OFTEN, store: Store | None = None, keys: Keys = KEYS
-) -> AsyncIterator[Clew]:
-    """A worker of its own whose sessions go on in a new run often."""
-    clew = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
-    async with http_client() as http:
-        worker = make_worker(
-            clew.temporal,
-            task_queue=clew.task_queue,
-            providers=providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url}),
-            tools=load_tools([toolbox.__name__]),
-            http=http,
-            store=store or world.store,
-            keys=keys,
-            thresholds=thresholds,
-        )
-        async with worker:
-            yield clew
+from activities.archive import Archive, Store, StoreUnavailable
+from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, ThreadMismatch
+from deploy.local import Reply, ToolCall
+from tests.conftest import World
+from tests.rolling import name, rolling, runs_of
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +24,10 @@ async def clew(world: World) -> AsyncIterator[Clew]:
         yield clew
 
 
-def name() -> str:
-    return f"test-{uuid.uuid4().hex}"
-
-
-async def runs_of(session: Session) -> int:
-    """How many runs of the workflow a session has had so far."""
-    client, count = session._client, 0
-    run_id = (await client.get_workflow_handle(session.id).describe()).run_id
-    while run_id:
-        count += 1
-        history = await client.get_workflow_handle(session.id, run_id=run_id).fetch_history()
-        started = history.events[0].workflow_execution_started_event_attributes
-        run_id = started.continued_execution_run_id
-    return count
+async def until(holds: Callable[[], Awaitable[object]]) -> None:
+    """Back when something holds that only asking again can tell."""
+    while not await holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
 
 
 async def test_a_session_goes_on_in_new_runs_of_its_workflow(world: World, clew: Clew) -> None:
@@ -72,7 +37,7 @@ async def test_a_session_goes_on_in_new_runs_of_its_workflow(world: World, clew:
     for turn in range(60):
         said = await session.ask(f"turn {turn}")
         assert said.startswith("I read")
-    assert await runs_of(session) > 2
+    assert len(await runs_of(clew, session.id)) > 2
     status = await session.status()
     assert status.first_live_seq > 0
     assert status.rev == 1 + 3 * 60
@@ -93,3 +58,195 @@ async def test_a_hibernating_session_is_taken_up_again(world: World, clew: Clew)
     entries = await again.entries(from_seq=receipt.last_seq + 1)
     assert [entry.seq for entry in entries] == [receipt.last_seq + n for n in (1, 2, 3)]
     assert (await again.status()).usage.model_calls == 2
+
+
+async def test_nothing_that_arrives_during_a_rollover_is_lost_or_taken_twice(world: World, clew: Clew) -> None:
+    """Messages, steering, operations and cancellations of many callers at once, over many runs of the workflow."""
+    model = world.model(lambda body: Reply("fine"))
+    session = await clew.open(name(), model=model, on_busy="queue")
+
+    added: list[str] = []
+
+    async def talker(who: int) -> list[str]:
+        done = []
+        for turn in range(15):
+            request_id = f"{who}-{turn}"
+            request = await session.message(f"says {request_id}", request_id=request_id)
+            with suppress(Idle):
+                await session.inject(f"adds {request_id}", input_id=f"i-{request_id}")
+                added.append(f"adds {request_id}")
+            if turn % 5 == 0:
+                await session._handle.signal("no_such_signal", f"{request_id}")
+            outcome = await request.result()
+            assert outcome.status == "completed", outcome
+            done.append(request_id)
+        return done
+
+    done = [one for some in await asyncio.gather(*(talker(who) for who in range(4))) for one in some]
+    assert len(await runs_of(clew, session.id)) > 3
+    store = Archive(world.store, "default")
+    await session.close()
+    head = await store.head(session.id)
+    assert head
+    entries = [entry async for entry in store.read(head.family, head.root)]
+    assert [entry.seq for entry in entries] == list(range(len(entries)))
+    said = [e.payload["content"] for e in entries if e.payload.get("role") == "user"]
+    assert sorted(s for s in said if s.startswith("says")) == sorted(f"says {request_id}" for request_id in done)
+    assert sorted(s for s in said if s.startswith("adds")) == sorted(added)
+    outcomes = [e.refs["request_id"] for e in entries if e.kind == "run"]
+    assert sorted(o for o in outcomes if not o.startswith("followup")) == sorted(done)
+    assert len([e for e in entries if e.kind == "input" and e.payload["event"] == "rejected"]) == 12
+
+
+async def test_a_long_run_goes_on_between_its_steps(world: World, clew: Clew) -> None:
+    """It waits for the end of a run as long as it can; the run, its approvals and its usage go on in the next one."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        rounds = sum(message["role"] == "tool" for message in body["messages"])
+        return Reply("", tool_calls=(ToolCall("add", {"a": rounds, "b": 1}),)) if rounds < 25 else Reply("done")
+
+    policy = ContextPolicy(max_input_tokens=100_000)
+    session = await clew.open(name(), model=world.model(script), tools=["add"], context_policy=policy)
+    request = await session.message("go", max_iterations=40)
+    outcome = await request.result()
+    assert (outcome.status, outcome.iterations, outcome.usage.model_calls) == ("completed", 26, 26)
+    assert await request.answer() == "done"
+    assert len(await runs_of(clew, session.id)) > 2
+
+
+async def test_an_approval_is_waited_for_over_runs_of_the_workflow(world: World, clew: Clew) -> None:
+    """What comes meanwhile fills the history; the call still waits, and runs once it is approved."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        last = body["messages"][-1]
+        return (
+            Reply(last["content"])
+            if last["role"] == "tool"
+            else Reply("", tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
+        )
+
+    session = await clew.open(name(), model=world.model(script), tools=["add"], require_approval=["add"])
+    request = await session.message("add")
+
+    async def pending() -> list[dict[str, Any]]:
+        return (await session.status()).pending_approvals
+
+    async def rolled() -> bool:
+        return len(await runs_of(clew, session.id)) > 1
+
+    await until(pending)
+    (call,) = await pending()
+    for _ in range(120):
+        await session._handle.signal("nobody", 1)
+    await until(rolled)
+    await session.approve(call["tool_call_id"])
+    assert await request.answer() == "3"
+
+
+async def test_a_request_may_look_further_back_than_the_session_does(world: World, clew: Clew) -> None:
+    """What its own policy reaches is fetched from the archive, for it and for a lane that was left long ago."""
+    model = world.model(lambda body: Reply(f"{len(body['messages'])}"))
+    narrow = ContextPolicy(max_input_tokens=2300, keep_last_turns=1)
+    session = await clew.open(name(), model=model, context_policy=narrow)
+    for turn in range(45):
+        await session.ask(f"turn {turn} " + "word " * 40)
+    assert (await session.status()).first_live_seq > 0
+    assert int(await session.ask("all of it", context_policy=ContextPolicy(max_input_tokens=50_000))) == 91
+    assert int(await session.ask("the end of it")) < 20
+    await session.switch_context("side", op_id="o-1")
+    for turn in range(40):
+        await session.ask(f"aside {turn}")
+    await session.switch_context("default", op_id="o-2")
+    assert int(await session.ask("all again", context_policy=ContextPolicy(max_input_tokens=50_000))) == 95
+
+
+async def test_who_opens_a_hibernating_session_finds_one(world: World, clew: Clew) -> None:
+    """Any number of clients at once get the same session; without a model it is found as well."""
+    model = world.model("fine")
+    session = await clew.open(name(), model=model)
+    await session.ask("one", request_id="r-1")
+    await session.hibernate()
+    opened = await asyncio.gather(*(clew.open(session.id, model=model) for _ in range(5)))
+    await asyncio.gather(*(one.message("one", request_id="r-1") for one in opened))
+    assert len(await opened[0].entries(kind="run")) == 1
+    await opened[0].hibernate()
+    again = await clew.open(session.id)
+    assert await again.ask("two") == "fine"
+
+
+async def test_a_session_that_idles_hibernates_by_itself(world: World, clew: Clew) -> None:
+    """After the time that its configuration gives, counted from the last thing that happened."""
+    session = await clew.open(name(), model=world.model("fine"), idle_timeout_seconds=1)
+    await session.ask("one")
+    await session._handle.result()
+    assert (await session.status()).closed
+    again = await clew.open(session.id)
+    assert await again.ask("two") == "fine"
+    assert [entry.kind for entry in await again.entries()] == ["config", *["ai_message", "ai_message", "run"] * 2]
+
+
+async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(world: World, clew: Clew) -> None:
+    """Opening it says what to do, whether or not anything was archived."""
+    for turns in (1, 30):
+        session = await clew.open(name(), model=world.model("fine"))
+        for turn in range(turns):
+            await session.ask(f"turn {turn}")
+        await session._handle.terminate("gone")
+        with pytest.raises(ThreadMismatch, match="clew recover"):
+            await clew.open(session.id, model=world.model("fine"))
+
+
+class Fickle(Store):
+    """A store that is away when it is told to be."""
+
+    def __init__(self, objects: Any) -> None:
+        super().__init__(objects)
+        self.away = False
+
+    def _check(self) -> None:
+        if self.away:
+            raise StoreUnavailable("somewhere", "it is away")
+
+    async def get(self, path: str) -> bytes:
+        self._check()
+        return await super().get(path)
+
+    async def put(self, path: str, data: bytes) -> None:
+        self._check()
+        await super().put(path, data)
+
+    async def put_new(self, path: str, data: bytes) -> None:
+        self._check()
+        await super().put_new(path, data)
+
+
+async def test_a_store_that_is_away_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session serves on; full, it refuses new messages; when the store is back it goes on by itself."""
+    monkeypatch.setattr("workflows.archivist.PATIENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", 1)
+    store = Fickle(MemoryStore())
+    async with rolling(world, store=store) as clew:
+        model = world.model("fine")
+        session = await clew.open(name(), model=model)
+        await session.ask("one")
+        store.away = True
+        with pytest.raises(ArchiveUnavailable):
+            await session.hibernate()
+        said = 1
+        with suppress(ArchiveUnavailable):
+            for said in range(1, 100):
+                assert await session.ask(f"turn {said}") == "fine"
+        assert 10 < said < 99
+        assert len(await runs_of(clew, session.id)) == 1
+        with pytest.raises(ArchiveUnavailable):
+            await (await clew.open(name(), model=model)).ask("nobody knows whether there was something")
+        store.away = False
+
+        async def rolled() -> bool:
+            return len(await runs_of(clew, session.id)) > 1
+
+        await until(rolled)
+        assert await session.ask("and on") == "fine"
+        entries = await session.entries()
+        assert [entry.seq for entry in entries] == list(range(len(entries)))
+        assert len(entries) == 1 + 3 * (said + 1)

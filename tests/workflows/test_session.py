@@ -110,6 +110,16 @@ async def test_what_goes_wrong_in_a_tool_is_read_by_the_model(world: World, call
     assert said in await session.ask("go")
 
 
+async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(world: World) -> None:
+    """The model reads that it may have taken effect, and the key by which somebody can find out."""
+    session = await world.open(tool_then_answer(ToolCall("pay_slowly", {})), tools=["pay_slowly"])
+    answer = await session.ask("go")
+    assert answer.startswith("in doubt (tool_timeout): it is not known whether this call took effect")
+    assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
+    (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
+    assert (result.payload["in_doubt"], result.payload["is_error"]) == (True, True)
+
+
 async def test_a_tool_knows_its_call(world: World) -> None:
     """A tool that asks for its context gets the ids of its call and a key that is this call's alone."""
     session = await world.open(tool_then_answer(ToolCall("who_am_i", {})), tools=["who_am_i"])
@@ -361,8 +371,8 @@ async def test_close_cancels_what_runs_and_ends_the_session(world: World) -> Non
     assert await kinds(session) == ["config", "user", "run"], "a closed session still answers queries"
     with pytest.raises(Closed):
         await session.message("more")
-    with pytest.raises(Closed):
-        await world.clew.open(session.id, model="scripted:any")
+    again = await world.clew.open(session.id, model="scripted:any")
+    assert await kinds(again) == ["config", "user", "run"], "opened again it goes on where it was"
 
 
 async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(world: World) -> None:

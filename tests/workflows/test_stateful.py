@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -19,7 +20,8 @@ from clew.projection import Projection
 from clew.thread import Thread
 from tests.workflows.paper import UNKNOWN, Session, assert_valid
 from workflows import approvals, decisions, outcomes, views
-from workflows.effects import AskedTool, CallModel, Prepare, RunTools
+from workflows.carried import carry, restore
+from workflows.effects import ArchiveRef, AskedTool, CallModel, Prepare, RunTools
 from workflows.runs import FOLLOW_UP
 
 POLICIES = st.sampled_from(
@@ -62,20 +64,26 @@ def running(machine: AnySession) -> bool:
     return machine.session.state.run is not None
 
 
+def shown_or_refused(thread: Thread, lane: str) -> Projection | str:
+    """A lane's context, or why there is none."""
+    try:
+        return context_of(thread, context_ref=lane)
+    except ClewError as error:
+        return str(error)
+
+
 class AnySession(RuleBasedStateMachine):
     """Every rule asks for what it likes; a refusal must leave everything as it was."""
 
     @initialize(
-        prepare=st.booleans(),
         max_iterations=st.integers(1, 4),
         limit=st.sampled_from([None, None, None, 60]),
         prompt=st.sampled_from([None, "Be brief."]),
         steering=st.sampled_from(["terminal", "step"]),
         on_busy=st.sampled_from(["reject", "queue", "interrupt", "steer"]),
     )
-    def start(self, prepare: bool, limit: int | None, prompt: str | None, **config: Any) -> None:
+    def start(self, limit: int | None, prompt: str | None, **config: Any) -> None:
         self.session = Session(
-            prepare=prepare,
             tools=("add", "ask_first"),
             request_timeout_seconds=400,
             system_prompt=prompt,
@@ -327,6 +335,25 @@ class AnySession(RuleBasedStateMachine):
             assert entry.refs["session_id"] == "s-1"
             for name in ("request_id", "run_id"):
                 assert entry.kind == "input" or entry.payload.get(name) in (None, entry.refs.get(name))
+
+    @rule(live=st.integers(0, 30))
+    @precondition(alive)
+    def goes_on_in_a_new_run(self, live: int) -> None:
+        """All that it is arrives there; what the archive has is not missed."""
+        session = self.session
+        upto = max(session.thread.last_seq - live, -1)
+        place = ArchiveRef(execution="x", family="s-1", upto=upto)
+        state = dataclasses.replace(session.state, archive=place)
+        arrived = restore(json.loads(to_json(carry(state, session.thread, session.effect))))
+        assert dataclasses.replace(arrived.state, outcomes=state.outcomes) == state
+        assert arrived.effect == session.effect
+        for request_id in self.requests:
+            assert outcomes.outcome_of(arrived.state, arrived.thread, request_id) == outcomes.outcome_of(
+                state, session.thread, request_id
+            )
+        for lane in {state.context_ref, state.run.request.context_ref if state.run else state.context_ref}:
+            assert shown_or_refused(arrived.thread, lane) == shown_or_refused(session.thread, lane)
+        session.state = arrived.state
 
     @invariant()
     def a_thread_read_back_gives_the_same_answers(self) -> None:

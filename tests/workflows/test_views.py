@@ -190,6 +190,10 @@ def test_a_limit_bounds_a_page_and_the_next_one_goes_on(limit: int) -> None:
         ({"call_id": "call-1"}, [2, 3, 4]),
         ({"tool_call_id": "tool-2"}, [4]),
         ({"tool_call_id": "tool-2", "request_id": "r-2"}, []),
+        ({"parent_call_id": "call-1"}, [5]),
+        ({"iteration": 1}, [2, 3, 4, 8]),
+        ({"iteration": 2, "call_id": "call-1"}, []),
+        ({"source": "ci"}, []),
         ({"context_ref": "default", "from_seq": 5}, [5, 7, 8]),
         ({"context_ref": "draft"}, []),
         ({"from_seq": 8, "limit": 1}, [8]),
@@ -204,6 +208,18 @@ def test_entries_meet_every_filter(asked: dict[str, Any], seqs: list[int]) -> No
     answer = views.entries(session.thread, EntriesQuery(**asked))
     assert [entry["seq"] for entry in answer["entries"]] == seqs
     assert answer.get("next_seq") == (9 if "limit" in asked else None)
+
+
+def test_entries_are_found_by_who_said_so() -> None:
+    """An input's source is a ref: the one it named, or what kind of input it is."""
+    session = Session()
+    session.ask()
+    session.steer("a", source="ci")
+    session.steer("b")
+    session.reply("done")
+    for source, content in (("ci", "a"), ("steer", "b")):
+        (found,) = all_entries(session, source=source)
+        assert found["payload"]["content"] == content
 
 
 def test_a_transcript_is_what_was_said() -> None:

@@ -21,6 +21,7 @@ from clew.cli.options import (
     Model,
     Namespace,
     OnBusy,
+    RequireApproval,
     SessionId,
     System,
     TaskQueue,
@@ -62,6 +63,7 @@ def ask(
     model: Model = None,
     system: System = None,
     tool: Tools = None,
+    require_approval: RequireApproval = None,
     on_busy: OnBusy = None,
     timeout: Annotated[
         int | None, typer.Option(min=1, metavar="SECONDS", help="Let the request fail after so long.")
@@ -76,7 +78,9 @@ def ask(
     place = options.place(address, namespace, task_queue)
 
     async def work() -> None:
-        opened = await _open(place, session, model, system, tool)
+        opened = await _open(
+            place, session, model=model, system=system, tools=tool, require_approval=require_approval
+        )
         await talk.ask(opened, content, timeout_seconds=timeout, on_busy=options.word(on_busy), as_json=as_json)
 
     with ending(as_json):
@@ -90,6 +94,7 @@ def chat(
     model: Model = None,
     system: System = None,
     tool: Tools = None,
+    require_approval: RequireApproval = None,
     on_busy: OnBusy = None,
     as_json: AsJson = False,
     address: Address = None,
@@ -99,7 +104,8 @@ def chat(
     """Converse in the terminal. A message a line, replies as they grow; Ctrl-D leaves, and the session stays."""
     place = options.place(address, namespace, task_queue)
     with ending(as_json), asyncio.Runner() as runner:
-        opened = runner.run(_open(place, session, model, system, tool))
+        opening = _open(place, session, model=model, system=system, tools=tool, require_approval=require_approval)
+        opened = runner.run(opening)
         code = talk.Chat(runner, opened, as_json, options.word(on_busy)).run()
     raise typer.Exit(code)
 
@@ -188,6 +194,11 @@ def entries(
     run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run.")] = None,
     call: Annotated[str | None, typer.Option(metavar="ID", help="Of this model call.")] = None,
     tool_call: Annotated[str | None, typer.Option(metavar="ID", help="Of this tool call.")] = None,
+    parent_call: Annotated[
+        str | None, typer.Option(metavar="ID", help="Of the model call that came after this one.")
+    ] = None,
+    iteration: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a run's Nth model call.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="Said by this source.")] = None,
     lane: Annotated[str | None, typer.Option(metavar="NAME", help="Of this lane.")] = None,
     as_json: AsJson = False,
     address: Address = None,
@@ -201,6 +212,9 @@ def entries(
         "run_id": run,
         "call_id": call,
         "tool_call_id": tool_call,
+        "parent_call_id": parent_call,
+        "iteration": iteration,
+        "source": source,
         "context_ref": lane,
     }
     given = {name: value for name, value in filters.items() if value is not None}
@@ -222,14 +236,22 @@ for command in control.COMMANDS:
 
 
 async def _open(
-    place: Place, session_id: str, model: str | None, system: str | None, tools: list[str] | None
+    place: Place,
+    session_id: str,
+    *,
+    model: str | None,
+    system: str | None,
+    tools: list[str] | None,
+    require_approval: list[str] | None,
 ) -> reach.Opened:
     clew = await reach.connect(place)
-    opened = await reach.opened(clew, session_id, model=model, system_prompt=system, tools=tools or [])
-    if opened.resumed and (model not in (None, opened.status.model) or system or tools):
+    opened = await reach.opened(
+        clew, session_id, model=model, system_prompt=system, tools=tools, require_approval=require_approval
+    )
+    if opened.resumed and (model not in (None, opened.status.model) or system or tools or require_approval):
         remark = (
             f"session {session_id} goes on as it was opened, with {opened.status.model}: "
-            "--model, --system and --tool are for new sessions"
+            "--model, --system, --tool and --require-approval are for new sessions"
         )
         show.console(stderr=True).print(show.styled((remark, "dim")), soft_wrap=True)
     return opened

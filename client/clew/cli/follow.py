@@ -1,23 +1,27 @@
-"""A reply on a terminal, as it grows: text, the tools that it asks for, and what they answered."""
+"""A reply that is waited for: as it grows on a terminal, with the tools that it asks for and what they answered."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 from clew.cli import show
-from clew.contract import RequestOutcome, StreamState
+from clew.contract import RequestOutcome, SessionStatus, StreamState
 from clew.entries import Entry
+from clew.errors import ClewError
 from clew.request import Request
 
 QUIET_SECONDS = 0.7
-"""No news for so long means that a tool may be at work, which only the thread tells."""
-LONGEST_PAUSE_SECONDS = 10.0
+"""No news for so long means that a tool is at work or an approval is waited for, which only the session tells."""
+LONGEST_PAUSE_SECONDS = 2.0
+"""Who is to approve something is told within this time, however long the model took before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +149,7 @@ async def follow(to: Console, request: Request, *, from_seq: int = 0) -> Request
                 view.grow(state)
             else:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                await reader.show(view)
-                await reader.show_approvals(view)
+                await reader.look(view)
         await reader.show(view)
     finally:
         view.end()
@@ -156,6 +159,24 @@ async def follow(to: Console, request: Request, *, from_seq: int = 0) -> Request
     if outcome.status == "completed" and outcome.termination_reason != "final_answer":
         view.note(f"[ended: {outcome.termination_reason}]")
     return outcome
+
+
+async def wait_for(request: Request, tell: Callable[[Text], None]) -> RequestOutcome:
+    """A request's outcome, where nobody sees it grow; `tell` is given what it waits for that somebody must decide."""
+    approvals = _Approvals(request)
+    pause = QUIET_SECONDS
+    ending = asyncio.ensure_future(request.result())
+    try:
+        while not (await asyncio.wait([ending], timeout=pause))[0]:
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            # The outcome comes all the same, whoever is away for a while.
+            with suppress(ClewError):
+                for call, said in approvals.new(await request.session.status()):
+                    tell(show.styled(said, ": ").append(show.tool_call(call)))
+        return ending.result()
+    finally:
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
 
 
 async def _next(states: AsyncIterator[StreamState]) -> StreamState | None:
@@ -168,7 +189,8 @@ class _Steps:
     def __init__(self, request: Request, from_seq: int) -> None:
         self._request = request
         self._next_seq = from_seq
-        self._announced: set[str] = set()
+        self._rev = -1
+        self._approvals = _Approvals(request)
 
     async def show(self, view: View) -> None:
         """Show what has been committed since the last time."""
@@ -179,16 +201,33 @@ class _Steps:
             view.commit(entry)
             self._next_seq = entry.seq + 1
 
-    async def show_approvals(self, view: View) -> None:
-        """Say what the run waits for, which somebody else must know to decide upon it."""
-        session = self._request.session
-        status = await session.status()
-        for call in status.pending_approvals if status.request_id == self._request.request_id else []:
+    async def look(self, view: View) -> None:
+        """Show what there is beside a growing reply: new facts, and approvals that the run waits for."""
+        status = await self._request.session.status()
+        if status.rev != self._rev:
+            self._rev = status.rev
+            await self.show(view)
+        for _call, said in self._approvals.new(status):
+            view.note(f"[{said}]")
+            view.wait("waiting for approval")
+
+
+class _Approvals:
+    """The tool calls of a request that wait for somebody's word, each told once."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._told: set[str] = set()
+
+    def new(self, status: SessionStatus) -> Iterator[tuple[Mapping[str, Any], str]]:
+        """The calls that were not told yet, and what to say about each."""
+        if self._request.request_id in status.queued_request_ids:
+            return  # what waits then is another request's
+        for call in status.pending_approvals:
             waiting = call["tool_call_id"]
-            if waiting not in self._announced:
-                self._announced.add(waiting)
-                view.note(f"[{waiting} waits: `clew approve {session.id} {waiting}`, or deny]")
-                view.wait("waiting for approval")
+            if waiting not in self._told:
+                self._told.add(waiting)
+                yield call, f"{waiting} waits: `clew approve {status.session_id} {waiting}`, or deny"
 
 
 def committed(entry: Entry) -> StreamState:

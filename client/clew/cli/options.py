@@ -41,6 +41,14 @@ System = Annotated[str | None, typer.Option(metavar="TEXT", help="A new session'
 Tools = Annotated[
     list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool of a new session; may be repeated.")
 ]
+RequireApproval = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--require-approval",
+        metavar="NAME",
+        help="A tool of a new session whose calls wait for approval; may be repeated.",
+    ),
+]
 FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Begin at this seq.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")]
 Lane = Annotated[str | None, typer.Option(metavar="NAME", help="The lane; the active one unless given.")]

@@ -94,7 +94,13 @@ async def existing(clew: Clew, session_id: str) -> Opened:
 
 
 async def opened(
-    clew: Clew, session_id: str, *, model: str | None, system_prompt: str | None, tools: Sequence[str]
+    clew: Clew,
+    session_id: str,
+    *,
+    model: str | None,
+    system_prompt: str | None,
+    tools: Sequence[str] | None,
+    require_approval: Sequence[str] | None,
 ) -> Opened:
     """A session to talk to: resumed where it exists, started with the configuration where it does not.
 
@@ -107,7 +113,13 @@ async def opened(
     clew.session(session_id)
     described = await _described(clew, session_id)
     await Clew(clew.temporal, described.task_queue if described else clew.task_queue).check_worker()
-    session = await clew.open(session_id, model=model, system_prompt=system_prompt, tools=tools or None)
+    session = await clew.open(
+        session_id,
+        model=model,
+        system_prompt=system_prompt,
+        tools=tools or None,
+        require_approval=require_approval or None,
+    )
     resumed = described is not None and described.status is WorkflowExecutionStatus.RUNNING
     return Opened(session, await _status(session), resumed)
 

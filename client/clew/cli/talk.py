@@ -9,12 +9,13 @@ from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from typing import Any
 
+from rich.text import Text
 from temporalio.exceptions import TemporalError
 
 from clew.cli import show
 from clew.cli.ending import code_of, say
-from clew.cli.follow import follow
-from clew.cli.reach import Opened, answered, within
+from clew.cli.follow import follow, wait_for
+from clew.cli.reach import Opened, answered
 from clew.cli.show import Receipt
 from clew.contract import OnBusy, RequestOutcome
 from clew.errors import ClewError, WorkerUnavailable
@@ -205,6 +206,11 @@ class Chat:
         to.print(show.styled((text, "dim")), soft_wrap=True)
 
 
+def _tell(text: Text) -> None:
+    """A word of the program's own, beside the answers."""
+    show.console(stderr=True).print(text, soft_wrap=True)
+
+
 async def _send(session: Session, text: str, timeout_seconds: int | None, on_busy: OnBusy | None) -> Request:
     try:
         return await answered(session.message(text, timeout_seconds=timeout_seconds, on_busy=on_busy), session.id)
@@ -220,7 +226,7 @@ async def _answer(request: Request, from_seq: int, as_json: bool, *, in_lines: b
     """
     to = show.console()
     live = to.is_terminal and not as_json
-    outcome = await follow(to, request, from_seq=from_seq) if live else await within(None, request.result())
+    outcome = await (follow(to, request, from_seq=from_seq) if live else wait_for(request, _tell))
     answer = await request.answer()
     if as_json:
         show.document({**outcome.as_json(), "answer": answer}, in_lines=in_lines)

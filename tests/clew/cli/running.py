@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import fcntl
 import json
 import os
@@ -78,6 +79,7 @@ class Terminal:
         self._process = process
         self._news = asyncio.Event()
         self._seen = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.raw = ""
         """All that was written to the terminal, as it was written."""
 
@@ -115,7 +117,8 @@ class Terminal:
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._master)
-        self.raw += data.decode(errors="replace")
+        # A character may arrive in two pieces.
+        self.raw += self._decoder.decode(data)
         self._news.set()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from clew.cli import reach, talk
 from clew.errors import WorkerUnavailable
 from deploy.local import Reply, ToolCall
 from deploy.local.child import free_ports
-from tests.clew.cli.running import clew
+from tests.clew.cli.running import PATIENCE_SECONDS, clew, started, terminal
 from tests.clew.cli.test_failures import error_of
 from tests.conftest import World, last
 
@@ -69,6 +70,8 @@ async def test_steer_and_inject_reach_the_run(world: World) -> None:
     assert said == ["begin", "Only the last", "Tests\npass", "Good night"]
     sources = [entry.payload.get("source") for entry in await session.entries(kind="ai_message")]
     assert "ci" in sources
+    shown = await clew("entries", session.id, "--source", "ci", address=address)
+    assert shown.out.endswith("\tuser: Tests pass\n")
 
 
 async def test_cancel_ends_what_runs_and_what_waits(world: World) -> None:
@@ -180,6 +183,43 @@ async def test_approve_and_deny_decide_tool_calls(world: World) -> None:
     edited = await clew("approve", session.id, "tool-1", "--arguments", '{"a": 5, "b": 6}', address=address)
     assert (edited.code, edited.out, edited.err) == (0, "tool-1 is approved\n", "")
     assert await request.answer() == "11 and denied: too easy"
+
+
+@pytest.mark.parametrize("command", ["ask", "chat"])
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_what_waits_for_approval_is_told_beside_the_answer(world: World, command: str, as_json: bool) -> None:
+    """Each call once on stderr, with the command that approves it; stdout has the answer and nothing else."""
+    model, session_id, address = world.model(adder), f"approve-{command}-{as_json}", world.server.address
+    options = ("--model", model, "--tool", "add", "--require-approval", "add", *(["--json"] if as_json else []))
+    text = ["Add"] if command == "ask" else []
+    process = await started(command, session_id, *text, *options, address=address)
+    assert process.stdin is not None
+    assert process.stderr is not None
+    if command == "chat":
+        process.stdin.write(b"Add\n")
+    process.stdin.close()
+    told = [(await process.stderr.readline()).decode() for _ in range(2)]
+    assert told == [
+        f"tool-1 waits: `clew approve {session_id} tool-1`, or deny: → add(a=40, b=2)\n",
+        f"tool-2 waits: `clew approve {session_id} tool-2`, or deny: → add(a=1, b=1)\n",
+    ]
+    for line in told:
+        approve = re.findall("`clew (.+)`", line)[0].split()
+        assert (await clew(*approve, address=address)).code == 0
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+    assert (process.returncode, err) == (0, b"")
+    assert (json.loads(out)["answer"] if as_json else out.decode()) == "42 and 2" + ("" if as_json else "\n")
+
+
+async def test_approvals_are_required_from_the_opening_on(world: World) -> None:
+    """For the tools named, each by an option of its own; of a session that exists the option changes nothing."""
+    model, address, approve = world.model("fine"), world.server.address, "--require-approval"
+    options = ("--tool", "add", approve, "add", "--tool", "flood", approve, "flood")
+    opened = await clew("ask", "approve-opened", "hi", "--model", model, *options, address=address)
+    assert (opened.code, opened.out, opened.err) == (0, "fine\n", "")
+    resumed = await clew("ask", "approve-opened", "hi", approve, "dawdle", address=address)
+    assert (resumed.code, resumed.out) == (0, "fine\n")
+    assert resumed.err.endswith("--model, --system, --tool and --require-approval are for new sessions\n")
 
 
 async def test_an_approvals_receipt_is_json(world: World) -> None:
@@ -345,6 +385,56 @@ async def test_control_without_a_server() -> None:
     (port,) = free_ports(1)
     for command in (("cancel", "s"), ("approve", "s", "tool-1")):
         assert error_of(await clew(*command, address=f"127.0.0.1:{port}")) == (3, "server_unreachable")
+
+
+async def test_control_from_within_a_conversation(world: World) -> None:
+    """Out of a reply by Ctrl-C, and then: approve what it waits for, join it; steer another one, cancel it."""
+    model, resumed = Slow(), asyncio.Event()
+
+    async def script(body: dict[str, Any]) -> Reply:
+        if last(body)["role"] == "tool":
+            await resumed.wait()
+        return await model(body) if last(body)["content"] == "slowly" else adder(body)
+
+    session = await world.open(script, tools=["add"], require_approval=["add"])
+    async with terminal("chat", session.id, address=world.server.address) as screen:
+        await screen.shows("> ")
+        screen.type("Add\n")
+        await screen.shows(f"[tool-1 waits: `clew approve {session.id} tool-1`, or deny]")
+        screen.type("\x03")
+        await screen.shows("/cancel ends it")
+        await screen.shows("> ")
+        screen.type("/status\n")
+        await screen.shows("approve tool-1?  → add(a=40, b=2)")
+        await screen.shows("> ")
+        screen.type("/approve tool-1\n")
+        await screen.shows("tool-1 is approved")
+        await screen.shows("> ")
+        screen.type("/deny tool-2 too easy\n")
+        await screen.shows("tool-2 is denied")
+        await screen.shows("> ")
+        screen.type("/wait\n")
+        await screen.shows("waiting for the model")
+        resumed.set()
+        await screen.shows("42 and denied: too easy")
+        await screen.shows("> ")
+        screen.type("slowly\n")
+        await screen.shows("waiting for the model")
+        screen.type("\x03")
+        await screen.shows("> ")
+        screen.type("/steer only the last one\n")
+        await screen.shows("waits at place 1")
+        await screen.shows("> ")
+        screen.type("/cancel enough\n")
+        await screen.shows("is cancelled")
+        await screen.shows("> ")
+        screen.type("/steer too late\n")
+        await screen.shows("idle: ")
+        await screen.shows("> ")
+        screen.type("\x04")
+        assert await screen.ended() == 0
+    model.free.set()
+    assert "Traceback" not in screen.screen
 
 
 async def test_control_in_a_piped_conversation(world: World) -> None:

@@ -136,15 +136,16 @@ async def test_a_request_fails_when_its_time_is_over(world: World) -> None:
 
 
 async def test_a_session_that_has_ended_is_read_and_not_asked(world: World) -> None:
-    """Its thread stays readable; who asks it learns that it is closed."""
+    """Its thread stays readable, and who steers it learns that it is closed; who asks it takes it up again."""
     session = await world.open("fine")
     await session.ask("hi")
     await session.close()
     read = await clew("transcript", session.id, address=world.server.address)
     assert (read.code, read.out) == (0, "user  #1\nhi\n\nassistant  #2\nfine\n")
-    for options in ((), ("--model", "scripted:any")):
-        ended = await clew("ask", session.id, "hi", *options, address=world.server.address)
-        assert error_of(ended) == (1, "closed")
+    ended = await clew("steer", session.id, "hi", address=world.server.address)
+    assert error_of(ended) == (1, "closed")
+    again = await clew("ask", session.id, "hi", address=world.server.address)
+    assert (again.code, again.out) == (0, "fine\n")
 
 
 async def test_a_namespace_or_a_workflow_that_is_not_clews(world: World) -> None:

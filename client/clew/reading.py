@@ -1,0 +1,135 @@
+"""Reading a thread piece by piece: which entries are asked for, and how much of them a context is made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from clew.context import policy_of
+from clew.contract import EntriesQuery
+from clew.entries import DEFAULT_LANE, Entry
+from clew.policy import ContextPolicy
+from clew.thread import Gap, Past, Thread
+from clew.tokens import encoding
+
+REFS = {"request_id", "run_id", "call_id", "tool_call_id", "parent_call_id", "iteration", "source"}
+"""What an entry's `refs` may hold that can be asked for."""
+
+
+def meeting(asked: EntriesQuery) -> Callable[[Entry], bool]:
+    """Whether an entry meets every filter that was given."""
+    refs = asked.model_dump(include=REFS, exclude_none=True)
+
+    def meets(entry: Entry) -> bool:
+        return (
+            (asked.kind is None or entry.kind == asked.kind)
+            and (asked.context_ref is None or entry.lane == asked.context_ref)
+            and all(entry.refs.get(name) == value for name, value in refs.items())
+        )
+
+    return meets
+
+
+class Back(Protocol):
+    """Reads a thread up to a seq, the newest entry first."""
+
+    @property
+    def upto(self) -> int:
+        """The seq of the newest entry."""
+
+    def read(self, kind: str, *, context_ref: str | None = None, from_seq: int = 0) -> AsyncIterator[Entry]:
+        """The entries of a kind, and of a lane where one is named, from the newest down to `from_seq`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanePart:
+    """What was read of a lane, in order, and the gap before it."""
+
+    entries: tuple[Entry, ...]
+    gap: Gap
+
+
+async def part_of_lane(back: Back, context_ref: str, policies: Sequence[ContextPolicy]) -> LanePart:
+    """As much of a lane as contexts under the policies can reach."""
+    anchor, summary = await asyncio.gather(
+        _first(back.read("ai_context_operation", context_ref=context_ref), "replace"),
+        _first(back.read("summary", context_ref=context_ref)),
+    )
+    after = -1
+    if anchor:
+        base_seq = anchor.payload["operation"].get("base_seq")
+        after = anchor.seq if base_seq is None else min(base_seq, anchor.seq)
+    reach = _Reach(policies)
+    messages: list[Entry] = []
+    gap = Gap()
+    async for entry in back.read("ai_message", context_ref=context_ref, from_seq=after + 1):
+        messages.append(entry)
+        if reach.is_enough(entry):
+            gap = Gap(newest=entry.seq - 1, mark=entry.seq - 1)
+            break
+    marks = (mark for mark in (anchor, summary) if mark)
+    return LanePart(tuple(sorted((*marks, *messages), key=_seq)), gap)
+
+
+async def part_of_thread(
+    back: Back,
+    context_ref: str | None = None,
+    policies: Callable[[ContextPolicy], ContextPolicy] = lambda policy: policy,
+) -> Thread:
+    """As much of a thread as the context of a lane at its newest entry needs; the active lane unless one is named.
+
+    `policies` makes the policy that is wanted of the one in force.
+    """
+    config, switch = await asyncio.gather(
+        _first(back.read("config")),
+        _first(back.read("ai_context_operation"), "switch"),
+    )
+    lane = context_ref or (switch.payload["context_ref"] if switch else DEFAULT_LANE)
+    policy = policies(policy_of(config) if config else ContextPolicy())
+    part = await part_of_lane(back, lane, [policy])
+    marks = (mark for mark in (config, switch) if mark)
+    return archived_thread(back.upto, (*marks, *part.entries), {lane: part.gap})
+
+
+def archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, Gap]) -> Thread:
+    """A thread all of which is archived, with what was read of it."""
+    kept = {entry.seq: entry for entry in entries}
+    return Thread((), upto + 1, Past(upto, tuple(kept[seq] for seq in sorted(kept)), gaps))
+
+
+async def _first(found: AsyncIterator[Entry], operation: str | None = None) -> Entry | None:
+    """The first entry; of context operations, the first of a type."""
+    async for entry in found:
+        if operation is None or entry.payload["operation"]["type"] == operation:
+            return entry
+    return None
+
+
+def _seq(entry: Entry) -> int:
+    return entry.seq
+
+
+class _Reach:
+    """Whether what has been read of a lane, the newest first, is more than any context can be made of."""
+
+    def __init__(self, policies: Sequence[ContextPolicy]) -> None:
+        self._left = max(policy.budget for policy in policies)
+        self._kinds = set.intersection(*(set(policy.include_kinds) for policy in policies))
+        self._heuristic = encoding("heuristic")
+        self._run_id: str | None = None
+        self._asked = 0
+
+    def is_enough(self, entry: Entry) -> bool:
+        role = entry.payload["role"]
+        kind = "tool_result" if role == "tool" else "tool_call" if entry.payload.get("tool_calls") else "message"
+        if kind in self._kinds:
+            self._left -= min(entry.tokens, self._heuristic.message(entry.message))
+        if role == "user":
+            run_id = entry.refs.get("run_id")
+            if self._asked == 0 or run_id is None or run_id != self._run_id:
+                self._asked += 1
+            self._run_id = run_id
+        # The newest run's first message is known by the one before it, which is another run's.
+        return self._left < 0 and self._asked > 1 and role != "tool"

@@ -1,0 +1,358 @@
+"""Reading a thread across its archive and its live session: as one, whole, and exactly as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from activities.archive import Store, StoreUnavailable
+from clew import (
+    ArchiveDamaged,
+    ArchiveUnavailable,
+    Clew,
+    ContextPolicy,
+    Entry,
+    InvalidInput,
+    NotFound,
+    Session,
+    Thread,
+)
+from clew.context import context_of, window_of
+from deploy.local import Reply, ToolCall
+from tests.conftest import World, last
+from tests.contract.test_hostile_input import MALFORMED
+from tests.rolling import name, rolling, runs_of
+from workflows import errands
+from workflows.effects import Thresholds
+
+
+@dataclass
+class Long:
+    """A session over many runs of its workflow, and every entry as it was seen when it was new."""
+
+    clew: Clew
+    session: Session
+    recorded: list[Entry]
+
+
+def script(body: dict[str, Any]) -> Reply:
+    newest = last(body)
+    if newest["role"] == "user" and "add" in newest["content"]:
+        return Reply("", tool_calls=tuple(ToolCall("add", {"a": n, "b": 1}, f"c{n}") for n in range(2)))
+    return Reply(
+        "{}" if "form" in newest["content"] else f"I read {len(body['messages'])} messages · " + "words " * 20
+    )
+
+
+async def delete_execution(clew: Clew, session_id: str, run_id: str = "") -> None:
+    """What retention does in time; by default to the newest run."""
+    handle = clew.temporal.get_workflow_handle(session_id, run_id=run_id or None)
+    await clew.temporal.workflow_service.delete_workflow_execution(
+        DeleteWorkflowExecutionRequest(
+            namespace=clew.temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=session_id, run_id=run_id),
+        )
+    )
+    while True:
+        try:
+            await handle.describe()
+        except RPCError:
+            return
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+async def clew(world: World) -> AsyncIterator[Clew]:
+    async with rolling(world) as clew:
+        yield clew
+
+
+@pytest.fixture(scope="module")
+async def long(world: World, clew: Clew) -> Long:
+    policy = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100)
+    session = await clew.open(
+        name(), model=world.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
+    )
+    recorded: list[Entry] = []
+    other = world.model("other")
+
+    async def turns(count: int, what: str = "", **options: Any) -> None:
+        for turn in range(count):
+            await (await session.message(f"{what} {turn} " + "more words " * 10, **options)).result()
+            recorded.extend(await session.entries(from_seq=len(recorded)))
+
+    await turns(8)
+    await turns(3, "please add")
+    await session.switch_context("draft", op_id="o-1")
+    await turns(8, "add")
+    await turns(2, "in a form", output_schema={"type": "object"}, context_policy=ContextPolicy(keep_last_turns=1))
+    snapshot = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "indeed"}]
+    await session.replace_context(snapshot, op_id="o-2", base_seq=len(recorded) - 9, system_prompt="Be another.")
+    await turns(6)
+    await session.configure(system_prompt="Be kind.")
+    await turns(6, model=other)
+    await session.switch_context("default", op_id="o-3")
+    await turns(8, "add")
+    # Older runs of the workflow are gone, as after a month.
+    runs = await runs_of(clew, session.id)
+    assert len(runs) > 3
+    await asyncio.gather(*(delete_execution(clew, session.id, run_id) for run_id in runs[-2:]))
+    return Long(clew, session, recorded)
+
+
+async def all_of(found: AsyncIterator[Entry]) -> list[Entry]:
+    return [entry async for entry in found]
+
+
+async def test_archive_and_session_are_read_as_one(long: Long) -> None:
+    """By the client's methods and by `ReadThread`, every entry comes once, in order, as it was when it was new."""
+    assert (await long.session.status()).first_live_seq > 50
+    assert await long.session.entries() == long.recorded
+    assert await all_of(long.clew.read_thread(long.session.id)) == long.recorded
+    for from_seq in (1, 50, len(long.recorded) - 2, len(long.recorded)):
+        assert await long.session.entries(from_seq=from_seq) == long.recorded[from_seq:]
+    assert await long.session.entries(from_seq=3, limit=7) == long.recorded[3:10]
+
+
+async def test_filters_pages_and_the_newest(long: Long) -> None:
+    """What is asked for is what a filter over the whole thread gives, from either end."""
+    call = next(entry for entry in long.recorded if entry.payload.get("tool_calls"))
+    filters: dict[str, tuple[dict[str, Any], Callable[[Entry], bool]]] = {
+        "kind": ({"kind": "run"}, lambda entry: entry.kind == "run"),
+        "lane": ({"context_ref": "draft"}, lambda entry: entry.lane == "draft"),
+        "both": (
+            {"context_ref": "draft", "kind": "ai_message"},
+            lambda entry: entry.lane == "draft" and entry.kind == "ai_message",
+        ),
+        "call": ({"call_id": call.refs["call_id"]}, lambda entry: entry.refs.get("call_id") == call.refs["call_id"]),
+        "none": ({}, lambda _entry: True),
+    }
+
+    async def check(given: dict[str, Any], meets: Callable[[Entry], bool]) -> None:
+        found = [entry for entry in long.recorded if meets(entry)]
+        read = long.clew.read_thread
+        assert await all_of(read(long.session.id, **given)) == found
+        assert await long.session.entries(**given) == found
+        assert await all_of(read(long.session.id, newest=5, **given)) == found[-5:]
+        middle = len(long.recorded) // 2
+        older = [entry for entry in found if 10 <= entry.seq <= middle]
+        assert await all_of(read(long.session.id, from_seq=10, to_seq=middle, limit=4, **given)) == older[:4]
+        assert await all_of(read(long.session.id, from_seq=10, to_seq=middle, newest=4, **given)) == older[-4:]
+
+    await asyncio.gather(*(check(given, meets) for given, meets in filters.values()))
+
+
+async def test_the_transcript_reaches_into_the_archive(long: Long) -> None:
+    """A lane's messages are all there; the system prompt in force leads where it is asked for."""
+    for lane in ("default", "draft"):
+        said = [
+            {**entry.message, "seq": entry.seq}
+            for entry in long.recorded
+            if entry.kind == "ai_message" and entry.lane == lane
+        ]
+        assert await long.session.transcript(context_ref=lane) == said
+    assert await long.session.transcript(from_seq=2, limit=3) == [
+        {**entry.message, "seq": entry.seq}
+        for entry in [entry for entry in long.recorded[2:] if entry.kind == "ai_message"][:3]
+    ]
+    system = (await long.session.transcript(include_system=True, limit=2))[0]
+    assert (system["role"], system["content"]) == ("system", "Be kind.")
+
+
+async def test_every_call_is_shown_again_as_it_was(long: Long) -> None:
+    """`context(call_id=…)` gives the digest that the call's recipe has, archived or not."""
+    replies = [entry for entry in long.recorded if "recipe" in entry.payload]
+    assert len(replies) > 40
+
+    async def check(reply: Entry) -> None:
+        shown = await long.session.context(call_id=reply.refs["call_id"])
+        assert shown.meta.digest == reply.payload["recipe"]["digest"]
+        assert shown.meta.policy_hash == reply.payload["recipe"]["policy_hash"]
+
+    await asyncio.gather(*map(check, replies[::3]))
+    with pytest.raises(InvalidInput, match="no model call"):
+        await long.session.context(call_id="call-0")
+
+
+async def test_every_context_and_window_is_projected_anywhere(long: Long) -> None:
+    """At any seq of the archive and for any policy, the context is that of the whole thread; windows too."""
+    whole = Thread(long.recorded)
+    policy = ContextPolicy(max_input_tokens=900, reserve_output_tokens=0, keep_last_turns=2)
+    asked: tuple[dict[str, Any], ...] = ({}, {"context_ref": "draft"}, {"context_policy": policy})
+
+    async def check(seq: int) -> None:
+        for given in asked:
+            shown = await long.session.context(at_seq=seq, **given)
+            expected = context_of(
+                whole, at_seq=seq, context_ref=given.get("context_ref"), policy=given.get("context_policy")
+            )
+            assert shown.meta == expected.meta
+            assert shown.messages == expected.messages
+
+    await asyncio.gather(*(check(seq) for seq in range(0, len(long.recorded), 17)))
+    for budget in (50, 5000):
+        expected = window_of(whole, "draft", budget)
+        assert (await long.session.window(budget, context_ref="draft")).messages == expected.messages
+
+
+async def test_a_session_that_sleeps_is_read_from_its_archive_alone(world: World, clew: Clew) -> None:
+    """Hibernating or closed, and even when the server has forgotten its workflow, all of it can be read."""
+    session = await clew.open(name(), model=world.model("fine"), system_prompt="Be brief.")
+    await session.ask("one")
+    await session.switch_context("side", op_id="o-1")
+    await session.ask("two")
+    entries, context, said = await session.entries(), await session.context(), await session.transcript()
+    await session.hibernate()
+    for forgotten in (False, True):
+        if forgotten:
+            await delete_execution(clew, session.id)
+        assert await session.entries() == entries
+        assert await session.transcript() == said
+        assert (await session.transcript(include_system=True))[0]["content"] == "Be brief."
+        assert await session.context() == context
+        assert (await session.context(call_id="call-1")).meta.digest == entries[2].payload["recipe"]["digest"]
+        assert (await session.window(1000)).messages == context.messages[1:]
+
+
+async def test_reading_goes_on_while_the_session_rolls_over(world: World, clew: Clew) -> None:
+    """Readers who read all the time see every entry once, in order, however often the session rolls over."""
+    session = await clew.open(name(), model=world.model("fine"))
+    await session.ask("first")
+    done = False
+
+    async def read() -> int:
+        times = 0
+        while not done:
+            entries = await all_of(clew.read_thread(session.id))
+            assert [entry.seq for entry in entries] == list(range(len(entries)))
+            newest = await all_of(clew.read_thread(session.id, newest=30))
+            assert [entry.seq for entry in newest] == list(range(newest[0].seq, newest[-1].seq + 1))
+            assert len(newest) == min(30, newest[-1].seq + 1)
+            times += 1
+        return times
+
+    readers = [asyncio.create_task(read()) for _ in range(2)]
+    for turn in range(40):
+        await session.ask(f"turn {turn}")
+    done = True
+    assert min(await asyncio.gather(*readers)) > 3
+    assert len(await runs_of(clew, session.id)) > 2
+
+
+async def test_pages_stay_under_the_limit(world: World, clew: Clew) -> None:
+    """However large the entries are, a page has less than 1 MB, and the pages hold everything, from either end."""
+    policy = ContextPolicy(max_input_tokens=1_000_000, max_messages=1)
+    session = await clew.open(name(), model=world.model("fine"), context_policy=policy)
+    for turn in range(6):
+        await session.ask("long" * 55_000 + str(turn))
+    entries = await session.entries()
+    for newest in (None, 100):
+        asked: dict[str, Any] = {"session_id": session.id} | ({"newest": newest} if newest else {})
+        seqs: list[int] = []
+        pages = 0
+        while True:
+            page: dict[str, Any] = await clew.temporal.execute_workflow(
+                "ReadThread", asked, id=name(), task_queue=clew.task_queue, result_type=dict
+            )
+            pages += 1
+            assert len(json.dumps(page)) < 1_000_000
+            found = [row["seq"] for row in page["entries"]]
+            seqs = found + seqs if newest else seqs + found
+            if "next_seq" not in page:
+                break
+            asked["to_seq" if newest else "from_seq"] = page["next_seq"]
+        assert seqs == [entry.seq for entry in entries]
+        assert pages == 2
+
+
+@pytest.mark.parametrize("workflow", ["ReadThread", "ForkSession", "DeleteSession"])
+async def test_a_malformed_input_ends_the_workflow(clew: Clew, workflow: str) -> None:
+    """With a word of the contract, and never with a task that fails for ever."""
+
+    async def failure(args: Any) -> ApplicationError:
+        started = await clew.temporal.start_workflow(workflow, args=args, id=name(), task_queue=clew.task_queue)
+        with pytest.raises(WorkflowFailureError) as ended:
+            await started.result()
+        assert isinstance(ended.value.cause, ApplicationError)
+        return ended.value.cause
+
+    for what, args in MALFORMED.items():
+        cause = await failure(list(args))
+        assert cause.type in ("invalid_input", "too_large") or what == "three arguments", what
+    wrong: list[dict[str, Any]] = [
+        {"session_id": "no/id"},
+        {"session_id": "x", "at_seq": -1},
+        {"session_id": "x", "from_seq": -1},
+        {"session_id": "x", "newest": 1, "limit": 1},
+    ]
+    for given in wrong:
+        assert (await failure([given])).type == "invalid_input", given
+
+
+async def test_what_there_is_not_is_not_found(clew: Clew) -> None:
+    """Neither an archive nor a workflow, or one that is no session."""
+    with pytest.raises(NotFound, match="nobody"):
+        await all_of(clew.read_thread("nobody"))
+    with pytest.raises(NotFound):
+        await clew.session("nobody").entries()
+    with pytest.raises(NotFound):
+        await clew.session("nobody").context()
+    await clew.temporal.start_workflow("Stranger", id="a-stranger", task_queue="none")
+    with pytest.raises(NotFound):
+        await all_of(clew.read_thread("a-stranger"))
+
+
+async def test_damage_is_named(world: World) -> None:
+    """A missing or damaged object is an error that names it; once it is restored all is read again."""
+    store = Store.from_url("memory://")
+    async with rolling(world, Thresholds(events=50, updates=5), store) as clew:
+        session = await clew.open(name(), model=world.model("fine"))
+        for turn in range(12):
+            await session.ask(f"turn {turn}")
+        await session.hibernate()
+        entries = await session.entries()
+        segments = [path async for path in store.list("default") if "/segments/" in path]
+        assert len(segments) > 1
+        data = await store.get(segments[0])
+        await store.put(segments[0], data.replace(b"turn", b"tour"))
+        with pytest.raises(ArchiveDamaged, match=segments[0]):
+            await session.entries()
+        await store.delete(segments[0])
+        with pytest.raises(ArchiveDamaged, match=f"{segments[0]} is missing"):
+            await session.entries()
+        await store.put(segments[0], data)
+        assert await session.entries() == entries
+
+
+async def test_a_store_that_is_away_is_told_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`archive_unavailable`, and not before it was tried again; when it is back, all is there."""
+    monkeypatch.setattr(errands, "READ_TIMEOUT", timedelta(seconds=1.5))
+    store = Store.from_url("memory://")
+    async with rolling(world, store=store) as clew:
+        session = await clew.open(name(), model=world.model("fine"))
+        await session.ask("hi")
+        await session.hibernate()
+        attempts = 0
+
+        async def away(path: str) -> bytes:
+            nonlocal attempts
+            attempts += 1
+            raise StoreUnavailable(path, "no route to host")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "get", away)
+            with pytest.raises(ArchiveUnavailable, match="no route to host"):
+                await session.entries()
+        assert attempts > 1
+        assert len(await session.entries()) == 4

@@ -1,0 +1,110 @@
+"""Errands: short workflows that do for clients what needs the archive, so that any language can ask for it.
+
+A malformed input fails the workflow with its word, as it does at a session's door.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from temporalio import exceptions, workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from clew.contract import (
+        DELETE_WORKFLOW,
+        FORK_WORKFLOW,
+        READ_WORKFLOW,
+        DeleteSessionInput,
+        ForkSessionInput,
+        ReadThreadInput,
+    )
+    from clew.errors import ArchiveUnavailable, Refusal
+    from workflows import door
+    from workflows.effects import Fork
+
+READ_TIMEOUT = timedelta(seconds=30)
+CHANGE_TIMEOUT = timedelta(seconds=90)
+RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
+M = TypeVar("M", bound=BaseModel)
+_NOTHING = RawValue(Payload())
+
+
+# What the SDK itself finds wrong with an input ends the workflow too: a failing task would be repeated for ever.
+@workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception])
+class ReadThread:
+    """Answers one page of a thread, archived and live as one: `{entries, next_seq?}`."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = _NOTHING) -> dict[str, Any]:
+        """One page, and where the next one begins."""
+        return await _carry_out("read_thread", _decoded(asked, ReadThreadInput), READ_TIMEOUT)
+
+
+@workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception])
+class ForkSession:
+    """Makes a new session of another one's thread up to an entry: `{session_id, fork_seq}`."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = _NOTHING) -> dict[str, Any]:
+        """Back when the new session answers."""
+        given = _decoded(asked, ForkSessionInput)
+        fork = Fork(
+            session_id=given.session_id,
+            at_seq=given.at_seq,
+            new_session_id=given.new_session_id or f"{given.session_id[:160]}-{workflow.uuid4().hex}",
+            metadata=given.metadata,
+            at=workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            entry_ids=(_entry_id(), _entry_id()),
+        )
+        return await _carry_out("fork_session", fork, CHANGE_TIMEOUT)
+
+
+@workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception])
+class DeleteSession:
+    """Ends a session and deletes its archive, without what its forks need: `{deleted_segments}`."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = _NOTHING) -> dict[str, Any]:
+        """Back when there is nothing left of it to be read."""
+        return await _carry_out("delete_session", _decoded(asked, DeleteSessionInput), CHANGE_TIMEOUT)
+
+
+ERRANDS = (ReadThread, ForkSession, DeleteSession)
+
+
+def _entry_id() -> str:
+    return f"e-{workflow.random().getrandbits(64):016x}"
+
+
+def _decoded(asked: RawValue, model: type[M]) -> M:
+    try:
+        return door.errand([asked], model)
+    except Refusal as refusal:
+        raise door.application_error(refusal) from None
+
+
+async def _carry_out(name: str, asked: BaseModel, patience: timedelta) -> dict[str, Any]:
+    """The answer of an activity; its failure as the workflow's own, under its own word."""
+    try:
+        answer: dict[str, Any] = await workflow.execute_activity(
+            name,
+            asked,
+            result_type=dict,
+            schedule_to_close_timeout=patience,
+            retry_policy=RETRIES,
+        )
+    except ActivityError as error:
+        cause = error.cause
+        if isinstance(cause, ApplicationError):
+            raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from None
+        if isinstance(cause, exceptions.TimeoutError):
+            raise door.application_error(
+                ArchiveUnavailable(f"no answer within {patience.total_seconds():g} s")
+            ) from None
+        raise
+    return answer
