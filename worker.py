@@ -21,6 +21,8 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.archive import Archive, Store, store_from_env
 from activities.archiving import ArchiveActivities
+from activities.checkpointing import CheckpointActivities
+from activities.checkpoints import Keys, keys_from_env
 from activities.deletion import DeletionActivities
 from activities.forking import ForkingActivities
 from activities.heartbeat import INTERVAL_SECONDS
@@ -28,6 +30,7 @@ from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
 from activities.providers import Providers, http_client, providers_from_env
 from activities.reading import ReadingActivities
+from activities.results import Results
 from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
 from clew.client import Clew
 from clew.contract import TASK_QUEUE
@@ -35,6 +38,7 @@ from clew.errors import ClewError
 from clew.tokens import ENCODINGS, encoding
 from workflows.effects import Thresholds
 from workflows.errands import ERRANDS
+from workflows.restoring import RestoreSession
 from workflows.session import AgentSession
 
 GRACE = timedelta(seconds=20)
@@ -56,6 +60,7 @@ def make_worker(
     tools: Tools,
     http: httpx.AsyncClient,
     store: Store,
+    keys: Keys | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> Worker:
     """A worker for sessions.
@@ -66,20 +71,24 @@ def make_worker(
     load_encodings()
     archive = Archive(store, client.namespace)
     archiving = ArchiveActivities(archive)
+    checkpointing = CheckpointActivities(keys or Keys(), tools, archive, client.namespace)
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[AgentSession, *ERRANDS],
+        workflows=[AgentSession, RestoreSession, *ERRANDS],
         activities=[
             ModelActivities(providers, http).call_model,
             PrepareActivities(providers, tools, archive, thresholds).prepare,
             archiving.archive,
             archiving.thaw,
             archiving.recall,
+            checkpointing.sign_checkpoint,
+            checkpointing.open_checkpoint,
+            checkpointing.put_context,
+            ToolActivities(tools, Results(archive)).run_tool,
             ReadingActivities(archive).read_thread,
             ForkingActivities(archive).fork_session,
             DeletionActivities(archive).delete_session,
-            ToolActivities(tools).run_tool,
         ],
         workflow_runner=sandbox(),
         graceful_shutdown_timeout=GRACE,
@@ -138,6 +147,7 @@ async def serve(task_queue: str, providers: Providers, tools: Tools, store: Stor
             tools=tools,
             http=http,
             store=store,
+            keys=keys_from_env(os.environ),
             thresholds=thresholds_from_env(os.environ),
         )
         async with worker:

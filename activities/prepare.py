@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from temporalio import activity
 
 from activities.archive import Archive
 from activities.archiving import explained
 from activities.providers import Providers
 from activities.providers.errors import ProviderError
+from activities.results import READ_RESULT
 from activities.tools import Tools
 from clew.canonical import canonical
 from workflows.effects import ArchiveRef, Failure, Prepare, Prepared, ResolvedTool, Thresholds
@@ -55,7 +58,13 @@ class PrepareActivities:
         return prepared.model_copy(update={"archive": place, "state": head.state})
 
     def _resolved(self, asked: Prepare) -> Prepared:
-        known = [self._tools[name] for name in asked.tools if name in self._tools]
+        tools = dict(self._tools)
+        names = list(asked.tools)
+        # A tool of the worker's own that has this name wins.
+        if names and (asked.archived or asked.look is not None) and READ_RESULT.name not in tools:
+            tools[READ_RESULT.name] = READ_RESULT
+            names = list(dict.fromkeys((*names, READ_RESULT.name)))
+        known = [tools[name] for name in names if name in tools]
         resolved = tuple(
             ResolvedTool(
                 spec=tool.spec,
@@ -70,16 +79,16 @@ class PrepareActivities:
         if size > MAX_SCHEMA_BYTES:
             message = f"the tool schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are taken"
             return Prepared(problem=Failure(type="too_large", message=message))
-        return Prepared(tools=resolved, problem=self._problem(asked))
+        unknown = [name for name in names if name not in tools]
+        return Prepared(tools=resolved, problem=self._problem(asked.model, unknown))
 
-    def _problem(self, asked: Prepare) -> Failure | None:
-        unknown = [name for name in asked.tools if name not in self._tools]
+    def _problem(self, model: str, unknown: Sequence[str]) -> Failure | None:
         if unknown:
             names = ", ".join(repr(name) for name in unknown[:10])
             message = f"the worker has no tool {names}: point CLEW_TOOLS or --tools at the module that defines it"
             return Failure(type="unknown_tool", message=message)
         try:
-            self._providers.get(asked.model.partition(":")[0])
+            self._providers.get(model.partition(":")[0])
         except ProviderError as error:
             return Failure(type=error.type, message=str(error))
         return None

@@ -16,7 +16,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import beating
-from activities.providers.sanitize import clean, cut
+from activities.providers.sanitize import clean
+from activities.results import READ_RESULT, Results, Unreadable, truncated
 from clew.tools import Tool, ToolContext
 from workflows.effects import RunTool, ToolAnswered, idempotency_key
 
@@ -56,8 +57,9 @@ def load_tools(modules: Iterable[str]) -> Tools:
 class ToolActivities:
     """Runs the tools of this worker."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Tools, results: Results) -> None:
         self._tools = tools
+        self._results = results
 
     @activity.defn(name="run_tool")
     async def run_tool(self, call: RunTool) -> ToolAnswered:
@@ -65,7 +67,8 @@ class ToolActivities:
         progress: dict[str, str] = {"tool_name": call.name, "tool_call_id": call.tool_call_id}
         info = activity.info()
         async with beating(lambda: dict(progress)):
-            tool = self._tools.get(call.name)
+            # A tool of the worker's own that has this name wins.
+            tool = self._tools.get(call.name, READ_RESULT if call.name == READ_RESULT.name else None)
             if tool is None:
                 return _error(f"tool {call.name!r} is not registered on the worker", call)
             context = ToolContext(
@@ -84,7 +87,12 @@ class ToolActivities:
             clock = asyncio.timeout(tool.timeout_seconds)
             try:
                 async with clock:
-                    value = await _invoke(tool, arguments)
+                    if tool is READ_RESULT:
+                        value: Any = await self._results.read(call, **arguments)
+                    else:
+                        value = await _invoke(tool, arguments)
+            except Unreadable as error:
+                return _error(str(error), call)
             except (asyncio.CancelledError, KeyboardInterrupt):
                 raise
             # A tool may raise anything, SystemExit and a foreign library's panic included, and must not take
@@ -100,7 +108,7 @@ class ToolActivities:
                     raise ApplicationError(said, type="tool_failed") from None
                 return _error(said, call)
             # Outside of all that: the tool has done its work, and no fault of its result does it again.
-            return _answer(value, call)
+            return await self._results.shown(_encoded(value), call, readable=READ_RESULT.name not in self._tools)
 
 
 async def _invoke(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:
@@ -140,26 +148,23 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
     return await done
 
 
-def _answer(value: Any, call: RunTool) -> ToolAnswered:
+def _encoded(value: Any) -> bytes:
+    """A result as the text that is stored, in UTF-8."""
+    if not isinstance(value, str):
+        try:
+            return to_json(value, fallback=str, inf_nan_mode="constants")
+        except Exception:  # bytes that are no text, an object that holds itself: no JSON, and still a result
+            value = _shown(value)
     try:
-        text = value if isinstance(value, str) else to_json(value, fallback=str, inf_nan_mode="constants").decode()
-    except Exception:  # bytes that are no text, an object that holds itself: no JSON, and still a result
-        text = _shown(value)
-    return ToolAnswered(content=_fitted(text, call.max_result_bytes))
+        return str.encode(value)
+    except UnicodeEncodeError:
+        return clean(value).encode()
 
 
 def _error(text: str, call: RunTool) -> ToolAnswered:
-    return ToolAnswered(content=_fitted(f"error: {text}", call.max_result_bytes), is_error=True)
-
-
-def _fitted(text: str, limit: int) -> str:
-    """The text as far as it has room, encodable, with a mark where it was cut."""
-    data = clean(text).encode()
-    if len(data) <= limit:
-        return data.decode()
-    mark = f"\n[truncated: the first {{shown}} of {len(data)} bytes are shown]"
-    kept = cut(data, limit - len(mark) - 16)
-    return kept + mark.format(shown=len(kept.encode()))
+    data = clean(f"error: {text}").encode()
+    fits = len(data) <= call.max_result_bytes
+    return ToolAnswered(content=data.decode() if fits else truncated(data, call.max_result_bytes)[0], is_error=True)
 
 
 def _said(error: BaseException) -> str:

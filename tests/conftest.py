@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from activities.archive import Store
+from activities.checkpoints import Keys
 from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
 from clew import Clew, Session
@@ -18,6 +19,9 @@ from deploy.local import Reply, ScriptedModel, TemporalServer, scripted_model, t
 from deploy.local.scripted import Script
 from tests import toolbox
 from worker import make_worker
+
+KEYS = Keys({"test": b"k" * 32})
+"""What the world's worker signs checkpoints with."""
 
 
 @dataclass
@@ -69,6 +73,7 @@ async def world(server: TemporalServer) -> AsyncIterator[World]:
             tools=load_tools([toolbox.__name__]),
             http=http,
             store=store,
+            keys=KEYS,
         )
         async with worker:
             yield World(clew, server, provider, scripts, store)

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from activities.archive import Store
+from activities.checkpoints import Keys
 from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
 from clew import Clew
 from tests import toolbox
-from tests.conftest import World
+from tests.conftest import KEYS, World
 from worker import make_worker
 from workflows.effects import Thresholds
 
@@ -19,7 +20,9 @@ OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
 
 
 @asynccontextmanager
-async def rolling(world: World, thresholds: Thresholds = OFTEN, store: Store | None = None) -> AsyncIterator[Clew]:
+async def rolling(
+    world: World, thresholds: Thresholds = OFTEN, store: Store | None = None, keys: Keys = KEYS
+) -> AsyncIterator[Clew]:
     """A worker of its own, and a client for its sessions."""
     clew = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
     async with http_client() as http:
@@ -30,6 +33,7 @@ async def rolling(world: World, thresholds: Thresholds = OFTEN, store: Store | N
             tools=load_tools([toolbox.__name__]),
             http=http,
             store=store or world.store,
+            keys=keys,
             thresholds=thresholds,
         )
         async with worker:

@@ -100,12 +100,8 @@ class Archivist:
         begun = carried.restore({"version": carried.VERSION, "zlib": thawed.zlib})
         for row in thawed.newer:
             begun.thread.append(Entry.from_json(row))
-        config = begun.state.config
-        return replace(
-            begun,
-            state=replace(begun.state, archive=thawed.archive or archive, phase="preparing"),
-            effect=Prepare(model=config.model, tools=config.tools),
-        )
+        waking = replace(begun.state, archive=thawed.archive or archive, phase="preparing")
+        return replace(begun, state=waking, effect=waking.preparation)
 
     async def roll(self) -> None:
         """Go on in a new run of the workflow, once all is in the archive. Back where that could not be done."""

@@ -13,6 +13,7 @@ from clew.contract import (
     AwaitRequestInput,
     CancelInput,
     CancelReceipt,
+    CheckpointInput,
     CloseInput,
     ConfigureInput,
     ConfigureReceipt,
@@ -26,7 +27,7 @@ from clew.contract import (
 )
 from clew.errors import ArchiveUnavailable, Busy, Closed, InvalidInput, UnknownRequest
 from clew.thread import Thread
-from workflows import approvals, decisions, forking, inputs, operations
+from workflows import approvals, checkpoints, decisions, forking, inputs, operations
 from workflows.decision import Decision
 from workflows.door import Command
 from workflows.outcomes import knows
@@ -48,12 +49,22 @@ class Configured:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """The answer is the checkpoint of a lane as it is now, once it is signed."""
+
+    state: State
+    context_ref: str
+    at_seq: int
+    expires_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hibernating:
     """The answer is given when the session is in the archive."""
 
 
 Receipt = InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt
-Answer = Outcome | Configured | Hibernating | Receipt | None
+Answer = Outcome | Configured | Checkpointing | Hibernating | Receipt | None
 
 
 def check(state: State, thread: Thread, command: Command, own_id: str | None) -> None:
@@ -78,6 +89,8 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
             operations.check(command, thread.rev)
         case ConfigureInput():
             operations.check_configure(state, command)
+        case CheckpointInput():
+            checkpoints.check(state, thread, command)
         case HibernateInput():
             check_hibernate(state)
         case CancelInput():
@@ -110,14 +123,15 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             return decision, OperationReceipt(op_id=command.op_id, status=done, seq=seq)
         case ConfigureInput():
             decision, when = operations.configure(state, command)
-            if when == "deferred":
-                return decision, ConfigureReceipt(status="deferred")
-            return decision, Configured()
+            return decision, ConfigureReceipt(status="deferred") if when == "deferred" else Configured()
         case CancelInput():
             return inputs.cancel(state, command, at)
         case ApprovalInput():
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
             return approvals.resolve(state, command, at), resolved
+        case CheckpointInput():
+            lane = command.context_ref or state.context_ref
+            return Decision(state), Checkpointing(state, lane, thread.last_seq, command.expires_seconds)
         case HibernateInput():
             return Decision(state), Hibernating()
         case CloseInput() | ForkedInput():

@@ -20,6 +20,7 @@ from clew.contract import (
     ApprovalInput,
     AwaitRequestInput,
     CancelInput,
+    CheckpointInput,
     CloseInput,
     ConfigureInput,
     ContextOperation,
@@ -47,6 +48,7 @@ from clew.errors import (
     UnsupportedStrategy,
 )
 from clew.policy import ContextPolicy
+from workflows.effects import DraftQuery
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -85,6 +87,7 @@ Command = (
     | ConfigureInput
     | CancelInput
     | ApprovalInput
+    | CheckpointInput
     | HibernateInput
     | CloseInput
     | ForkedInput
@@ -98,6 +101,7 @@ _UPDATES: dict[str, type[Command]] = {
     "configure": ConfigureInput,
     "cancel_request": CancelInput,
     "resolve_approval": ApprovalInput,
+    "checkpoint": CheckpointInput,
     "hibernate": HibernateInput,
 }
 _SIGNALS: dict[str, type[Command | SteerInput]] = {
@@ -110,7 +114,7 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "forked": ForkedInput,
 }
 # What says nothing more than its name does may come without an argument.
-_BARE = ("cancel_request", "cancel", "close", "hibernate")
+_BARE = ("cancel_request", "cancel", "checkpoint", "close", "hibernate")
 
 
 def update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
@@ -158,7 +162,7 @@ def _checked(command: Command) -> Command:
     return command
 
 
-Query = ContextQuery | TranscriptQuery | EntriesQuery | WindowQuery
+Query = ContextQuery | TranscriptQuery | EntriesQuery | WindowQuery | DraftQuery
 
 
 def query(name: str, args: Sequence[RawValue]) -> Query | None:
@@ -183,17 +187,19 @@ def query(name: str, args: Sequence[RawValue]) -> Query | None:
             if given.token_budget < 1:
                 raise InvalidTokenBudget("a token budget is at least 1")
             return given
+        case "checkpoint":
+            return _decode(args, DraftQuery)
         case _:
             raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, status, transcript or window")
 
 
-def errand(args: Sequence[RawValue], model: type[M]) -> M:
+def errand(args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
     """What a workflow other than a session is started with.
 
     Raises:
         Refusal: the input cannot be used, for the reason it gives.
     """
-    return _decode(args, model)
+    return _decode(args, model, max_bytes)
 
 
 def excerpt(args: Sequence[RawValue]) -> str:

@@ -26,12 +26,13 @@ class Prepare(_Value):
     """Resolve a configuration against what the worker has: its providers and its registered tools.
 
     With `look`, the id of the workflow execution that asks, also whether there is an archive of the session: it is
-    then to go on from there.
+    then to go on from there. `archived` says that the session has one, which its model may read from.
     """
 
     model: str
     tools: tuple[str, ...]
     look: str | None = None
+    archived: bool = False
 
 
 class Prepared(_Value):
@@ -154,6 +155,43 @@ class Thawed(Packed):
     newer: tuple[dict[str, Any], ...] = ()
 
 
+class SignCheckpoint(_Value):
+    """Sign what the session holds ready under a number, as a checkpoint that is good for so many seconds."""
+
+    number: int
+    expires_seconds: int
+
+
+class DraftQuery(_Value):
+    """Ask the session for what it holds ready to be signed under a number."""
+
+    number: int
+
+
+class Signed(_Value):
+    """What a worker adds to a checkpoint. `iat` and `exp` are in seconds since 1970; `kid` names the key."""
+
+    namespace: str
+    fingerprint: str
+    iat: int
+    exp: int
+    kid: str
+    signature: str
+
+
+class OpenCheckpoint(_Value):
+    """Verify a checkpoint that a session of this id is to be made of."""
+
+    token: str
+    session_id: str
+
+
+class OpenedCheckpoint(_Value):
+    """The configuration that a session goes on with from a checkpoint, as `AgentSession` takes it."""
+
+    config: dict[str, Any]
+
+
 class ResolvedTool(_Value):
     """A tool's schema and how its calls are carried out.
 
@@ -220,8 +258,15 @@ class ModelAnswered(_Value):
     schema_problem: str | None = None
 
 
+STORING_SECONDS = 20.0
+"""For how long a tool's activity tries to store a large result, once the tool has done its work."""
+
+
 class RunTool(_Value):
-    """One tool call. `arguments` are as the model gave them; the activity validates them."""
+    """One tool call. `arguments` are as the model gave them; the activity validates them.
+
+    A result over `max_result_bytes` is stored whole in the archive of the `family`, where there is one.
+    """
 
     request_id: str
     run_id: str
@@ -230,6 +275,7 @@ class RunTool(_Value):
     name: str
     arguments: dict[str, Any]
     max_result_bytes: int
+    family: str | None = None
 
 
 def idempotency_key(session_id: str, tool_call_id: str) -> str:
@@ -246,13 +292,23 @@ class RunTools(_Value):
 Effect = Prepare | CallModel | RunTools
 
 
+class StoredResult(_Value):
+    """A result that is stored whole in the archive: its name there, its size and how much was shown, in bytes."""
+
+    digest: str
+    bytes: int
+    shown: int
+
+
 class ToolAnswered(_Value):
     """What a tool said, as the model will read it.
 
-    `is_error` marks a result that tells of a failure, `in_doubt` one that cannot say whether the tool has run.
+    `is_error` marks a result that tells of a failure, `in_doubt` one that cannot say whether the tool has run. Where
+    there is more of it than fits, `result` says where all of it is.
     """
 
     content: str
+    result: StoredResult | None = None
     is_error: bool = False
     in_doubt: bool = False
 

@@ -49,6 +49,8 @@ def tool_message(state: State, run: Run, call: AskedCall, answer: ToolAnswered) 
         "tool_call_id": call.tool_call_id,
         "name": call.name,
     }
+    if answer.result:
+        payload["result"] = answer.result.model_dump()
     if answer.is_error:
         payload["is_error"] = True
     if answer.in_doubt:

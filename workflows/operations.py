@@ -14,7 +14,6 @@ from clew.policy import ContextPolicy, resolve
 from clew.projection import projector_named
 from workflows import facts
 from workflows.decision import Decision
-from workflows.effects import Prepare
 from workflows.state import Moment, State
 
 REMEMBERED = 128
@@ -150,8 +149,7 @@ def _configure(state: State, given: ConfigureInput) -> Decision:
     state = configured(state, given)
     if (state.config.model, state.config.tools) == (before.model, before.tools):
         return Decision(state, (facts.config_entry(state),))
-    preparing = Prepare(model=state.config.model, tools=state.config.tools)
-    return Decision(replace(state, phase="preparing", config_due=True), (), preparing)
+    return Decision(replace(state, phase="preparing", config_due=True), (), state.preparation)
 
 
 def _named(given: ConfigureInput) -> dict[str, Any]:

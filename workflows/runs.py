@@ -15,7 +15,6 @@ from workflows.effects import (
     CallModel,
     Failure,
     ModelAnswered,
-    Prepare,
     RunTool,
     RunTools,
     ToolAnswered,
@@ -62,8 +61,7 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
         return opened.then(lambda state, at: fail(state, problem, at), at)
     if state.problem is None:
         return opened.then(call_model, at)
-    preparing = Prepare(model=state.config.model, tools=state.config.tools)
-    return replace(opened, state=replace(opened.state, phase="preparing"), effect=preparing)
+    return replace(opened, state=replace(opened.state, phase="preparing"), effect=state.preparation)
 
 
 def call_model(state: State, at: Moment) -> Decision:
@@ -144,6 +142,7 @@ def run_tools(state: State, at: Moment) -> Decision:
                 name=call.name,
                 arguments=call.arguments,
                 max_result_bytes=state.config.limits.max_tool_result_bytes,
+                family=state.archive.family if state.archive else None,
             ),
             by_name[call.name],
         )

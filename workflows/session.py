@@ -32,10 +32,11 @@ with workflow.unsafe.imports_passed_through():
     from workflows import archivist, carried, commands, decisions, door, outcomes, views, world
     from workflows.archivist import Archivist
     from workflows.carried import Carried
-    from workflows.effects import CallModel, Effect, Event
+    from workflows.effects import CallModel, DraftQuery, Effect, Event
     from workflows.fullness import Fullness
     from workflows.journal import Journal
     from workflows.reception import Arrival, Reception
+    from workflows.signing import Signing
     from workflows.waiting import Waiter, Waiters
 
 
@@ -63,6 +64,7 @@ class AgentSession:
             self._journal = Journal(begun)
             self._reception = Reception(self._journal, is_open=start.carried is not None)
             self._archivist = Archivist(self._journal, self._fullness, self._waiters)
+            self._signing = Signing(self._journal, self._archivist)
         except Refusal as refusal:
             self._refusal = refusal
 
@@ -122,6 +124,8 @@ class AgentSession:
                 return await self._outcome(request_id, waiter)
             case commands.Configured():
                 return await self._configured()
+            case commands.Checkpointing() as asked:
+                return await self._signing.checkpoint(asked)
             case commands.Hibernating():
                 return await self._hibernate()
             case None:
@@ -163,7 +167,7 @@ class AgentSession:
 
     @workflow.query(dynamic=True)
     def query(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
-        """Every query of the contract, and the archivist's own."""
+        """Every query of the contract, and those of the session's own activities."""
         try:
             if self._refusal:
                 raise self._refusal
@@ -176,6 +180,8 @@ class AgentSession:
             match asked:
                 case None:
                     return views.status(state, thread)
+                case DraftQuery():
+                    return self._signing.draft(asked.number)
                 case ContextQuery():
                     return views.context_page(self._journal.projection(asked), asked.page)
                 case TranscriptQuery():

@@ -17,7 +17,7 @@ from clew.contract import (
     Usage,
 )
 from clew.policy import ContextPolicy
-from workflows.effects import ArchiveRef, CallModel, Failure, ResolvedTool, ToolAnswered
+from workflows.effects import ArchiveRef, CallModel, Failure, Prepare, ResolvedTool, ToolAnswered
 
 Phase = Literal["preparing", "idle", "awaiting_model", "awaiting_tools", "awaiting_approval", "hibernating", "closed"]
 
@@ -156,6 +156,11 @@ class State:
     def busy(self) -> bool:
         """Whether a request is being served or waits."""
         return self.run is not None or bool(self.queue)
+
+    @property
+    def preparation(self) -> Prepare:
+        """What resolves the configuration in force anew."""
+        return Prepare(model=self.config.model, tools=self.config.tools, archived=self.archive is not None)
 
     @property
     def unfinished(self) -> tuple[str, ...]:

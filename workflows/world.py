@@ -16,6 +16,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from workflows import details
 from workflows.effects import (
+    STORING_SECONDS,
     ArchiveRef,
     Archiving,
     CallModel,
@@ -29,6 +30,8 @@ from workflows.effects import (
     ResolvedTool,
     RunTool,
     RunTools,
+    SignCheckpoint,
+    Signed,
     Thaw,
     Thawed,
     ToolAnswered,
@@ -50,6 +53,7 @@ STORE_RETRIES = RetryPolicy(
 )
 PREPARE_TIMEOUT = timedelta(seconds=30)
 ARCHIVE_TIMEOUT = timedelta(minutes=5)
+SIGN_TIMEOUT = timedelta(seconds=20)
 # A tool that takes its worker down with it is not given every worker there is.
 WORKERS_PER_TOOL_CALL = 3
 IN_DOUBT = (
@@ -131,9 +135,18 @@ async def recall(effect: Recall, time_left: timedelta) -> Recalled:
     )
 
 
+async def sign(effect: SignCheckpoint) -> Signed:
+    """Have a checkpoint signed by a worker.
+
+    Raises:
+        ActivityError: none could in time, or none has a key.
+    """
+    return await _execute("sign_checkpoint", effect, Signed, schedule_to_close_timeout=SIGN_TIMEOUT)
+
+
 async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta | None) -> ToolAnswered:
-    # The activity keeps the tool's own time; this is for a worker that cannot.
-    tool_time = timedelta(seconds=tool.timeout_seconds + 5)
+    # The activity keeps the tool's own time, and then stores what it said; this is for a worker that cannot.
+    tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
     try:
         return await _execute(
             "run_tool",

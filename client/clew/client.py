@@ -22,6 +22,7 @@ from temporalio.service import RPCError
 
 from clew.contract import (
     DELETE_WORKFLOW,
+    RESTORE_WORKFLOW,
     TASK_QUEUE,
     WORKFLOW_TYPE,
     DeleteReceipt,
@@ -30,6 +31,8 @@ from clew.contract import (
     ModelOptions,
     OnBusy,
     ReadThreadInput,
+    RestoreInput,
+    RestoreReceipt,
     SessionConfig,
     SessionId,
     SessionStart,
@@ -214,6 +217,23 @@ class Clew:
         asked = DeleteSessionInput(session_id=checked_id(session_id))
         answer = await run_errand(self.temporal, self.task_queue, DELETE_WORKFLOW, asked, session_id)
         return DeleteReceipt.model_validate(answer).deleted_segments
+
+    async def restore(self, token: str, session_id: str | None = None) -> Session:
+        """Start a session that goes on from a checkpoint (`Session.checkpoint`), under a new id or the one given.
+
+        It has the checkpoint's context under its lane and the configuration that the checkpoint was made under.
+
+        Raises:
+            CheckpointUnavailable: the workers have no key for checkpoints.
+            InvalidInput: there is a session of that id already.
+            TokenExpired, TokenForeign, TokenKey, TokenLegacy, TokenMalformed, TokenSignature, TokenVersion: the token
+                is not taken, for the reason that the class says.
+            TokenMismatch: the workers' tools or models are not what they were.
+        """
+        asked = checked(RestoreInput, {"token": token, "session_id": session_id})
+        about = session_id or "new"
+        answer = await run_errand(self.temporal, self.task_queue, RESTORE_WORKFLOW, asked, about)
+        return self.session(RestoreReceipt.model_validate(answer).session_id)
 
     async def check_worker(self) -> None:
         """Ask whether a worker polls the task queue.

@@ -14,6 +14,7 @@ from clew.messages import Message, ToolSpec
 from clew.policy import ContextPolicy
 
 WORKFLOW_TYPE = "AgentSession"
+RESTORE_WORKFLOW = "RestoreSession"
 READ_WORKFLOW = "ReadThread"
 FORK_WORKFLOW = "ForkSession"
 DELETE_WORKFLOW = "DeleteSession"
@@ -25,6 +26,8 @@ MAX_TOOL_RESULT_BYTES = 65_536
 MAX_SYSTEM_PROMPT_BYTES = 65_536
 MAX_PAGE_BYTES = 900_000
 """Every answer to a query stays under 1 MB."""
+MAX_TOKEN_BYTES = 512 * 1024
+"""Of a checkpoint's token."""
 MAX_WAITERS = 6
 """Temporal holds ten updates in flight; the rest is kept free, so that a cancel always gets through."""
 MAX_WAIT_SECONDS = 60
@@ -238,6 +241,20 @@ class AwaitRequestInput(_Input):
     request_id: Id
 
 
+class CheckpointInput(_Input):
+    """The argument of the update `checkpoint`. Without `expires_seconds` a token is good for 30 days."""
+
+    context_ref: Id | None = None
+    expires_seconds: int = Field(default=30 * 86400, ge=1, le=3650 * 86400)
+
+
+class RestoreInput(_Input):
+    """The argument of the workflow `RestoreSession`. Without a `session_id` the new session gets one of its own."""
+
+    token: str
+    session_id: SessionId | None = None
+
+
 class HibernateInput(_Input):
     """The argument of the update `hibernate`."""
 
@@ -436,6 +453,18 @@ class ApprovalReceipt(_Output):
 
     tool_call_id: str
     decision: Literal["approve", "deny"]
+
+
+class CheckpointReceipt(_Output):
+    """A lane's context and the session's configuration, signed: `RestoreSession` makes a session of it."""
+
+    token: str
+
+
+class RestoreReceipt(_Output):
+    """A new session goes on from a checkpoint."""
+
+    session_id: str
 
 
 class HibernateReceipt(_Output):

@@ -7,6 +7,7 @@ ClewError
 │   ├── ArchiveUnavailable
 │   ├── Archived
 │   ├── Busy
+│   ├── CheckpointUnavailable
 │   ├── Closed
 │   ├── EmptyContent
 │   ├── Idle
@@ -19,6 +20,14 @@ ClewError
 │   ├── RequestMismatch
 │   ├── Starting
 │   ├── ThreadMismatch
+│   ├── TokenExpired
+│   ├── TokenForeign
+│   ├── TokenKey
+│   ├── TokenLegacy
+│   ├── TokenMalformed
+│   ├── TokenMismatch
+│   ├── TokenSignature
+│   ├── TokenVersion
 │   ├── TooLarge
 │   ├── UnknownApproval
 │   ├── UnknownLane
@@ -83,6 +92,12 @@ class Busy(Refusal):
     """A run is in progress, and the session rejects messages meanwhile."""
 
     type = "busy"
+
+
+class CheckpointUnavailable(Refusal):
+    """The workers have no key to sign or to verify checkpoints with, or do not answer."""
+
+    type = "checkpoint_unavailable"
 
 
 class Closed(Refusal):
@@ -155,6 +170,54 @@ class ThreadMismatch(Refusal):
     """What is in the archive and what the session holds do not belong together."""
 
     type = "thread_mismatch"
+
+
+class TokenExpired(Refusal):
+    """The checkpoint's time is over."""
+
+    type = "token_expired"
+
+
+class TokenForeign(Refusal):
+    """The checkpoint was made in another Temporal namespace."""
+
+    type = "token_foreign"
+
+
+class TokenKey(Refusal):
+    """The checkpoint was signed with a key that the workers do not have (any more)."""
+
+    type = "token_key"
+
+
+class TokenLegacy(Refusal):
+    """The checkpoint holds a whole thread, as old ones did; nothing but a context is taken."""
+
+    type = "token_legacy"
+
+
+class TokenMalformed(Refusal):
+    """This is no checkpoint's token, or not all of one."""
+
+    type = "token_malformed"
+
+
+class TokenMismatch(Refusal):
+    """The configuration that the workers resolve today is not the one that the checkpoint was made under."""
+
+    type = "token_mismatch"
+
+
+class TokenSignature(Refusal):
+    """The checkpoint is not what was signed."""
+
+    type = "token_signature"
+
+
+class TokenVersion(Refusal):
+    """The checkpoint is of another version."""
+
+    type = "token_version"
 
 
 class TooLarge(Refusal):

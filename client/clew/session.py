@@ -24,6 +24,8 @@ from clew.contract import (
     ApprovalReceipt,
     CancelInput,
     CancelReceipt,
+    CheckpointInput,
+    CheckpointReceipt,
     CloseInput,
     ConfigureInput,
     ConfigureReceipt,
@@ -300,6 +302,20 @@ class Session:
         asked = checked(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
         async for entry in self._reader.entries(asked):
             yield entry
+
+    async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
+        """A lane's context (the active one's unless named) and the configuration, as a signed token.
+
+        `Clew.restore` makes a session of it, until it expires: in 30 days unless given. It is not encrypted: who has
+        it can read the context.
+
+        Raises:
+            Busy: a request is running or waits.
+            CheckpointUnavailable: the workers have no key for checkpoints.
+            TooLarge: the context is more than a token can be, or than a session takes at once.
+        """
+        given = checked(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
+        return CheckpointReceipt.model_validate(await self._call("checkpoint", given)).token
 
     async def hibernate(self, reason: str | None = None) -> HibernateReceipt:
         """Put the session away: all of it is in the archive, and nothing runs. `Clew.open` takes it up again.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.archive import Archive, Store
 from activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from activities.providers import providers_from_env
-from clew import tool
+from activities.results import READ_RESULT
+from clew import Tool, tool
 from clew.canonical import canonical
 from workflows.effects import Prepare, Prepared, Thresholds
 
@@ -41,12 +44,12 @@ for some in (wordy, wordier):
     some.spec["description"] = "x" * (MAX_SCHEMA_BYTES // 2)
 
 
-async def prepared(*tools: str, model: str = "local:tiny") -> Prepared:
+async def prepared(*tools: str, model: str = "local:tiny", own: Tool[..., Any] = add, **asked: Any) -> Prepared:
     providers = providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
-    tools_here = {tool.name: tool for tool in (add, look, pay, wordy, wordier)}
+    tools_here = {tool.name: tool for tool in (add, look, pay, wordy, wordier, own)}
     archive = Archive(Store.from_url("memory://"), "default")
     activities = PrepareActivities(providers, tools_here, archive, Thresholds())
-    return await ActivityEnvironment().run(activities.prepare, Prepare(model=model, tools=tools))
+    return await ActivityEnvironment().run(activities.prepare, Prepare(model=model, tools=tools, **asked))
 
 
 async def test_tools_are_resolved_in_the_order_asked_for() -> None:
@@ -104,3 +107,35 @@ async def test_schemas_have_a_size() -> None:
     assert answer.problem.type == "too_large"
     assert str(len(canonical(wordy.spec)) + len(canonical(wordier.spec))) in answer.problem.message
     assert answer.tools == ()
+
+
+@pytest.mark.parametrize("asked", [{"look": "execution-1"}, {"archived": True}])
+async def test_a_session_with_tools_and_an_archive_can_read_large_results(asked: dict[str, Any]) -> None:
+    """Its model gets a tool for it, which needs no approval; it may also be named."""
+    for names in (("add",), ("add", "read_result")):
+        answer = await prepared(*names, **asked)
+        assert answer.problem is None
+        assert [tool.spec for tool in answer.tools] == [add.spec, READ_RESULT.spec]
+        assert not answer.tools[1].requires_approval
+    assert (await prepared(**asked)).tools == ()
+
+
+async def test_without_an_archive_there_is_nothing_to_read() -> None:
+    """Then the tool is as unknown as any other."""
+    assert [tool.spec for tool in (await prepared("add")).tools] == [add.spec]
+    problem = (await prepared("read_result")).problem
+    assert problem is not None
+    assert problem.type == "unknown_tool"
+
+
+async def test_a_tool_of_the_workers_own_by_that_name_wins() -> None:
+    """It is a session's only where the session names it."""
+
+    @tool
+    def read_result() -> str:
+        """Mine."""
+        return ""
+
+    assert [tool.spec for tool in (await prepared("add", own=read_result, archived=True)).tools] == [add.spec]
+    (answer,) = (await prepared("read_result", own=read_result, archived=True)).tools
+    assert answer.spec == read_result.spec

@@ -21,6 +21,8 @@ from pydantic import BaseModel, field_validator
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from activities.archive import Archive, Store
+from activities.results import Results
 from activities.tools import ToolActivities, ToolsUnusable, load_tools
 from clew import Tool, ToolContext, tool
 from workflows.effects import RunTool, ToolAnswered
@@ -49,7 +51,8 @@ class Worker:
         self.environment.info = replace(info, workflow_id="session-1", attempt=attempt)
         self.heartbeats: list[dict[str, str]] = []
         self.environment.on_heartbeat = self.heartbeats.append
-        self._activities = ToolActivities({tool.name: tool for tool in tools})
+        results = Results(Archive(Store.from_url("memory://"), "default"))
+        self._activities = ToolActivities({tool.name: tool for tool in tools}, results)
 
     async def run(self, asked: RunTool) -> ToolAnswered:
         return await self.environment.run(self._activities.run_tool, asked)

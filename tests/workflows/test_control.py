@@ -225,7 +225,7 @@ async def test_configuration_changes_are_entries_and_hold_from_then_on(world: Wo
     assert receipt.seq == 4
     entry = (await session.entries())[4]
     assert entry.kind == "config"
-    assert [tool["name"] for tool in entry.payload["tools"]] == ["add"]
+    assert [tool["name"] for tool in entry.payload["tools"]] == ["add", "read_result"]
     assert await session.ask("hello") == "second"
     await session.configure(tools=["teleport"])
     with pytest.raises(RequestFailed, match="teleport"):

@@ -41,6 +41,7 @@ DOORS: dict[str, Callable[[Args], Any]] = {
     "configure": lambda args: door.update("configure", args, CONFIG),
     "cancel_request": lambda args: door.update("cancel_request", args, CONFIG),
     "resolve_approval": lambda args: door.update("resolve_approval", args, CONFIG),
+    "checkpoint": lambda args: door.update("checkpoint", args, CONFIG),
     "steer": lambda args: door.signal("steer", args, CONFIG),
     "inject": lambda args: door.signal("inject", args, CONFIG),
     "modify_context": lambda args: door.signal("modify_context", args, CONFIG),
@@ -60,6 +61,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "configure": {},
     "cancel_request": {},
     "resolve_approval": {"tool_call_id": "tool-1", "decision": "approve"},
+    "checkpoint": {},
     "steer": {"content": "hello"},
     "inject": {"content": "hello"},
     "modify_context": SWITCH,
@@ -70,7 +72,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "entries": {},
     "window": {"token_budget": 1},
 }
-OPTIONAL = ("cancel_request", "cancel", "close", "context", "transcript", "entries")
+OPTIONAL = ("cancel_request", "checkpoint", "cancel", "close", "context", "transcript", "entries")
 
 
 def raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:

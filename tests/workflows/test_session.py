@@ -136,7 +136,7 @@ async def test_a_large_tool_result_enters_the_context_cut_and_marked(world: Worl
     await session.ask("go")
     (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
     assert len(result.payload["content"].encode()) <= 1000
-    assert "of 100000 bytes are shown]" in result.payload["content"]
+    assert "of 100000 bytes are shown; read_result(" in result.payload["content"]
 
 
 async def test_at_max_iterations_the_run_ends_with_all_it_has(world: World) -> None:

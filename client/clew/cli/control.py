@@ -13,7 +13,7 @@ from clew.cli import options, reach, show
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.cli.reach import Place
-from clew.contract import TASK_QUEUE, ConfigureInput
+from clew.contract import TASK_QUEUE, CheckpointReceipt, ConfigureInput, RestoreReceipt
 from clew.errors import WorkerUnavailable
 from clew.session import Session
 
@@ -264,7 +264,56 @@ def deny(
     _do(place, session, lambda reached: reached.deny(tool_call_id, reason=reason), as_json)
 
 
-COMMANDS = (steer, inject, cancel, replace, switch, reset, configure, approve, deny)
+def checkpoint(
+    session: SessionId,
+    *,
+    lane: options.Lane = None,
+    expires: Annotated[
+        int | None,
+        typer.Option(metavar="SECONDS", min=1, help="How long the token is good for; 30 days unless given."),
+    ] = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Print a lane's context and the configuration as a signed token. It is not encrypted."""
+    place = options.place(address, namespace, task_queue)
+
+    async def act(reached: Session) -> CheckpointReceipt:
+        return CheckpointReceipt(token=await reached.checkpoint(lane, expires_seconds=expires))
+
+    _do(place, session, act, as_json)
+
+
+def restore(
+    token: Annotated[
+        str,
+        typer.Argument(metavar="TOKEN", help="A checkpoint's token; `-` reads it from stdin.", show_default=False),
+    ],
+    *,
+    new_id: Annotated[
+        str | None, typer.Option("--as", metavar="SESSION", help="The new session's id; one of its own unless given.")
+    ] = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Start a session that goes on from a checkpoint, and print its id."""
+    given = options.text_of(token).strip()
+    place = options.place(address, namespace, task_queue)
+
+    async def work() -> RestoreReceipt:
+        clew = await reach.connect(place)
+        await clew.check_worker()
+        return RestoreReceipt(session_id=(await clew.restore(given, new_id)).id)
+
+    with ending(as_json):
+        _print(options.run(work()), as_json)
+
+
+COMMANDS = (steer, inject, cancel, replace, switch, reset, configure, approve, deny, checkpoint, restore)
 
 
 def _do(
@@ -282,11 +331,14 @@ def _do(
             raise WorkerUnavailable(f"{error}; it may still be accepted when one comes") from None
 
     with ending(as_json):
-        receipt = options.of_existing(place, session_id, act)
-        if as_json:
-            show.document(receipt.as_json())
-        else:
-            show.console().print(show.styled(show.receipt(receipt)), soft_wrap=True)
+        _print(options.of_existing(place, session_id, act), as_json)
+
+
+def _print(receipt: show.Receipt, as_json: bool) -> None:
+    if as_json:
+        show.document(receipt.as_json())
+    else:
+        show.console().print(show.styled(show.receipt(receipt)), soft_wrap=True)
 
 
 def _input(

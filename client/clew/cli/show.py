@@ -17,6 +17,7 @@ from rich.text import Text
 from clew.contract import (
     ApprovalReceipt,
     CancelReceipt,
+    CheckpointReceipt,
     ConfigureReceipt,
     Context,
     DeleteReceipt,
@@ -24,6 +25,7 @@ from clew.contract import (
     HibernateReceipt,
     InputReceipt,
     OperationReceipt,
+    RestoreReceipt,
     SessionStatus,
     Usage,
 )
@@ -100,6 +102,8 @@ Receipt = (
     | HibernateReceipt
     | ForkReceipt
     | DeleteReceipt
+    | CheckpointReceipt
+    | RestoreReceipt
 )
 
 
@@ -122,6 +126,10 @@ def receipt(given: Receipt) -> str:
             return f"session {given.session_id} begins with the entries up to {given.fork_seq}"
         case DeleteReceipt():
             return f"the session is deleted, {given.deleted_segments} segments of its archive with it"
+        case CheckpointReceipt():
+            return given.token
+        case RestoreReceipt():
+            return given.session_id
 
 
 def _how(given: OperationReceipt | ConfigureReceipt) -> str:

@@ -158,7 +158,7 @@ async def test_configure_changes_what_is_named(world: World) -> None:
     assert (ended.code, ended.err) == (0, "")
     newest = (await session.entries(kind="config"))[-1]
     assert ended.json == {"status": "applied", "seq": newest.seq}
-    assert [tool["name"] for tool in newest.payload["tools"]] == ["add", "wait_for"]
+    assert [tool["name"] for tool in newest.payload["tools"]] == ["add", "wait_for", "read_result"]
     assert newest.payload["system_prompt"] == "Stay."
     cleared = await clew(
         "configure", session.id, "--changes", '{"tools": [], "require_approval": []}', address=address
@@ -456,3 +456,19 @@ async def test_control_in_a_piped_conversation(world: World) -> None:
     model.free.set()
     said = await clew("chat", session.id, stdin="/etc is a folder\n", address=world.server.address)
     assert (said.code, said.out) == (0, "</etc is a folder>\n")
+
+
+async def test_a_session_is_restored_from_a_checkpoint(world: World) -> None:
+    """The token goes through a pipe; the new session's id is what is printed."""
+    address, session = world.server.address, await world.open("fine", system_prompt="Be brief.")
+    await session.ask("hi")
+    made = await clew("checkpoint", session.id, "--expires", "60", address=address)
+    assert (made.code, made.err, made.out.startswith("rt2.")) == (0, "", True)
+    branch = f"{session.id}-branch"
+    restored, refused = await asyncio.gather(
+        clew("restore", "-", "--as", branch, stdin=made.out, address=address),
+        clew("restore", "rt1.a.b", "--json", address=address),
+    )
+    assert (restored.code, restored.out) == (0, f"{branch}\n")
+    assert (refused.code, refused.json["error"]["type"]) == (1, "token_version")
+    assert (await world.clew.session(branch).context()).messages == (await session.context()).messages

@@ -1,0 +1,105 @@
+"""The checkpoints' activities: signing what a session holds ready, and making a session of a token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+
+from activities.archive import Archive
+from activities.archiving import explained
+from activities.asking import ask, own_session
+from activities.checkpoints import Keys, op_id_of, sign, verified
+from activities.tools import Tools
+from clew.contract import SessionConfig
+from clew.entries import DEFAULT_LANE
+from clew.errors import InvalidInput, Refusal, TokenMismatch
+from clew.policy import ContextPolicy, resolve
+from workflows.checkpoints import fingerprint, fingerprinted, restoring
+from workflows.effects import OpenCheckpoint, OpenedCheckpoint, SignCheckpoint, Signed
+
+
+class CheckpointActivities:
+    """Signs checkpoints and verifies them, with the worker's keys and for its Temporal namespace."""
+
+    def __init__(self, keys: Keys, tools: Tools, archive: Archive, namespace: str) -> None:
+        self._keys = keys
+        self._tools = tools
+        self._archive = archive
+        self._namespace = namespace
+
+    @activity.defn(name="sign_checkpoint")
+    async def sign_checkpoint(self, asked: SignCheckpoint) -> Signed:
+        """The signature of what the session holds ready, and what was signed beside it."""
+        with _refusing():
+            self._keys.first()
+            draft = await ask(own_session(), "checkpoint", {"number": asked.number})
+            return sign(
+                draft["payload"],
+                fingerprint=fingerprint(draft["fingerprinted"]),
+                namespace=self._namespace,
+                keys=self._keys,
+                now=int(time.time()),
+                expires_seconds=asked.expires_seconds,
+            )
+
+    @activity.defn(name="open_checkpoint")
+    async def open_checkpoint(self, asked: OpenCheckpoint) -> OpenedCheckpoint:
+        """The configuration of a checkpoint, if it is good and its session can be made here and now."""
+        with _refusing():
+            payload = verified(asked.token, self._keys, self._namespace, int(time.time()))
+            self._check_fingerprint(payload)
+            async with explained():
+                head = await self._archive.head(asked.session_id)
+            if head is not None:
+                raise InvalidInput(f"there is a session {asked.session_id!r} already")
+        return OpenedCheckpoint(config=payload["config"])
+
+    @activity.defn(name="put_context")
+    async def put_context(self, asked: OpenCheckpoint) -> dict[str, Any]:
+        """Put the checkpoint's context under its lane in the session that was started for it; it may be repeated."""
+        op_id = op_id_of(asked.token)
+        with _refusing():
+            payload = verified(asked.token, self._keys, self._namespace, None)
+        lane = payload["context_ref"]
+        await self._operate(asked.session_id, restoring(payload, op_id))
+        if lane != DEFAULT_LANE:
+            switch = {"type": "switch", "reason": "restore"}
+            await self._operate(
+                asked.session_id, {"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch}
+            )
+        return {}
+
+    def _check_fingerprint(self, payload: dict[str, Any]) -> None:
+        """Whether a session made today would show its model what the checkpoint's would have."""
+        config = SessionConfig.model_validate(payload["config"], strict=False)
+        unknown = [name for name in config.tools if name not in self._tools]
+        if unknown:
+            raise TokenMismatch(f"the worker has no tool {unknown[0]!r}, which the checkpoint's session had")
+        policy = resolve(agent=config.context_policy or ContextPolicy.for_model(config.model))
+        today = fingerprinted(config, policy, [self._tools[name].spec for name in config.tools])
+        if fingerprint(today) != payload["fingerprint"]:
+            raise TokenMismatch("the schemas of the tools, or the model's policy, are not those of the checkpoint")
+
+    async def _operate(self, session_id: str, operation: dict[str, Any]) -> None:
+        session = activity.client().get_workflow_handle(session_id)
+        try:
+            await session.execute_update("submit_context_operation", operation, id=operation["op_id"])
+        except WorkflowUpdateFailedError as error:
+            word = error.cause.type if isinstance(error.cause, ApplicationError) else None
+            final = word != "archive_unavailable"
+            raise ApplicationError(str(error.cause), type=word or "internal", non_retryable=final) from error
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Refusals in the words that travel; no attempt after this one would end otherwise."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise ApplicationError(str(refusal), type=refusal.type, non_retryable=True) from refusal

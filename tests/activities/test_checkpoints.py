@@ -1,0 +1,215 @@
+"""Checkpoint tokens: what was signed here is taken back, and everything else is refused with its own word."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.checkpoints import VARIABLE, Keys, keys_from_env, op_id_of, sign, verified
+from clew.contract import MAX_TOKEN_BYTES
+from clew.errors import (
+    CheckpointUnavailable,
+    Refusal,
+    TokenExpired,
+    TokenForeign,
+    TokenKey,
+    TokenLegacy,
+    TokenMalformed,
+    TokenSignature,
+    TokenVersion,
+)
+from workflows.checkpoints import base64url, signed_part
+
+NOW = 1_750_000_000
+OLD, NEW = b"o" * 32, b"n" * 40
+KEYS = Keys({"k1": OLD})
+PAYLOAD: dict[str, Any] = {
+    "v": 2,
+    "session_id": "s-1",
+    "context_ref": "default",
+    "at_seq": 3,
+    "context": {"messages": [{"role": "user", "content": "Grüße 🐻"}], "system_prompt": ""},
+    "config": {"model": "openai:gpt-4o", "tools": ["add"]},
+}
+
+
+def token(payload: dict[str, Any] = PAYLOAD, keys: Keys = KEYS, namespace: str = "default", seconds: int = 60) -> str:
+    text = json.dumps(payload)
+    signed = sign(text, fingerprint="f", namespace=namespace, keys=keys, now=NOW, expires_seconds=seconds)
+    return f"{signed_part(text, signed)}.{signed.signature}"
+
+
+def opened(given: str, keys: Keys = KEYS, now: int | None = NOW) -> dict[str, Any]:
+    return verified(given, keys, "default", now)
+
+
+def forged(payload: Any, key: bytes = OLD, prefix: str = "rt2") -> str:
+    """A token with whatever payload, signed as it should be."""
+    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    part = f"{prefix}.{base64url(body)}"
+    return f"{part}.{base64url(hmac.digest(key, part.encode(), 'sha256'))}"
+
+
+def test_a_token_is_taken_back_as_it_was_given() -> None:
+    """With what the worker added; the payload has its keys in order and no white space."""
+    stamp = {"namespace": "default", "fingerprint": "f", "iat": NOW, "exp": NOW + 60, "kid": "k1"}
+    assert opened(token()) == PAYLOAD | stamp
+    version, body, signature = token().split(".")
+    text = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode()
+    assert text == json.dumps(PAYLOAD | stamp, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert (version, len(signature)) == ("rt2", 43)
+    assert token() == token()
+
+
+def test_large_numbers_come_back_as_they_were() -> None:
+    """Tools are called with ids beyond 2^53."""
+    call = {"id": "tool-1", "name": "add", "arguments": {"id": 2**63 + 1, "share": 0.1}}
+    messages = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "", "tool_call_id": "tool-1"},
+    ]
+    back = opened(token(PAYLOAD | {"context": {"messages": messages}}))
+    assert back["context"]["messages"] == messages
+
+
+WHOLE = token()
+
+
+@pytest.mark.parametrize("place", range(len(WHOLE)))
+def test_every_byte_counts(place: int) -> None:
+    """Whichever character is another one, the token is refused with a word of its own."""
+    for other in {chr(ord(WHOLE[place]) ^ 1), chr(ord(WHOLE[place]) ^ 2), "A", "_", ".", "=", "\n"} - {WHOLE[place]}:
+        with pytest.raises(Refusal) as refused:
+            opened(WHOLE[:place] + other + WHOLE[place + 1 :])
+        assert refused.value.type.startswith("token_")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=200),
+        st.builds(lambda cut: WHOLE[:cut], st.integers(0, len(WHOLE) - 1)),
+        st.builds(lambda more: WHOLE + more, st.text(min_size=1, max_size=5)),
+        st.builds(
+            lambda at, more: WHOLE[:at] + more + WHOLE[at + 1 :], st.integers(0, len(WHOLE) - 1), st.text(max_size=3)
+        ),
+        st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists).map(forged),
+        st.dictionaries(st.sampled_from([*PAYLOAD, "kid", "exp", "thread"]), st.integers() | st.text()).map(
+            lambda fields: forged(PAYLOAD | {"kid": "k1"} | fields)
+        ),
+        st.binary(max_size=100).map(forged),
+    )
+)
+def test_nothing_else_is_taken(given: str) -> None:
+    """Whatever it is, signed or not, it is refused, and nothing but a refusal comes of it."""
+    if given != WHOLE:
+        with pytest.raises(Refusal, match=r"\w"):
+            opened(given)
+
+
+SIGNED = PAYLOAD | {"namespace": "default", "fingerprint": "f", "iat": NOW, "exp": NOW + 60, "kid": "k1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("", TokenMalformed),
+        ("rt2", TokenMalformed),
+        ("rt2..", TokenMalformed),
+        ("rt2.e30", TokenMalformed),
+        ("rt2.e30.e30.e30", TokenMalformed),
+        ("eyJhbGciOiJIUzI1NiJ9.e30.abc", TokenMalformed),
+        ("rt2.\u0661.e30", TokenMalformed),
+        ("rt2." + "A" * MAX_TOKEN_BYTES + ".AAAA", TokenMalformed),
+        (forged(b"[" * 100_000), TokenMalformed),
+        (forged(["a list"]), TokenMalformed),
+        (forged(SIGNED | {"at_seq": "3"}), TokenMalformed),
+        (forged({name: value for name, value in SIGNED.items() if name != "config"}), TokenMalformed),
+        (forged(SIGNED | {"more": 1}), TokenMalformed),
+        ("rt1.e30.e30", TokenVersion),
+        ("rt10.e30.e30", TokenVersion),
+        (forged(SIGNED, prefix="rt3"), TokenVersion),
+        (forged(SIGNED | {"v": 3}), TokenVersion),
+        (forged(SIGNED | {"kid": "k2"}), TokenKey),
+        (forged(SIGNED | {"kid": 1}), TokenKey),
+        (forged({}), TokenKey),
+        (forged(SIGNED, NEW), TokenSignature),
+        (forged(SIGNED).rpartition(".")[0] + ".AAAA", TokenSignature),
+        (forged(SIGNED | {"thread": []}), TokenLegacy),
+        (forged(SIGNED | {"thread": None, "v": 1}), TokenLegacy),
+        (token(namespace="another"), TokenForeign),
+        (forged(SIGNED | {"exp": NOW}), TokenExpired),
+    ],
+)  # fmt: skip
+def test_each_fault_has_its_own_word(given: str, error: type[Refusal]) -> None:
+    with pytest.raises(Refusal) as refused:
+        opened(given)
+    assert type(refused.value) is error
+
+
+def test_a_token_expires() -> None:
+    """At its time, to the second; once taken, its age does not matter to the steps that follow."""
+    assert opened(token(seconds=60), now=NOW + 59)["exp"] == NOW + 60
+    with pytest.raises(TokenExpired):
+        opened(token(seconds=60), now=NOW + 60)
+    assert opened(token(seconds=60), now=None)["exp"] == NOW + 60
+
+
+def test_keys_are_rotated() -> None:
+    """The first key signs, every key verifies, and a key that is gone takes its tokens with it."""
+    both = Keys({"k2": NEW, "k1": OLD})
+    assert opened(token(), both)["kid"] == "k1"
+    assert opened(token(keys=both), both)["kid"] == "k2"
+    with pytest.raises(TokenKey):
+        opened(token(keys=both), KEYS)
+    with pytest.raises(TokenSignature):
+        opened(token(), Keys({"k1": NEW}))
+
+
+def test_without_a_key_nothing_is_signed_and_nothing_taken() -> None:
+    """The refusal says which variable is to be set."""
+    for attempt in (lambda: token(keys=Keys()), lambda: opened(token(), Keys())):
+        with pytest.raises(CheckpointUnavailable, match=VARIABLE):
+            attempt()
+
+
+def test_each_token_has_its_operation() -> None:
+    """The same for every attempt, and an id of the contract."""
+    assert op_id_of(WHOLE) == op_id_of(WHOLE) != op_id_of(token(seconds=61))
+    assert len(op_id_of(WHOLE)) < 100
+
+
+def test_keys_come_from_the_environment() -> None:
+    """In their order; where the variable is not set there are none. No key is ever shown."""
+    given = ",".join(f"{kid}:{base64.b64encode(key).decode()}" for kid, key in (("k2", NEW), ("k1", OLD)))
+    keys = keys_from_env({VARIABLE: f" {given}, "})
+    assert list(keys.by_kid.items()) == [("k2", NEW), ("k1", OLD)]
+    assert keys.first() == ("k2", NEW)
+    assert repr(keys) == "Keys()"
+    assert keys_from_env({}) == keys_from_env({VARIABLE: ""}) == Keys()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "hunter2",
+        ":aHVudGVyMg==",
+        "k1:",
+        "k1:hunter2",
+        "k1:aHVudGVyMg==",
+        "k 1:" + base64.b64encode(OLD).decode(),
+        ",".join(["k1:" + base64.b64encode(OLD).decode()] * 2),
+    ],
+)
+def test_keys_that_cannot_be_used_are_told_by_their_place(given: str) -> None:
+    """And never by their value."""
+    with pytest.raises(ValueError, match=rf"{VARIABLE}: key [12] ") as refused:
+        keys_from_env({VARIABLE: given})
+    assert "hunter2" not in str(refused.value)
+    assert "aHVud" not in str(refused.value)

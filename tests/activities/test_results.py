@@ -1,0 +1,292 @@
+"""Large tool results: the whole is in the archive, the model is shown a part and reads on."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from temporalio.testing import ActivityEnvironment
+
+from activities import results
+from activities.archive import Archive, Head, Store, StoreUnavailable
+from activities.archive.segment import digest_of
+from activities.results import Results
+from activities.tools import ToolActivities
+from clew import Tool, tool
+from clew.entries import Entry
+from workflows.effects import RunTool, StoredResult, ToolAnswered
+
+SESSION, FAMILY = "session-1", "family-1"
+OBJECT = f"default/families/s-{FAMILY}/results/{{}}"
+
+
+class Place:
+    """A session's thread, live or archived, and the tool activity that serves it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *tools: Tool[..., Any]) -> None:
+        self.store = Store.from_url("memory://")
+        self.archive = Archive(self.store, "default")
+        self._tools = ToolActivities({tool.name: tool for tool in tools}, Results(self.archive))
+        self.environment = ActivityEnvironment()
+        self.environment.info = replace(self.environment.info, workflow_id=SESSION)
+        self.live: list[Entry] = []
+        self.first_live = 0
+        monkeypatch.setattr(results, "own_session", lambda: None)
+        monkeypatch.setattr(results, "ask", self._entries)
+
+    async def _entries(self, _session: None, query: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """What the session's own query answers of its live thread."""
+        assert query == "entries"
+        assert asked.keys() == {"kind", "tool_call_id"}
+        found = [
+            entry.as_json()
+            for entry in self.live
+            if entry.kind == asked["kind"] and entry.refs.get("tool_call_id") == asked["tool_call_id"]
+        ]
+        return {"entries": found} | ({"archived_before": self.first_live} if self.first_live else {})
+
+    async def run(self, name: str, limit: int = 1000, **arguments: Any) -> ToolAnswered:
+        """One attempt of a call."""
+        asked = RunTool(
+            request_id="request-1",
+            run_id="run-1",
+            call_id="call-1",
+            tool_call_id="tool-1",
+            name=name,
+            arguments=arguments,
+            max_result_bytes=limit,
+            family=FAMILY,
+        )
+        return await self.environment.run(self._tools.run_tool, asked)
+
+    async def read(self, offset: int = 0, length: int = 10_000, limit: int = 1000) -> ToolAnswered:
+        """The model's call that reads on."""
+        return await self.run("read_result", limit, tool_call_id="tool-1", offset=offset, length=length)
+
+    def say(self, answer: ToolAnswered, tool_call_id: str = "tool-1") -> Entry:
+        """A result enters the thread, as the session commits it."""
+        payload: dict[str, Any] = {"role": "tool", "content": answer.content, "context_ref": "default"}
+        if answer.result:
+            payload["result"] = answer.result.model_dump()
+        seq = self.first_live + len(self.live)
+        at = "2026-01-01T00:00:00.000Z"
+        entry = Entry(seq, f"e-{seq}", "ai_message", at, payload, {"tool_call_id": tool_call_id}, 1)
+        self.live.append(entry)
+        return entry
+
+    async def put_away(self) -> None:
+        """All that is live moves to the archive."""
+        root, upto = await self.archive.append(FAMILY, None, self.live)
+        await self.archive.set_head(Head(session_id=SESSION, family=FAMILY, root=root, last_seq=upto))
+        self.first_live, self.live = upto + 1, []
+
+
+def saying(text: Any) -> Tool[..., Any]:
+    return tool(name="it")(lambda: text)
+
+
+def parted(answer: ToolAnswered) -> tuple[str, str]:
+    """What is shown, and the mark."""
+    text, _, mark = answer.content.rpartition("\n[")
+    return text, mark
+
+
+async def test_a_large_result_is_stored_whole_and_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread gets its name, its size, how much was shown, and the model how to read on."""
+    text = "é" * 5000
+    place = Place(monkeypatch, saying(text))
+    answer = await place.run("it")
+    kept, mark = parted(answer)
+    shown = len(kept.encode())
+    assert answer.result == StoredResult(digest=digest_of(text.encode()), bytes=10_000, shown=shown)
+    assert text.startswith(kept)
+    assert len(answer.content.encode()) <= 1000
+    assert mark == (
+        f"truncated: the first {shown} of 10000 bytes are shown; "
+        f"read_result(tool_call_id='tool-1', offset={shown}) reads on]"
+    )
+    assert await place.archive.get_result(FAMILY, digest_of(text.encode())) == (text.encode(), 10_000)
+
+
+async def test_what_fits_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit it is still whole."""
+    place = Place(monkeypatch, saying("x" * 1000))
+    assert await place.run("it") == ToolAnswered(content="x" * 1000)
+    assert [path async for path in place.store.list("default")] == []
+
+
+@pytest.mark.parametrize("how", ["refuses", "hangs"])
+async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The tool has run once and is not run again: what fits is its result, and says that the rest is lost."""
+    runs: list[int] = []
+
+    @tool(name="it", retries=5)
+    def it() -> str:
+        runs.append(1)
+        return "x" * 5000
+
+    place = Place(monkeypatch, it)
+
+    async def put(path: str, data: bytes) -> None:
+        if how == "hangs":
+            await asyncio.Event().wait()
+        raise StoreUnavailable(path, "no network")
+
+    monkeypatch.setattr(place.store, "put", put)
+    monkeypatch.setattr(results, "STORING_SECONDS", 0.1)
+    answer = await place.run("it")
+    assert len(runs) == 1
+    assert (answer.is_error, answer.result) == (False, None)
+    assert answer.content.endswith("of 5000 bytes are shown; the rest could not be stored]")
+    assert len(answer.content) <= 1000
+    place.say(answer)
+    more = await place.read()
+    assert (more.is_error, "nothing but what was shown" in more.content) == (True, True)
+
+
+@pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
+async def test_a_result_is_read_on_to_its_end(monkeypatch: pytest.MonkeyPatch, archived: bool) -> None:
+    """From where the model was told, piece by piece, until the mark says that this is the end."""
+    text = "".join(f"line {n}: é€\U0001f43b\n" for n in range(300))
+    place = Place(monkeypatch, saying(text))
+    answer = await place.run("it")
+    assert answer.result
+    place.say(answer)
+    if archived:
+        await place.put_away()
+        place.say(ToolAnswered(content="later"), "tool-2")
+    whole, offset = parted(answer)[0], answer.result.shown
+    while True:
+        piece = await place.read(offset)
+        assert not piece.is_error
+        assert len(piece.content.encode()) <= 1000
+        kept, mark = parted(piece)
+        end = offset + len(kept.encode())
+        whole += kept
+        if mark == f"bytes {offset} to {end} of {len(text.encode())}; this is the end]":
+            break
+        assert mark == f"bytes {offset} to {end} of {len(text.encode())}; offset={end} reads on]"
+        offset = end
+    assert whole == text
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300).map(lambda text: text * 40),
+    offset=st.integers(0, 12_000),
+    length=st.integers(1, 3000),
+)
+def test_every_part_begins_and_ends_between_characters(text: str, offset: int, length: int) -> None:
+    """Whatever the offset and the length: it is a piece of the text, not larger than the limit, and never empty."""
+    data = text.encode()
+
+    async def read() -> ToolAnswered:
+        with pytest.MonkeyPatch.context() as patch:
+            place = Place(patch)
+            digest = await place.archive.put_result(FAMILY, data)
+            place.say(ToolAnswered(content="", result=StoredResult(digest=digest, bytes=len(data), shown=0)))
+            return await place.read(offset, length, 512)
+
+    answer = asyncio.run(read())
+    if offset >= len(data):
+        assert answer.is_error
+        return
+    kept, mark = parted(answer)
+    begin, end = int(mark.split()[1]), int(mark.split()[3])
+    assert data[begin:end].decode() == kept
+    assert kept
+    assert offset - 3 <= begin <= offset < end
+    assert end - begin <= max(length, 4) + 3
+    assert len(answer.content.encode()) <= 512
+
+
+@pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
+async def test_what_cannot_be_read_is_told_to_the_model(monkeypatch: pytest.MonkeyPatch, archived: bool) -> None:
+    """An id that nobody knows, an offset behind the end, arguments of another form: error results, each with why."""
+    place = Place(monkeypatch, saying("x" * 5000))
+    place.say(await place.run("it"))
+    place.say(ToolAnswered(content="short"), "tool-2")
+    if archived:
+        await place.put_away()
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"tool_call_id": "tool-9"}, "no tool call 'tool-9' has a result"),
+        ({"tool_call_id": "../" * 100}, "no tool call '../"),
+        ({"tool_call_id": "tool-2"}, "nothing but what was shown"),
+        ({"tool_call_id": "tool-1", "offset": 5000}, "behind the end: the result has 5000 bytes"),
+        ({"tool_call_id": "tool-1", "offset": -1}, "invalid arguments: offset: "),
+        ({"tool_call_id": "tool-1", "length": 0}, "invalid arguments: length: "),
+        ({}, "invalid arguments: tool_call_id: "),
+    ]
+    for arguments, why in cases:
+        answer = await place.run("read_result", **arguments)
+        assert (answer.is_error, why in answer.content) == (True, True), answer.content
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [None, b"", b"x" * 4999, b"x" * 5001, b"\xff" * 5000, b"x" * 50 + b"\xff" + b"x" * 4949],
+    ids=["missing", "empty", "shorter", "longer", "no text", "one byte"],
+)
+async def test_a_missing_or_damaged_result_is_told_to_the_model(
+    monkeypatch: pytest.MonkeyPatch, damage: bytes | None
+) -> None:
+    """Nothing is made up for it."""
+    place = Place(monkeypatch, saying("x" * 5000))
+    entry = place.say(await place.run("it"))
+    path = OBJECT.format(entry.payload["result"]["digest"])
+    if damage is None:
+        await place.store.delete(path)
+    else:
+        await place.store.put(path, damage)
+    answer = await place.read()
+    assert answer.is_error
+    assert "missing" in answer.content or "damaged" in answer.content
+
+
+async def test_other_sessions_results_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is stored is reached through an entry of the session's own thread, and by no other name."""
+    place = Place(monkeypatch)
+    digest = await place.archive.put_result(FAMILY, b"a sibling's secret")
+    for name in (digest, OBJECT.format(digest)):
+        answer = await place.run("read_result", tool_call_id=name)
+        assert (answer.is_error, "secret" in answer.content) == (True, False)
+
+
+async def test_a_tool_of_the_workers_own_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is called `read_result` is run, and nothing is said about reading on."""
+
+    @tool
+    def read_result() -> str:
+        return "mine" * 1000
+
+    answer = await Place(monkeypatch, read_result).run("read_result")
+    assert answer.content.startswith("minemine")
+    assert answer.content.endswith("of 4000 bytes are shown]")
+
+
+async def test_a_huge_result_is_in_memory_but_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 MB: beside the tool's own text there is its UTF-8 form and what the store holds, and no more."""
+    size = 50_000_000
+
+    @tool(name="it")
+    def it() -> str:
+        return "x" * size
+
+    place = Place(monkeypatch, it)
+    tracemalloc.start()
+    try:
+        answer = await place.run("it", 65_536)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert answer.result is not None
+    assert answer.result.bytes == size
+    assert len(answer.content) <= 65_536
+    assert peak < 2.2 * size

@@ -1,0 +1,96 @@
+"""Large tool results, through the whole of it: stored, cut, read on by the model, in no history."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from activities.archive import Archive
+from clew import Entry, Session
+from deploy.local import Reply, ToolCall
+from deploy.local.scripted import Script
+from tests.conftest import World, last
+from tests.rolling import name, rolling, runs_of
+from workflows.effects import Thresholds
+
+SMALL = {"max_tool_result_bytes": 1000}
+
+
+def reader(size: int, **reading: Any) -> Script:
+    """A model that floods itself when it is told to, reads on when it is told to, and repeats what it reads."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        newest = last(body)
+        match newest["role"], newest["content"]:
+            case "user", "flood":
+                return Reply(tool_calls=(ToolCall("flood", {"size": size}),))
+            case "user", "read on":
+                return Reply(tool_calls=(ToolCall("read_result", {"tool_call_id": "tool-1", **reading}),))
+            case "tool", said:
+                return Reply(said[-100:])
+            case _:
+                return Reply("fine")
+
+    return script
+
+
+async def results(session: Session) -> list[Entry]:
+    return [entry for entry in await session.entries(kind="ai_message") if entry.payload["role"] == "tool"]
+
+
+async def test_a_model_reads_on_in_a_result_that_was_cut(world: World) -> None:
+    """The tool is among the session's, needs nobody's approval, and what it reads is plain text."""
+    session = await world.open(
+        reader(100_000, offset=99_990), tools=["flood"], limits={"max_tool_result_bytes": 1000}
+    )
+    first = await session.ask("flood")
+    assert first.endswith("of 100000 bytes are shown; read_result(tool_call_id='tool-1', offset=866) reads on]")
+    assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 99990 to 100000 of 100000; this is the end]"
+    flooded, read = await results(session)
+    assert flooded.payload["result"].keys() == {"digest", "bytes", "shown"}
+    assert (flooded.payload["result"]["bytes"], flooded.payload["result"]["shown"]) == (100_000, 866)
+    assert "result" not in read.payload
+    (config,) = await session.entries(kind="config")
+    assert [spec["name"] for spec in config.payload["tools"]] == ["flood", "read_result"]
+    whole, size = await Archive(world.store, "default").get_result(session.id, flooded.payload["result"]["digest"])
+    assert (whole, size) == (b"x" * 100_000, 100_000)
+
+
+async def test_only_sessions_with_tools_have_it(world: World) -> None:
+    """It comes with the first tool, stays while there is one, and goes with the last."""
+    session = await world.open("fine")
+    await session.configure(tools=["add"])
+    await session.configure(tools=["add", "flood"])
+    await session.configure(tools=[])
+    named = [[spec["name"] for spec in entry.payload["tools"]] for entry in await session.entries(kind="config")]
+    assert named == [[], ["add", "read_result"], ["add", "flood", "read_result"], []]
+
+
+async def test_fifty_megabytes_leave_no_trace_in_the_history(world: World) -> None:
+    """They are in the store; the history has the part that the model was shown."""
+    session = await world.open(reader(50_000_000, offset=25_000_000, length=10), tools=["flood"], limits=SMALL)
+    await session.ask("flood")
+    assert (
+        await session.ask("read on")
+        == f"{'x' * 10}\n[bytes 25000000 to 25000010 of 50000000; offset=25000010 reads on]"
+    )
+    history = await world.clew.temporal.get_workflow_handle(session.id).fetch_history()
+    assert len(json.dumps(history.to_json_dict())) < 40_000
+
+
+async def test_an_archived_result_is_read_on_in_all_the_same(world: World) -> None:
+    """Its entry has left the session, which finds it still; also after the session was put away and taken up."""
+    often = Thresholds(events=50, bytes=100_000, updates=10, signals=10)
+    async with rolling(world, often) as clew:
+        model = world.model(reader(100_000, offset=99_990))
+        session = await clew.open(name(), model=model, tools=["flood"], limits=SMALL)
+        await session.ask("flood")
+        turn = 0
+        while (await session.status()).first_live_seq < 4:
+            turn += 1
+            assert await session.ask(f"turn {turn} {'.' * 3000}") == "fine"
+        assert len(await runs_of(clew, session.id)) > 1
+        assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 99990 to 100000 of 100000; this is the end]"
+        await session.hibernate()
+        again = await clew.open(session.id, model=model)
+        assert await again.ask("read on") == "xxxxxxxxxx\n[bytes 99990 to 100000 of 100000; this is the end]"

@@ -1,0 +1,307 @@
+"""Checkpoints and the sessions that are made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from base64 import urlsafe_b64decode
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.client import WorkflowFailureError
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from activities.checkpoints import Keys
+from clew import ContextPolicy, Session
+from clew.contract import ContextOperation
+from clew.entries import Draft
+from clew.errors import (
+    Busy,
+    CheckpointUnavailable,
+    InvalidInput,
+    Refusal,
+    TokenExpired,
+    TokenMismatch,
+    TooLarge,
+    UnknownLane,
+)
+from clew.messages import Message
+from deploy.local import Reply, ToolCall
+from tests import toolbox
+from tests.conftest import World, last
+from tests.rolling import name, rolling
+from tests.workflows import paper
+from workflows.checkpoints import drafted, restoring
+from workflows.effects import Thresholds
+
+
+def payload_of(token: str) -> dict[str, Any]:
+    """What a token says, unverified."""
+    body = token.split(".")[1]
+    value: dict[str, Any] = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return value
+
+
+def draft_of(session: paper.Session, lane: str = "default") -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(drafted(session.state, session.thread, lane, session.thread.last_seq).payload)
+    return value
+
+
+async def spoken(session: Session) -> list[Message]:
+    """A session's context, without the ids of its tool calls, which are its own."""
+    messages = (await session.context()).messages
+    for message in messages:
+        message.pop("tool_call_id", None)
+        for call in message.get("tool_calls", []):
+            call["id"] = "…"
+    return messages
+
+
+async def history_bytes(session: Session) -> int:
+    history = await session._client.get_workflow_handle(session.id).fetch_history()
+    return sum(event.ByteSize() for event in history.events)
+
+
+def adding(body: dict[str, Any]) -> Reply:
+    """A model that adds when it is told to, and says how much it was shown."""
+    if last(body)["content"] == "add":
+        return Reply(tool_calls=(ToolCall("add", {"a": 2**60 + 1, "b": 2}),))
+    return Reply(f"{len(body['messages'])} messages")
+
+
+async def test_a_session_goes_on_from_a_checkpoint(world: World) -> None:
+    """It has the context and the configuration, calls its tools by ids of their own, and the first one lives on."""
+    settings: dict[str, Any] = {
+        "tools": ["add"],
+        "require_approval": [],
+        "system_prompt": "Be brief.",
+        "max_iterations": 4,
+        "context_policy": ContextPolicy(max_input_tokens=5000, reserve_output_tokens=500),
+        "model_options": {"temperature": 0.5},
+        "metadata": {"tenant": "t-1"},
+    }
+    session = await world.open(adding, **settings)
+    assert await session.ask("add") == "4 messages"
+    token = await session.checkpoint()
+    branch = await world.clew.restore(token, name())
+    assert await spoken(branch) == await spoken(session)
+    assert await branch.ask("add") == "8 messages"
+    assert await session.ask("on") == "6 messages"
+    ids = [call["id"] for message in (await branch.context()).messages for call in message.get("tool_calls", [])]
+    assert len(ids) == len(set(ids)) == 2
+    (config, *_) = await branch.entries(kind="config")
+    (before, *_) = await session.entries(kind="config")
+    assert config.payload == before.payload
+    (operation,) = await branch.entries(kind="ai_context_operation")
+    assert operation.payload["operation"]["reason"] == "restore"
+    assert operation.payload["operation"]["meta"] == {"session_id": session.id, "at_seq": payload_of(token)["at_seq"]}
+    described = await world.clew.temporal.get_workflow_handle(branch.id).describe()
+    assert not described.raw_description.execution_config.workflow_execution_timeout.seconds
+
+
+async def test_a_checkpoint_holds_a_context_and_no_thread(world: World) -> None:
+    """What a policy has left out is not in it."""
+    policy = ContextPolicy(max_input_tokens=300, reserve_output_tokens=100, keep_last_turns=1)
+    session = await world.open("fine", context_policy=policy)
+    for number in range(8):
+        await session.ask(f"secret {number} " + "word " * 50)
+    token = await session.checkpoint(expires_seconds=60)
+    payload = payload_of(token)
+    assert "thread" not in payload
+    assert "secret 7" in json.dumps(payload)
+    assert "secret 0" not in json.dumps(payload)
+    assert payload["exp"] - payload["iat"] == 60
+
+
+async def test_another_lane_is_checkpointed_and_active_where_it_is_restored(world: World) -> None:
+    session = await world.open(adding)
+    await session.ask("one")
+    await session.replace_context(
+        [{"role": "user", "content": "drawn"}], op_id="o", context_ref="draft", system_prompt=""
+    )
+    token = await session.checkpoint("draft")
+    branch = await world.clew.restore(token)
+    assert (await branch.status()).active_context_ref == "draft"
+    assert (await branch.context()).messages == [{"role": "user", "content": "drawn"}]
+    with pytest.raises(UnknownLane):
+        await session.checkpoint("nowhere")
+
+
+async def test_a_busy_session_is_not_checkpointed(world: World) -> None:
+    """A context in the middle of a run is nobody's."""
+    release, called = asyncio.Event(), asyncio.Event()
+
+    async def script(_body: dict[str, Any]) -> Reply:
+        called.set()
+        await release.wait()
+        return Reply("fine")
+
+    session = await world.open(script)
+    request = await session.message("go")
+    await called.wait()
+    with pytest.raises(Busy):
+        await session.checkpoint()
+    release.set()
+    await request.result()
+    assert await session.checkpoint()
+
+
+async def test_a_context_that_is_too_large_is_refused(world: World) -> None:
+    """What a session takes at once is the limit, since it is to be restored."""
+    session = await world.open("fine", context_policy=ContextPolicy(max_input_tokens=200_000))
+    parts = [{"role": "user", "content": "x" * 120_000}, {"role": "assistant", "content": "y" * 120_000}]
+    await session.replace_context(parts, op_id="o-1")
+    before = await history_bytes(session)
+    token = await session.checkpoint()
+    assert await history_bytes(session) - before < len(token) + 5_000, "the history holds the token once, and no more"
+    branch = await world.clew.restore(token)
+    assert [len(message["content"]) for message in (await branch.context()).messages] == [120_000, 120_000]
+    await session.ask("z" * 30_000)
+    before = (await session.status()).rev
+    with pytest.raises(TooLarge):
+        await session.checkpoint()
+    assert (await session.status()).rev == before
+
+
+async def test_an_id_that_exists_is_not_restored_to(world: World) -> None:
+    """Neither over a session that runs nor over one that has ended; a token may be restored any number of times."""
+    session = await world.open("fine")
+    await session.ask("hi")
+    token = await session.checkpoint()
+    for _ in range(2):
+        assert await (await world.clew.restore(token)).ask("on") == "fine"
+    for ended in (False, True):
+        if ended:
+            await session.close()
+        rev = (await session.status()).rev
+        with pytest.raises(InvalidInput, match="already"):
+            await world.clew.restore(token, session.id)
+        assert (await session.status()).rev == rev
+
+
+async def test_a_checkpoint_is_refused_where_it_does_not_belong(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expired one, and one that meets other tools, leave no session behind; the word travels to the caller."""
+    session = await world.open("fine", tools=["add"])
+    token = await session.checkpoint(expires_seconds=1000)
+    clock, wanted = time.time(), name()
+    with monkeypatch.context() as patch:
+        patch.setattr("activities.checkpointing.time.time", lambda: clock + 1000)
+        with pytest.raises(TokenExpired):
+            await world.clew.restore(token, wanted)
+    with pytest.raises(Refusal):
+        await world.clew.session(wanted).status()
+    with monkeypatch.context() as patch:
+        patch.setitem(toolbox.add.spec, "description", "Another thing.")
+        with pytest.raises(TokenMismatch):
+            await world.clew.restore(token)
+    assert await (await world.clew.restore(token)).ask("on") == "fine"
+
+
+async def test_without_a_key_there_are_no_checkpoints(world: World) -> None:
+    """Neither made nor restored, and the session goes on."""
+    session = await world.open("fine")
+    token = await session.checkpoint()
+    async with rolling(world, keys=Keys()) as clew:
+        there = await clew.open(name(), model=world.model("fine"))
+        with pytest.raises(CheckpointUnavailable, match="CLEW_CHECKPOINT_KEYS"):
+            await there.checkpoint()
+        with pytest.raises(CheckpointUnavailable, match="CLEW_CHECKPOINT_KEYS"):
+            await clew.restore(token)
+        assert await there.ask("on") == "fine"
+
+
+async def test_a_lane_that_is_archived_is_checkpointed_whole(world: World) -> None:
+    """What the session no longer holds of it is fetched first."""
+    async with rolling(world, Thresholds(events=50, bytes=100_000, updates=10, signals=10)) as clew:
+        session = await clew.open(name(), model=world.model("fine"))
+        await session.ask("in the default lane")
+        await session.switch_context("draft", op_id="o-1")
+        turn = 0
+        while (await session.status()).first_live_seq < 5:
+            turn += 1
+            await session.ask(f"turn {turn} {'.' * 3000}")
+        branch = await clew.restore(await session.checkpoint("default"))
+        said = [message["content"] for message in (await branch.context()).messages]
+        assert said == ["in the default lane", "fine"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *([], [None], [{}], ["text"], [{"token": 1}], [{"token": "t", "more": 1}]),
+        [{"token": "t", "session_id": "a b"}],
+        [RawValue(Payload(metadata={"encoding": b"no/such"}, data=b"\xff"))],
+        [RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b"\xff"))],
+    ],
+)
+async def test_a_malformed_restoration_fails_at_once_with_its_word(world: World, arguments: list[Any]) -> None:
+    """No task of it fails again and again."""
+    with pytest.raises(WorkflowFailureError) as failed:
+        await world.clew.temporal.execute_workflow(
+            "RestoreSession", args=arguments, id=name(), task_queue=world.clew.task_queue
+        )
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "invalid_input"
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+def test_a_summary_becomes_a_users_message(role: Any) -> None:
+    """The prompt is not among the messages, and where it is the session's own the configuration has it."""
+    session = paper.Session(system_prompt="Be brief.", context_policy=ContextPolicy(summary_role=role))
+    session.ask("hello")
+    session.happened(paper.answered(content="fine"))
+    said = {"context_ref": "default", "from_seq": 1, "to_seq": 1, "content": "a greeting"}
+    session.commit(Draft("summary", said))
+    draft = draft_of(session)
+    assert draft["context"] == {
+        "messages": [
+            {"role": "user", "content": "Summary of earlier conversation:\na greeting"},
+            {"role": "assistant", "content": "fine"},
+        ]
+    }
+    assert draft["config"]["system_prompt"] == "Be brief."
+
+
+def test_a_lanes_own_prompt_goes_with_it() -> None:
+    """Also where it is that there is none."""
+    session = paper.Session(system_prompt="Be brief.")
+    session.operate("o-1", result_context={"messages": [], "system_prompt": "Be long."})
+    assert draft_of(session)["context"] == {"messages": [], "system_prompt": "Be long."}
+    session.operate("o-2", result_context={"messages": [], "system_prompt": ""})
+    assert draft_of(session)["context"] == {"messages": [], "system_prompt": ""}
+
+
+def test_what_was_configured_goes_along() -> None:
+    """The policy is the agent's with what was laid over it; what was never set stays open."""
+    session = paper.Session(tools=("add",))
+    assert draft_of(session)["config"] == {"model": "openai:gpt-4o", "encoding": "heuristic", "tools": ["add"]}
+    session.configure(context_policy=ContextPolicy(keep_last_turns=9))
+    assert draft_of(session)["config"]["context_policy"]["keep_last_turns"] == 9
+
+
+def test_tool_calls_are_renamed_alike_each_time() -> None:
+    """A call and its result stay together, and ids stay ids, however often a session is restored."""
+    call = {"id": "tool-1", "name": "add", "arguments": {}}
+    said = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "", "tool_call_id": "tool-1"},
+    ]
+    payload: dict[str, Any] = {
+        "session_id": "s",
+        "at_seq": 1,
+        "context_ref": "default",
+        "context": {"messages": said},
+    }
+    for _ in range(3):
+        operation = restoring(payload, "o")
+        ContextOperation.model_validate_json(json.dumps(operation))
+        asked, told = operation["operation"]["result_context"]["messages"]
+        assert (
+            asked["tool_calls"][0]["id"] == told["tool_call_id"] != payload["context"]["messages"][1]["tool_call_id"]
+        )
+        payload = payload | {"context": {"messages": [asked, told]}}
