@@ -13,7 +13,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from clew.contract import (
@@ -22,18 +22,18 @@ with workflow.unsafe.imports_passed_through():
         ConfigureReceipt,
         ContextQuery,
         EntriesQuery,
-        HibernateReceipt,
         MessageInput,
         TranscriptQuery,
         WindowQuery,
     )
-    from clew.errors import ArchiveUnavailable, Busy, ClewError, Closed, InvalidInput, Refusal, Starting
+    from clew.errors import ArchiveUnavailable, ClewError, Closed, InvalidInput, Refusal, Starting
     from clew.thread import Thread
-    from workflows import archivist, carried, commands, decisions, door, outcomes, views, world
+    from workflows import carried, commands, decisions, door, outcomes, views, world
     from workflows.archivist import Archivist
     from workflows.carried import Carried
     from workflows.effects import CallModel, DraftQuery, Effect, Event
     from workflows.fullness import Fullness
+    from workflows.hibernation import Hibernation
     from workflows.journal import Journal
     from workflows.reception import Arrival, Reception
     from workflows.signing import Signing
@@ -64,6 +64,7 @@ class AgentSession:
             self._journal = Journal(begun)
             self._reception = Reception(self._journal, is_open=start.carried is not None)
             self._archivist = Archivist(self._journal, self._fullness, self._waiters)
+            self._hibernation = Hibernation(self._journal, self._archivist)
             self._signing = Signing(self._journal, self._archivist)
         except Refusal as refusal:
             self._refusal = refusal
@@ -127,7 +128,7 @@ class AgentSession:
             case commands.Checkpointing() as asked:
                 return await self._signing.checkpoint(asked)
             case commands.Hibernating():
-                return await self._hibernate()
+                return await self._hibernated()
             case None:
                 return {}
             case receipt:
@@ -217,7 +218,7 @@ class AgentSession:
         # The live window is whole again, whatever of it could be carried; without the archive it stays as it is.
         await archivist.recall(journal.state.context_ref, journal.state.policy, ContextQuery())
         if seconds := journal.state.config.idle_timeout_seconds:
-            asyncio.create_task(self._doze(seconds))  # noqa: RUF006 - the workflow's loop holds its tasks
+            asyncio.create_task(self._hibernation.doze(seconds))  # noqa: RUF006 - the workflow's loop holds its tasks
         while True:
             # Woken by whatever decides: a message that opens a run, a signal that closes the session, a full history.
             with suppress(asyncio.TimeoutError):
@@ -279,38 +280,11 @@ class AgentSession:
             raise door.application_error(Closed("the session closed before the change took effect"))
         return ConfigureReceipt(status="deferred").as_json()
 
-    async def _hibernate(self) -> dict[str, Any]:
-        """The session ends with all that it is in the archive, or goes on as before."""
-        journal = self._journal
-        await workflow.wait_condition(lambda: journal.state.phase != "preparing" or self._archivist.rolling)
+    async def _hibernated(self) -> dict[str, Any]:
         try:
-            if journal.state.phase == "preparing":
-                raise Busy("the session goes on in a new run of its workflow: try again in a moment")
-            commands.check_hibernate(journal.state)
+            return await self._hibernation.hibernate()
         except Refusal as refusal:
             raise door.application_error(refusal) from None
-        journal.apply(decisions.hibernate(journal.state))
-        try:
-            await self._archivist.put_away(archivist.PATIENCE)
-        except ArchiveUnavailable as refusal:
-            journal.apply(decisions.wake(journal.state))
-            raise door.application_error(refusal) from None
-        journal.apply(decisions.close(journal.state, journal.now))
-        return HibernateReceipt(last_seq=journal.thread.last_seq).as_json()
-
-    async def _doze(self, seconds: int) -> None:
-        """A session that idles for long enough hibernates by itself."""
-        journal = self._journal
-        while not journal.state.closed:
-            await workflow.wait_condition(lambda: not journal.state.busy)
-            left = journal.active_at + seconds - workflow.time()
-            if left > 0:
-                await workflow.sleep(left, summary="hibernates when idle")
-            elif journal.state.phase == "idle" and not self._archivist.rolling:
-                with suppress(ApplicationError):
-                    await self._hibernate()
-            else:
-                await workflow.sleep(seconds, summary="hibernates when idle")
 
     def _update_id(self) -> str:
         info = workflow.current_update_info()
