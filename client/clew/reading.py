@@ -35,9 +35,11 @@ class Back(Protocol):
     @property
     def upto(self) -> int:
         """The seq of the newest entry."""
+        ...
 
     def read(self, kind: str, *, context_ref: str | None = None, from_seq: int = 0) -> AsyncIterator[Entry]:
         """The entries of a kind, and of a lane where one is named, from the newest down to `from_seq`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
