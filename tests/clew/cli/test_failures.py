@@ -88,7 +88,7 @@ async def test_refusals_and_failures(world: World) -> None:
         ("ask", "nobody", "hi"): "closed",
         ("chat", "nobody"): "closed",
         ("context", session.id, "--call", "call-99"): "invalid_input",
-        **{(name, "nobody"): "closed" for name in READING},
+        **{(name, "nobody"): "closed" if name == "status" else "not_found" for name in READING},
     }
     answers = await asyncio.gather(*(clew(*command, address=address) for command in cases))
     assert [error_of(ended) for ended in answers] == [(1, word) for word in cases.values()]
