@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from audit.folding import Folding
 from audit.histories import Server
 from audit.rebuild import rebuild
 from clew import Clew, Session
 from clew.entries import Entry
-from tests.histories.scenarios import FOLDER
 from tests.workflows.test_replay import HISTORIES
 from workflows import carried
 from workflows.effects import ArchiveRef
 from workflows.state import State
-
-THREADS: dict[str, list[Entry]] = {}
 
 
 def folded(entries: list[Entry], *, pieces: int) -> State:
@@ -30,13 +24,15 @@ def folded(entries: list[Entry], *, pieces: int) -> State:
 
 
 async def test_the_state_is_the_one_that_the_session_had() -> None:
-    """What a replayed session has counted, spent and learned is what its entries tell."""
-    assert FOLDER.is_dir()
+    """What a replayed session has counted, spent and learned its entries tell, however they are divided."""
+    compared = 0
     for history in HISTORIES:
         rebuilt = await rebuild(history)
         assert rebuilt.session
         real, entries = rebuilt.session.state, list(rebuilt.session.thread)
-        THREADS[history.workflow_id] = entries
+        if real.run or rebuilt.session.thread.first_seq:
+            continue
+        compared += 1
         made = folded(entries, pieces=len(entries))
         for name in ("policy", "context_ref", "usage", "runs", "tool_calls", "known_ops", "run"):
             assert getattr(made, name) == getattr(real, name), (history.workflow_id, name)
@@ -46,6 +42,7 @@ async def test_the_state_is_the_one_that_the_session_had() -> None:
         assert made.config.model == real.config.model
         for size in (1, 3, 7):
             assert folded(entries, pieces=size) == made
+    assert compared >= 3
 
 
 async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, lived: Session) -> None:
@@ -63,10 +60,3 @@ async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, lived: Sess
         else:
             assert state.run
             assert state.run.run_id == newest.refs["run_id"]
-
-
-@given(st.integers(1, 40))
-def test_how_it_is_divided_does_not_matter(size: int) -> None:
-    """The same entries make the same state."""
-    for entries in THREADS.values():
-        assert folded(entries, pieces=size) == folded(entries, pieces=len(entries))

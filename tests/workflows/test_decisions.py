@@ -203,3 +203,24 @@ def test_a_decision_is_a_value_of_what_it_was_given() -> None:
         assert value is not None
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, dataclasses.fields(value)[0].name, None)
+
+
+def test_a_recovered_session_lives_with_all_that_ran_and_waited_ended() -> None:
+    """One outcome for every request, `cancelled` and `recovered`; nothing waits, and a configuration is still due."""
+    session = Session()
+    running = session.ask()
+    session.reply("", AskedTool(name="add", arguments={"a": 1, "b": 2}))
+    waiting = session.ask(on_busy="queue")
+    session.steer("hurry")
+    session.configure(system_prompt="Be brief.")
+    session.apply(decisions.recover(session.state, session.now))
+    for request_id in (running, waiting):
+        assert session.ended(request_id) == ("cancelled", "recovered")
+    assert {dropped["kind"] for dropped in session.events("dropped")} == {"steer", "message", "configure"}
+    state = session.state
+    assert (state.phase, state.run, state.queue, state.inbox, state.pending_config) == ("idle", None, (), (), None)
+    assert_valid(context_of(session.thread).messages)
+    unprepared = Session(prepare=False)
+    unprepared.apply(decisions.recover(unprepared.state, unprepared.now))
+    assert unprepared.state.config_due
+    assert not unprepared.facts
