@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import subprocess
@@ -26,8 +27,7 @@ class Crew:
         self._members: list[tuple[Worker, AsyncExitStack]] = []
 
     async def __aenter__(self) -> Crew:
-        for _ in range(2):
-            self._members.append(await self._begin())
+        self._members = list(await asyncio.gather(self._begin(), self._begin()))
         return self
 
     async def __aexit__(

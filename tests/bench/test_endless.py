@@ -17,10 +17,10 @@ from tests.workflows.paper import Session
 
 
 async def test_a_short_session_holds_every_check() -> None:
-    """Sixty turns of four users over several runs of the workflow, read back whole, and told in a table."""
-    report = await endless(60, seed=1, thresholds="low", kill=False)
+    """Fifty turns of four users over several runs of the workflow, read back whole, and told in a table."""
+    report = await endless(50, seed=1, thresholds="low", kill=False)
     assert report.problems == []
-    assert report.turns == 60
+    assert report.turns == 50
     assert len(report.runs) > 1
     assert report.archived > 0
     screen = StringIO()
