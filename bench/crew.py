@@ -12,8 +12,11 @@ from types import TracebackType
 
 from deploy.local import Worker, worker_process
 
-_TROUBLE = (" ERROR ", " CRITICAL ", "deadlock", "Failed activation", "Eviction processed")
-_RECORD = re.compile(r"^(?=\d{4}-\d\d-\d\d )", re.MULTILINE)
+_TROUBLE = (
+    *(" ERROR ", " CRITICAL ", "deadlock", "Failed activation", "Eviction processed"),
+    *("Failing workflow task", "Nondeterminism", "TMPRL11"),
+)
+_RECORD = re.compile(r"^(?=\d{4}-\d\d-\d\d[ T])", re.MULTILINE)
 
 
 class Crew:
