@@ -12,9 +12,10 @@ from types import TracebackType
 
 from deploy.local import Worker, worker_process
 
+# Of what the SDK warns by number: nondeterminism and deadlocks.
 _TROUBLE = (
     *(" ERROR ", " CRITICAL ", "deadlock", "Failed activation", "Eviction processed"),
-    *("Failing workflow task", "Nondeterminism", "TMPRL11"),
+    *("Failing workflow task", "Nondeterminism", "[TMPRL1100]", "[TMPRL1101]"),
 )
 _RECORD = re.compile(r"^(?=\d{4}-\d\d-\d\d[ T])", re.MULTILINE)
 
