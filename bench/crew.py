@@ -12,8 +12,12 @@ from types import TracebackType
 
 from deploy.local import Worker, worker_process
 
-_TROUBLE = (" ERROR ", " CRITICAL ", "deadlock", "Failed activation", "Eviction processed")
-_RECORD = re.compile(r"^(?=\d{4}-\d\d-\d\d )", re.MULTILINE)
+# Of what the SDK warns by number: nondeterminism and deadlocks.
+_TROUBLE = (
+    *(" ERROR ", " CRITICAL ", "deadlock", "Failed activation", "Eviction processed"),
+    *("Failing workflow task", "Nondeterminism", "[TMPRL1100]", "[TMPRL1101]"),
+)
+_RECORD = re.compile(r"^(?=\d{4}-\d\d-\d\d[ T])", re.MULTILINE)
 
 
 class Crew:
