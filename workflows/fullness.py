@@ -39,7 +39,7 @@ class Fullness:
             size / thresholds.bytes,
             self.updates / thresholds.updates,
             self.signals / thresholds.signals,
-            1.0 if suggested else 0.0,
+            PRESSING if suggested else 0.0,
         )
 
     def fetched(self, events: int, size: int) -> None:
