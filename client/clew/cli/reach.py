@@ -115,14 +115,18 @@ async def opened(
     tools: Sequence[str] | None,
     require_approval: Sequence[str] | None,
 ) -> Opened:
-    """A session to talk to: resumed where it exists, started with the configuration where it does not.
+    """A session to talk to: resumed where it exists, ended or not, started with the configuration where it does not.
 
     Raises:
-        Closed: there is none of that id and no model to start one with; or it has ended.
+        Closed: there is none of that id and no model to start one with.
         WorkerUnavailable: no worker serves it.
     """
     if model is None:
-        return await existing(clew, session_id)
+        found = await existing(clew, session_id)
+        if not found.status.closed:
+            return found
+        session = await (await anywhere(clew, session_id)).open(session_id)
+        return Opened(session, await _status(session), resumed=True)
     clew.session(session_id)
     described = await _described(clew, session_id)
     await _at_home(clew, described).check_worker()

@@ -135,7 +135,7 @@ async def test_a_request_fails_when_its_time_is_over(world: World) -> None:
     assert (await session.status()).request_id is None
 
 
-async def test_a_session_that_has_ended_is_read_and_not_asked(world: World) -> None:
+async def test_a_session_that_has_ended_is_read_and_taken_up_again(world: World) -> None:
     """Its thread stays readable, and who steers it learns that it is closed; who asks it takes it up again."""
     session = await world.open("fine")
     await session.ask("hi")
