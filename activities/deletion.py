@@ -14,7 +14,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.archive import Archive
 from activities.archiving import explained
 from activities.reading import Threads
-from clew.contract import DeleteReceipt, DeleteSessionInput
+from clew.answers import DeleteReceipt
+from clew.contract import DeleteSessionInput
 from clew.errors import NotFound
 
 

@@ -15,7 +15,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.archive import Archive, Head, ObjectMissing
 from activities.archiving import ArchiveBack, explained
 from activities.reading import Place, Threads, ask_begun
-from clew.contract import WORKFLOW_TYPE, EntriesQuery, ForkReceipt, SessionStart
+from clew.answers import ForkReceipt
+from clew.contract import WORKFLOW_TYPE, EntriesQuery, SessionStart
 from clew.entries import Entry
 from clew.errors import InvalidInput, NotFound, ThreadMismatch
 from clew.reading import part_of_thread

@@ -14,8 +14,8 @@ from activities.asking import ask, own_session
 from activities.heartbeat import beating
 from activities.providers import Decoder, ModelRequest, ProviderError, Providers, stream
 from activities.structured import SchemaUnusable, problem_of
+from clew.answers import Context, ContextMeta, StreamState
 from clew.canonical import digest
-from clew.contract import Context, ContextMeta, StreamState
 from clew.messages import Message, ToolSpec
 from workflows.effects import AskedTool, CallModel, ModelAnswered, ModelReply
 
@@ -52,6 +52,7 @@ class ModelActivities:
                     tools=context.tool_spec,
                     options=call.options,
                     output_schema=schema,
+                    cache_key=_cache_key(call),
                 )
                 decoder = provider.decoder()
                 reply = _fitted(await stream(self._http, provider, request, decoder))
@@ -66,6 +67,8 @@ class ModelActivities:
             policy_hash=context.meta.policy_hash,
             input_tokens=context.meta.estimated_tokens,
             attempt=activity.info().attempt,
+            epoch=context.meta.epoch,
+            shared_prefix_tokens=context.meta.shared_prefix_tokens,
             schema_problem=problem,
         )
 
@@ -90,6 +93,11 @@ async def _fetch_context(call: CallModel) -> Context:
     return Context.model_construct(
         messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
     )
+
+
+def _cache_key(call: CallModel) -> str:
+    """The same for every call of a lane: their contexts begin alike. It tells nothing of either."""
+    return digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
 def _stream_state(call: CallModel, decoder: Decoder | None) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from pydantic_core import to_json
 
+from clew.answers import InputReceipt, RequestOutcome, Usage
 from clew.context import policy_of
-from clew.contract import InputReceipt, ModelOptions, RequestOutcome, SessionConfig, Usage
+from clew.contract import ModelOptions, SessionConfig
 from clew.entries import DEFAULT_LANE, Entry, call_ids
 from clew.errors import InvalidInput
 from clew.policy import ContextPolicy, resolve

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from clew import ContextPolicy
-from clew.contract import ContextQuery, RequestOutcome, SessionConfig
+from clew.answers import RequestOutcome
+from clew.contract import ContextQuery, SessionConfig
 from clew.entries import Entry
 from clew.thread import Thread
 from workflows.runs import FOLLOW_UP

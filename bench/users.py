@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from bench.ledger import Ledger
 from clew import ContextPolicy, Session
-from clew.contract import InputReceipt, RequestOutcome
+from clew.answers import InputReceipt, RequestOutcome
 from clew.errors import Archived, ClewError, Closed, Refusal, ServerUnreachable, WorkerUnavailable
 from clew.wire import translating
 from deploy.local import Reply, ToolCall

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clew.answers import ApprovalReceipt, CancelReceipt, ConfigureReceipt, InputReceipt, OperationReceipt
 from clew.contract import (
     ApprovalInput,
-    ApprovalReceipt,
     AwaitRequestInput,
     CancelInput,
-    CancelReceipt,
     CheckpointInput,
     CloseInput,
     ConfigureInput,
-    ConfigureReceipt,
     ContextOperation,
     ForkedInput,
     HibernateInput,
-    InputReceipt,
     MessageInput,
-    OperationReceipt,
     SubmitInput,
 )
 from clew.errors import ArchiveUnavailable, Busy, Closed, InvalidInput, UnknownRequest

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json, to_json
 
-from clew.contract import ModelOptions, Usage
+from clew.answers import Usage
+from clew.contract import ModelOptions
 from clew.messages import ProviderData, ToolSpec
 from clew.policy import ContextPolicy
 
@@ -256,6 +257,8 @@ class ModelAnswered(_Value):
     policy_hash: str
     input_tokens: int
     attempt: int
+    epoch: tuple[int, ...] | None = None
+    shared_prefix_tokens: int | None = None
     schema_problem: str | None = None
 
 

@@ -136,6 +136,8 @@ def _recipe(run: Run, answer: ModelAnswered) -> dict[str, Any]:
         "attempt": answer.attempt,
         "stop_reason": answer.reply.stop_reason,
     }
+    if answer.epoch is not None:
+        recipe |= {"epoch": list(answer.epoch), "shared_prefix_tokens": answer.shared_prefix_tokens}
     if call.context_policy:
         recipe["context_policy"] = call.context_policy.model_dump(mode="json", exclude_unset=True)
     if run.request.output_schema is not None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from clew.answers import Usage
 from clew.context import policy_of
-from clew.contract import ForkedInput, Limits, ModelOptions, Usage
+from clew.contract import ForkedInput, Limits, ModelOptions
 from clew.entries import Draft, Entry
 from clew.thread import Thread
 from workflows.carried import Carried

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from clew.contract import HibernateReceipt
+from clew.answers import HibernateReceipt
 from clew.errors import ArchiveUnavailable, Busy, Refusal
 from workflows import commands, decisions
 from workflows.archivist import PATIENCE, Archivist

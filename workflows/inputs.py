@@ -8,14 +8,8 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-from clew.contract import (
-    CancelInput,
-    CancelReceipt,
-    InputReceipt,
-    MessageInput,
-    OnBusy,
-    SteerInput,
-)
+from clew.answers import CancelReceipt, InputReceipt
+from clew.contract import CancelInput, MessageInput, OnBusy, SteerInput
 from clew.errors import (
     Busy,
     Idle,

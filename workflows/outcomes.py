@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from clew.contract import OutcomeError, RequestOutcome, Usage
+from clew.answers import OutcomeError, RequestOutcome, Usage
 from clew.entries import Entry
 from clew.thread import Thread
 from workflows.state import State

@@ -12,7 +12,8 @@ from temporalio.common import RawValue, RetryPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
-    from clew.contract import MAX_TOKEN_BYTES, RESTORE_WORKFLOW, WORKFLOW_TYPE, RestoreInput, RestoreReceipt
+    from clew.answers import RestoreReceipt
+    from clew.contract import MAX_TOKEN_BYTES, RESTORE_WORKFLOW, WORKFLOW_TYPE, RestoreInput
     from clew.errors import InvalidInput, Refusal
     from workflows import door
     from workflows.effects import OpenCheckpoint, OpenedCheckpoint

@@ -16,10 +16,10 @@ from temporalio.common import RawValue
 from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
+    from clew.answers import ConfigureReceipt
     from clew.contract import (
         WORKFLOW_TYPE,
         AwaitRequestInput,
-        ConfigureReceipt,
         ContextQuery,
         EntriesQuery,
         MessageInput,

@@ -6,7 +6,8 @@ from typing import Any
 
 from temporalio.exceptions import ActivityError
 
-from clew.contract import CheckpointReceipt, ContextQuery
+from clew.answers import CheckpointReceipt
+from clew.contract import ContextQuery
 from clew.errors import CheckpointUnavailable, ClewError, refusal
 from workflows import checkpoints, door, world
 from workflows.archivist import Archivist

@@ -6,16 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from clew.contract import (
-    ConfigureInput,
-    ContextOperation,
-    InputReceipt,
-    MessageInput,
-    ModelOptions,
-    RequestOutcome,
-    SessionConfig,
-    Usage,
-)
+from clew.answers import InputReceipt, RequestOutcome, Usage
+from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig
 from clew.policy import ContextPolicy
 from workflows.effects import ArchiveRef, CallModel, Failure, Prepare, ResolvedTool, ToolAnswered
 

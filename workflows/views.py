@@ -7,16 +7,9 @@ from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
+from clew.answers import SessionStatus
 from clew.context import context_of, context_of_call, window_of
-from clew.contract import (
-    MAX_PAGE_BYTES,
-    ContextOperation,
-    ContextQuery,
-    EntriesQuery,
-    SessionStatus,
-    TranscriptQuery,
-    WindowQuery,
-)
+from clew.contract import MAX_PAGE_BYTES, ContextOperation, ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
 from clew.entries import system_prompt_of
 from clew.errors import Archived, InvalidInput
 from clew.projection import Projection

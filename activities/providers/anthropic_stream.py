@@ -22,7 +22,7 @@ from activities.providers.reply import (
     string,
 )
 from activities.providers.sanitize import BoundedText, Budget, clean
-from clew.contract import Usage
+from clew.answers import Usage
 from clew.messages import ProviderData
 from workflows.effects import ModelReply
 

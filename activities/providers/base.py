@@ -20,7 +20,7 @@ class ModelRequest:
     """One model call, provider-neutral.
 
     `model` is the name without its provider. `options.max_output_tokens` is set. With `output_schema`, a JSON
-    Schema, the reply's text is asked to be a JSON value of it.
+    Schema, the reply's text is asked to be a JSON value of it. Requests with one `cache_key` tend to begin alike.
     """
 
     model: str
@@ -28,6 +28,7 @@ class ModelRequest:
     tools: Sequence[ToolSpec]
     options: ModelOptions
     output_schema: dict[str, Any] | None = None
+    cache_key: str | None = None
 
 
 @dataclass(frozen=True)

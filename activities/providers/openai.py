@@ -15,7 +15,8 @@ from typing import Any
 from activities.providers.base import HttpRequest, ModelRequest, safe_name
 from activities.providers.errors import TruncatedStream, from_event
 from activities.providers.reply import Call, ReplyDraft, StopReason, count, event_object, member, string
-from clew.contract import ModelOptions, Usage
+from clew.answers import Usage
+from clew.contract import ModelOptions
 from clew.messages import Message, ToolSpec
 from workflows.effects import ModelReply
 
@@ -45,6 +46,8 @@ class OpenAI:
         body |= _options(request.options, self.official, bool(request.tools))
         if request.output_schema is not None:
             body["response_format"] = _response_format(request.output_schema)
+        if self.official and request.cache_key:
+            body["prompt_cache_key"] = request.cache_key
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return HttpRequest("/chat/completions", headers, body)
 

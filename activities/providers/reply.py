@@ -18,7 +18,7 @@ from activities.providers.errors import (
     TruncatedStream,
 )
 from activities.providers.sanitize import BoundedText, Budget, clean, cut, json_object, parse_json
-from clew.contract import Usage
+from clew.answers import Usage
 from clew.messages import ProviderData
 from workflows.effects import AskedTool, ModelReply
 

@@ -4,8 +4,7 @@ A session is one long-running workflow, its event history is the conversation th
 pure projection of that thread.
 """
 
-from clew.client import Clew
-from clew.contract import (
+from clew.answers import (
     ApprovalReceipt,
     CancelReceipt,
     ConfigureReceipt,
@@ -13,18 +12,17 @@ from clew.contract import (
     ContextMeta,
     HibernateReceipt,
     InputReceipt,
-    Limits,
-    ModelOptions,
     OperationReceipt,
     OutcomeError,
     RequestOutcome,
-    SessionConfig,
     SessionStatus,
     StreamState,
     TranscriptMessage,
     Usage,
     Window,
 )
+from clew.client import Clew
+from clew.contract import Limits, ModelOptions, SessionConfig
 from clew.entries import Entry
 from clew.errors import (
     AlreadyResolved,

@@ -20,19 +20,18 @@ from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from clew.answers import DeleteReceipt, RestoreReceipt
 from clew.contract import (
     DELETE_WORKFLOW,
     RESTORE_WORKFLOW,
     TASK_QUEUE,
     WORKFLOW_TYPE,
-    DeleteReceipt,
     DeleteSessionInput,
     Limits,
     ModelOptions,
     OnBusy,
     ReadThreadInput,
     RestoreInput,
-    RestoreReceipt,
     SessionConfig,
     SessionId,
     SessionStart,

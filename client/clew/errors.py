@@ -47,7 +47,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from clew.contract import RequestOutcome
+    from clew.answers import RequestOutcome
 
 
 class ClewError(Exception):

@@ -60,24 +60,29 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
     window = _messages(view, low, first_seq)
 
     before, asked = _asked(view)
-    marks = (last_at(lane.anchors, first_seq - 1), last_at(lane.summaries, first_seq - 1))
+    marks = [last_at(some, first_seq - 1) for some in (lane.anchors, lane.summaries)]
+    if any(view.policy.window == "epoch" for view in views):
+        marks.append(last_at(lane.replies, view.upto))
     special = {entry.seq: entry for entry in (*asked, *marks) if entry and entry.seq < first_seq}
     present = {entry.seq for entry in window} | special.keys()
     older = lane.message_seqs[: bisect_left(lane.message_seqs, low)]
     missing = (seq for seq in reversed(older) if seq not in present)
     newest = max(lane.gap.newest, next(missing, -1))
-    mark = view.summarized_upto
+    stays = [seq for seq in lane.message_seqs if seq <= view.upto and (seq >= low or seq in present)]
+    mark, messages, tokens = _counted(view, view.after, stays, newest)
+    summed, summed_messages, summed_tokens = _counted(view, view.summed, stays, newest)
+    gap = Gap(newest, mark, messages, tokens, before, summed, summed_messages, summed_tokens)
+    return _Part(gap, [*(entry for entry in window if entry.seq not in special), *special.values()], size)
+
+
+def _counted(view: LaneView, mark: int, stays: Sequence[int], newest: int) -> tuple[int, int, int]:
+    """How much goes of what the lane has said after a mark, as messages and tokens; the mark moves where unknown."""
     try:
         messages, tokens = view.said_since(mark)
     except Archived:
-        mark, messages, tokens = newest, 0, 0
-    else:
-        said = lane.message_seqs[bisect_right(lane.message_seqs, mark) : bisect_right(lane.message_seqs, view.upto)]
-        stays = [view.thread[seq] for seq in said if seq >= low or seq in present]
-        messages -= len(stays)
-        tokens -= sum(entry.tokens for entry in stays)
-    gap = Gap(newest, mark, messages, tokens, before)
-    return _Part(gap, [*(entry for entry in window if entry.seq not in special), *special.values()], size)
+        return newest, 0, 0
+    later = [view.thread[seq] for seq in stays[bisect_right(stays, mark) :]]
+    return mark, messages - len(later), tokens - sum(entry.tokens for entry in later)
 
 
 def _reach(view: LaneView) -> int:

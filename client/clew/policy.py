@@ -60,6 +60,11 @@ class ContextPolicy(BaseModel):
         return self.max_input_tokens - self.reserve_output_tokens
 
     @property
+    def uses_summary(self) -> bool:
+        """Whether a lane's latest summary stands for what it sums up."""
+        return self.summarization != "none" and "summary" in self.include_kinds
+
+    @property
     def hash(self) -> str:
         """Names what this policy does: fields at their defaults do not count, so new ones change no hash."""
         return digest(self.model_dump(mode="json", exclude_defaults=True))
@@ -80,12 +85,15 @@ class ContextPolicy(BaseModel):
         """This policy, if a context can be made under it.
 
         Raises:
-            InvalidInput: it asks for what is not available yet; nothing is ever silently left out.
+            InvalidInput: it asks for what is not available yet, or does not go together.
             InvalidTokenBudget: it leaves no budget.
         """
-        if self.window == "epoch" or self.clear_tool_results:
-            what = "window 'epoch'" if self.window == "epoch" else "clear_tool_results"
-            raise InvalidInput(f"{what} is not available in this version: leave it out of the context policy")
+        if self.clear_tool_results:
+            raise InvalidInput(
+                "clear_tool_results is not available in this version: leave it out of the context policy"
+            )
+        if self.window == "epoch" and self.token_estimator == "heuristic":
+            raise InvalidInput("window 'epoch' goes by the recorded counts: leave token_estimator at 'exact'")
         if self.reserve_output_tokens < 0 or self.budget < 1:
             raise InvalidTokenBudget(
                 f"max_input_tokens ({self.max_input_tokens}) less reserve_output_tokens "

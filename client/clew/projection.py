@@ -7,14 +7,14 @@ there is. Its cost follows the window, not the thread.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from clew.answers import ContextMeta
 from clew.canonical import digest
-from clew.contract import ContextMeta
 from clew.entries import DEFAULT_LANE, Entry, summary_message
 from clew.errors import Archived, ContextOverflow, InvalidInput
 from clew.groups import Block, Rendering, archived, newest_first
@@ -22,7 +22,7 @@ from clew.messages import Message, ToolSpec
 from clew.policy import ContextPolicy
 from clew.thread import Lane, Thread, follows_after, last_at
 from clew.tokens import Encoding, encoding
-from clew.window import slide
+from clew.window import epoch, slide
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def compose(*segments: Iterable[Message]) -> list[Message]:
 def default_projector(given: ProjectionInput) -> Projection:
     """What must fit takes its room first: tool schemas, system prompt, pending, the current request.
 
-    The last turns, the latest summary and older groups share the rest, in that order.
+    The rest is the window's, sliding or in epochs, and the latest summary's.
     """
     policy, sizes = given.policy, _Sizes(given)
     view = LaneView(given)
@@ -130,7 +130,11 @@ def default_projector(given: ProjectionInput) -> Projection:
         left -= block.tokens
 
     summary = sizes.of_summary(view.summary)
-    window = slide(view.blocks(), policy, room, [block for block, _ in current], summary)
+    kept = [block for block, _ in current]
+    if policy.window == "epoch":
+        window = epoch(view, policy, room, kept, summary)
+    else:
+        window = slide(view.blocks(), policy, room, kept, summary)
     shown = summary if window.summary_kept else None
     messages = compose(
         [{"role": "system", "content": given.system}] if given.system else [],
@@ -154,6 +158,8 @@ def default_projector(given: ProjectionInput) -> Projection:
             entries_included=sum(block.entries for block in window.blocks),
             entries_total=basis_last_seq + 1,
             policy_hash=policy.hash,
+            epoch=window.epoch,
+            shared_prefix_tokens=view.shared_prefix(window.epoch),
             digest=digest({"messages": messages, "tool_spec": tools, "output_schema": given.output_schema}),
         ),
         given.output_schema,
@@ -183,8 +189,7 @@ class LaneView:
         if not self.lane.known and self.after < self.lane.gap.newest:
             raise archived(self.lane)
         self.last_summary = self._last_summary()
-        uses_summary = policy.summarization != "none" and "summary" in policy.include_kinds
-        self.summary = self.last_summary if uses_summary else None
+        self.summary = self.last_summary if policy.uses_summary else None
         if self.summary:
             self.after = self.summary.payload["to_seq"]
 
@@ -249,13 +254,13 @@ class LaneView:
             return False
         if truncated:
             return True
-        messages, tokens = self.said_since(self.summarized_upto)
+        messages, tokens = self.said_since(self.summed)
         return (policy.summarize_threshold is not None and messages > policy.summarize_threshold) or (
             policy.max_thread_tokens is not None and tokens > policy.max_thread_tokens
         )
 
     @property
-    def summarized_upto(self) -> int:
+    def summed(self) -> int:
         """The seq up to which the lane's latest summary, or else its anchor, speaks for it."""
         return self.last_summary.payload["to_seq"] if self.last_summary else self.after
 
@@ -263,12 +268,61 @@ class LaneView:
         """How many messages the lane has had since a seq, and their tokens."""
         lane = self.lane
         first, last = bisect_right(lane.message_seqs, seq), bisect_right(lane.message_seqs, self.upto)
-        tokens = (lane.tokens_upto[last - 1] if last else 0) - (lane.tokens_upto[first - 1] if first else 0)
+        messages, tokens = last - first, _upto(lane, last) - _upto(lane, first)
         if seq >= lane.gap.newest:
-            return last - first, tokens
-        if seq != lane.gap.mark:
-            raise archived(lane)
-        return last - first + lane.gap.messages, tokens + lane.gap.tokens
+            return messages, tokens
+        if seq == lane.gap.mark:
+            return messages + lane.gap.messages, tokens + lane.gap.tokens
+        if seq == lane.gap.summed:
+            return messages + lane.gap.summed_messages, tokens + lane.gap.summed_tokens
+        raise archived(lane)
+
+    @property
+    def measure(self) -> tuple[int, int]:
+        """How many messages a context could be made of, a snapshot's included, and their tokens."""
+        messages, tokens = self.said_since(self.after)
+        if self.anchor and not self.summary:
+            counts = self.anchor.payload["operation"]["result_context"]["tokens"]
+            return messages + len(counts), tokens + sum(counts)
+        return messages, tokens
+
+    def measured_blocks(self) -> Iterator[tuple[Block, int, int]]:
+        """The blocks, from the newest on, each with how much there is from its start on: messages and tokens."""
+        lane = self.lane
+        last = bisect_right(lane.message_seqs, self.upto)
+        messages = tokens = 0
+        for block in self.blocks():
+            if block.start is not None:
+                first = bisect_left(lane.message_seqs, block.start)
+                messages, tokens = last - first, _upto(lane, last) - _upto(lane, first)
+            else:
+                messages, tokens = messages + len(block.messages), tokens + block.tokens
+            yield block, messages, tokens
+
+    def shared_prefix(self, window: tuple[int, ...] | None) -> int | None:
+        """The tokens that this context has in common with the beginning of the lane's call before it.
+
+        That is all of it, unless the window has been cut since, or what shapes contexts has changed.
+        """
+        if window is None:
+            return None
+        reply = last_at(self.lane.replies, self.upto)
+        if reply is None:
+            return 0
+        recipe = reply.payload["recipe"]
+        shapers = (last_at(self.thread.configs, self.upto), self.anchor, self.summary)
+        same = (
+            recipe.get("epoch") == list(window)
+            and recipe["policy_hash"] == self.policy.hash
+            and recipe["model"].partition(":")[0] == self.rendering.provider
+            and all(shaper.seq <= recipe["basis_seq"] for shaper in shapers if shaper)
+        )
+        return int(recipe["input_tokens"]) if same else 0
+
+
+def _upto(lane: Lane, count: int) -> int:
+    """The tokens of a lane's first messages."""
+    return lane.tokens_upto[count - 1] if count else 0
 
 
 class _Sizes:

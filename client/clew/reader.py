@@ -13,19 +13,9 @@ from pydantic import BaseModel
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import QueryRejectCondition
 
+from clew.answers import Context, ContextMeta, TranscriptMessage, Window
 from clew.context import context_of, context_of_call, window_of, windowed
-from clew.contract import (
-    READ_WORKFLOW,
-    Context,
-    ContextMeta,
-    ContextQuery,
-    EntriesQuery,
-    ReadThreadInput,
-    TranscriptMessage,
-    TranscriptQuery,
-    Window,
-    WindowQuery,
-)
+from clew.contract import READ_WORKFLOW, ContextQuery, EntriesQuery, ReadThreadInput, TranscriptQuery, WindowQuery
 from clew.entries import DEFAULT_LANE, Entry, system_prompt_of
 from clew.errands import run_errand
 from clew.errors import Archived, Closed, InvalidInput, Starting

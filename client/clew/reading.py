@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from clew.context import policy_of
@@ -61,6 +61,7 @@ async def part_of_lane(
     With `after`, who asks has the lane's newest anchor and summary, and its messages follow after that seq.
     """
     marks: list[Entry] = []
+    summed = after
     if after is None:
         anchor, summary = await asyncio.gather(
             _first(back.read("ai_context_operation", context_ref=context_ref), "replace"),
@@ -68,15 +69,32 @@ async def part_of_lane(
         )
         marks = [mark for mark in (anchor, summary) if mark]
         after = follows_after(anchor) if anchor else -1
+        stands = summary if summary and (anchor is None or summary.seq > anchor.seq) else None
+        summed = stands.payload["to_seq"] if stands else after
+        if stands and all(policy.uses_summary for policy in policies):
+            after = max(after, summed)
     reach = _Reach(policies)
     messages: list[Entry] = []
     # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
-    gap = Gap(newest=after, mark=after)
+    gap = Gap(newest=after, mark=after, summed=after if summed is None else summed)
     async for entry in back.read("ai_message", context_ref=context_ref, from_seq=after + 1):
-        messages.append(entry)
-        if reach.is_enough(entry):
-            gap = Gap(newest=entry.seq - 1, mark=entry.seq - 1)
+        if not reach.enough:
+            messages.append(entry)
+            reach.read(entry)
+            continue
+        if not any(policy.window == "epoch" for policy in policies):
+            gap = Gap(newest=entry.seq, mark=entry.seq)
             break
+        # Where an epoch begins follows from all that the lane has said.
+        summed = entry.seq > gap.summed
+        gap = replace(
+            gap,
+            newest=max(gap.newest, entry.seq),
+            messages=gap.messages + 1,
+            tokens=gap.tokens + entry.tokens,
+            summed_messages=gap.summed_messages + summed,
+            summed_tokens=gap.summed_tokens + (entry.tokens if summed else 0),
+        )
     return LanePart(tuple(sorted((*marks, *messages), key=_seq)), gap)
 
 
@@ -130,19 +148,20 @@ def _seq(entry: Entry) -> int:
 
 
 class _Reach:
-    """Whether what has been read of a lane, the newest first, is more than any context can be made of."""
+    """How much has been read of a lane, the newest first: `enough` when it is more than any context is made of."""
 
     def __init__(self, policies: Sequence[ContextPolicy]) -> None:
         self._left = max(policy.budget for policy in policies)
-        self._kinds = set.intersection(*(set(policy.include_kinds) for policy in policies))
+        kinds = set.intersection(*(set(policy.include_kinds) for policy in policies))
+        self._said, self._tools = "message" in kinds, {"tool_call", "tool_result"} <= kinds
         self._heuristic = encoding("heuristic")
         self._run_id: str | None = None
         self._asked = 0
+        self.enough = False
 
-    def is_enough(self, entry: Entry) -> bool:
+    def read(self, entry: Entry) -> None:
         role = entry.payload["role"]
-        kind = "tool_result" if role == "tool" else "tool_call" if entry.payload.get("tool_calls") else "message"
-        if kind in self._kinds:
+        if self._tools if role == "tool" or entry.payload.get("tool_calls") else self._said:
             self._left -= min(entry.tokens, self._heuristic.message(entry.message))
         if role == "user":
             run_id = entry.refs.get("run_id")
@@ -150,4 +169,4 @@ class _Reach:
                 self._asked += 1
             self._run_id = run_id
         # The newest run's first message is known by the one before it, which is another run's.
-        return self._left < 0 and self._asked > 1 and role != "tool"
+        self.enough = self._left < 0 and self._asked > 1 and role != "tool"

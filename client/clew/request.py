@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from pydantic import BaseModel
 from temporalio.client import WorkflowUpdateHandle
 
-from clew.contract import AwaitRequestInput, RequestOutcome
+from clew.answers import RequestOutcome
+from clew.contract import AwaitRequestInput
 from clew.errors import RequestFailed
 from clew.wire import translating
 

@@ -22,8 +22,9 @@ class Gap:
     """What of a lane is in the archive alone.
 
     `newest` is the seq of its newest message there, -1 where there is none. `messages` and `tokens` count those of
-    them that come after the seq `mark`: what has been said since the last summary is summed from there. After the
-    seq `asked_after` no user's message is there that comes before the first one which the thread keeps.
+    them that come after the seq `mark`, from which on contexts are made, `summed_messages` and `summed_tokens` those
+    after `summed`, up to which the last summary speaks. After the seq `asked_after` no user's message is there that
+    comes before the first one which the thread keeps.
     """
 
     newest: int = -1
@@ -31,6 +32,9 @@ class Gap:
     messages: int = 0
     tokens: int = 0
     asked_after: int = -1
+    summed: int = -1
+    summed_messages: int = 0
+    summed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Lane:
     tokens_upto: list[int] = field(default_factory=list)
     anchors: list[Entry] = field(default_factory=list)
     summaries: list[Entry] = field(default_factory=list)
+    replies: list[Entry] = field(default_factory=list)
     gap: Gap = Gap()
     known: bool = True
     _open_calls: set[str] = field(default_factory=set)
@@ -89,6 +94,8 @@ class Lane:
         message: Message = entry.message
         self.message_seqs.append(entry.seq)
         self.tokens_upto.append(entry.tokens + (self.tokens_upto[-1] if self.tokens_upto else 0))
+        if "recipe" in entry.payload:
+            self.replies.append(entry)
         if message["role"] == "tool":
             # A result without its call would be refused by every provider; it stays in the thread alone.
             if (call_id := message.get("tool_call_id")) in self._open_calls:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from clew.groups import Block
 from clew.policy import ContextPolicy
@@ -11,12 +12,18 @@ from clew.policy import ContextPolicy
 
 @dataclass(slots=True)
 class Window:
-    """The blocks kept, oldest first. `tokens` counts them and, where `summary_kept`, the summary."""
+    """The blocks kept, oldest first. `tokens` counts them and, where `summary_kept`, the summary.
+
+    `epoch` says where an epoch's window begins: the starts of what is kept from before it, and its own (within a
+    snapshot: how many blocks of that are kept, negative; nowhere: the last start twice). Of windows that begin alike
+    the earlier is a prefix of the later.
+    """
 
     blocks: list[Block] = field(default_factory=list)
     tokens: int = 0
     summary_kept: bool = False
     truncated: bool = False
+    epoch: tuple[int, ...] | None = None
 
 
 def slide(
@@ -64,3 +71,76 @@ def _last_turns(rows: Iterator[Block], count: int) -> Iterator[Block]:
     while count and (block := next(rows, None)):
         yield block
         count -= block.opens_turn
+
+
+class Measured(Protocol):
+    """What an epoch's cut is found by."""
+
+    @property
+    def measure(self) -> tuple[int, int]:
+        """How many messages there are, and their tokens."""
+        ...
+
+    def measured_blocks(self) -> Iterator[tuple[Block, int, int]]:
+        """The blocks, newest first, with the messages and the tokens from each one's start on."""
+        ...
+
+
+def epoch(
+    view: Measured, policy: ContextPolicy, room: int, current: Sequence[Block], summary: Block | None
+) -> Window:
+    """A window that begins where it began until it overflows, and then at its low-water mark.
+
+    Where it begins follows from how much the lane has said alone: whenever that passes the room by a whole step (the
+    share of the room above the low-water mark), as much goes. So consecutive calls share their beginning to the byte,
+    and no cut has to be remembered. `max_messages` is kept to in steps as well. What is `current` is kept also where
+    it lies before the beginning, and of the last `keep_last_turns` turns as much as there is room for.
+    """
+    window = Window()
+    if summary:
+        window.summary_kept = summary.tokens + sum(block.tokens for block in current) <= room
+        window.truncated = not window.summary_kept
+        if window.summary_kept:
+            window.tokens, room = summary.tokens, room - summary.tokens
+    messages, tokens = view.measure
+    steps = _Steps(tokens, room, policy.low_water)
+    counts = _Steps(messages, policy.max_messages or messages, policy.low_water)
+    turns = policy.keep_last_turns
+    while True:
+        recent: list[Block] = []
+        opened = 0
+        for block, messages_from, tokens_from in view.measured_blocks():
+            fits = tokens_from <= room and messages_from <= (policy.max_messages or messages_from)
+            stays = opened < turns or (tokens_from <= steps.keep and messages_from <= counts.keep)
+            if not (fits and stays):
+                window.truncated = True
+                break
+            recent.append(block)
+            opened += block.opens_turn
+        shown = {block.start for block in recent}
+        older = [block for block in current if block.start not in shown]
+        whole = [*older, *reversed(recent)]
+        size = sum(block.tokens for block in whole)
+        too_many = policy.max_messages and sum(len(block.messages) for block in whole) > policy.max_messages
+        if not recent or not (size > room or too_many):
+            break
+        turns = max(turns - 1, 0)
+        steps.one_more()
+        counts.one_more()
+    window.blocks, window.tokens = whole, window.tokens + size
+    snapshot = sum(block.start is None for block in recent)
+    begins = [-snapshot if block.start is None else block.start for block in (*older, *recent[-1:])]
+    window.epoch = tuple(begins if recent else [*begins, *begins[-1:]])
+    return window
+
+
+class _Steps:
+    """How much of what there is is kept, when it goes in steps."""
+
+    def __init__(self, there: int, room: int, low_water: float) -> None:
+        self._step = max(room - int(room * low_water), 1)
+        self.keep = there - max(-(-(there - room) // self._step), 0) * self._step
+
+    def one_more(self) -> None:
+        """A step less."""
+        self.keep -= self._step

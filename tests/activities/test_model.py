@@ -24,7 +24,8 @@ from activities import model
 from activities.model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActivities
 from activities.providers import ProviderError, providers_from_env
 from activities.providers.errors import ContextLengthExceeded, EmptyReply, RateLimited, TruncatedStream, Unauthorized
-from clew.contract import Context, ContextQuery, ModelOptions, Usage
+from clew.answers import Context, Usage
+from clew.contract import ContextQuery, ModelOptions
 from clew.policy import ContextPolicy
 from deploy.local import Reply, scripted_model
 from tests.workflows.paper import Session

@@ -118,7 +118,7 @@ def test_a_request_overlays_the_configuration_field_by_field() -> None:
     assert context.messages == [said("c")]
     assert context.meta.policy_hash == ContextPolicy(max_messages=1, keep_last_turns=1).hash
     with pytest.raises(InvalidInput):
-        context_of(writer.thread, policy=ContextPolicy(window="epoch"))
+        context_of(writer.thread, policy=ContextPolicy(window="epoch", token_estimator="heuristic"))
 
 
 @pytest.mark.parametrize(("model", "kept"), [(None, False), ("anthropic:claude-x", True), ("openai:gpt-x", False)])

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from clew import errors
-from clew.contract import OutcomeError, RequestOutcome
+from clew.answers import OutcomeError, RequestOutcome
 from clew.errors import REFUSALS, ClewError, ContextOverflow, Refusal, RequestFailed, refusal
 
 CLASSES = {name: cls for name, cls in vars(errors).items() if inspect.isclass(cls) and issubclass(cls, ClewError)}

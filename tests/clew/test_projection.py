@@ -258,7 +258,7 @@ def test_thresholds_count_from_the_last_summary(kinds: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        ContextPolicy(window="epoch"),
+        ContextPolicy(window="epoch", token_estimator="heuristic"),
         ContextPolicy(clear_tool_results=ClearToolResults(keep=3)),
         ContextPolicy(projector="nobody's"),
     ],

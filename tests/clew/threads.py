@@ -278,10 +278,12 @@ policies = st.builds(
             ("tool_call", "tool_result"),
         )
     ),
+    window=st.sampled_from(("sliding", "sliding", "epoch")),
+    low_water=st.sampled_from((0.1, 0.5, 0.9)),
     token_estimator=st.sampled_from(("exact", "exact", "heuristic")),
     summarize_threshold=st.none() | st.integers(1, 12),
     max_thread_tokens=st.none() | st.integers(1, 500),
-)
+).map(lambda policy: policy if policy.window == "sliding" else policy.model_copy(update={"token_estimator": "exact"}))
 
 
 def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:

@@ -123,7 +123,7 @@ def starts(model: str) -> dict[str, tuple[Sequence[RawValue], str]]:
             "invalid_token_budget",
         ),
         "what is not available": (
-            (raw(b'{"config":' + config + b',"context_policy":{"window":"epoch"}}}'),),
+            (raw(b'{"config":' + config + b',"context_policy":{"clear_tool_results":{"keep":1}}}}'),),
             "invalid_input",
         ),
         "an unknown projector": (

@@ -6,18 +6,15 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from clew.answers import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
 from clew.context import context_of
 from clew.contract import (
     ApprovalInput,
-    ApprovalReceipt,
     CancelInput,
-    CancelReceipt,
     CloseInput,
     ConfigureInput,
     ContextOperation,
-    InputReceipt,
     MessageInput,
-    OperationReceipt,
     SessionConfig,
     SubmitInput,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew.contract import Usage
+from clew.answers import Usage
 from tests.workflows.paper import UNKNOWN, Session
 from workflows import details
 

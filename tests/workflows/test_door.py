@@ -395,7 +395,14 @@ def test_settings_that_do_nothing_yet_are_refused() -> None:
     assert "max_cost_usd: that is not available in this version" in str(refusal)
 
 
-@pytest.mark.parametrize("policy", [{"window": "epoch"}, {"clear_tool_results": {"keep": 1}}, {"projector": "x"}])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"window": "epoch", "token_estimator": "heuristic"},
+        {"clear_tool_results": {"keep": 1}},
+        {"projector": "x"},
+    ],
+)
 def test_a_policy_asks_only_for_what_there_is(policy: dict[str, Any]) -> None:
     """It passes the door, which knows shapes, and is refused by the first decision that would use it."""
     asked = message(args({"content": "a", "context_policy": policy}), CONFIG)

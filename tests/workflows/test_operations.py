@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from clew.contract import ConfigureReceipt, ModelOptions
+from clew.answers import ConfigureReceipt
+from clew.contract import ModelOptions
 from clew.errors import InvalidOperation, InvalidTokenBudget
 from clew.policy import ContextPolicy
 from tests.workflows.paper import UNKNOWN, Session

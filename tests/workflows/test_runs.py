@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from clew.contract import ModelOptions, Usage
+from clew.answers import Usage
+from clew.contract import ModelOptions
 from clew.policy import ContextPolicy
 from tests.workflows.paper import Session, assert_valid
 from workflows import runs

@@ -214,7 +214,7 @@ async def test_refusals_come_typed_and_leave_nothing(world: World) -> None:
     with pytest.raises(InvalidInput):
         await session.message("hello \ud800")
     with pytest.raises(InvalidInput):
-        await session.message("hello", context_policy=ContextPolicy(window="epoch"))
+        await session.message("hello", context_policy=ContextPolicy(window="epoch", token_estimator="heuristic"))
     with pytest.raises(InvalidTokenBudget):
         await session.message("hello", context_policy=ContextPolicy(max_input_tokens=10, reserve_output_tokens=10))
     with pytest.raises(InvalidTokenBudget):

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pydantic_core import to_json
 
+from clew.answers import Usage
 from clew.context import context_of
-from clew.contract import ContextQuery, Usage
+from clew.contract import ContextQuery
 from clew.entries import Entry
 from clew.errors import ClewError, Refusal
 from clew.policy import ContextPolicy

@@ -10,18 +10,9 @@ import pytest
 from pydantic_core import to_json
 
 from activities.model import MAX_REPLY_BYTES
+from clew.answers import Context, SessionStatus, Usage, Window
 from clew.canonical import digest
-from clew.contract import (
-    MAX_MESSAGE_BYTES,
-    Context,
-    ContextQuery,
-    EntriesQuery,
-    SessionStatus,
-    TranscriptQuery,
-    Usage,
-    Window,
-    WindowQuery,
-)
+from clew.contract import MAX_MESSAGE_BYTES, ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
 from clew.entries import Draft
 from clew.errors import InvalidInput
 from clew.policy import ContextPolicy

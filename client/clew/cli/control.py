@@ -9,11 +9,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from clew.answers import CheckpointReceipt, RestoreReceipt
 from clew.cli import options, reach, show
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.cli.reach import Place
-from clew.contract import TASK_QUEUE, CheckpointReceipt, ConfigureInput, RestoreReceipt
+from clew.contract import TASK_QUEUE, ConfigureInput
 from clew.errors import WorkerUnavailable
 from clew.session import Session
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from clew.answers import RequestOutcome, SessionStatus, StreamState
 from clew.cli import show
-from clew.contract import RequestOutcome, SessionStatus, StreamState
 from clew.entries import Entry
 from clew.errors import ClewError
 from clew.request import Request

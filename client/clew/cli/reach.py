@@ -13,8 +13,9 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.answers import SessionStatus
 from clew.client import Clew
-from clew.contract import WORKFLOW_TYPE, SessionStatus
+from clew.contract import WORKFLOW_TYPE
 from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable
 from clew.session import Session
 from clew.wire import translated

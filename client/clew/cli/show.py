@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from clew.contract import (
+from clew.answers import (
     ApprovalReceipt,
     CancelReceipt,
     CheckpointReceipt,

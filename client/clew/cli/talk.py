@@ -12,12 +12,13 @@ from typing import Any
 from rich.text import Text
 from temporalio.exceptions import TemporalError
 
+from clew.answers import RequestOutcome
 from clew.cli import show
 from clew.cli.ending import code_of, say
 from clew.cli.follow import follow, wait_for
 from clew.cli.reach import Opened, answered
 from clew.cli.show import Receipt
-from clew.contract import OnBusy, RequestOutcome
+from clew.contract import OnBusy
 from clew.errors import ClewError, WorkerUnavailable
 from clew.request import Request
 from clew.session import Session

@@ -29,6 +29,7 @@ def request(
     model: str = "m",
     tools: Sequence[ToolSpec] = (),
     output_schema: dict[str, Any] | None = None,
+    cache_key: str | None = None,
     **options: Any,
 ) -> ModelRequest:
     set_options: dict[str, Any] = {"max_output_tokens": 4096, **options}
@@ -38,6 +39,7 @@ def request(
         tools=tools,
         options=ModelOptions(**set_options),
         output_schema=output_schema,
+        cache_key=cache_key,
     )
 
 

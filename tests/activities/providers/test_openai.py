@@ -36,7 +36,7 @@ CONVERSATION: list[Message] = [
         request(*CONVERSATION, tools=[ADD], tool_choice="auto"),
         request(*CONVERSATION, tools=[ADD], tool_choice="required", temperature=0.5, seed=7, stop=("END",)),
         request(*CONVERSATION, tools=[ADD], tool_choice="add", reasoning_effort="minimal"),
-        request(output_schema={"type": "object", "properties": {}}),
+        request(output_schema={"type": "object", "properties": {}}, cache_key="k"),
     ],
 )
 @pytest.mark.parametrize("provider", [OFFICIAL, LOCAL])
@@ -44,6 +44,13 @@ def test_a_body_is_what_the_official_package_would_send(provider: OpenAI, asked:
     call = provider.encode(asked)
     assert call.path == "/chat/completions"
     accepted(CompletionCreateParamsStreaming, call.body)
+
+
+def test_requests_that_begin_alike_are_told_to_openai_alone() -> None:
+    """A compatible server may refuse what it does not know."""
+    assert OFFICIAL.encode(request(cache_key="k")).body["prompt_cache_key"] == "k"
+    assert "prompt_cache_key" not in OFFICIAL.encode(request()).body
+    assert "prompt_cache_key" not in LOCAL.encode(request(cache_key="k")).body
 
 
 def test_a_conversation_keeps_every_role_and_sends_no_provider_data() -> None:

@@ -1,0 +1,208 @@
+"""The wire contract's other half: what a session answers. Outputs may gain optional fields."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from clew.messages import Message, ToolSpec
+
+
+class _Output(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    def as_json(self) -> dict[str, Any]:
+        """The plain JSON object that travels; what is absent is left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class Usage(_Output):
+    """Tokens as the providers reported them. `input_tokens` includes the cached ones."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    model_calls: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        """The sum of both."""
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
+            model_calls=self.model_calls + other.model_calls,
+        )
+
+
+class OutcomeError(_Output):
+    """Why a request failed. `retryable`: the same message may succeed another time."""
+
+    type: str
+    message: str
+    retryable: bool = False
+
+
+class RequestOutcome(_Output):
+    """How a request stands. The answer's text is the entry at `answer_seq`, so that history holds it once.
+
+    `running` means: not yet, and nothing is lost; ask again with `await_request`.
+    """
+
+    request_id: str
+    run_id: str | None = None
+    status: Literal["completed", "failed", "cancelled", "running"]
+    termination_reason: str | None = None
+    answer_seq: int | None = None
+    last_seq: int
+    iterations: int = 0
+    usage: Usage = Usage()
+    error: OutcomeError | None = None
+
+
+class SessionStatus(_Output):
+    """The answer to the query `status`."""
+
+    session_id: str
+    status: str
+    active_context_ref: str
+    request_id: str | None = None
+    run_id: str | None = None
+    iteration: int = 0
+    rev: int
+    projection_cursor_seq: int
+    pending_context_op: dict[str, Any] | None = None
+    pending_inputs: int = 0
+    queued_messages: int = 0
+    queued_request_ids: list[str] = []
+    pending_config: list[str] = []
+    pending_approvals: list[dict[str, Any]] = []
+    usage: Usage = Usage()
+    model: str
+    first_live_seq: int = 0
+    closed: bool = False
+
+
+class InputReceipt(_Output):
+    """An input was accepted: for which request, and at which place among those that wait."""
+
+    input_id: str
+    request_id: str
+    position: int
+
+
+class OperationReceipt(_Output):
+    """A context operation was applied (as the entry `seq`), deferred to the end of the run, or is known already."""
+
+    op_id: str
+    status: Literal["applied", "deferred", "duplicate"]
+    seq: int | None = None
+
+
+class ConfigureReceipt(_Output):
+    """A change of configuration was applied (as the entry `seq`), or deferred to the end of the run."""
+
+    seq: int | None = None
+    status: Literal["applied", "deferred"]
+
+
+class CancelReceipt(_Output):
+    """Whether there was something to cancel."""
+
+    request_id: str
+    cancelled: bool
+
+
+class ApprovalReceipt(_Output):
+    """How a tool call was decided upon."""
+
+    tool_call_id: str
+    decision: Literal["approve", "deny"]
+
+
+class CheckpointReceipt(_Output):
+    """A lane's context and the session's configuration, signed: `RestoreSession` makes a session of it."""
+
+    token: str
+
+
+class RestoreReceipt(_Output):
+    """A new session goes on from a checkpoint."""
+
+    session_id: str
+
+
+class HibernateReceipt(_Output):
+    """The session is in the archive whole, up to and with the entry `last_seq`."""
+
+    last_seq: int
+
+
+class ForkReceipt(_Output):
+    """A session was forked: the new one begins with its entries up to and with `fork_seq`."""
+
+    session_id: str
+    fork_seq: int
+
+
+class DeleteReceipt(_Output):
+    """A session was deleted; segments that its forks need stay and do not count."""
+
+    deleted_segments: int
+
+
+class ContextMeta(_Output):
+    """What is known of a projected context. Sizes are in tokens."""
+
+    basis_rev: int
+    basis_last_seq: int
+    pending_count: int
+    truncated: bool
+    estimated_tokens: int
+    summary_used: bool
+    needs_summary: bool
+    entries_included: int
+    entries_total: int
+    policy_hash: str
+    epoch: tuple[int, ...] | None = None
+    shared_prefix_tokens: int | None = None
+    digest: str
+
+
+class Context(_Output):
+    """What a lane looks like to a model."""
+
+    messages: list[Message]
+    tool_spec: list[ToolSpec]
+    meta: ContextMeta
+    output_schema: dict[str, Any] | None = None
+
+
+class Window(_Output):
+    """The newest messages of a lane that fit a budget."""
+
+    messages: list[Message]
+    meta: ContextMeta
+
+
+class TranscriptMessage(Message):
+    """A message with its place in the thread."""
+
+    seq: int
+
+
+class StreamState(_Output):
+    """A reply as it grows: the newest 32 KB of it, `offset` being the characters left out in front.
+
+    A new `attempt` starts over. The committed message is the truth.
+    """
+
+    request_id: str
+    run_id: str
+    call_id: str
+    attempt: int
+    iteration: int
+    offset: int = 0
+    text: str = ""
+    thinking: str | None = None
+    tool_name: str | None = None

@@ -1,0 +1,57 @@
+"""Epochs on the wire: what a provider is sent again begins as it began before."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from clew import Clew, ContextPolicy
+from deploy.local import Reply, ToolCall
+from tests.conftest import World
+from tests.rolling import name, rolling
+
+
+@pytest.mark.parametrize("runs", ["one run", "many runs"])
+async def test_consecutive_requests_begin_alike(world: World, runs: str) -> None:
+    """Each holds the one before it whole, unless its entry tells of another epoch; then the window begins anew.
+
+    That is so in one run of the workflow, and when older entries are in the archive.
+    """
+    if runs == "one run":
+        await begin_alike(world, world.clew)
+    else:
+        async with rolling(world) as clew:
+            await begin_alike(world, clew)
+
+
+async def begin_alike(world: World, clew: Clew) -> None:
+    """A session of two dozen turns, and what its provider was sent."""
+
+    def script(body: dict[str, object]) -> Reply:
+        messages = body["messages"]
+        assert isinstance(messages, list)
+        newest = messages[-1]
+        if newest["content"].startswith("add"):
+            return Reply("", tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
+        return Reply("It is what it is, and nothing besides. " * 3)
+
+    policy = ContextPolicy(window="epoch", max_input_tokens=900, reserve_output_tokens=200, keep_last_turns=1)
+    session = await clew.open(
+        name(), model=world.model(script), tools=["add"], system_prompt="Be brief.", context_policy=policy
+    )
+    for turn in range(45):
+        await session.ask(("add up" if turn % 3 == 0 else "tell") + f", for the {turn}. time, how it stands")
+    replies = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
+    model = (await session.status()).model
+    sent = world.requests_to(model)
+    assert len(sent) == len(replies)
+    recipes = [entry.payload["recipe"] for entry in replies]
+    cuts = 0
+    for (before, earlier), (now, later) in pairwise(zip(recipes, sent, strict=True)):
+        assert earlier["tools"] == later["tools"]
+        shares = later["messages"][: len(earlier["messages"])] == earlier["messages"]
+        assert shares == (before["epoch"] == now["epoch"])
+        assert now["shared_prefix_tokens"] == (before["input_tokens"] if shares else 0)
+        cuts += not shares
+    assert 2 <= cuts < len(sent) / 3
