@@ -38,7 +38,7 @@ from clew.contract import (
 )
 from clew.entries import Entry
 from clew.errands import run_errand
-from clew.errors import InvalidInput, ServerUnreachable, ThreadMismatch, WorkerUnavailable
+from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.policy import ContextPolicy
 from clew.reader import Reader
 from clew.session import Session
@@ -124,17 +124,22 @@ class Clew:
         nothing to start with, so the session must exist.
 
         Raises:
-            Closed: without a model: there is no such session.
             InvalidInput: the id or the configuration is not of the contract's shape.
+            NotFound: without a model: there is no such session.
             ThreadMismatch: the session was terminated, and must be recovered first.
         """
         checked_id(session_id)
         session = Session(self.temporal, session_id, self.task_queue)
         if model is None:
-            status = await session.status()
-            if not status.closed:
-                return session
-            model = status.model
+            try:
+                status = await session.status()
+            except Closed:
+                # The server has forgotten it; its archive has not, and knows its configuration.
+                model = await self._archived_model(session_id)
+            else:
+                if not status.closed:
+                    return session
+                model = status.model
         config = checked(
             SessionConfig,
             {
@@ -161,6 +166,11 @@ class Clew:
             await self._check_whole(session_id)
             await self._start(session_id, config, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
         return session
+
+    async def _archived_model(self, session_id: str) -> str:
+        async for config in self.read_thread(session_id, kind="config", newest=1):
+            return str(config.payload["model"])
+        raise NotFound(f"there is no session {session_id!r}: give a model to start it with")
 
     async def _start(self, session_id: str, config: SessionConfig, reuse: WorkflowIDReusePolicy) -> None:
         try:

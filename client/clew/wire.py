@@ -74,10 +74,11 @@ async def translating(session_id: str, seconds: float | None = None) -> AsyncIte
         async with asyncio.timeout(seconds):
             try:
                 yield
-            except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-                # The SDK makes a cancellation an error of its own; it stays the caller's, or the timeout's.
-                if isinstance(error.__cause__, asyncio.CancelledError):
-                    raise error.__cause__ from None
+            except Exception as error:
+                # The SDK makes errors of its own of a cancellation; it stays the caller's, or the timeout's.
+                task = asyncio.current_task()
+                if task and task.cancelling():
+                    raise asyncio.CancelledError from error
                 raise
     except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
         cause = error.cause

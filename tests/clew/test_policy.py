@@ -201,7 +201,7 @@ def test_the_hash_names_what_a_policy_does() -> None:
     assert ContextPolicy().complete().hash == ContextPolicy().hash
     assert ContextPolicy(max_messages=0).hash == ContextPolicy().hash
     assert ContextPolicy(max_messages=7).hash == sha256(b'{"max_messages":7}').hexdigest()
-    others = OTHERS | UNAVAILABLE | {"window": "epoch"}
+    others: dict[str, Any] = {**OTHERS, **UNAVAILABLE, "window": "epoch"}
     one_field_each = [ContextPolicy(**{name: value}).hash for name, value in others.items()]
     assert len({ContextPolicy().hash, *one_field_each}) == len(ContextPolicy.model_fields) + 1
     assert all(ContextPolicy(max_input_tokens=n).hash for n in (2**53 - 1, 1 - 2**53))

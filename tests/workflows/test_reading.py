@@ -230,6 +230,11 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(world: World
         assert await asleep.context() == context
         assert (await asleep.context(call_id="call-1")).meta.digest == entries[2].payload["recipe"]["digest"]
         assert (await asleep.window(1000)).messages == context.messages[1:]
+    again = await clew.open(forgotten.id)
+    assert await again.ask("three") == "fine"
+    assert [entry.seq for entry in await again.entries()] == list(range(len(entries) + 3))
+    with pytest.raises(NotFound):
+        await clew.open(name())
 
 
 async def test_reading_goes_on_while_the_session_rolls_over(world: World, clew: Clew) -> None:
