@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 _COMMAND = (sys.executable, "-W", "error", "-m", "clew.cli")
 # What arrives at `exec` has the pseudo-terminal as its controlling one, so that a Ctrl-C typed there is a signal.
 _TAKE_TERMINAL = (
