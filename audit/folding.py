@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pydantic_core import to_json
-
 from clew.answers import InputReceipt, RequestOutcome, Usage
 from clew.context import policy_of
 from clew.contract import ModelOptions, SessionConfig
@@ -15,13 +13,10 @@ from clew.entries import DEFAULT_LANE, Entry, call_ids
 from clew.errors import InvalidInput
 from clew.policy import ContextPolicy, resolve
 from clew.thread import Thread
-from workflows import carried, inputs, operations
+from workflows import carried, facts, inputs, operations
 from workflows.carried import Carried
-from workflows.effects import ArchiveRef, ResolvedTool
+from workflows.effects import ArchiveRef
 from workflows.state import AskedCall, Request, Run, State
-
-_TOOL_SECONDS = 60.0
-"""Until a worker has said how its tools are run; nothing is run before that."""
 
 
 class Folding:
@@ -103,13 +98,12 @@ class Folding:
         if self._config is None:
             raise InvalidInput("the entries begin without a configuration: they are no session's")
         config, policy = _configured(self._given, self._config)
-        specs = self._config.payload["tools"]
         state = State(
             self._session_id,
             config,
             policy,
             phase="idle",
-            tools=tuple(ResolvedTool(spec=spec, timeout_seconds=_TOOL_SECONDS, max_attempts=1) for spec in specs),
+            tools=facts.unresolved_tools(self._config),
             receipts=tuple(self._receipts.values()),
             known_ops=tuple(self._known_ops),
             config_due=False,
@@ -182,11 +176,7 @@ class _OpenRun:
 
 def _configured(given: SessionConfig | None, entry: Entry) -> tuple[SessionConfig, ContextPolicy]:
     """The configuration in force, and its policy as a whole."""
-    payload, policy = entry.payload, policy_of(entry)
-    in_force = {name: payload[name] for name in ("model", "model_options", "system_prompt", "encoding", "limits")}
-    names = {"tools": [spec["name"] for spec in payload["tools"]]}
-    known = given.model_dump(mode="json", exclude_unset=True) if given else {}
-    config = SessionConfig.model_validate_json(to_json({**known, **in_force, **names}))
+    config, policy = facts.configured(given, entry), policy_of(entry)
     agent = config.context_policy or ContextPolicy.for_model(config.model)
     if resolve(agent=agent) != policy:
         config = config.model_copy(update={"context_policy": policy})

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from clew.entries import Draft
-from workflows.effects import ModelAnswered, ToolAnswered
+from pydantic_core import to_json
+
+from clew.contract import SessionConfig
+from clew.entries import Draft, Entry
+from workflows.effects import ModelAnswered, ResolvedTool, ToolAnswered
 from workflows.state import AskedCall, Input, Request, Run, State
 
 EXCERPT = 200
@@ -71,6 +74,20 @@ def config_entry(state: State) -> Draft:
         "limits": config.limits.model_dump(mode="json", exclude_none=True),
     }
     return Draft("config", payload, {"session_id": state.session_id})
+
+
+def configured(config: SessionConfig | None, entry: Entry) -> SessionConfig:
+    """The configuration that a `config` entry tells of, its policy aside; `config` has what no entry holds."""
+    payload = entry.payload
+    told = {name: payload[name] for name in ("model", "model_options", "system_prompt", "encoding", "limits")}
+    told["tools"] = [tool["name"] for tool in payload["tools"]]
+    known = config.model_dump(mode="json", exclude_unset=True) if config else {}
+    return SessionConfig.model_validate_json(to_json(known | told))
+
+
+def unresolved_tools(entry: Entry) -> tuple[ResolvedTool, ...]:
+    """The tools of a `config` entry, which has their schemas alone; a worker resolves them before one is called."""
+    return tuple(ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1) for spec in entry.payload["tools"])
 
 
 def run_entry(state: State, run: Run, request_id: str, payload: dict[str, Any]) -> Draft:

@@ -6,20 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic_core import to_json
-
 from clew.answers import Usage
 from clew.context import policy_of
-from clew.contract import ForkedInput, Limits, ModelOptions
+from clew.contract import ForkedInput
 from clew.entries import Draft, Entry
 from clew.thread import Thread
+from workflows import facts
 from workflows.carried import Carried
 from workflows.decision import Decision
-from workflows.effects import ResolvedTool
 from workflows.state import State
-
-_UNKNOWN = {"timeout_seconds": 60.0, "max_attempts": 1}
-"""Of a tool of which the thread knows the schema alone; a worker resolves it before it is called."""
 
 
 def fork_payload(event: str, session_id: str, fork_seq: int, metadata: Mapping[str, str] | None) -> dict[str, Any]:
@@ -71,22 +66,13 @@ def forked(parent: Carried, thread: Thread, session_id: str, op_ids: Sequence[st
 
 def _as_configured(state: State, config: Entry) -> State:
     """The session under an earlier configuration, as far as its entry tells; all else is as it is now."""
-    payload, policy = config.payload, policy_of(config)
-    changes = {
-        "model": payload["model"],
-        "model_options": ModelOptions.model_validate_json(to_json(payload["model_options"])),
-        "system_prompt": payload["system_prompt"],
-        "tools": tuple(tool["name"] for tool in payload["tools"]),
-        "encoding": payload["encoding"],
-        "limits": Limits.model_validate_json(to_json(payload["limits"])),
-    }
-    tools = tuple(ResolvedTool(spec=spec, **_UNKNOWN) for spec in payload["tools"])
+    policy = policy_of(config)
     return replace(
         state,
-        config=state.config.model_copy(update=changes),
+        config=facts.configured(state.config, config),
         policy=policy,
         own_policy=state.own_policy if policy == state.policy else policy,
-        tools=tools,
+        tools=facts.unresolved_tools(config),
         config_due=False,
     )
 

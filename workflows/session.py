@@ -75,13 +75,11 @@ class AgentSession:
         if self._refusal:
             raise door.application_error(self._refusal)
         try:
-            answer = await self._live()
+            return await self._live()
         # And nothing else: a worker that ends throws GeneratorExit at whatever it still holds.
         except (FailureError, asyncio.CancelledError):
             await self._answered()
             raise
-        await self._answered()
-        return answer
 
     async def _answered(self) -> None:
         """Back when every caller has got an answer."""
@@ -103,7 +101,7 @@ class AgentSession:
                 journal.apply(decisions.close(journal.state, journal.now))
                 await self._archivist.put_away()
             raise
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._answered()
         await self._archivist.put_away()
         return {"last_seq": journal.thread.last_seq}
 

@@ -103,19 +103,12 @@ async def archive(effect: Archiving, patience: timedelta | None) -> ArchiveRef:
     Raises:
         ActivityError: it could not be done in time.
     """
-    return await _execute(
-        "archive",
-        effect,
-        ArchiveRef,
-        schedule_to_close_timeout=patience,
-        start_to_close_timeout=ARCHIVE_TIMEOUT,
-        retry_policy=STORE_RETRIES,
-    )
+    return await _with_store("archive", effect, ArchiveRef, schedule_to_close_timeout=patience)
 
 
 async def thaw(effect: Thaw) -> Thawed:
     """Fetch what a session goes on from that was archived whole."""
-    return await _execute("thaw", effect, Thawed, start_to_close_timeout=ARCHIVE_TIMEOUT, retry_policy=STORE_RETRIES)
+    return await _with_store("thaw", effect, Thawed)
 
 
 async def recall(effect: Recall, time_left: timedelta) -> Recalled:
@@ -124,15 +117,8 @@ async def recall(effect: Recall, time_left: timedelta) -> Recalled:
     Raises:
         ActivityError: it could not be done in time.
     """
-    return await _execute(
-        "recall",
-        effect,
-        Recalled,
-        schedule_to_close_timeout=time_left,
-        start_to_close_timeout=ARCHIVE_TIMEOUT,
-        retry_policy=STORE_RETRIES,
-        summary=details.recall_summary(effect),
-    )
+    summary = details.recall_summary(effect)
+    return await _with_store("recall", effect, Recalled, schedule_to_close_timeout=time_left, summary=summary)
 
 
 async def sign(effect: SignCheckpoint) -> Signed:
@@ -167,6 +153,12 @@ async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta | No
             key = idempotency_key(workflow.info().workflow_id, call.tool_call_id)
             return ToolAnswered(content=IN_DOUBT.format(failure=failure.type, key=key), is_error=True, in_doubt=True)
         return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
+
+
+async def _with_store(name: str, effect: BaseModel, answer: type[T], **options: Any) -> T:
+    return await _execute(
+        name, effect, answer, start_to_close_timeout=ARCHIVE_TIMEOUT, retry_policy=STORE_RETRIES, **options
+    )
 
 
 async def _execute(name: str, effect: BaseModel, answer: type[T], **options: Any) -> T:

@@ -311,7 +311,7 @@ def restore(
         return RestoreReceipt(session_id=(await clew.restore(given, new_id)).id)
 
     with ending(as_json):
-        _print(options.run(work()), as_json)
+        show.print_receipt(options.run(work()), as_json)
 
 
 COMMANDS = (steer, inject, cancel, replace, switch, reset, configure, approve, deny, checkpoint, restore)
@@ -332,14 +332,7 @@ def _do(
             raise WorkerUnavailable(f"{error}; it may still be accepted when one comes") from None
 
     with ending(as_json):
-        _print(options.of_existing(place, session_id, act), as_json)
-
-
-def _print(receipt: show.Receipt, as_json: bool) -> None:
-    if as_json:
-        show.document(receipt.as_json())
-    else:
-        show.console().print(show.styled(show.receipt(receipt)), soft_wrap=True)
+        show.print_receipt(options.of_existing(place, session_id, act), as_json)
 
 
 def _input(

@@ -44,7 +44,7 @@ def fork(
         return ForkReceipt(session_id=made.id, fork_seq=seqs[-1])
 
     with ending(as_json):
-        _report(options.of_any(place, session, act), as_json)
+        show.print_receipt(options.of_any(place, session, act), as_json)
 
 
 def hibernate(
@@ -59,7 +59,7 @@ def hibernate(
     """Put the session away. It is in the archive whole, and the next message takes it up again."""
     place = options.place(address, namespace, task_queue)
     with ending(as_json):
-        _report(options.of_existing(place, session, lambda reached: reached.hibernate(reason)), as_json)
+        show.print_receipt(options.of_existing(place, session, lambda reached: reached.hibernate(reason)), as_json)
 
 
 def delete(
@@ -80,17 +80,10 @@ def delete(
         return DeleteReceipt(deleted_segments=await clew.delete(reached.id))
 
     with ending(as_json):
-        _report(options.of_any(place, session, act), as_json)
+        show.print_receipt(options.of_any(place, session, act), as_json)
 
 
 COMMANDS = (fork, hibernate, delete)
-
-
-def _report(receipt: show.Receipt, as_json: bool) -> None:
-    if as_json:
-        show.document(receipt.as_json())
-    else:
-        show.console().print(show.styled(show.receipt(receipt)), soft_wrap=True)
 
 
 def _note(text: str) -> tuple[str, str]:

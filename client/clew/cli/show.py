@@ -132,6 +132,14 @@ def receipt(given: Receipt) -> str:
             return given.session_id
 
 
+def print_receipt(given: Receipt, as_json: bool) -> None:
+    """Print what a session has answered."""
+    if as_json:
+        document(given.as_json())
+    else:
+        console().print(styled(receipt(given)), soft_wrap=True)
+
+
 def _how(given: OperationReceipt | ConfigureReceipt) -> str:
     match given.status:
         case "applied":
