@@ -105,10 +105,12 @@ def _within(lane: Lane, low: int, first_seq: int, room: int) -> tuple[int, int]:
     """
     size, reached = 0, first_seq
     for group in reversed(lane.groups[: bisect_left(lane.group_starts, first_seq)]):
-        weight = sum(len(to_json(entry.as_json())) for entry in group.entries if entry.seq < first_seq)
-        if group.start < low or size + weight > room:
+        # Of a group that began before, a result may be left that no context shows; but it is counted.
+        kept = [entry for entry in group.entries if low <= entry.seq < first_seq]
+        weight = sum(len(to_json(entry.as_json())) for entry in kept)
+        if not kept or size + weight > room:
             break
-        size, reached = size + weight, group.start
+        size, reached = size + weight, kept[0].seq
     goes = lane.groups[: bisect_left(lane.group_starts, reached)]
     last = max((entry.seq for entry in goes[-1].entries if entry.seq < reached), default=-1) if goes else -1
     return max(last, lane.gap.newest) + 1, size
