@@ -29,8 +29,9 @@ from activities.heartbeat import INTERVAL_SECONDS
 from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
 from activities.providers import Providers, http_client, providers_from_env
-from activities.reading import ReadingActivities
+from activities.reading import ReadingActivities, Threads
 from activities.results import Results
+from activities.summarizing import SummaryActivities
 from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
 from clew.client import Clew
 from clew.contract import TASK_QUEUE
@@ -78,6 +79,7 @@ def make_worker(
         workflows=[AgentSession, RestoreSession, *ERRANDS],
         activities=[
             ModelActivities(providers, http).call_model,
+            SummaryActivities(providers, http, Threads(archive)).summarize,
             PrepareActivities(providers, tools, archive, thresholds).prepare,
             archiving.archive,
             archiving.thaw,

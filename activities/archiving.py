@@ -32,9 +32,12 @@ class ArchiveBack:
     root: str | None
     upto: int
 
-    async def read(self, kind: str, *, context_ref: str | None = None, from_seq: int = 0) -> AsyncIterator[Entry]:
-        """The entries of a kind, and of a lane where one is named, from the newest down to `from_seq`."""
-        found = self.archive.read_back(self.family, self.root, from_seq, self.upto, kinds=frozenset({kind}))
+    async def read(
+        self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
+    ) -> AsyncIterator[Entry]:
+        """The entries of a kind, and of a lane where one is named, from `to_seq` down to `from_seq`."""
+        upto = self.upto if to_seq is None else min(to_seq, self.upto)
+        found = self.archive.read_back(self.family, self.root, from_seq, upto, kinds=frozenset({kind}))
         async for entry in found:
             if context_ref is None or entry.lane == context_ref:
                 yield entry
@@ -104,7 +107,7 @@ class ArchiveActivities:
         place = asked.archive
         async with explained():
             back = ArchiveBack(self._archive, place.family, place.root, place.upto)
-            part = await part_of_lane(back, asked.context_ref, asked.policies, asked.after)
+            part = await part_of_lane(back, asked.context_ref, asked.policies, asked.ground)
         return fitted(archived_thread(place.upto, part.entries, {asked.context_ref: part.gap}), asked)
 
 

@@ -57,7 +57,7 @@ class ModelActivities:
                 decoder = provider.decoder()
                 reply = _fitted(await stream(self._http, provider, request, decoder))
             except ProviderError as error:
-                raise _application_error(error) from error
+                raise application_error(error) from error
             except SchemaUnusable as error:
                 raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
         problem = problem_of(reply.content, schema) if schema is not None and not reply.tool_calls else None
@@ -70,6 +70,7 @@ class ModelActivities:
             epoch=context.meta.epoch,
             shared_prefix_tokens=context.meta.shared_prefix_tokens,
             schema_problem=problem,
+            needs_summary=context.meta.needs_summary,
         )
 
 
@@ -115,7 +116,7 @@ def _stream_state(call: CallModel, decoder: Decoder | None) -> dict[str, Any]:
     ).as_json()
 
 
-def _application_error(error: ProviderError) -> ApplicationError:
+def application_error(error: ProviderError) -> ApplicationError:
     """A provider's failure in the terms of the retry policy, which alone decides on another attempt."""
     wasted = error.type in ("empty_reply", "truncated_stream") and activity.info().attempt >= WASTED_ATTEMPTS
     details = error.details | ({"status": error.status} if error.status else {})

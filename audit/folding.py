@@ -33,7 +33,7 @@ class Folding:
         self._config: Entry | None = None
         self._context_ref = DEFAULT_LANE
         self._usage = Usage()
-        self._numbers = {"run": 0, "call": 0, "tool": 0, "input": 0}
+        self._numbers = {"run": 0, "call": 0, "tool": 0, "input": 0, "summary": 0}
         self._known_ops: list[str] = []
         self._receipts: dict[str, InputReceipt] = {}
         self._outcomes: dict[str, RequestOutcome] = {}
@@ -68,6 +68,10 @@ class Folding:
             self._run.ended.add(entry.refs["request_id"])
         if entry.kind == "ai_context_operation" or (payload.get("event") == "superseded" and "op_id" in payload):
             self._known_ops = [*self._known_ops, payload["op_id"]][-operations.REMEMBERED :]
+        if summary_id := entry.refs.get("summary_id"):
+            self._count("summary", summary_id)
+            provenance = payload.get("operation", {}).get("meta") or payload
+            self._usage = self._usage.plus(Usage.model_validate(provenance.get("usage", {})))
         self._count("run", entry.refs.get("run_id"))
         self._count("call", entry.refs.get("call_id"))
         if (input_id := payload.get("input_id")) is not None:
@@ -113,6 +117,7 @@ class Folding:
             calls=self._numbers["call"],
             tool_calls=self._numbers["tool"],
             inputs=self._numbers["input"],
+            summaries=self._numbers["summary"],
             archive=place,
             outcomes=self._outcomes,
         )

@@ -14,8 +14,8 @@ from temporalio.exceptions import ActivityError
 from clew.contract import ContextQuery
 from clew.entries import Entry
 from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, ThreadMismatch, TooLarge, refusal
+from clew.ground import Ground
 from clew.policy import ContextPolicy
-from clew.thread import follows_after
 from workflows import carried, decisions, world
 from workflows.carried import Carried
 from workflows.effects import ArchiveRef, Archiving, Failure, Prepare, Prepared, Recall, Thaw
@@ -142,13 +142,13 @@ class Archivist:
             events, size = info.get_current_history_length(), info.get_current_history_size()
             before = journal.thread.held_from(context_ref)
             lane = journal.thread.lane(context_ref)
-            anchor = lane.anchors[-1] if lane and lane.anchors else None
+            ground = lane.grounds[-1] if lane else Ground()
             effect = Recall(
                 archive=archive,
                 context_ref=context_ref,
                 policies=(policy,),
                 before=before,
-                after=follows_after(anchor) if anchor else None,
+                ground=ground if ground.known else None,
             )
             try:
                 fetched = await world.recall(effect, journal.time_left if journal.state.run else PATIENCE)
@@ -156,7 +156,7 @@ class Archivist:
                 return failure_of(error)
             journal.thread = carried.recalled(journal.thread, context_ref, fetched)
             self._fullness.fetched(info.get_current_history_length() - events, info.get_current_history_size() - size)
-            if journal.thread.held_from(context_ref) >= before:
+            if not self._covers(asked) and journal.thread.held_from(context_ref) >= before:
                 return Failure(type="archived", message="the context needs more of the archive than can be fetched")
         return None
 

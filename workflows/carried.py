@@ -15,7 +15,7 @@ from clew.past import parted
 from clew.policy import ContextPolicy
 from clew.thread import Gap, Past, Thread
 from workflows import outcomes
-from workflows.effects import CallModel, Effect, Packed, Prepare, Recalled, RunTools
+from workflows.effects import CallModel, Effect, Packed, Prepare, Recalled, RunTools, Summarize
 from workflows.state import State
 
 VERSION = 1
@@ -29,11 +29,13 @@ RECENT_ENTRIES, RECENT_BYTES = 100, 65_536
 """What is kept of the archived entries, so that who asks for a reply just given finds it here."""
 
 _state: TypeAdapter[State] = TypeAdapter(State)
-_effects: dict[str, type[Prepare | CallModel | RunTools]] = {
+_effects: dict[str, type[Effect]] = {
     "prepare": Prepare,
     "call_model": CallModel,
     "run_tools": RunTools,
+    "summarize": Summarize,
 }
+_gap: TypeAdapter[Gap] = TypeAdapter(Gap)
 _gaps: TypeAdapter[dict[str, Gap]] = TypeAdapter(dict[str, Gap])
 _entries: TypeAdapter[tuple[Entry, ...]] = TypeAdapter(tuple[Entry, ...])
 
@@ -98,11 +100,11 @@ def recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     value = fetched.packed.value
     fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)
     entries = {entry.seq: entry for entry in (*thread.past.entries, *fetched_entries)}
-    past = Past(
-        thread.past.upto,
-        tuple(entries[seq] for seq in sorted(entries)),
-        {**thread.past.gaps, context_ref: Gap(**value["gap"])},
-    )
+    gap, known = _gap.validate_python(value["gap"]), thread.past.gaps.get(context_ref)
+    if known and known.ground:
+        gap = replace(gap, ground=known.ground)
+    gaps = {**thread.past.gaps, context_ref: gap}
+    past = Past(thread.past.upto, tuple(entries[seq] for seq in sorted(entries)), gaps)
     return Thread(thread, thread.first_seq, past)
 
 

@@ -20,10 +20,11 @@ from clew.contract import (
     HibernateInput,
     MessageInput,
     SubmitInput,
+    SummarizeInput,
 )
 from clew.errors import ArchiveUnavailable, Busy, Closed, InvalidInput, UnknownRequest
 from clew.thread import Thread
-from workflows import approvals, checkpoints, decisions, forking, inputs, operations
+from workflows import approvals, checkpoints, decisions, forking, inputs, operations, summaries
 from workflows.decision import Decision
 from workflows.door import Command
 from workflows.outcomes import knows
@@ -59,8 +60,15 @@ class Hibernating:
     """The answer is given when the session is in the archive."""
 
 
+@dataclass(frozen=True, slots=True)
+class SummaryAwaited:
+    """The answer is the summary's entry, as soon as it is committed."""
+
+    summary_id: str
+
+
 Receipt = InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt
-Answer = Outcome | Configured | Checkpointing | Hibernating | Receipt | None
+Answer = Outcome | Configured | Checkpointing | Hibernating | SummaryAwaited | Receipt | None
 
 
 def check(state: State, thread: Thread, command: Command, own_id: str | None) -> None:
@@ -81,10 +89,8 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
             inputs.check_input_id(command.input_id or own_id)
             if inputs.known_receipt(state, command.input_id or own_id) is None:
                 inputs.check_input(state, command)
-        case ContextOperation():
-            operations.check(command, thread.rev)
-        case ConfigureInput():
-            operations.check_configure(state, command)
+        case ContextOperation() | ConfigureInput() | SummarizeInput():
+            _check_change(state, thread, command)
         case CheckpointInput():
             checkpoints.check(state, thread, command)
         case HibernateInput():
@@ -113,13 +119,8 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             if receipt is None:
                 decision, receipt = inputs.submit(state, command.kind, command, input_id)
             return decision, receipt
-        case ContextOperation():
-            decision, done = operations.submit(state, command)
-            seq = at.rev if done == "applied" else None
-            return decision, OperationReceipt(op_id=command.op_id, status=done, seq=seq)
-        case ConfigureInput():
-            decision, when = operations.configure(state, command)
-            return decision, ConfigureReceipt(status="deferred") if when == "deferred" else Configured()
+        case ContextOperation() | ConfigureInput() | SummarizeInput():
+            return _decide_change(state, command, at)
         case CancelInput():
             return inputs.cancel(state, command, at)
         case ApprovalInput():
@@ -132,6 +133,34 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             return Decision(state), Hibernating()
         case CloseInput() | ForkedInput():
             return _decide_signal(state, thread, command, at), None
+
+
+def _check_change(state: State, thread: Thread, given: ContextOperation | ConfigureInput | SummarizeInput) -> None:
+    """Refuse a change of what contexts are made of."""
+    match given:
+        case ContextOperation():
+            operations.check(given, thread.rev)
+            operations.check_lane(state, thread, given)
+        case ConfigureInput():
+            operations.check_configure(state, given)
+        case SummarizeInput():
+            summaries.check(state, thread, given)
+
+
+def _decide_change(
+    state: State, given: ContextOperation | ConfigureInput | SummarizeInput, at: Moment
+) -> tuple[Decision, Answer]:
+    match given:
+        case ContextOperation():
+            decision, done = operations.submit(state, given)
+            seq = at.rev if done == "applied" else None
+            return decision, OperationReceipt(op_id=given.op_id, status=done, seq=seq)
+        case ConfigureInput():
+            decision, when = operations.configure(state, given)
+            return decision, ConfigureReceipt(status="deferred") if when == "deferred" else Configured()
+        case SummarizeInput():
+            decision = summaries.begin(state, given)
+            return decision, SummaryAwaited(f"summary-{decision.state.summaries}")
 
 
 def _decide_signal(state: State, thread: Thread, command: CloseInput | ForkedInput, at: Moment) -> Decision:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from clew.contract import SessionConfig
 from clew.policy import ContextPolicy, resolve
 from clew.projection import projector_named
-from workflows import facts, inputs, operations, runs
+from workflows import facts, inputs, operations, runs, summaries
 from workflows.decision import Decision
-from workflows.effects import Event, Failure, ModelAnswered, Prepared, ToolsAnswered
+from workflows.effects import Event, Failure, ModelAnswered, Prepared, Summarized, ToolsAnswered
 from workflows.state import Moment, State
 
 
@@ -41,6 +41,10 @@ def happened(state: State, event: Event, at: Moment) -> Decision:
             return runs.model_answered(state, event, at)
         case ToolsAnswered():
             return runs.tools_answered(state, event.answers, at)
+        case Summarized():
+            return _after_summary(summaries.written(state, event, at), at)
+        case Failure() if state.phase == "summarizing":
+            return _after_summary(summaries.failed(state, event, at), at)
         case Failure() if state.phase == "preparing":
             return prepared(state, Prepared(tools=state.tools or (), problem=event), at)
         case Failure(type="timeout"):
@@ -95,7 +99,9 @@ def recover(state: State, at: Moment) -> Decision:
 
 def _cut(state: State, reason: str, at: Moment) -> Decision:
     """What was begun ends; whatever was accepted and waits leaves a fact, and requests leave their outcome."""
-    decision = runs.end_run(state, "cancelled", reason, inputs="drop") if state.run else Decision(state)
+    decision = (
+        runs.end_run(state, "cancelled", reason, inputs="drop") if state.run else summaries.give_up(state, reason)
+    )
     return decision.then(lambda state, at: _drop_waiting(state, reason, at), at)
 
 
@@ -105,6 +111,11 @@ def _drop_waiting(state: State, reason: str, at: Moment) -> Decision:
         dropped = inputs.never_ran(decision.state, request, reason, at)
         decision = Decision(dropped.state, (*decision.commit, *dropped.commit))
     return decision
+
+
+def _after_summary(decision: Decision, at: Moment) -> Decision:
+    """What waited for the summary comes next, in the order of a run's end."""
+    return decision.then(operations.apply_deferred, at).then(runs.next_run, at)
 
 
 def _resumed(state: State, at: Moment) -> Decision:

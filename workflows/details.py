@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clew.thread import Thread
 from workflows.approvals import pending_approvals
-from workflows.effects import CallModel, Prepare, Recall, RunTool
+from workflows.effects import CallModel, Prepare, Recall, RunTool, Summarize
 from workflows.state import State
 
 
@@ -21,6 +21,11 @@ def recall_summary(effect: Recall) -> str:
 def call_summary(call: CallModel) -> str:
     """The label of a model call."""
     return f"model call {call.iteration} · {call.model.partition(':')[2][:80]}"
+
+
+def summarize_summary(asked: Summarize) -> str:
+    """The label of a summary in the making."""
+    return f"sums up {asked.from_seq} to {asked.to_seq} of lane {asked.context_ref[:80]}"
 
 
 def tool_summary(call: RunTool) -> str:

@@ -34,6 +34,7 @@ from clew.contract import (
     SessionStart,
     SteerInput,
     SubmitInput,
+    SummarizeInput,
     TranscriptQuery,
     WindowQuery,
 )
@@ -89,6 +90,7 @@ Command = (
     | ApprovalInput
     | CheckpointInput
     | HibernateInput
+    | SummarizeInput
     | CloseInput
     | ForkedInput
 )
@@ -103,6 +105,7 @@ _UPDATES: dict[str, type[Command]] = {
     "resolve_approval": ApprovalInput,
     "checkpoint": CheckpointInput,
     "hibernate": HibernateInput,
+    "summarize": SummarizeInput,
 }
 _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "steer": SteerInput,
@@ -114,7 +117,7 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "forked": ForkedInput,
 }
 # What says nothing more than its name does may come without an argument.
-_BARE = ("cancel_request", "cancel", "checkpoint", "close", "hibernate")
+_BARE = ("cancel_request", "cancel", "checkpoint", "close", "hibernate", "summarize")
 
 
 def update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:

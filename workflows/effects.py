@@ -15,6 +15,7 @@ from pydantic_core import from_json, to_json
 
 from clew.answers import Usage
 from clew.contract import ModelOptions
+from clew.ground import Ground
 from clew.messages import ProviderData, ToolSpec
 from clew.policy import ContextPolicy
 
@@ -110,15 +111,15 @@ class Fork(_Value):
 class Recall(_Value):
     """Fetch of a lane what contexts under some policies need and the session does not hold: what is before a seq.
 
-    `after` is where the lane's messages begin to follow upon its newest snapshot, where the session knows of one: it
-    may reach further back than those that are in the archive.
+    `ground` is what the lane stands upon, where the session knows: there may be newer operations than are in the
+    archive, and older ones that an `expand` has brought back.
     """
 
     archive: ArchiveRef
     context_ref: str
     policies: tuple[ContextPolicy, ...]
     before: int
-    after: int | None = None
+    ground: Ground | None = None
 
 
 class Recalled(_Value):
@@ -155,6 +156,47 @@ class Thawed(Packed):
 
     archive: ArchiveRef | None = None
     newer: tuple[dict[str, Any], ...] = ()
+
+
+class Summarize(_Value):
+    """Sum a lane up, by reference: the activity reads the entries from `from_seq` to `to_seq` where they are.
+
+    What is before them is in the entry `builds_on`, a summary or a snapshot, where there is such a one. What is
+    `pinned` stays as it is. The model is called with at most `max_input_tokens` at a time, and the summary has at
+    most `max_output_tokens`; both are counted under `encoding`.
+    """
+
+    summary_id: str
+    context_ref: str
+    model: str
+    encoding: str
+    max_input_tokens: int
+    max_output_tokens: int
+    compacts: bool = False
+    from_seq: int | None = None
+    to_seq: int | None = None
+    builds_on: int | None = None
+    pinned: tuple[int, ...] = ()
+
+
+class Written(_Value):
+    """A summary, with a SHA-256 over the seqs and ids of the entries that it sums up, and their tokens."""
+
+    content: str
+    source_digest: str
+    source_tokens: int
+    usage: Usage = Usage()
+
+
+class Summarized(_Value):
+    """What was asked, with the range that it came to, and what was written.
+
+    `system_prompt` is that of the snapshot under the lane, where it was in force.
+    """
+
+    asked: Summarize
+    written: Written
+    system_prompt: str | None = None
 
 
 class SignCheckpoint(_Value):
@@ -260,6 +302,7 @@ class ModelAnswered(_Value):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     schema_problem: str | None = None
+    needs_summary: bool = False
 
 
 STORING_SECONDS = 20.0
@@ -293,7 +336,7 @@ class RunTools(_Value):
     calls: tuple[tuple[RunTool, ResolvedTool], ...]
 
 
-Effect = Prepare | CallModel | RunTools
+Effect = Prepare | CallModel | RunTools | Summarize
 
 
 class StoredResult(_Value):
@@ -332,7 +375,7 @@ class ToolsAnswered(_Value):
     answers: tuple[ToolAnswered, ...]
 
 
-Event = Prepared | ModelAnswered | ToolsAnswered | Failure
+Event = Prepared | ModelAnswered | ToolsAnswered | Summarized | Failure
 
 Prepared.model_rebuild()
 Recalled.model_rebuild()

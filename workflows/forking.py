@@ -56,6 +56,8 @@ def forked(parent: Carried, thread: Thread, session_id: str, op_ids: Sequence[st
         receipts=tuple(receipt for receipt in state.receipts if receipt.request_id in outcomes),
         pending_op=None,
         pending_config=None,
+        summarizing=None,
+        summary_due=None,
         known_ops=tuple(op_ids),
         context_ref=thread.active_lane_at(at_seq),
         usage=_usage_upto(state, at_seq),

@@ -18,7 +18,7 @@ from clew.errors import (
     RequestMismatch,
 )
 from clew.thread import Thread
-from workflows import facts, runs
+from workflows import facts, runs, summaries
 from workflows.decision import Decision
 from workflows.outcomes import knows
 from workflows.state import (
@@ -48,6 +48,8 @@ def admit(state: State, request: Request, on_busy: OnBusy) -> None:
     """
     if not state.busy:
         return
+    if on_busy == "reject" and state.request_id is None:
+        raise Busy("a summary is in the making: try again in a moment, or send it with on_busy 'queue'")
     if on_busy == "reject":
         raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
     joins = on_busy == "steer" and state.run is not None
@@ -73,7 +75,8 @@ def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decis
     if on_busy == "interrupt" and state.run:
         return runs.finish(state, "cancelled", "interrupted", at, inputs="drop", first=(request,))
     if on_busy == "interrupt":
-        return Decision(replace(state, queue=(request, *state.queue)))
+        waiting = replace(state, queue=(request, *state.queue))
+        return summaries.give_up(waiting, "interrupted").then(runs.next_run, at)
     return Decision(replace(state, queue=(*state.queue, request)))
 
 

@@ -88,4 +88,6 @@ def _gave_up(before: State, after: State) -> bool:
     """Whether what is being carried out was for a run that is over, or for a session that has ended."""
     if after.closed:
         return True
+    if before.summarizing is not None and after.summarizing is not before.summarizing:
+        return True
     return before.run is not None and (after.run is None or after.run.run_id != before.run.run_id)

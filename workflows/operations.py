@@ -10,14 +10,19 @@ from clew.canonical import canonical
 from clew.contract import ConfigureInput, ContextOperation, SessionConfig, SnapshotMessage
 from clew.entries import Draft
 from clew.errors import InvalidOperation
+from clew.ground import Ground
 from clew.policy import ContextPolicy, resolve
 from clew.projection import projector_named
-from workflows import facts
+from clew.thread import Thread
+from workflows import facts, summaries
 from workflows.decision import Decision
 from workflows.state import Moment, State
 
 REMEMBERED = 128
 """Ids of operations, applied or overtaken, that are known again."""
+
+MAX_PINNED = 64
+"""Entries of a lane that may be pinned at a time."""
 
 Status = Literal["applied", "deferred", "duplicate"]
 
@@ -31,9 +36,13 @@ def check(given: ContextOperation, rev: int) -> None:
     operation = given.operation
     match operation.type:
         case "replace":
-            if operation.result_context is None:
-                raise InvalidOperation("replace needs result_context, the context that it puts under the lane")
-            _check_messages(operation.result_context.messages)
+            if operation.result_context is not None:
+                _check_messages(operation.result_context.messages)
+            elif operation.reason != "compaction":
+                raise InvalidOperation(
+                    "replace needs result_context, the context that it puts under the lane; with the reason "
+                    "'compaction' it may be left out, and the session writes it"
+                )
             if operation.base_seq is not None and operation.base_seq >= rev:
                 raise InvalidOperation(f"base_seq {operation.base_seq} is not in the thread, which ends at {rev - 1}")
         case "switch":
@@ -41,10 +50,41 @@ def check(given: ContextOperation, rev: int) -> None:
                 raise InvalidOperation("switch needs context_ref, the lane to make active")
             if operation.result_context is not None or operation.base_seq is not None:
                 raise InvalidOperation("switch takes no context: replace the lane first, then switch to it")
-        case _:
-            raise InvalidOperation(f"{operation.type} is not available in this version: replace or switch")
-    if operation.seqs is not None:
+        case "pin" | "unpin" if not operation.seqs:
+            raise InvalidOperation(f"{operation.type} needs seqs, those of the lane's messages")
+        case _ if operation.result_context is not None or operation.base_seq is not None:
+            raise InvalidOperation(f"{operation.type} takes no context and no base_seq")
+    if operation.seqs is not None and operation.type not in ("pin", "unpin"):
         raise InvalidOperation(f"{operation.type} takes no seqs")
+
+
+def check_lane(state: State, thread: Thread, given: ContextOperation) -> None:
+    """Refuse an operation that the lane as it is cannot take. What is in the archive alone is taken at its word.
+
+    Raises:
+        InvalidOperation: with what is wrong about it.
+    """
+    name, operation = given.context_ref or state.context_ref, given.operation
+    lane = thread.lane(name)
+    ground = lane.grounds[-1] if lane else Ground()
+    if operation.type == "expand" and ground.known and not ground.compacted:
+        raise InvalidOperation(f"nothing of the lane {name!r} is compacted")
+    if operation.type != "pin":
+        return
+    pinned = {*ground.pinned, *(operation.seqs or ())}
+    if len(pinned) > MAX_PINNED:
+        raise InvalidOperation(f"{len(pinned)} entries would be pinned, at most {MAX_PINNED} can be: unpin some")
+    tokens = 0
+    for seq in pinned:
+        group = lane.group_at(seq) if lane else None
+        if seq >= thread.rev or (group is None and seq >= thread.first_seq):
+            raise InvalidOperation(f"entry {seq} is no message of the lane {name!r}")
+        tokens += sum(entry.tokens for entry in group.entries) if group else 0
+    if tokens * 2 > state.policy.budget:
+        raise InvalidOperation(
+            f"what is pinned would have {tokens} tokens, at most half of the budget of {state.policy.budget} can be: "
+            "unpin some"
+        )
 
 
 def submit(state: State, given: ContextOperation) -> tuple[Decision, Status]:
@@ -54,7 +94,7 @@ def submit(state: State, given: ContextOperation) -> tuple[Decision, Status]:
         return Decision(state), "duplicate"
     # An operation must not overtake a configuration that is being prepared; that of a session resumed stands.
     if not (state.busy or state.config_due):
-        return _apply(state, given), "applied"
+        return _apply(state, given), "deferred" if _is_to_be_written(given) else "applied"
     deferred = Decision(replace(state, pending_op=given))
     if waiting:
         # Its repetition would be no newer than it was.
@@ -106,9 +146,12 @@ def configure(state: State, given: ConfigureInput) -> tuple[Decision, Status]:
 def apply_deferred(state: State, at: Moment) -> Decision:
     """What waited for the run to end, the operation first."""
     decision = Decision(state)
+    # A summary is written under the configuration as it is, and that waits for it.
+    if state.phase != "idle":
+        return decision
     if state.pending_op:
         decision = _apply(replace(state, pending_op=None), state.pending_op)
-    if given := state.pending_config:
+    if (given := state.pending_config) and decision.state.phase == "idle":
         return decision.then(lambda state, _at: _configure(replace(state, pending_config=None), given), at)
     return decision
 
@@ -128,7 +171,13 @@ def drop_deferred(state: State, reason: str) -> Decision:
     return Decision(replace(state, pending_op=None, pending_config=None), tuple(drafts))
 
 
+def _is_to_be_written(given: ContextOperation) -> bool:
+    return given.operation.type == "replace" and given.operation.result_context is None
+
+
 def _apply(state: State, given: ContextOperation) -> Decision:
+    if _is_to_be_written(given):
+        return summaries.begin_compaction(_remembering(state, given.op_id), given)
     lane = given.context_ref or state.context_ref
     operation = given.operation.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     operation.setdefault("reason", given.operation.reason)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from clew.entries import Draft
 from clew.errors import Refusal
-from workflows import facts, operations, requests
+from workflows import facts, operations, requests, summaries
 from workflows.decision import Decision
 from workflows.effects import (
     AskedTool,
@@ -112,7 +112,13 @@ def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
         answer_seq=at.rev if reply.content else run.answer_seq,
         asked=asked,
     )
-    state = replace(state, run=run, usage=state.usage.plus(spent), tool_calls=state.tool_calls + len(asked))
+    state = replace(
+        state,
+        run=run,
+        usage=state.usage.plus(spent),
+        tool_calls=state.tool_calls + len(asked),
+        summary_due=run.request.context_ref if answer.needs_summary and state.policy.writes_summaries else None,
+    )
     committed, exhausted = Decision(state, (message,)), run.iteration >= run.request.max_iterations
     if asked or (state.inbox and exhausted):
         if exhausted:
@@ -182,12 +188,12 @@ def finish(
 ) -> Decision:
     """The terminal transition. Its order is fixed.
 
-    Dangling tool calls are closed; the outcome is committed; then the deferred operation and configuration; then an
-    interrupting message (`first`), the follow-up run of what was not read, the queue.
+    Dangling tool calls are closed; the outcome is committed; then the deferred operation and configuration; then a
+    summary that is due, an interrupting message (`first`), the follow-up run of what was not read, the queue.
     """
     ended = end_run(state, status, reason, failure=failure, inputs=inputs)
     ended = replace(ended, state=replace(ended.state, queue=(*first, *ended.state.queue)))
-    return ended.then(operations.apply_deferred, at).then(next_run, at)
+    return ended.then(operations.apply_deferred, at).then(summaries.begin_due, at).then(next_run, at)
 
 
 def end_run(

@@ -28,10 +28,10 @@ with workflow.unsafe.imports_passed_through():
     )
     from clew.errors import ArchiveUnavailable, ClewError, Closed, InvalidInput, Refusal, Starting
     from clew.thread import Thread
-    from workflows import carried, commands, decisions, door, outcomes, views, world
+    from workflows import carried, commands, decisions, door, outcomes, summaries, summarizing, views, world
     from workflows.archivist import Archivist
     from workflows.carried import Carried
-    from workflows.effects import CallModel, DraftQuery, Effect, Event
+    from workflows.effects import CallModel, DraftQuery, Effect, Event, Summarize
     from workflows.fullness import Fullness
     from workflows.hibernation import Hibernation
     from workflows.journal import Journal
@@ -123,6 +123,8 @@ class AgentSession:
                 return await self._outcome(request_id, waiter)
             case commands.Configured():
                 return await self._configured()
+            case commands.SummaryAwaited(summary_id):
+                return await self._summed_up(summary_id)
             case commands.Checkpointing() as asked:
                 return await self._signing.checkpoint(asked)
             case commands.Hibernating():
@@ -252,6 +254,8 @@ class AgentSession:
             asked = ContextQuery(call_id=effect.call_id)
             if failure := await self._archivist.recall(effect.context_ref, policy, asked):
                 return failure
+        if isinstance(effect, Summarize):
+            return await summarizing.summarize(self._journal, self._archivist, effect)
         return await world.carry_out(effect, self._journal.time_left)
 
     async def _outcome(self, request_id: str, waiter: Waiter | None) -> dict[str, Any]:
@@ -277,6 +281,13 @@ class AgentSession:
         if journal.state.closed:
             raise door.application_error(Closed("the session closed before the change took effect"))
         return ConfigureReceipt(status="deferred").as_json()
+
+    async def _summed_up(self, summary_id: str) -> dict[str, Any]:
+        journal = self._journal
+        await workflow.wait_condition(
+            lambda: not summaries.is_making(journal.state, summary_id) or self._archivist.rolling
+        )
+        return summarizing.receipt(journal, summary_id)
 
     async def _hibernated(self) -> dict[str, Any]:
         try:

@@ -11,7 +11,16 @@ from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelO
 from clew.policy import ContextPolicy
 from workflows.effects import ArchiveRef, CallModel, Failure, Prepare, ResolvedTool, ToolAnswered
 
-Phase = Literal["preparing", "idle", "awaiting_model", "awaiting_tools", "awaiting_approval", "hibernating", "closed"]
+Phase = Literal[
+    "preparing",
+    "idle",
+    "awaiting_model",
+    "awaiting_tools",
+    "awaiting_approval",
+    "summarizing",
+    "hibernating",
+    "closed",
+]
 
 MAX_WAITING = 64
 """Inputs, and queued messages, that a session keeps; and how many bytes of them."""
@@ -99,13 +108,23 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Summarizing:
+    """A summary in the making. `operation` asked for it, or the update that waits for it, or else the session did."""
+
+    summary_id: str
+    operation: ContextOperation | None = None
+    automatic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """The session. `tools` is None until a worker has resolved them; `problem` is why it could not.
 
     `config` is the configuration in force, `own_policy` what `configure` has laid over the agent's. The counters make
     ids that are unique in the thread. `pending_op` and `pending_config` wait for the run to end, `config_due` says
     that a configuration waits for its preparation to be committed. `archive` is where older entries are, and
-    `outcomes` are those of requests whose `run` entries may be there alone.
+    `outcomes` are those of requests whose `run` entries may be there alone. `summary_due` is a lane whose contexts
+    want a summary, `no_summary_before` the number of the run up to whose end none is tried, since one has failed.
     """
 
     session_id: str
@@ -131,6 +150,10 @@ class State:
     inputs: int = 0
     archive: ArchiveRef | None = None
     outcomes: Mapping[str, RequestOutcome] = field(default_factory=dict)
+    summarizing: Summarizing | None = None
+    summaries: int = 0
+    summary_due: str | None = None
+    no_summary_before: int = 0
 
     @property
     def closed(self) -> bool:
@@ -146,8 +169,8 @@ class State:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being served or waits."""
-        return self.run is not None or bool(self.queue)
+        """Whether a request is being served or waits, or a summary is in the making."""
+        return self.run is not None or bool(self.queue) or self.summarizing is not None
 
     @property
     def preparation(self) -> Prepare:

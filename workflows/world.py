@@ -20,8 +20,8 @@ from workflows.effects import (
     ArchiveRef,
     Archiving,
     CallModel,
-    Effect,
     Event,
+    Failure,
     ModelAnswered,
     Prepare,
     Prepared,
@@ -32,10 +32,12 @@ from workflows.effects import (
     RunTools,
     SignCheckpoint,
     Signed,
+    Summarize,
     Thaw,
     Thawed,
     ToolAnswered,
     ToolsAnswered,
+    Written,
     idempotency_key,
 )
 from workflows.failures import failure_of
@@ -53,6 +55,7 @@ STORE_RETRIES = RetryPolicy(
 )
 PREPARE_TIMEOUT = timedelta(seconds=30)
 ARCHIVE_TIMEOUT = timedelta(minutes=5)
+SUMMARY_TIMEOUT = timedelta(minutes=10)
 SIGN_TIMEOUT = timedelta(seconds=20)
 # A tool that takes its worker down with it is not given every worker there is.
 WORKERS_PER_TOOL_CALL = 3
@@ -62,7 +65,7 @@ IN_DOUBT = (
 )
 
 
-async def carry_out(effect: Effect, time_left: timedelta | None) -> Event:
+async def carry_out(effect: Prepare | CallModel | RunTools, time_left: timedelta | None) -> Event:
     """What the world answers to an effect, or how it failed to within the time; None: however long it takes.
 
     Raises:
@@ -93,6 +96,22 @@ async def carry_out(effect: Effect, time_left: timedelta | None) -> Event:
             case RunTools():
                 calls = (_run_tool(call, tool, time_left) for call, tool in effect.calls)
                 return ToolsAnswered(answers=tuple(await asyncio.gather(*calls)))
+    except ActivityError as error:
+        return failure_of(error)
+
+
+async def summarize(asked: Summarize) -> Written | Failure:
+    """What a model has written, or why there is nothing."""
+    try:
+        return await _execute(
+            "summarize",
+            asked,
+            Written,
+            schedule_to_close_timeout=SUMMARY_TIMEOUT,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            retry_policy=MODEL_RETRIES,
+            summary=details.summarize_summary(asked),
+        )
     except ActivityError as error:
         return failure_of(error)
 

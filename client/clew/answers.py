@@ -106,6 +106,15 @@ class ConfigureReceipt(_Output):
     status: Literal["applied", "deferred"]
 
 
+class SummaryReceipt(_Output):
+    """A summary was committed as the entry `seq`. It speaks for the lane from one seq to another."""
+
+    seq: int
+    from_seq: int
+    to_seq: int
+    tokens: int
+
+
 class CancelReceipt(_Output):
     """Whether there was something to cancel."""
 

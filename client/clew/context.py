@@ -10,7 +10,7 @@ from clew.contract import MAX_PAGE_BYTES
 from clew.entries import Entry, system_prompt_of
 from clew.policy import ContextPolicy
 from clew.projection import Projection, ProjectionInput, project
-from clew.thread import Thread, last_at
+from clew.thread import Thread
 
 
 def context_of(
@@ -37,8 +37,7 @@ def context_of(
     if config is None:
         return project(ProjectionInput(thread, policy or ContextPolicy(), context_ref=lane_name, at_seq=seq))
     payload = config.payload
-    lane = thread.lane(lane_name)
-    anchor = last_at(lane.anchors, seq) if lane else None
+    anchor = thread.anchor_at(lane_name, seq)
     system, system_tokens = _system_prompt(thread.prompt_at(seq) or config, anchor, policy)
     return project(
         ProjectionInput(
@@ -98,6 +97,20 @@ def windowed(policy: ContextPolicy, token_budget: int) -> ContextPolicy:
 def policy_of(config: Entry) -> ContextPolicy:
     """The policy that a `config` entry put in force."""
     return ContextPolicy.model_validate(config.payload["context_policy"], strict=False)
+
+
+def prompt_of_lane(thread: Thread, context_ref: str) -> str | None:
+    """The system prompt that a lane has from the snapshot under it, where that is in force.
+
+    Raises:
+        Archived: it cannot be told from what the thread keeps of its past.
+    """
+    config = thread.prompt_at(thread.last_seq)
+    anchor = thread.anchor_at(context_ref, thread.last_seq)
+    if config is None or anchor is None or anchor.seq < config.seq:
+        return None
+    prompt: str | None = anchor.payload["operation"]["result_context"].get("system_prompt")
+    return prompt
 
 
 def _system_prompt(

@@ -239,6 +239,18 @@ class CheckpointInput(_Input):
     expires_seconds: int = Field(default=30 * 86400, ge=1, le=3650 * 86400)
 
 
+class SummarizeInput(_Input):
+    """The argument of the update `summarize`: a lane, and from which seq to which it is summed up.
+
+    Without `to_seq` that is everything but the last turns that the policy keeps. What is before `from_seq` is in the
+    summary too: a summary speaks for everything up to its `to_seq`, and builds on the one before it.
+    """
+
+    context_ref: Id | None = None
+    from_seq: Seq | None = None
+    to_seq: Seq | None = None
+
+
 class RestoreInput(_Input):
     """The argument of the workflow `RestoreSession`. Without a `session_id` the new session gets one of its own."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pydantic_core import to_json
 
 from clew.entries import Entry
 from clew.errors import Archived
+from clew.ground import Ground
 from clew.policy import ContextPolicy
 from clew.projection import LaneView, ProjectionInput
 from clew.thread import Gap, Lane, Past, Thread, last_at
@@ -60,10 +62,11 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
     window = _messages(view, low, first_seq)
 
     before, asked = _asked(view)
-    marks = [last_at(some, first_seq - 1) for some in (lane.anchors, lane.summaries)]
+    marks = _marks(view, first_seq)
     if any(view.policy.window == "epoch" for view in views):
-        marks.append(last_at(lane.replies, view.upto))
-    special = {entry.seq: entry for entry in (*asked, *marks) if entry and entry.seq < first_seq}
+        marks += [reply for reply in [last_at(lane.replies, view.upto)] if reply]
+    pinned, groups_pinned = _pinned(view)
+    special = {entry.seq: entry for entry in (*asked, *marks, *groups_pinned) if entry.seq < first_seq}
     present = {entry.seq for entry in window} | special.keys()
     older = lane.message_seqs[: bisect_left(lane.message_seqs, low)]
     missing = (seq for seq in reversed(older) if seq not in present)
@@ -71,8 +74,36 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
     stays = [seq for seq in lane.message_seqs if seq <= view.upto and (seq >= low or seq in present)]
     mark, messages, tokens = _counted(view, view.after, stays, newest)
     summed, summed_messages, summed_tokens = _counted(view, view.summed, stays, newest)
-    gap = Gap(newest, mark, messages, tokens, before, summed, summed_messages, summed_tokens)
+    gap = Gap(
+        newest, mark, messages, tokens, before, summed, summed_messages, summed_tokens,
+        pinned=tuple(seq for seq in pinned if seq <= newest),
+        ground=lane.ground_at(first_seq - 1),
+    )  # fmt: skip
     return _Part(gap, [*(entry for entry in window if entry.seq not in special), *special.values()], size)
+
+
+def _marks(view: LaneView, first_seq: int) -> list[Entry]:
+    """The snapshots and summaries that are in force somewhere from the entry before `first_seq` on."""
+    lane, thread = view.lane, view.thread
+    later = [ground for ground in lane.grounds if ground.seq >= first_seq]
+    seqs = {seq for ground in (lane.ground_at(first_seq - 1), *later) if ground.known for seq in _stands_on(ground)}
+    marks = []
+    for seq in sorted(seqs):
+        with suppress(Archived):
+            marks.append(thread[seq])
+    return marks
+
+
+def _stands_on(ground: Ground) -> tuple[int, ...]:
+    return tuple(seq for seq in (ground.top.anchor, ground.top.summary) if seq >= 0)
+
+
+def _pinned(view: LaneView) -> tuple[list[int], list[Entry]]:
+    """The seqs of what is pinned and held whole, and the entries of their groups."""
+    lane = view.lane
+    held = [seq for seq in view.ground.pinned if seq > lane.gap.newest or seq in lane.gap.pinned]
+    groups = {group.start: group for seq in held if (group := lane.group_at(seq))}
+    return held, [entry for group in groups.values() for entry in group.entries]
 
 
 def _counted(view: LaneView, mark: int, stays: Sequence[int], newest: int) -> tuple[int, int, int]:

@@ -43,7 +43,9 @@ class ContextPolicy(BaseModel):
     keep_last_turns: Count = 3
     window: Literal["sliding", "epoch"] = "sliding"
     low_water: float = Field(default=0.5, gt=0, lt=1, description="share of the budget an epoch's cut leaves")
-    summarization: Literal["none", "use_existing", "request_new"] = "use_existing"
+    summarization: Literal["none", "use_existing", "request_new", "compact"] = Field(
+        default="use_existing", description="'request_new' and 'compact' write summaries where the window had to cut"
+    )
     summary_role: Literal["system", "user"] = "system"
     include_kinds: tuple[Kind, ...] = Field(default=("message", "tool_call", "tool_result", "summary"), strict=False)
     system_prompt: str | None = Field(default=None, max_length=65536)
@@ -63,6 +65,11 @@ class ContextPolicy(BaseModel):
     def uses_summary(self) -> bool:
         """Whether a lane's latest summary stands for what it sums up."""
         return self.summarization != "none" and "summary" in self.include_kinds
+
+    @property
+    def writes_summaries(self) -> bool:
+        """Whether the session may sum a lane up by itself, at the end of a run."""
+        return self.summarization in ("request_new", "compact")
 
     @property
     def hash(self) -> str:

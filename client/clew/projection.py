@@ -8,7 +8,7 @@ there is. Its cost follows the window, not the thread.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -20,7 +20,7 @@ from clew.errors import Archived, ContextOverflow, InvalidInput
 from clew.groups import Block, Rendering, archived, newest_first
 from clew.messages import Message, ToolSpec
 from clew.policy import ContextPolicy
-from clew.thread import Lane, Thread, follows_after, last_at
+from clew.thread import Lane, Thread, last_at
 from clew.tokens import Encoding, encoding
 from clew.window import epoch, slide
 
@@ -122,15 +122,17 @@ def default_projector(given: ProjectionInput) -> Projection:
         if size > room:
             raise ContextOverflow(part, size, room)
         room -= size
-    current = view.current() if given.request_must_fit and not given.pending else []
+    first = []
+    if given.request_must_fit:
+        first = view.pinned() if given.pending else view.kept()
     left = room
-    for block, part in current:
+    for block, part in first:
         if block.tokens > left:
             raise ContextOverflow(part, block.tokens, left)
         left -= block.tokens
 
     summary = sizes.of_summary(view.summary)
-    kept = [block for block, _ in current]
+    kept = [block for block, _ in first]
     if policy.window == "epoch":
         window = epoch(view, policy, room, kept, summary)
     else:
@@ -184,21 +186,45 @@ class LaneView:
             raise Archived(f"entry {self.upto} is in the archive: read it through ReadThread")
         self.lane = thread.lane(given.context_ref) or Lane()
         self.rendering = Rendering(given.provider, estimator_of(policy))
-        self.anchor = last_at(self.lane.anchors, self.upto)
-        self.after = follows_after(self.anchor) if self.anchor else -1
-        if not self.lane.known and self.after < self.lane.gap.newest:
+        self.ground = self.lane.ground_at(self.upto)
+        if not self.ground.known:
             raise archived(self.lane)
-        self.last_summary = self._last_summary()
-        self.summary = self.last_summary if policy.uses_summary else None
-        if self.summary:
-            self.after = self.summary.payload["to_seq"]
+        top = self.ground.top
+        self.summed = top.summed
+        self.is_summed_up = policy.uses_summary and top.summary >= 0
+        self.after = top.summed if self.is_summed_up else top.after
 
-    def _last_summary(self) -> Entry | None:
-        """The latest summary, unless the lane has been replaced since: then it speaks of what is no longer there."""
-        summary = last_at(self.lane.summaries, self.upto)
-        if summary is None or (self.anchor and summary.seq < self.anchor.seq):
-            return None
-        return summary if summary.payload["to_seq"] >= self.after else None
+    @property
+    def summary(self) -> Entry | None:
+        """What stands for the lane up to `after`, where that is a summary."""
+        return self._laid(self.ground.top.summary) if self.is_summed_up else None
+
+    @property
+    def snapshot(self) -> Mapping[str, Any] | None:
+        """What stands for the lane up to `after`, where that is a snapshot."""
+        anchor = None if self.is_summed_up else self._laid(self.ground.top.anchor)
+        return anchor.payload["operation"]["result_context"] if anchor else None
+
+    def _laid(self, seq: int) -> Entry | None:
+        # Who reads a part of the thread may know of a later ground than that has.
+        if seq > self.thread.last_seq:
+            raise archived(self.lane)
+        return self.thread[seq] if seq >= 0 else None
+
+    def kept(self) -> list[tuple[Block, str]]:
+        """What a context keeps before anything else, oldest first, each part with its name."""
+        parts = {block.start: (block, part) for block, part in (*self.pinned(), *self.current())}
+        return sorted(parts.values(), key=lambda kept: kept[0].start or 0)
+
+    def pinned(self) -> list[tuple[Block, str]]:
+        """The groups of the entries that are pinned, also where a summary or a compaction speaks for them."""
+        lane, starts = self.lane, dict[int, Block]()
+        for seq in self.ground.pinned:
+            if seq <= lane.gap.newest and seq not in lane.gap.pinned:
+                raise archived(lane)
+            if seq <= self.upto and (group := lane.group_at(seq)):
+                starts[group.start] = self.rendering.of_group(group, self.upto)
+        return [(block, "pinned") for block in starts.values() if self._included(block)]
 
     def current(self) -> list[tuple[Block, str]]:
         """What the current run is about, oldest first, each part with its name.
@@ -230,13 +256,16 @@ class LaneView:
 
     def blocks(self) -> Iterator[Block]:
         """Everything the window may keep, from the newest on."""
-        kinds = set(self.policy.include_kinds)
         whole = newest_first(self.lane, self.rendering, self.after, self.upto)
-        if self.anchor and not self.summary:
-            snapshot = self.anchor.payload["operation"]["result_context"]
-            whole = chain(whole, reversed(self.rendering.of_snapshot(snapshot, self._late_results())))
+        return filter(self._included, chain(whole, self._snapshot_blocks()))
+
+    def _included(self, block: Block) -> bool:
         needed = {"message": {"message"}, "tool_call": {"tool_call", "tool_result"}}
-        return (block for block in whole if needed[block.kind] <= kinds)
+        return needed[block.kind] <= set(self.policy.include_kinds)
+
+    def _snapshot_blocks(self) -> Iterator[Block]:
+        if self.snapshot:
+            yield from reversed(self.rendering.of_snapshot(self.snapshot, self._late_results()))
 
     def _late_results(self) -> Iterator[Entry]:
         """The results that come first where the lane's own messages begin."""
@@ -259,11 +288,6 @@ class LaneView:
             policy.max_thread_tokens is not None and tokens > policy.max_thread_tokens
         )
 
-    @property
-    def summed(self) -> int:
-        """The seq up to which the lane's latest summary, or else its anchor, speaks for it."""
-        return self.last_summary.payload["to_seq"] if self.last_summary else self.after
-
     def said_since(self, seq: int) -> tuple[int, int]:
         """How many messages the lane has had since a seq, and their tokens."""
         lane = self.lane
@@ -281,8 +305,8 @@ class LaneView:
     def measure(self) -> tuple[int, int]:
         """How many messages a context could be made of, a snapshot's included, and their tokens."""
         messages, tokens = self.said_since(self.after)
-        if self.anchor and not self.summary:
-            counts = self.anchor.payload["operation"]["result_context"]["tokens"]
+        if self.snapshot:
+            counts = self.snapshot["tokens"]
             return messages + len(counts), tokens + sum(counts)
         return messages, tokens
 
@@ -310,12 +334,13 @@ class LaneView:
         if reply is None:
             return 0
         recipe = reply.payload["recipe"]
-        shapers = (last_at(self.thread.configs, self.upto), self.anchor, self.summary)
+        config = last_at(self.thread.configs, self.upto)
         same = (
             recipe.get("epoch") == list(window)
             and recipe["policy_hash"] == self.policy.hash
             and recipe["model"].partition(":")[0] == self.rendering.provider
-            and all(shaper.seq <= recipe["basis_seq"] for shaper in shapers if shaper)
+            and (config is None or config.seq <= recipe["basis_seq"])
+            and self.ground.seq <= recipe["basis_seq"]
         )
         return int(recipe["input_tokens"]) if same else 0
 

@@ -253,10 +253,12 @@ class Back:
     reader: Reader
     upto: int
 
-    async def read(self, kind: str, *, context_ref: str | None = None, from_seq: int = 0) -> AsyncIterator[Entry]:
-        """The entries of a kind, and of a lane where one is named, from the newest down to `from_seq`."""
+    async def read(
+        self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
+    ) -> AsyncIterator[Entry]:
+        """The entries of a kind, and of a lane where one is named, from `to_seq` down to `from_seq`."""
         session_id = self.reader.session_id
-        upto: int | None = self.upto
+        upto: int | None = self.upto if to_seq is None else min(to_seq, self.upto)
         while upto is not None and upto >= from_seq:
             asked = ReadThreadInput(
                 session_id=session_id,

@@ -10,10 +10,13 @@ from typing import Protocol
 from clew.context import policy_of
 from clew.contract import EntriesQuery
 from clew.entries import DEFAULT_LANE, Entry, system_prompt_of
+from clew.ground import Ground, is_base
 from clew.policy import ContextPolicy
-from clew.thread import Gap, Past, Thread, follows_after
+from clew.thread import Gap, Past, Thread
 from clew.tokens import encoding
 
+GROUP_ENTRIES = 50
+"""How far the results of a group are looked for at first."""
 REFS = {"request_id", "run_id", "call_id", "tool_call_id", "parent_call_id", "iteration", "source"}
 """What an entry's `refs` may hold that can be asked for."""
 
@@ -40,8 +43,10 @@ class Back(Protocol):
         """The seq of the newest entry."""
         ...
 
-    def read(self, kind: str, *, context_ref: str | None = None, from_seq: int = 0) -> AsyncIterator[Entry]:
-        """The entries of a kind, and of a lane where one is named, from the newest down to `from_seq`."""
+    def read(
+        self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
+    ) -> AsyncIterator[Entry]:
+        """The entries of a kind, and of a lane where one is named, from `to_seq` down to `from_seq`."""
         ...
 
 
@@ -54,36 +59,27 @@ class LanePart:
 
 
 async def part_of_lane(
-    back: Back, context_ref: str, policies: Sequence[ContextPolicy], after: int | None = None
+    back: Back, context_ref: str, policies: Sequence[ContextPolicy], ground: Ground | None = None
 ) -> LanePart:
     """As much of a lane as contexts under the policies can reach.
 
-    With `after`, who asks has the lane's newest anchor and summary, and its messages follow after that seq.
+    With `ground`, that is what the lane stands upon for who asks, who knows of operations that are not there.
     """
-    marks: list[Entry] = []
-    summed = after
-    if after is None:
-        anchor, summary = await asyncio.gather(
-            _first(back.read("ai_context_operation", context_ref=context_ref), "replace"),
-            _first(back.read("summary", context_ref=context_ref)),
-        )
-        marks = [mark for mark in (anchor, summary) if mark]
-        after = follows_after(anchor) if anchor else -1
-        stands = summary if summary and (anchor is None or summary.seq > anchor.seq) else None
-        summed = stands.payload["to_seq"] if stands else after
-        if stands and all(policy.uses_summary for policy in policies):
-            after = max(after, summed)
+    ground = await _ground(back, context_ref) if ground is None else replace(ground, seq=-1)
+    marks, pinned = await asyncio.gather(_marks(back, context_ref, ground), _pinned(back, context_ref, ground))
+    top = ground.top
+    after = top.summed if all(policy.uses_summary for policy in policies) else top.after
     reach = _Reach(policies)
     messages: list[Entry] = []
     # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
-    gap = Gap(newest=after, mark=after, summed=after if summed is None else summed)
+    gap = Gap(newest=after, mark=after, summed=top.summed, pinned=ground.pinned, ground=ground)
     async for entry in back.read("ai_message", context_ref=context_ref, from_seq=after + 1):
         if not reach.enough:
             messages.append(entry)
             reach.read(entry)
             continue
         if not any(policy.window == "epoch" for policy in policies):
-            gap = Gap(newest=entry.seq, mark=entry.seq)
+            gap = replace(gap, newest=entry.seq, mark=entry.seq, summed=-1)
             break
         # Where an epoch begins follows from all that the lane has said.
         summed = entry.seq > gap.summed
@@ -95,7 +91,8 @@ async def part_of_lane(
             summed_messages=gap.summed_messages + summed,
             summed_tokens=gap.summed_tokens + (entry.tokens if summed else 0),
         )
-    return LanePart(tuple(sorted((*marks, *messages), key=_seq)), gap)
+    found = {entry.seq: entry for entry in (*marks, *pinned, *messages)}
+    return LanePart(tuple(found[seq] for seq in sorted(found)), gap)
 
 
 async def part_of_thread(
@@ -125,6 +122,67 @@ def archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, Gap]
     return Thread((), upto + 1, Past(upto, tuple(kept[seq] for seq in sorted(kept)), gaps))
 
 
+async def _ground(back: Back, context_ref: str) -> Ground:
+    """What a lane stands upon: all that was laid upon its last snapshot that was no compaction."""
+    operations: list[Entry] = []
+    async for entry in back.read("ai_context_operation", context_ref=context_ref):
+        operations.append(entry)
+        if is_base(entry):
+            break
+    base = operations[-1].seq if operations and is_base(operations[-1]) else 0
+    summaries = [entry async for entry in back.read("summary", context_ref=context_ref, from_seq=base)]
+    ground = Ground()
+    for entry in sorted((*operations, *summaries), key=lambda entry: entry.seq):
+        ground = ground.under(entry)
+    return ground
+
+
+async def _marks(back: Back, context_ref: str, ground: Ground) -> list[Entry]:
+    """The snapshot and the summary in force, as far as they are there."""
+    top = ground.top
+    where = (("ai_context_operation", top.anchor), ("summary", top.summary))
+    return [
+        entry
+        for kind, seq in where
+        if 0 <= seq <= back.upto
+        async for entry in back.read(kind, context_ref=context_ref, from_seq=seq, to_seq=seq)
+    ]
+
+
+async def _pinned(back: Back, context_ref: str, ground: Ground) -> list[Entry]:
+    """What is pinned, each entry with its group."""
+    found: dict[int, Entry] = {}
+    for seq in ground.pinned:
+        if seq not in found:
+            found |= {entry.seq: entry for entry in await _group(back, context_ref, seq)}
+    return list(found.values())
+
+
+async def _group(back: Back, context_ref: str, seq: int) -> list[Entry]:
+    """The group of one of the lane's messages; nothing where it is none."""
+    start = -1
+    async for entry in back.read("ai_message", context_ref=context_ref, to_seq=seq):
+        if entry.seq != seq and start < 0:
+            return []
+        start = entry.seq
+        if entry.payload["role"] != "tool":
+            break
+    # Results come right after their calls, but for what other lanes say meanwhile.
+    width = GROUP_ENTRIES
+    while start >= 0:
+        upto, ends = start + width, start + width >= back.upto
+        group: list[Entry] = []
+        async for entry in back.read("ai_message", context_ref=context_ref, from_seq=start, to_seq=upto):
+            if entry.seq > start and entry.payload["role"] != "tool":
+                group, ends = [], True
+            else:
+                group.append(entry)
+        if ends:
+            return group
+        width *= 4
+    return []
+
+
 async def _configs(found: AsyncIterator[Entry]) -> list[Entry]:
     """The configuration in force, and before it those that have left the system prompt as it is."""
     configs: list[Entry] = []
@@ -141,10 +199,6 @@ async def _first(found: AsyncIterator[Entry], operation: str | None = None) -> E
         if operation is None or entry.payload["operation"]["type"] == operation:
             return entry
     return None
-
-
-def _seq(entry: Entry) -> int:
-    return entry.seq
 
 
 class _Reach:

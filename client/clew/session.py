@@ -29,6 +29,7 @@ from clew.answers import (
     RequestOutcome,
     SessionStatus,
     StreamState,
+    SummaryReceipt,
     TranscriptMessage,
     Window,
 )
@@ -49,6 +50,7 @@ from clew.contract import (
     ModelOptions,
     OnBusy,
     SubmitInput,
+    SummarizeInput,
     TranscriptQuery,
     WindowQuery,
 )
@@ -203,6 +205,53 @@ class Session:
     async def switch_context(self, context_ref: str, *, op_id: str, reason: str | None = None) -> OperationReceipt:
         """Make another lane the active one; a new lane begins empty. While a run is active, when it has ended."""
         return await self._operate(op_id, context_ref, {"type": "switch", "reason": reason})
+
+    async def summarize(
+        self, from_seq: int | None = None, to_seq: int | None = None, *, context_ref: str | None = None
+    ) -> SummaryReceipt:
+        """Have a lane summed up by a model. Back when that is done, and the summary stands for what it sums up.
+
+        Without `to_seq` that is all but the last turns that the policy keeps. A summary speaks for everything up to
+        its `to_seq`; a `from_seq` that an earlier one covers has all of that read again. `expand` undoes it.
+
+        Raises:
+            Busy: a request or another summary is under way.
+            NothingToSummarize: there is nothing to be summed up.
+            Refusal: it could not be written: `unusable_summary`, or what the provider says.
+        """
+        given = {"context_ref": context_ref, "from_seq": from_seq, "to_seq": to_seq}
+        return SummaryReceipt.model_validate(await self._call("summarize", checked(SummarizeInput, given)))
+
+    async def compact(
+        self, *, op_id: str, context_ref: str | None = None, to_seq: int | None = None
+    ) -> OperationReceipt:
+        """Have a lane summed up, and the summary put under it in place of what it sums up: a compaction.
+
+        It is deferred until it is written; if that fails, an `error` entry says so. What is pinned and the last turns
+        stay, and `expand` undoes it.
+        """
+        operation = {"type": "replace", "reason": "compaction", "base_seq": to_seq}
+        return await self._operate(op_id, context_ref, operation)
+
+    async def expand(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
+        """Undo a lane's latest compaction: its contexts are made of what was there before.
+
+        Raises:
+            InvalidOperation: nothing of it is compacted.
+        """
+        return await self._operate(op_id, context_ref, {"type": "expand"})
+
+    async def pin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
+        """Keep messages of a lane in all its contexts, word for word, whatever is cut or summed up.
+
+        Raises:
+            InvalidOperation: they are none of its messages, or too many.
+        """
+        return await self._operate(op_id, context_ref, {"type": "pin", "seqs": list(seqs)})
+
+    async def unpin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
+        """Let messages go again that were pinned."""
+        return await self._operate(op_id, context_ref, {"type": "unpin", "seqs": list(seqs)})
 
     async def configure(self, /, **changes: Any) -> ConfigureReceipt:
         """Change the configuration, field by field; while a run is active, when it has ended.

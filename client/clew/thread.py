@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from clew.entries import DEFAULT_LANE, Entry, call_ids, system_prompt_of
 from clew.errors import Archived
+from clew.ground import Ground
 from clew.messages import Message
 
 
@@ -24,7 +25,8 @@ class Gap:
     `newest` is the seq of its newest message there, -1 where there is none. `messages` and `tokens` count those of
     them that come after the seq `mark`, from which on contexts are made, `summed_messages` and `summed_tokens` those
     after `summed`, up to which the last summary speaks. After the seq `asked_after` no user's message is there that
-    comes before the first one which the thread keeps.
+    comes before the first one which the thread keeps. Of the entries pinned before the gap's end, those in `pinned`
+    are kept with their groups. `ground` is the lane's where the kept part of the thread begins.
     """
 
     newest: int = -1
@@ -35,6 +37,8 @@ class Gap:
     summed: int = -1
     summed_messages: int = 0
     summed_tokens: int = 0
+    pinned: tuple[int, ...] = ()
+    ground: Ground | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,8 @@ class Past:
     """What a thread keeps of its archived part: entries before its `first_seq`, in order, with gaps.
 
     It is enough for contexts at every seq from `upto` on: the configuration in force and the active lane, and of each
-    lane in `gaps` its anchor, its summary, the first and the newest message that its newest run's user has sent, and
-    every message after its gap. Of other lanes nothing is known.
+    lane in `gaps` its ground, the first and the newest message that its newest run's user has sent, and every message
+    after its gap. Of other lanes nothing is known.
     """
 
     upto: int = -1
@@ -73,11 +77,10 @@ class Lane:
     run_starts: list[int] = field(default_factory=list)
     message_seqs: list[int] = field(default_factory=list)
     tokens_upto: list[int] = field(default_factory=list)
-    anchors: list[Entry] = field(default_factory=list)
-    summaries: list[Entry] = field(default_factory=list)
+    grounds: list[Ground] = field(default_factory=lambda: [Ground()])
     replies: list[Entry] = field(default_factory=list)
     gap: Gap = Gap()
-    known: bool = True
+    folds_from: int = 0
     _open_calls: set[str] = field(default_factory=set)
     _run_id: str | None = None
 
@@ -85,10 +88,21 @@ class Lane:
         """Index one of the lane's own entries."""
         if entry.kind == "ai_message":
             self._add_message(entry)
-        elif entry.kind == "summary":
-            self.summaries.append(entry)
-        elif entry.kind == "ai_context_operation" and entry.payload["operation"]["type"] == "replace":
-            self.anchors.append(entry)
+        elif entry.kind in ("summary", "ai_context_operation") and entry.seq >= self.folds_from:
+            ground = self.grounds[-1].under(entry)
+            if ground is not self.grounds[-1]:
+                self.grounds.append(ground)
+
+    def ground_at(self, seq: int) -> Ground:
+        """The ground at a seq; one without layers where it is not known."""
+        place = bisect_right(self.grounds, seq, key=lambda ground: ground.seq)
+        return self.grounds[place - 1] if place else Ground(())
+
+    def group_at(self, seq: int) -> Group | None:
+        """The group that holds a message, where it is here."""
+        place = bisect_right(self.group_starts, seq)
+        group = self.groups[place - 1] if place else None
+        return group if group and any(entry.seq == seq for entry in group.entries) else None
 
     def _add_message(self, entry: Entry) -> None:
         message: Message = entry.message
@@ -169,7 +183,14 @@ class Thread:
         if self.past.upto < 0:
             return Lane()
         gap = self.past.gaps.get(name)
-        return Lane(gap=gap or Gap(newest=self.first_seq - 1), known=gap is not None)
+        if gap is None:
+            newest = self.first_seq - 1
+            unknown = Gap(newest, mark=newest, asked_after=newest, summed=newest)
+            return Lane(gap=unknown, grounds=[Ground(())])
+        if gap.ground is None:
+            return Lane(gap=gap)
+        # What of the past is kept is in the ground already.
+        return Lane(gap=gap, grounds=[gap.ground], folds_from=max(self.first_seq, gap.ground.seq + 1))
 
     @property
     def rev(self) -> int:
@@ -231,6 +252,18 @@ class Thread:
         lane = self._lanes.get(context_ref)
         return self._new_lane(context_ref) if lane is None and self.past.upto >= 0 else lane
 
+    def anchor_at(self, context_ref: str, seq: int) -> Entry | None:
+        """The snapshot under a lane at a seq.
+
+        Raises:
+            Archived: it cannot be told from what the thread keeps of its past.
+        """
+        lane = self.lane(context_ref)
+        ground = lane.ground_at(seq) if lane else Ground()
+        if not ground.known:
+            raise Archived(f"the lane {context_ref!r} is in the archive: read it through ReadThread")
+        return self[ground.top.anchor] if ground.top.anchor >= 0 else None
+
     def held_from(self, context_ref: str) -> int:
         """The seq from which on every message of a lane is held."""
         lane = self.lane(context_ref)
@@ -262,12 +295,6 @@ class Thread:
     def _check_kept(self, seq: int) -> None:
         if seq < self.past.upto:
             raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
-
-
-def follows_after(anchor: Entry) -> int:
-    """The seq after which a lane's messages follow upon a snapshot: its `base_seq`, or where it was put."""
-    base_seq: int | None = anchor.payload["operation"].get("base_seq")
-    return anchor.seq if base_seq is None else min(base_seq, anchor.seq)
 
 
 def last_at(entries: list[Entry], seq: int) -> Entry | None:

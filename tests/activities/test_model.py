@@ -329,7 +329,7 @@ def test_every_provider_error_keeps_what_it_knows(
     error: ProviderError, final: bool, details: dict[str, Any] | None
 ) -> None:
     """Type, message, details and the wait that the provider asked for, be it none at all."""
-    told = ActivityEnvironment().run(model._application_error, error)
+    told = ActivityEnvironment().run(model.application_error, error)
     assert (told.type, told.message, told.non_retryable) == (error.type, error.message, final)
     assert list(told.details) == ([details] if details else [])
     assert told.next_retry_delay == (None if error.retry_after is None else timedelta(0))

@@ -32,6 +32,8 @@ class Unit:
 
     pieces: list[Piece]
     open_calls: set[str] = field(default_factory=set)
+    pinned: bool = False
+    hidden: bool = False
 
     @property
     def is_tools(self) -> bool:
@@ -62,7 +64,7 @@ def reference(given: ProjectionInput) -> Expected:
     lane = _Lane(given)
     counted = encoding("heuristic") if policy.token_estimator == "heuristic" else None
     by = counted or encoding(given.encoding)
-    whole = _units(lane.pieces)
+    whole = _with_pinned(_units(lane.pieces), lane.pinned)
     units = [unit for unit in whole if _included(unit, set(policy.include_kinds))]
     rendered = [_render(unit, given.provider, counted) for unit in units]
 
@@ -80,7 +82,10 @@ def reference(given: ProjectionInput) -> Expected:
     window = _Window(room, policy.max_messages)
     asked = _request_seq(lane.talk) if given.request_must_fit and not given.pending else None
     left = room
-    for place, part in _current(units, whole[-1:], asked):
+    pinned = [place for place, unit in enumerate(units) if unit.pinned] if given.request_must_fit else []
+    current = _current(units, whole[-1:], asked)
+    held = dict.fromkeys(pinned, "pinned") | dict(current)
+    for place, part in sorted(held.items()):
         if rendered[place][1] > left:
             raise ContextOverflow(part, rendered[place][1], left)
         left -= rendered[place][1]
@@ -127,18 +132,29 @@ class _Lane:
         lane = [entry for entry in given.thread if entry.seq <= seq and entry.lane == given.context_ref]
         self.talk = [entry for entry in lane if entry.kind == "ai_message"]
 
-        # The latest replace is the anchor; folding starts after it, or after its base_seq.
-        anchors = [entry for entry in lane if entry.payload.get("operation", {}).get("type") == "replace"]
-        anchor = anchors[-1] if anchors else None
-        start = -1
-        if anchor:
-            start = min(anchor.payload["operation"].get("base_seq", anchor.seq), anchor.seq)
-
-        # The latest summary stands for everything up to its to_seq, unless the lane was replaced since.
-        summaries = [entry for entry in lane if entry.kind == "summary"]
-        latest = summaries[-1] if summaries else None
-        if latest and ((anchor and latest.seq < anchor.seq) or latest.payload["to_seq"] < start):
-            latest = None
+        # The latest replace is the anchor; folding starts after it, or after its base_seq. The latest summary stands
+        # for everything up to its to_seq, unless the lane was replaced since. Either is undone by an expand, unless
+        # it is a replace that was no compaction; such a one forgets what was pinned, too.
+        history: list[tuple[Entry | None, Entry | None]] = [(None, None)]
+        pinned: set[int] = set()
+        for entry in lane:
+            operation = entry.payload.get("operation", {})
+            if entry.kind == "summary":
+                if entry.payload["to_seq"] >= _start(history[-1][0]):
+                    history.append((history[-1][0], entry))
+            elif operation.get("type") == "replace":
+                if operation["reason"] != "compaction":
+                    history.clear()
+                    pinned.clear()
+                history.append((entry, None))
+            elif operation.get("type") == "expand":
+                history = history[:-1] or history
+            elif operation.get("type") == "pin":
+                pinned |= set(operation["seqs"])
+            elif operation.get("type") == "unpin":
+                pinned -= set(operation["seqs"])
+        anchor, latest = history[-1]
+        start = _start(anchor)
         wanted = given.policy.summarization != "none" and "summary" in given.policy.include_kinds
         self.summary = latest if wanted else None
         self.summed_upto: int = latest.payload["to_seq"] if latest else start
@@ -149,7 +165,18 @@ class _Lane:
         elif anchor:
             snapshot = anchor.payload["operation"]["result_context"]
             self.pieces += map(Piece, snapshot["messages"], snapshot["tokens"])
-        self.pieces += [Piece(_message(entry), entry.tokens, entry.seq) for entry in self.talk if entry.seq > start]
+        said = [Piece(_message(entry), entry.tokens, entry.seq) for entry in self.talk]
+        self.pieces += [piece for piece in said if piece.seq is not None and piece.seq > start]
+        # What is pinned comes whole, with its group, also where something speaks for it.
+        self.pinned = [unit for unit in _units(said) if any(piece.seq in pinned for piece in unit.pieces)]
+
+
+def _start(anchor: Entry | None) -> int:
+    """The seq after which messages follow upon a snapshot."""
+    if anchor is None:
+        return -1
+    base_seq: int = anchor.payload["operation"].get("base_seq", anchor.seq)
+    return min(base_seq, anchor.seq)
 
 
 @dataclass
@@ -206,6 +233,18 @@ def _units(pieces: list[Piece]) -> list[Unit]:
     return units
 
 
+def _with_pinned(units: list[Unit], pinned: list[Unit]) -> list[Unit]:
+    """The units of a context, those that are pinned marked, and added in front where nothing else shows them."""
+    starts = {unit.pieces[0].seq for unit in pinned}
+    for unit in units:
+        unit.pinned = unit.pieces[0].seq is not None and unit.pieces[0].seq in starts
+    there = {unit.pieces[0].seq for unit in units}
+    hidden = [unit for unit in pinned if unit.pieces[0].seq not in there]
+    for unit in hidden:
+        unit.pinned = unit.hidden = True
+    return [*hidden, *units]
+
+
 def _included(unit: Unit, kinds: set[str]) -> bool:
     return {"tool_call", "tool_result"} <= kinds if unit.is_tools else "message" in kinds
 
@@ -237,7 +276,7 @@ def _request_seq(talk: list[Entry]) -> int:
 
 def _current(units: list[Unit], newest: list[Unit], asked: int | None) -> list[tuple[int, str]]:
     """What the current run is about: what was asked first and last, and the results to be answered next."""
-    seqs = [unit.pieces[0].seq for unit in units]
+    seqs = [None if unit.hidden else unit.pieces[0].seq for unit in units]
     own = [] if asked is None else [place for place, seq in enumerate(seqs) if seq is not None and seq >= asked]
     said = [place for place in own if units[place].pieces[0].message["role"] == "user"]
     found = [(place, "request") for place in sorted({*said[:1], *said[-1:]})]

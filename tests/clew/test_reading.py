@@ -26,8 +26,10 @@ class Back:
     thread: Thread
     upto: int
 
-    async def read(self, kind: str, *, context_ref: str | None = None, from_seq: int = 0) -> AsyncIterator[Entry]:
-        for entry in reversed(self.thread.slice(from_seq, self.upto)):
+    async def read(
+        self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
+    ) -> AsyncIterator[Entry]:
+        for entry in reversed(self.thread.slice(from_seq, self.upto if to_seq is None else min(to_seq, self.upto))):
             if entry.kind == kind and context_ref in (None, entry.lane):
                 yield entry
 

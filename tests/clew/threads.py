@@ -94,11 +94,12 @@ class Writer:
         lane: str = DEFAULT_LANE,
         base_seq: int | None = None,
         system_prompt: str | None = None,
+        reason: str = "manual",
     ) -> Entry:
         """Put a snapshot under a lane."""
         operation: dict[str, Any] = {
             "type": "replace",
-            "reason": "manual",
+            "reason": reason,
             "result_context": {"messages": list(messages), "system_prompt": system_prompt},
         }
         if base_seq is not None:
@@ -106,11 +107,23 @@ class Writer:
         payload = {"op_id": f"op-{self.thread.rev}", "context_ref": lane, "operation": operation}
         return self.commit("ai_context_operation", payload)
 
-    def switch(self, lane: str) -> Entry:
-        """Make a lane the active one."""
-        operation = {"type": "switch", "reason": "manual"}
+    def operate(self, kind: str, lane: str = DEFAULT_LANE, **fields: Any) -> Entry:
+        """Commit an operation that brings no snapshot."""
+        operation = {"type": kind, "reason": "manual", **fields}
         payload = {"op_id": f"op-{self.thread.rev}", "context_ref": lane, "operation": operation}
         return self.commit("ai_context_operation", payload)
+
+    def switch(self, lane: str) -> Entry:
+        """Make a lane the active one."""
+        return self.operate("switch", lane)
+
+    def pin(self, *seqs: int, lane: str = DEFAULT_LANE) -> Entry:
+        """Pin entries of a lane."""
+        return self.operate("pin", lane, seqs=list(seqs))
+
+    def expand(self, lane: str = DEFAULT_LANE) -> Entry:
+        """Undo a lane's latest compaction."""
+        return self.operate("expand", lane)
 
     def summary(self, to_seq: int, content: str = "They talked.", lane: str = DEFAULT_LANE) -> Entry:
         """Sum up a lane as far as a seq."""
@@ -197,6 +210,21 @@ class Replaced(NamedTuple):
     messages: list[Message]
     verbatim: int
     back: int | None
+    reason: str = "manual"
+
+
+class Pinned(NamedTuple):
+    """Entries pinned or unpinned: those so many entries ago, messages of the lane or not."""
+
+    lane: str
+    kind: str
+    backs: list[int]
+
+
+class Expanded(NamedTuple):
+    """The latest compaction undone, where there is one."""
+
+    lane: str
 
 
 class Summed(NamedTuple):
@@ -219,7 +247,7 @@ class Other(NamedTuple):
     kind: EntryKind
 
 
-Step = Turn | Steered | Said | Calls | Result | Replaced | Summed | Switched | Other
+Step = Turn | Steered | Said | Calls | Result | Replaced | Summed | Pinned | Expanded | Switched | Other
 
 _lanes = st.sampled_from((DEFAULT_LANE,) * 7 + ("draft",) * 2 + ("side",))
 _texts = st.one_of(
@@ -254,7 +282,10 @@ _cuts: list[st.SearchStrategy[Step]] = [
         st.lists(_snapshot_messages, max_size=4),
         st.integers(0, 3),
         st.none() | st.integers(-2, 12),
+        st.sampled_from(("manual", "compaction", "compaction")),
     ),
+    st.builds(Pinned, _lanes, st.sampled_from(("pin", "pin", "unpin")), st.lists(st.integers(0, 12), max_size=3)),
+    st.builds(Expanded, _lanes),
     st.builds(Summed, _lanes, st.integers(1, 12), _texts),
 ]
 conversations = st.lists(st.one_of(_talk), min_size=4, max_size=16)
@@ -291,7 +322,7 @@ def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:
     teller = _Teller(Writer(name))
     for step in steps:
         match step:
-            case Replaced() | Summed() | Switched() | Other():
+            case Replaced() | Summed() | Pinned() | Expanded() | Switched() | Other():
                 teller.operate(step)
             case _:
                 teller.tell(step)
@@ -332,15 +363,20 @@ class _Teller:
                 known = back is not None and back <= len(self.calls)
                 self._speak(lane, tool_said(self.calls[-back] if back and known else "nobody", text))
 
-    def operate(self, step: Replaced | Summed | Switched | Other) -> None:
+    def operate(self, step: Replaced | Summed | Pinned | Expanded | Switched | Other) -> None:
         thread = self.writer.thread
         match step:
-            case Replaced(lane, messages, verbatim, back):
+            case Replaced(lane, messages, verbatim, back, reason):
                 base_seq = None if back is None else max(thread.last_seq - back, -1)
                 upto = thread.last_seq if base_seq is None else base_seq
                 talk = [entry for entry in thread.slice(0, upto) if entry.kind == "ai_message"]
                 own = [entry.message for entry in talk if entry.lane == lane]
-                self.writer.replace([*messages, *own[len(own) - min(verbatim, len(own)) :]], lane, base_seq)
+                own = own[len(own) - min(verbatim, len(own)) :]
+                self.writer.replace([*messages, *own], lane, base_seq, reason=reason)
+            case Pinned(lane, kind, backs):
+                self.writer.operate(kind, lane, seqs=[max(thread.last_seq - back, 0) for back in backs])
+            case Expanded(lane):
+                self.writer.expand(lane)
             case Summed(lane, back, text):
                 self.writer.summary(max(thread.last_seq - back, -1), text, lane)
             case Switched(lane):

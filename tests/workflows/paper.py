@@ -56,7 +56,7 @@ def resolved(name: str) -> ResolvedTool:
     return ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, requires_approval=name.startswith("ask_"))
 
 
-def answered(schema_problem: str | None = None, **reply: Any) -> ModelAnswered:
+def answered(schema_problem: str | None = None, needs_summary: bool = False, **reply: Any) -> ModelAnswered:
     return ModelAnswered(
         reply=ModelReply(**reply),
         digest="d",
@@ -64,6 +64,7 @@ def answered(schema_problem: str | None = None, **reply: Any) -> ModelAnswered:
         input_tokens=7,
         attempt=1,
         schema_problem=schema_problem,
+        needs_summary=needs_summary,
     )
 
 
@@ -90,6 +91,7 @@ class Session:
         for draft in decision.commit:
             self.commit(draft)
         over = before.run is not None and (self.state.run is None or self.state.run.run_id != before.run.run_id)
+        over = over or (before.summarizing is not None and self.state.summarizing is not before.summarizing)
         if self.state.closed or over:
             self.effect = None
         if decision.effect:
@@ -200,6 +202,10 @@ class Session:
         """How a request ended, in two words."""
         outcome = self.outcome(request_id)
         return outcome["status"], outcome["termination_reason"]
+
+    def context(self) -> Projection:
+        """The active lane's context as it is now."""
+        return context_of(self.thread)
 
     def shown(self, call: CallModel) -> Projection:
         """What the model is shown for a call."""

@@ -67,7 +67,7 @@ def steer(
     given = _input(at, input_id, expect, on_failure, source)
     content = options.text_of(text)
     place = options.place(address, namespace, task_queue)
-    _do(place, session, lambda reached: reached.steer(content, **given), as_json)
+    act(place, session, lambda reached: reached.steer(content, **given), as_json)
 
 
 def inject(
@@ -88,7 +88,7 @@ def inject(
     given = _input(at, input_id, expect, on_failure, source)
     content = options.text_of(text)
     place = options.place(address, namespace, task_queue)
-    _do(place, session, lambda reached: reached.inject(content, **given), as_json)
+    act(place, session, lambda reached: reached.inject(content, **given), as_json)
 
 
 def cancel(
@@ -109,7 +109,7 @@ def cancel(
     """Cancel the request that is served, or one that waits."""
     place = options.place(address, namespace, task_queue)
     unread = options.word(inputs)
-    _do(place, session, lambda reached: reached.cancel(request, reason=reason, inputs=unread), as_json)
+    act(place, session, lambda reached: reached.cancel(request, reason=reason, inputs=unread), as_json)
 
 
 def replace(
@@ -138,7 +138,7 @@ def replace(
     """Put a context of one's own under a lane. While a request is served, when it has ended."""
     messages, system_prompt = _snapshot(file)
     place = options.place(address, namespace, task_queue)
-    _do(
+    act(
         place,
         session,
         lambda reached: reached.replace_context(
@@ -168,7 +168,7 @@ def switch(
 ) -> None:
     """Make another lane the active one. While a request is served, when it has ended."""
     place = options.place(address, namespace, task_queue)
-    _do(place, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json)
+    act(place, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json)
 
 
 def reset(
@@ -183,7 +183,7 @@ def reset(
 ) -> None:
     """Empty a lane; what it said stays in the thread. While a request is served, when it has ended."""
     place = options.place(address, namespace, task_queue)
-    _do(place, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json)
+    act(place, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json)
 
 
 def configure(
@@ -228,7 +228,7 @@ def configure(
     if not asked:
         raise typer.BadParameter("there is nothing to change: name a field", param_hint="--changes")
     place = options.place(address, namespace, task_queue)
-    _do(place, session, lambda reached: reached.configure(**asked), as_json)
+    act(place, session, lambda reached: reached.configure(**asked), as_json)
 
 
 def approve(
@@ -247,7 +247,7 @@ def approve(
     """Let a tool call run that waits for approval."""
     edited = None if arguments is None else _object(arguments, "--arguments")
     place = options.place(address, namespace, task_queue)
-    _do(place, session, lambda reached: reached.approve(tool_call_id, arguments=edited, reason=reason), as_json)
+    act(place, session, lambda reached: reached.approve(tool_call_id, arguments=edited, reason=reason), as_json)
 
 
 def deny(
@@ -262,7 +262,7 @@ def deny(
 ) -> None:
     """Keep a tool call from running that waits for approval."""
     place = options.place(address, namespace, task_queue)
-    _do(place, session, lambda reached: reached.deny(tool_call_id, reason=reason), as_json)
+    act(place, session, lambda reached: reached.deny(tool_call_id, reason=reason), as_json)
 
 
 def checkpoint(
@@ -281,10 +281,10 @@ def checkpoint(
     """Print a lane's context and the configuration as a signed token. It is not encrypted."""
     place = options.place(address, namespace, task_queue)
 
-    async def act(reached: Session) -> CheckpointReceipt:
+    async def signed(reached: Session) -> CheckpointReceipt:
         return CheckpointReceipt(token=await reached.checkpoint(lane, expires_seconds=expires))
 
-    _do(place, session, act, as_json)
+    act(place, session, signed, as_json)
 
 
 def restore(
@@ -317,7 +317,7 @@ def restore(
 COMMANDS = (steer, inject, cancel, replace, switch, reset, configure, approve, deny, checkpoint, restore)
 
 
-def _do(
+def act(
     place: Place,
     session_id: str,
     action: Callable[[Session], Coroutine[Any, Any, show.Receipt]],
@@ -325,14 +325,14 @@ def _do(
 ) -> None:
     """Do something to an existing session, and print its receipt."""
 
-    async def act(reached: Session) -> show.Receipt:
+    async def acting(reached: Session) -> show.Receipt:
         try:
             return await reach.answered(action(reached), session_id)
         except WorkerUnavailable as error:
             raise WorkerUnavailable(f"{error}; it may still be accepted when one comes") from None
 
     with ending(as_json):
-        show.print_receipt(options.of_existing(place, session_id, act), as_json)
+        show.print_receipt(options.of_existing(place, session_id, acting), as_json)
 
 
 def _input(

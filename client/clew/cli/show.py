@@ -27,6 +27,7 @@ from clew.answers import (
     OperationReceipt,
     RestoreReceipt,
     SessionStatus,
+    SummaryReceipt,
     Usage,
 )
 from clew.entries import Entry
@@ -98,6 +99,7 @@ Receipt = (
     | CancelReceipt
     | OperationReceipt
     | ConfigureReceipt
+    | SummaryReceipt
     | ApprovalReceipt
     | HibernateReceipt
     | ForkReceipt
@@ -118,6 +120,8 @@ def receipt(given: Receipt) -> str:
             return f"{given.op_id} {_how(given)}"
         case ConfigureReceipt():
             return f"the change {_how(given)}"
+        case SummaryReceipt():
+            return f"entry {given.seq} sums up {given.from_seq} to {given.to_seq} in {given.tokens} tokens"
         case ApprovalReceipt():
             return f"{given.tool_call_id} is {'approved' if given.decision == 'approve' else 'denied'}"
         case HibernateReceipt():

@@ -1,0 +1,180 @@
+"""Summaries, compactions and pins through a real session: what is asked, what is kept, and what models are shown."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from activities.summarizing import INSTRUCTIONS
+from clew import Clew, ContextPolicy, Session
+from clew.errors import NothingToSummarize, Refusal
+from deploy.local import Reply
+from tests.conftest import World
+from tests.rolling import name, rolling
+
+POLICY = ContextPolicy(max_input_tokens=1000, reserve_output_tokens=200, keep_last_turns=1)
+
+
+def wants_summary(body: dict[str, Any]) -> bool:
+    """Whether a model is asked to sum up."""
+    return bool(body["messages"][0]["content"] == INSTRUCTIONS)
+
+
+def script(body: dict[str, Any]) -> Reply:
+    """Sums up in a few words, and else answers at some length."""
+    if wants_summary(body):
+        return Reply(f"They talked, in {len(body['messages'][1]['content'])} characters.")
+    return Reply("It is what it is, and nothing besides. " * 3)
+
+
+async def talked(world: World, turns: int, policy: ContextPolicy = POLICY, **config: Any) -> Session:
+    """A session after some turns."""
+    session = await world.open(script, context_policy=policy, **config)
+    for number in range(turns):
+        await session.ask(f"question {number}")
+    return session
+
+
+async def contents(session: Session) -> list[str]:
+    return [message["content"] for message in (await session.context()).messages]
+
+
+async def test_a_summary_is_written_on_request(world: World) -> None:
+    """Its model reads the whole range and nothing after it; the receipt, the entry and the context agree."""
+    session = await talked(world, 4)
+    receipt = await session.summarize()
+    (entry,) = await session.entries(kind="summary")
+    assert (entry.seq, entry.payload["from_seq"], entry.payload["to_seq"], entry.tokens) == (
+        receipt.seq, receipt.from_seq, receipt.to_seq, receipt.tokens,
+    )  # fmt: skip
+    (asked,) = filter(wants_summary, world.requests_to((await session.status()).model))
+    told = asked["messages"][1]["content"]
+    assert "user: question 0" in told
+    assert "user: question 2" in told
+    assert "question 3" not in told
+    assert entry.payload["usage"]["model_calls"] == 1
+    shown = await contents(session)
+    assert shown[0].startswith("Summary of earlier conversation:\nThey talked")
+    assert shown[1] == "question 3"
+    assert (await session.status()).usage.model_calls == 5
+    with pytest.raises(NothingToSummarize):
+        await session.summarize()
+
+
+async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(world: World) -> None:
+    """Each call is shown what the one before it wrote, and no more than its model takes."""
+    policy = POLICY.model_copy(update={"max_input_tokens": 1300, "reserve_output_tokens": 100})
+    session = await talked(world, 1, policy)
+    for number in range(3):
+        await session.ask(f"{number}: " + "many words of it " * 220)
+    await session.summarize()
+    asked = list(filter(wants_summary, world.requests_to((await session.status()).model)))
+    assert len(asked) > 2
+    for before, after in pairwise(asked):
+        written = f"They talked, in {len(before['messages'][1]['content'])} characters."
+        assert written in after["messages"][1]["content"]
+    assert all(len(body["messages"][1]["content"]) < 6000 for body in asked)
+
+
+@pytest.mark.parametrize(
+    ("reply", "word"),
+    [
+        (Reply("They talked. " * 200), "unusable_summary"),
+        (Reply("no", status=HTTPStatus.BAD_REQUEST), "bad_request"),
+    ],
+    ids=["longer than its source", "refused by the provider"],
+)
+async def test_a_summary_that_cannot_be_written_leaves_its_reason(world: World, reply: Reply, word: str) -> None:
+    """Who asked is told, the thread says why, and the session goes on."""
+    session = await world.open(lambda body: reply if wants_summary(body) else script(body), context_policy=POLICY)
+    for number in range(3):
+        await session.ask(f"question {number}")
+    with pytest.raises(Refusal) as refused:
+        await session.summarize()
+    assert word in str(refused.value)
+    (error,) = await session.entries(kind="error")
+    assert error.payload["type"] == word
+    assert await session.ask("still there?")
+
+
+@pytest.mark.parametrize("runs", ["one run", "many runs"])
+@pytest.mark.parametrize("how", ["request_new", "compact"])
+async def test_a_session_keeps_its_context_in_bounds_by_itself(world: World, runs: str, how: str) -> None:
+    """Wherever the window had to cut, a summary or a compaction follows; what is pinned is in every context."""
+    if runs == "one run":
+        await keep_in_bounds(world, world.clew, how)
+    else:
+        async with rolling(world) as clew:
+            await keep_in_bounds(world, clew, how)
+
+
+async def keep_in_bounds(world: World, clew: Clew, how: str) -> None:
+    policy = POLICY.model_copy(update={"summarization": how})
+    model = world.model(script)
+    session = await clew.open(name(), model=model, context_policy=policy, on_busy="queue")
+    await session.ask("Never forget the number 4711.")
+    (first,) = [message["seq"] for message in await session.transcript(limit=1)]
+    await session.pin(first, op_id="keep")
+    for number in range(40):
+        await session.ask(f"question {number}")
+    written = [
+        entry
+        for entry in await session.entries()
+        if entry.kind == "summary" or entry.payload.get("operation", {}).get("reason") == "compaction"
+    ]
+    assert len(written) > 1
+    assert {entry.kind for entry in written} == {"summary" if how == "request_new" else "ai_context_operation"}
+    shown = [
+        [message["content"] for message in body["messages"]]
+        for body in world.requests_to(model)
+        if not wants_summary(body)
+    ]
+    assert all("Never forget the number 4711." in messages for messages in shown)
+    assert any(text.startswith("Summary of earlier conversation:") for text in shown[-1])
+    for entry in await session.entries():
+        if recipe := entry.payload.get("recipe"):
+            assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == recipe["digest"]
+
+
+@pytest.mark.parametrize("runs", ["one run", "many runs"])
+async def test_a_compaction_is_undone_by_expand(world: World, runs: str) -> None:
+    """The context is to the byte what it was, also when what it is made of has been archived meanwhile."""
+    if runs == "one run":
+        await undo(world, world.clew)
+    else:
+        async with rolling(world) as clew:
+            await undo(world, clew)
+
+
+async def undo(world: World, clew: Clew) -> None:
+    policy = POLICY.model_copy(update={"max_input_tokens": 8000})
+    session = await clew.open(name(), model=world.model(script), context_policy=policy, on_busy="queue")
+    for number in range(4):
+        await session.ask(f"question {number}")
+    before = await contents(session)
+    assert (await session.compact(op_id="c-1")).status == "deferred"
+    await session.ask("and now?")
+    (operation,) = await session.entries(kind="ai_context_operation")
+    assert operation.payload["operation"]["meta"]["source_digest"]
+    shown = await contents(session)
+    assert shown[0].startswith("Summary of earlier conversation:")
+    assert len(shown) < len(before)
+    for number in range(12):
+        await session.ask(f"later {number}")
+    assert (await session.expand(op_id="e-1")).status == "applied"
+    await session.ask("and after that?")
+    assert (await contents(session))[: len(before)] == before
+
+
+async def test_what_was_compacted_can_be_asked_for_as_it_was_seen(world: World) -> None:
+    """The context of every call is reproduced, before and after, from the thread alone."""
+    session = await talked(world, 3)
+    await session.compact(op_id="c-1")
+    await session.message("next", on_busy="queue")
+    await session.ask("and next", on_busy="queue")
+    for entry in await session.entries(kind="ai_message"):
+        if recipe := entry.payload.get("recipe"):
+            assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == recipe["digest"]

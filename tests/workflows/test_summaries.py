@@ -1,0 +1,271 @@
+"""Summaries and compactions, decided: when they are made, how far they reach, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clew.contract import SummarizeInput
+from clew.errors import Busy, NothingToSummarize
+from clew.policy import ContextPolicy
+from tests.workflows.paper import Session
+from workflows import commands, decisions, summaries
+from workflows.effects import CallModel, Failure, Summarize, Summarized, Written
+
+POLICY = ContextPolicy(max_input_tokens=400, reserve_output_tokens=100, keep_last_turns=1)
+AUTOMATIC = POLICY.model_copy(update={"summarization": "request_new"})
+
+
+def session(policy: ContextPolicy = POLICY, turns: int = 3, **config: Any) -> Session:
+    """A session that has had some turns."""
+    made = Session(context_policy=policy, **config)
+    for number in range(turns):
+        turn(made, f"question {number}")
+    return made
+
+
+def turn(of: Session, content: str, needs_summary: bool = False) -> None:
+    of.ask(content)
+    of.reply(f"answer to {content}", needs_summary=needs_summary)
+
+
+def summarize(of: Session, **given: Any) -> Summarize:
+    """What the world is asked for a summary, as the workflow completes it."""
+    of.do(SummarizeInput(**given))
+    return asked(of)
+
+
+def asked(of: Session) -> Summarize:
+    assert isinstance(of.effect, Summarize)
+    return summaries.ranged(of.state, of.thread, of.effect)
+
+
+def written(of: Session, content: str = "They talked.", prompt: str | None = None) -> None:
+    answer = Written(content=content, source_digest="d", source_tokens=99)
+    of.happened(Summarized(asked=asked(of), written=answer, system_prompt=prompt))
+
+
+def texts(of: Session) -> list[str]:
+    """The context as it is now."""
+    return [message["content"] for message in of.context().messages]
+
+
+def shown(of: Session) -> list[str]:
+    of.ask("next")
+    return [message["content"] for message in of.shown(of.call).messages]
+
+
+def test_a_summary_stands_for_all_but_the_last_turns() -> None:
+    """It is committed with its range and where it comes from, and the next context begins with it."""
+    of = session()
+    given = summarize(of)
+    last = of.thread.lane("default").turn_starts[-1]  # type: ignore[union-attr]
+    assert of.thread[given.to_seq or 0].payload["content"] == "answer to question 1"
+    assert (given.from_seq, given.builds_on) == (0, None)
+    written(of)
+    entry = of.thread.filter_by_kind("summary")[0]
+    assert (entry.payload["from_seq"], entry.payload["to_seq"]) == (0, given.to_seq)
+    assert entry.payload["source_digest"] == "d"
+    assert entry.refs["summary_id"] == "summary-1"
+    assert given.to_seq in range(last)
+    assert shown(of) == [
+        "Summary of earlier conversation:\nThey talked.", "question 2", "answer to question 2", "next",
+    ]  # fmt: skip
+
+
+def test_a_later_summary_builds_on_the_one_before() -> None:
+    """It reads only what came since, unless it is asked to read all of it again."""
+    of = session()
+    first = summarize(of)
+    written(of)
+    turn(of, "question 3")
+    then = summarize(of)
+    summary = of.thread.filter_by_kind("summary")[0]
+    assert (then.from_seq, then.builds_on) == ((first.to_seq or 0) + 1, summary.seq)
+    written(of)
+    again = summarize(of, from_seq=0, to_seq=then.to_seq)
+    assert (again.from_seq, again.builds_on) == (0, None)
+
+
+def test_whole_groups_are_summed_up() -> None:
+    """A range that ends between a tool call and its result takes the result along."""
+    of = session(turns=0)
+    of.ask("add")
+    of.reply("", "add")
+    of.results("4")
+    of.reply("it is 4")
+    call = next(entry for entry in of.thread if entry.payload.get("tool_calls"))
+    given = summarize(of, to_seq=call.seq)
+    assert of.thread[given.to_seq or 0].payload["role"] == "tool"
+
+
+def test_what_cannot_be_summed_up_is_refused() -> None:
+    """Nothing said, nothing but the last turns, an unknown lane, or a session at work."""
+    with pytest.raises(NothingToSummarize):
+        session(turns=0).do(SummarizeInput())
+    with pytest.raises(NothingToSummarize, match="name a later to_seq"):
+        session(turns=1).do(SummarizeInput())
+    with pytest.raises(NothingToSummarize, match="'other'"):
+        session().do(SummarizeInput(context_ref="other"))
+    of = session()
+    summarize(of)
+    with pytest.raises(Busy):
+        of.do(SummarizeInput())
+    written(of)
+    of.ask()
+    with pytest.raises(Busy):
+        of.do(SummarizeInput())
+
+
+def test_a_session_sums_up_by_itself_where_its_window_had_to_cut() -> None:
+    """At the end of the run, before what waits in the queue, and only where the policy gives leave."""
+    of = session(AUTOMATIC, turns=0, on_busy="queue")
+    for number in range(6):
+        turn(of, f"question {number} " + "word " * 40)
+    of.ask("long " * 50)
+    of.ask("and then")
+    of.reply("done", needs_summary=True)
+    assert of.state.phase == "summarizing"
+    assert asked(of).compacts is False
+    written(of)
+    assert isinstance(of.effect, CallModel)
+    assert of.thread.filter_by_kind("summary")
+
+    plain = session(turns=0)
+    turn(plain, "long " * 50, needs_summary=True)
+    assert plain.state.phase == "idle"
+
+
+def test_too_little_is_not_summed_up_by_itself() -> None:
+    """A window that cuts in spite of a summary does not have one written after each run."""
+    of = session(AUTOMATIC, turns=0)
+    for number in range(4):
+        turn(of, f"question {number} " + "x" * 40, needs_summary=number == 3)
+    with pytest.raises(NothingToSummarize, match="too little"):
+        asked(of)
+    of.happened(Failure(type="nothing_to_summarize", message="too little"))
+    assert of.state.phase == "idle"
+    assert "error" not in of.facts
+
+
+def test_a_summary_that_fails_stops_nothing() -> None:
+    """The reason is a fact, what waits goes on, and by itself the session tries again some runs later."""
+    of = session(AUTOMATIC, turns=0, on_busy="queue")
+    of.ask("one")
+    of.ask("two")
+    of.reply("done", needs_summary=True)
+    of.happened(Failure(type="unusable_summary", message="it is empty"))
+    (error,) = of.thread.filter_by_kind("error")
+    assert (error.payload["type"], error.refs["summary_id"]) == ("unusable_summary", "summary-1")
+    of.reply("done", needs_summary=True)
+    assert of.state.phase == "idle"
+    for _ in range(summaries.RUNS_WITHOUT - 1):
+        assert of.state.summarizing is None
+        turn(of, "again", needs_summary=True)
+    assert of.state.summarizing
+
+
+def test_a_message_meets_a_summary_in_the_making_as_it_meets_a_run() -> None:
+    """Refused, queued, or in place of the summary, which then leaves its reason."""
+    of = session()
+    summarize(of)
+    with pytest.raises(Busy, match="a summary is in the making"):
+        of.ask("now")
+    of.ask("later", "r-1", on_busy="queue")
+    assert of.state.summarizing
+    of.ask("at once", "r-2", on_busy="interrupt")
+    assert isinstance(of.effect, CallModel)
+    assert [entry.payload["type"] for entry in of.thread.filter_by_kind("error")] == ["cancelled"]
+    of.reply("done")
+    assert of.shown(of.call).messages[-1]["content"] == "later"
+
+
+def test_a_compaction_puts_the_summary_under_the_lane() -> None:
+    """With what it was made of; what came later follows upon it, and its id is known from the start."""
+    of = session()
+    assert of.operate("c-1", result_context=None, reason="compaction").status == "deferred"
+    assert of.operate("c-1", result_context=None, reason="compaction").status == "duplicate"
+    given = asked(of)
+    assert given.compacts
+    written(of, prompt="Be terse.")
+    (entry,) = of.thread.filter_by_kind("ai_context_operation")
+    operation = entry.payload["operation"]
+    assert (entry.payload["op_id"], operation["reason"]) == ("c-1", "compaction")
+    assert operation["base_seq"] == given.to_seq
+    assert operation["meta"]["source_digest"] == "d"
+    assert operation["result_context"]["system_prompt"] == "Be terse."
+    assert [text.partition("\n")[0] for text in shown(of)][-4:] == [
+        "Summary of earlier conversation:", "question 2", "answer to question 2", "next",
+    ]  # fmt: skip
+
+
+def test_a_compaction_waits_for_the_run_and_what_waits_with_it_follows() -> None:
+    """The run ends, the compaction is written, then the configuration changes and the queue goes on."""
+    of = session(on_busy="queue")
+    of.ask("busy")
+    of.operate("c-1", result_context=None, reason="compaction")
+    of.configure(system_prompt="Another.")
+    of.ask("queued")
+    of.reply("done")
+    assert of.state.phase == "summarizing"
+    written(of)
+    assert of.facts[-3:] == ["ai_context_operation", "config", "user"]
+
+
+def test_expand_brings_back_what_was_there() -> None:
+    """One compaction after the other, be it a summary or a snapshot; then there is nothing more."""
+    of = session()
+    before = texts(of)
+    of.operate("c-1", result_context=None, reason="compaction")
+    written(of)
+    summarize(of, to_seq=of.thread.last_seq)
+    written(of, "All of it.")
+    assert texts(of) == ["Summary of earlier conversation:\nAll of it."]
+    assert of.operate("x-1", "expand").status == "applied"
+    assert len(texts(of)) == 3
+    of.operate("x-2", "expand")
+    assert texts(of) == before
+    with pytest.raises(Exception, match="nothing of the lane"):
+        of.operate("x-3", "expand")
+
+
+def test_what_is_pinned_survives() -> None:
+    """Word for word, in a context that cuts and behind a compaction, until it is unpinned."""
+    of = session(turns=1)
+    pinned = of.thread.lane("default").turn_starts[0]  # type: ignore[union-attr]
+    of.operate("p-1", "pin", seqs=[pinned])
+    for number in range(20):
+        turn(of, f"filler {number}")
+    of.operate("c-1", result_context=None, reason="compaction")
+    assert asked(of).pinned == (pinned,)
+    written(of)
+    assert texts(of)[0] == "question 0"
+    of.operate("p-2", "unpin", seqs=[pinned])
+    assert "question 0" not in texts(of)
+
+
+def test_more_than_half_of_the_budget_is_not_pinned() -> None:
+    """What is pinned must fit, so that it is refused where it is about to become too much."""
+    of = session(turns=1)
+    of.ask("word " * 150)
+    of.reply("yes")
+    long = of.thread.lane("default").turn_starts[-1]  # type: ignore[union-attr]
+    with pytest.raises(Exception, match="at most half of the budget"):
+        of.operate("p-1", "pin", seqs=[long])
+
+
+def test_a_session_that_ends_gives_its_summary_up() -> None:
+    of = session()
+    summarize(of)
+    of.apply(decisions.close(of.state, of.now))
+    assert of.state.closed
+    assert not of.state.summarizing
+
+
+def test_the_answer_names_the_summary() -> None:
+    of = session()
+    assert of.do(SummarizeInput()) == commands.SummaryAwaited("summary-1")
+    assert summaries.is_making(of.state, "summary-1")
+    written(of)
+    assert not summaries.is_making(of.state, "summary-1")
