@@ -130,6 +130,7 @@ class _Bench:
         self._chance = chance
         self._kill = kill
         self._done = 0
+        self._shown = 0
         self._ledger = Ledger()
         self._begun = time.monotonic()
         self._resident: list[int] = []
@@ -220,6 +221,9 @@ class _Bench:
         """One more turn is done; who waits at the screen is told now and then."""
         self._done += 1
         self._received.clear()
+        for problem in self._ledger.problems[self._shown :]:
+            print(f"PROBLEM after {self._done} turns: {problem}", file=sys.stderr, flush=True)
+        self._shown = len(self._ledger.problems)
         if self._done % 500 == 0:
             rate = self._done / (time.monotonic() - self._begun)
             resident = self._crew.resident_bytes() / 1e6
