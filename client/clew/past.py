@@ -88,7 +88,7 @@ def _marks(view: LaneView, first_seq: int) -> list[Entry]:
     later = [ground for ground in lane.grounds if ground.seq >= first_seq]
     seqs = {seq for ground in (lane.ground_at(first_seq - 1), *later) if ground.known for seq in _stands_on(ground)}
     marks = []
-    for seq in sorted(seqs):
+    for seq in sorted(seq for seq in seqs if seq < first_seq):
         with suppress(Archived):
             marks.append(thread[seq])
     return marks
