@@ -134,7 +134,7 @@ def default_projector(given: ProjectionInput) -> Projection:
     if policy.window == "epoch":
         window = epoch(view, policy, room, kept, summary)
     else:
-        window = slide(view.blocks(), policy, room, kept, summary)
+        window = slide(view.blocks, policy, room, kept, summary)
     shown = summary if window.summary_kept else None
     messages = compose(
         [{"role": "system", "content": given.system}] if given.system else [],
@@ -155,11 +155,14 @@ def default_projector(given: ProjectionInput) -> Projection:
             estimated_tokens=policy.budget - room + window.tokens,
             summary_used=shown is not None,
             needs_summary=view.needs_summary(window.truncated),
-            entries_included=sum(block.entries for block in window.blocks),
+            entries_included=sum(len(block.seqs) for block in window.blocks),
             entries_total=basis_last_seq + 1,
             policy_hash=policy.hash,
             epoch=window.epoch,
             shared_prefix_tokens=view.shared_prefix(window.epoch),
+            cleared_tool_results=(
+                sum(block.cleared for block in window.blocks) if policy.clear_tool_results else None
+            ),
             digest=digest({"messages": messages, "tool_spec": tools, "output_schema": given.output_schema}),
         ),
         given.output_schema,
@@ -345,7 +348,7 @@ class _Sizes:
             return None
         message = summary_message(entry.payload["content"], self._given.policy.summary_role)
         tokens = self._sized(entry.tokens, lambda by: by.message(message))
-        return Block((message,), tokens, "message", 0)
+        return Block((message,), tokens, "message")
 
 
 def estimator_of(policy: ContextPolicy) -> Encoding | None:

@@ -120,6 +120,12 @@ async def test_a_session_with_tools_and_an_archive_can_read_large_results(asked:
     assert (await prepared(**asked)).tools == ()
 
 
+async def test_a_session_whose_policy_clears_results_can_read_them_again() -> None:
+    """Also one with no tools of its own, and before there is an archive."""
+    assert [tool.spec for tool in (await prepared(clears=True)).tools] == [READ_RESULT.spec]
+    assert [tool.spec for tool in (await prepared("add", clears=True)).tools] == [add.spec, READ_RESULT.spec]
+
+
 async def test_without_an_archive_there_is_nothing_to_read() -> None:
     """Then the tool is as unknown as any other."""
     assert [tool.spec for tool in (await prepared("add")).tools] == [add.spec]
