@@ -59,12 +59,18 @@ class ProjectionInput:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A context, and what is known of it."""
+    """A context, and what is known of it.
+
+    `blocks` are what its messages were made of, in order, each with its tokens and its seqs; `tools_tokens` are those
+    of the tool schemas.
+    """
 
     messages: list[Message]
     tool_spec: list[ToolSpec]
     meta: ContextMeta
     output_schema: dict[str, Any] | None = None
+    blocks: tuple[Block, ...] = ()
+    tools_tokens: int = 0
 
 
 Projector = Callable[[ProjectionInput], Projection]
@@ -136,12 +142,13 @@ def default_projector(given: ProjectionInput) -> Projection:
     else:
         window = slide(view.blocks, policy, room, kept, summary)
     shown = summary if window.summary_kept else None
-    messages = compose(
-        [{"role": "system", "content": given.system}] if given.system else [],
-        shown.messages if shown else [],
-        chain.from_iterable(block.messages for block in window.blocks),
-        given.pending,
+    blocks = (
+        *_segment([{"role": "system", "content": given.system}] if given.system else [], sizes.system),
+        *([shown] if shown else []),
+        *window.blocks,
+        *_segment(given.pending, sizes.pending),
     )
+    messages = compose(*(block.messages for block in blocks))
     tools = list(given.tools)
     basis_last_seq = view.upto
     return Projection(
@@ -166,7 +173,14 @@ def default_projector(given: ProjectionInput) -> Projection:
             digest=digest({"messages": messages, "tool_spec": tools, "output_schema": given.output_schema}),
         ),
         given.output_schema,
+        blocks,
+        sizes.tools,
     )
+
+
+def _segment(messages: Sequence[Message], tokens: int) -> list[Block]:
+    """What surrounds the history, as a block of its own."""
+    return [Block(tuple(messages), tokens, "message")] if messages else []
 
 
 register_projector("default", default_projector)

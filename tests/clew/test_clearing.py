@@ -88,10 +88,10 @@ def test_what_clearing_frees_lets_older_blocks_in() -> None:
     """A sliding window reaches further back than it would with the results."""
     writer = Writer().talk(said("the first word"), answered("yes"))
     thread = rounds(*[LONG] * 5, writer=writer).talk(answered("done"), said("more?")).thread
-    tight = {"max_input_tokens": 700, "reserve_output_tokens": 0, "keep_last_turns": 1}
-    without, cleared = (shown(thread, ContextPolicy(**tight)), shown(thread, clearing(1, **tight)))
-    assert said("the first word") not in without
-    assert said("the first word") in cleared
+    tight = clearing(1, max_input_tokens=700, reserve_output_tokens=0, keep_last_turns=1)
+    without = tight.model_copy(update={"clear_tool_results": None})
+    assert said("the first word") not in shown(thread, without)
+    assert said("the first word") in shown(thread, tight)
 
 
 def test_results_of_a_snapshot_are_cleared_too() -> None:
