@@ -77,7 +77,7 @@ def _freed(block: Block, rule: ClearToolResults) -> list[int]:
         return []
     names = {call["id"]: call["name"] for call in block.messages[0].get("tool_calls", [])}
     return [
-        0 if names[message["tool_call_id"]] in rule.exclude_tools else max(tokens - marker_tokens(message), 0)
+        0 if names[message.get("tool_call_id", "")] in rule.exclude_tools else max(tokens - marker_tokens(message), 0)
         for message, tokens in zip(block.messages[1:], block.results, strict=False)
     ]
 
@@ -88,7 +88,7 @@ def _without(block: Block, count: int, rule: ClearToolResults) -> Block:
     if not gone:
         return block
     messages: list[Message] = [
-        {**message, "content": marker(message["tool_call_id"])} if place in gone else message
+        {**message, "content": marker(message.get("tool_call_id", ""))} if place in gone else message
         for place, message in enumerate(block.messages)
     ]
     freed = sum(gone.values())

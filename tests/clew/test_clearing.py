@@ -38,7 +38,7 @@ def results(thread: Thread, policy: ContextPolicy) -> list[str]:
     said_there = [message for message in shown(thread, policy) if message["role"] == "tool"]
     for message in said_there:
         if message["content"].startswith("[cleared"):
-            assert message["content"] == marker(message["tool_call_id"])
+            assert message["content"] == marker(message.get("tool_call_id", ""))
     return ["cleared" if m["content"].startswith("[cleared") else m["content"] for m in said_there]
 
 

@@ -187,6 +187,7 @@ def test_costs_are_by_the_models_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replaying, "cost_usd", listed)
     session = Session(ContextPolicy()).turns(3)
     (trial,) = session.replayed()
+    assert trial.cost_usd is not None
     assert trial.cost_usd == trial.input_tokens - trial.cached_tokens + 6 * 10_000
     assert trial.reported is not None
     assert trial.reported.cost_usd == 6 * (60 + 10_000)
