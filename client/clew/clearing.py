@@ -77,7 +77,9 @@ def _freed(block: Block, rule: ClearToolResults) -> list[int]:
         return []
     names = {call["id"]: call["name"] for call in block.messages[0].get("tool_calls", [])}
     return [
-        0 if names[message.get("tool_call_id", "")] in rule.exclude_tools else max(tokens - marker_tokens(message), 0)
+        0
+        if names.get(message.get("tool_call_id", "")) in rule.exclude_tools
+        else max(tokens - marker_tokens(message), 0)
         for message, tokens in zip(block.messages[1:], block.results, strict=False)
     ]
 

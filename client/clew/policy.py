@@ -28,7 +28,7 @@ class ClearToolResults(BaseModel):
 
     keep: Count
     min_tokens: Count = 0
-    exclude_tools: tuple[str, ...] = ()
+    exclude_tools: tuple[str, ...] = Field(default=(), strict=False)
 
 
 class ContextPolicy(BaseModel):

@@ -11,7 +11,7 @@ from activities.archive import Archive, Store
 from activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from activities.providers import providers_from_env
 from activities.results import READ_RESULT
-from clew import Tool, tool
+from clew import Tool, clearing, tool
 from clew.canonical import canonical
 from workflows.effects import Prepare, Prepared, Thresholds
 
@@ -122,6 +122,7 @@ async def test_a_session_with_tools_and_an_archive_can_read_large_results(asked:
 
 async def test_a_session_whose_policy_clears_results_can_read_them_again() -> None:
     """Also one with no tools of its own, and before there is an archive."""
+    assert READ_RESULT.name == clearing.READ_RESULT
     assert [tool.spec for tool in (await prepared(clears=True)).tools] == [READ_RESULT.spec]
     assert [tool.spec for tool in (await prepared("add", clears=True)).tools] == [add.spec, READ_RESULT.spec]
 
