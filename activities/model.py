@@ -69,6 +69,7 @@ class ModelActivities:
             attempt=activity.info().attempt,
             epoch=context.meta.epoch,
             shared_prefix_tokens=context.meta.shared_prefix_tokens,
+            cleared_tool_results=context.meta.cleared_tool_results,
             schema_problem=problem,
             needs_summary=context.meta.needs_summary,
         )

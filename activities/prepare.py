@@ -60,8 +60,9 @@ class PrepareActivities:
     def _resolved(self, asked: Prepare) -> Prepared:
         tools = dict(self._tools)
         names = list(asked.tools)
+        readable = names and (asked.archived or asked.look is not None)
         # A tool of the worker's own that has this name wins.
-        if names and (asked.archived or asked.look is not None) and READ_RESULT.name not in tools:
+        if (readable or asked.clears) and READ_RESULT.name not in tools:
             tools[READ_RESULT.name] = READ_RESULT
             names = list(dict.fromkeys((*names, READ_RESULT.name)))
         known = [tools[name] for name in names if name in tools]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from typing import Annotated
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, cast
 
 from pydantic import Field
 from temporalio import activity
@@ -27,7 +28,7 @@ def read_result(
     offset: Annotated[int, Field(ge=0)] = 0,
     length: Annotated[int, Field(ge=1)] = 16_384,
 ) -> str:
-    """Read more of a tool result that was truncated: up to `length` bytes of it, from the byte `offset` on."""
+    """Read a tool result that was truncated or cleared: up to `length` bytes of it, from the byte `offset` on."""
     raise NotImplementedError("its calls are answered by `Results.read`, which knows where results are")
 
 
@@ -76,20 +77,23 @@ class Results:
             Unreadable: there is no such result, or no such part of it, or it is damaged.
             ArchiveError: the archive cannot be read at present.
         """
-        entry = await self._result(tool_call_id)
-        if entry is None:
+        said = await self._result(tool_call_id)
+        if said is None:
             raise Unreadable(f"no tool call {tool_call_id[:100]!r} has a result in this session")
-        stored = StoredResult.model_validate(entry.payload["result"]) if "result" in entry.payload else None
-        if stored is None or call.family is None:
-            raise Unreadable(f"of the result of {tool_call_id!r} there is nothing but what was shown")
-        if offset >= stored.bytes:
-            raise Unreadable(f"offset {offset} is behind the end: the result has {stored.bytes} bytes")
+        stored = StoredResult.model_validate(said["result"]) if "result" in said and call.family else None
+        inline = b"" if stored else said["content"].encode()
+        size = stored.bytes if stored else len(inline)
+        if offset >= size:
+            raise Unreadable(f"offset {offset} is behind the end: the result has {size} bytes")
         room = max(min(length, call.max_result_bytes - MAX_MARK_BYTES), WIDEST_CHARACTER)
         start = max(offset - WIDEST_CHARACTER + 1, 0)
-        try:
-            data, size = await self._archive.get_result(call.family, stored.digest, start, offset - start + room)
-        except (ObjectMissing, ObjectDamaged) as error:
-            raise Unreadable(f"what was stored of it cannot be read any more: {error}") from None
+        wanted = offset - start + room
+        data, there = inline[start : start + wanted], size
+        if stored and call.family:
+            try:
+                data, there = await self._archive.get_result(call.family, stored.digest, start, wanted)
+            except (ObjectMissing, ObjectDamaged) as error:
+                raise Unreadable(f"what was stored of it cannot be read any more: {error}") from None
         # A character that the offset divides belongs to what is read.
         first = offset - start
         while first > 0 and data[first : first + 1] and data[first] & 0xC0 == 0x80:
@@ -99,25 +103,40 @@ class Results:
             text = _utf8().decode(piece, final=begin + len(piece) == size)
         except UnicodeDecodeError:
             text = ""
-        if size != stored.bytes or not text:
+        if there != size or not text:
             raise Unreadable("what was stored of it is damaged")
         end = begin + len(text.encode())
         on = f"offset={end} reads on" if end < size else "this is the end"
         return f"{text}\n[bytes {begin} to {end} of {size}; {on}]"
 
-    async def _result(self, tool_call_id: str) -> Entry | None:
-        """The entry with the result of a tool call, from the session's own thread, its archived part included."""
-        asked = {"kind": "ai_message", "tool_call_id": tool_call_id}
-        page = await ask(own_session(), "entries", asked)
-        if page["entries"]:
-            return Entry.from_json(page["entries"][0])
-        head = await self._archive.head(activity.info().workflow_id or "") if "archived_before" in page else None
-        if head is None:
-            return None
-        async for entry in self._archive.read_back(head.family, head.root, kinds=frozenset({"ai_message"})):
-            if entry.refs.get("tool_call_id") == tool_call_id:
-                return entry
+    async def _result(self, tool_call_id: str) -> Mapping[str, Any] | None:
+        """The result of a tool call as the session's own thread has it, or else the newest snapshot in there."""
+        async for entry in self._newest(kind="ai_message", tool_call_id=tool_call_id):
+            return entry.payload
+        async for entry in self._newest(kind="ai_context_operation"):
+            for message in entry.payload["operation"].get("result_context", {}).get("messages", ()):
+                if message.get("tool_call_id") == tool_call_id:
+                    return cast("Mapping[str, Any]", message)
         return None
+
+    async def _newest(self, **asked: str) -> AsyncIterator[Entry]:
+        """The session's entries that meet the filters, the newest first, archived and live as one."""
+        live: list[Entry] = []
+        following: int | None = 0
+        archived = False
+        while following is not None:
+            page = await ask(own_session(), "entries", {**asked, "from_seq": following})
+            live += map(Entry.from_json, page["entries"])
+            following = page.get("next_seq")
+            archived = archived or "archived_before" in page
+        for entry in reversed(live):
+            yield entry
+        head = await self._archive.head(activity.info().workflow_id or "") if archived else None
+        if head is None:
+            return
+        async for entry in self._archive.read_back(head.family, head.root, kinds=frozenset({asked["kind"]})):
+            if asked.get("tool_call_id") in (None, entry.refs.get("tool_call_id")):
+                yield entry
 
 
 def truncated(data: bytes, limit: int, more: str = "") -> tuple[str, int]:

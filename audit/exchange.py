@@ -96,6 +96,19 @@ async def import_session(
     return session_id, count
 
 
+def exported(file: Iterable[bytes]) -> list[Entry]:
+    """The whole thread in an exported file.
+
+    Raises:
+        FileDamaged: the file is not what was exported.
+    """
+    entries = [entry for piece in _pieces(Reader(file, KIND)) for entry in piece]
+    for seq, entry in enumerate(entries):
+        if entry.seq != seq:
+            raise FileDamaged(f"entry {seq} is missing: entry {entry.seq} stands in its place")
+    return entries
+
+
 def _pieces(reader: Reader) -> Iterable[list[Entry]]:
     """The entries of a file, some at a time."""
     piece: list[Entry] = []

@@ -18,7 +18,7 @@ from clew.ground import Ground
 from clew.policy import ContextPolicy
 from workflows import carried, decisions, world
 from workflows.carried import Carried
-from workflows.effects import ArchiveRef, Archiving, Failure, Prepare, Prepared, Recall, Thaw
+from workflows.effects import ArchiveRef, Archiving, Failure, Prepared, Recall, Thaw
 from workflows.failures import failure_of
 from workflows.fullness import FULL, PRESSING, Fullness
 from workflows.journal import Journal
@@ -72,9 +72,8 @@ class Archivist:
         Raises:
             Refusal: it cannot go on from its archive.
         """
-        journal, config = self._journal, self._journal.state.config
-        execution = workflow.info().first_execution_run_id
-        look = Prepare(model=config.model, tools=config.tools, look=execution)
+        journal = self._journal
+        look = journal.state.preparation.model_copy(update={"look": workflow.info().first_execution_run_id})
         found = await world.carry_out(look, PATIENCE)
         if not isinstance(found, Prepared):
             self.away = _unavailable(found)

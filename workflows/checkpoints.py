@@ -71,7 +71,10 @@ def drafted(state: State, thread: Thread, context_ref: str, at_seq: int) -> Draf
         TooLarge: it is more than one input of a session, or than a token may be.
     """
     config = _config_of(state)
-    context = _snapshot(context_of(thread, context_ref=context_ref, at_seq=at_seq), thread, at_seq)
+    # The new session has no thread that what was cleared could be read from.
+    whole = ContextPolicy(clear_tool_results=None)
+    shown = context_of(thread, context_ref=context_ref, at_seq=at_seq, policy=whole)
+    context = _snapshot(shown, thread, at_seq)
     payload = {
         "v": VERSION,
         "session_id": state.session_id,

@@ -28,13 +28,15 @@ class Prepare(_Value):
     """Resolve a configuration against what the worker has: its providers and its registered tools.
 
     With `look`, the id of the workflow execution that asks, also whether there is an archive of the session: it is
-    then to go on from there. `archived` says that the session has one, which its model may read from.
+    then to go on from there. `archived` says that the session has one, which its model may read from, `clears` that
+    its policy clears tool results, which its model may read again.
     """
 
     model: str
     tools: tuple[str, ...]
     look: str | None = None
     archived: bool = False
+    clears: bool = False
 
 
 class Prepared(_Value):
@@ -301,6 +303,7 @@ class ModelAnswered(_Value):
     attempt: int
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
+    cleared_tool_results: int | None = None
     schema_problem: str | None = None
     needs_summary: bool = False
 

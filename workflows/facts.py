@@ -155,6 +155,8 @@ def _recipe(run: Run, answer: ModelAnswered) -> dict[str, Any]:
     }
     if answer.epoch is not None:
         recipe |= {"epoch": list(answer.epoch), "shared_prefix_tokens": answer.shared_prefix_tokens}
+    if answer.cleared_tool_results is not None:
+        recipe["cleared_tool_results"] = answer.cleared_tool_results
     if call.context_policy:
         recipe["context_policy"] = call.context_policy.model_dump(mode="json", exclude_unset=True)
     if run.request.output_schema is not None:

@@ -194,9 +194,9 @@ def _remembering(state: State, op_id: str) -> State:
 
 
 def _configure(state: State, given: ConfigureInput) -> Decision:
-    before = state.config
+    before = state.preparation
     state = configured(state, given)
-    if (state.config.model, state.config.tools) == (before.model, before.tools):
+    if state.preparation == before:
         return Decision(state, (facts.config_entry(state),))
     return Decision(replace(state, phase="preparing", config_due=True), (), state.preparation)
 

@@ -175,7 +175,12 @@ class State:
     @property
     def preparation(self) -> Prepare:
         """What resolves the configuration in force anew."""
-        return Prepare(model=self.config.model, tools=self.config.tools, archived=self.archive is not None)
+        return Prepare(
+            model=self.config.model,
+            tools=self.config.tools,
+            archived=self.archive is not None,
+            clears=self.policy.clear_tool_results is not None,
+        )
 
     @property
     def unfinished(self) -> tuple[str, ...]:

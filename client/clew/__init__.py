@@ -65,7 +65,7 @@ from clew.errors import (
     WorkerUnavailable,
 )
 from clew.messages import Message, ToolCall, ToolSpec
-from clew.policy import ContextPolicy
+from clew.policy import ClearToolResults, ContextPolicy
 from clew.request import Request
 from clew.session import Session
 from clew.thread import Thread
@@ -80,6 +80,7 @@ __all__ = [
     "Busy",
     "CancelReceipt",
     "CheckpointUnavailable",
+    "ClearToolResults",
     "Clew",
     "ClewError",
     "Closed",

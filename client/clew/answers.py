@@ -175,6 +175,7 @@ class ContextMeta(_Output):
     policy_hash: str
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
+    cleared_tool_results: int | None = None
     digest: str
 
 

@@ -6,6 +6,8 @@ another number says so in its `context_policy`. Sources: the providers' own mode
 
 from __future__ import annotations
 
+from clew.answers import Usage
+
 _WINDOWS: tuple[tuple[str, int], ...] = (
     ("claude-", 200_000),
     ("gpt-5-chat", 128_000),
@@ -36,3 +38,8 @@ def window_of(model: str) -> int | None:
     """The window of `provider:model` in tokens, or None where the family is not known."""
     name = model.partition(":")[2].lower().rpartition("/")[2]
     return next((window for family, window in _WINDOWS if name.startswith(family)), None)
+
+
+def cost_usd(name: str, usage: Usage) -> float | None:  # noqa: ARG001
+    """What a usage of `provider:model` costs by the provider's list, in USD, or None where the price is not known."""
+    return None

@@ -26,13 +26,22 @@ _MISSING_RESULT_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One atomic group as a context shows it. `start` is its first seq; a snapshot's blocks have none."""
+    """One atomic group as a context shows it.
+
+    `seqs` are those of its entries, and `start` is the first of them; a snapshot's blocks have none. `results` are
+    the tokens of its tool results, which come right after its first message. `cleared` of them have given way to a
+    marker, which has freed `freed` tokens; nothing of what is `pinned` does.
+    """
 
     messages: tuple[Message, ...]
     tokens: int
     kind: Literal["message", "tool_call"]
-    entries: int
+    seqs: tuple[int, ...] = ()
     start: int | None = None
+    results: tuple[int, ...] = ()
+    cleared: int = 0
+    freed: int = 0
+    pinned: bool = False
 
     @property
     def opens_turn(self) -> bool:
@@ -51,7 +60,8 @@ class Rendering:
         """A group as far as it goes up to a seq."""
         entries = [entry for entry in group.entries if entry.seq <= at_seq]
         messages = [entry.message for entry in entries]
-        return self._block(messages, [entry.tokens for entry in entries], len(entries), group.start)
+        seqs = tuple(entry.seq for entry in entries)
+        return self._block(messages, [entry.tokens for entry in entries], seqs, group.start)
 
     def of_snapshot(self, snapshot: Mapping[str, Any], late: Iterable[Entry] = ()) -> list[Block]:
         """The messages that a `replace` put under its lane, in order. A result without its call is left out.
@@ -61,19 +71,20 @@ class Rendering:
         blocks: list[Block] = []
         messages: list[Message] = []
         tokens: list[int] = []
-        entries = 0
+        seqs: list[int] = []
         open_calls: set[str] = set()
 
         def close() -> None:
             if messages:
-                blocks.append(self._block(messages, tokens, entries, None))
+                blocks.append(self._block(messages, tokens, tuple(seqs), None))
             messages.clear()
             tokens.clear()
+            seqs.clear()
 
         stored = zip(snapshot["messages"], snapshot["tokens"], strict=True)
         rows = chain(
-            ((message_of(message), count, 0) for message, count in stored),
-            ((entry.message, entry.tokens, 1) for entry in late),
+            ((message_of(message), count, ()) for message, count in stored),
+            ((entry.message, entry.tokens, (entry.seq,)) for entry in late),
         )
         for message, count, committed in rows:
             if message["role"] == "tool":
@@ -85,11 +96,13 @@ class Rendering:
                 open_calls = set(call_ids(message))
             messages.append(message)
             tokens.append(count)
-            entries += committed
+            seqs += committed
         close()
         return blocks
 
-    def _block(self, messages: Sequence[Message], tokens: Sequence[int], entries: int, start: int | None) -> Block:
+    def _block(
+        self, messages: Sequence[Message], tokens: Sequence[int], seqs: tuple[int, ...], start: int | None
+    ) -> Block:
         first, results = self._for_provider(messages[0]), messages[1:]
         answered = {result.get("tool_call_id") for result in results}
         unanswered = [call for call in first.get("tool_calls", []) if call["id"] not in answered]
@@ -97,13 +110,14 @@ class Rendering:
             {"role": "tool", "content": MISSING_RESULT, "tool_call_id": call["id"], "name": call["name"]}
             for call in unanswered
         ]
-        size = sum(map(self.estimator.message, messages)) if self.estimator else sum(tokens)
+        sizes = list(map(self.estimator.message, messages)) if self.estimator else tokens
         return Block(
             (first, *results, *missing),
-            size + sum(_MISSING_RESULT_TOKENS + len(call["name"].encode()) for call in unanswered),
+            sum(sizes) + sum(_MISSING_RESULT_TOKENS + len(call["name"].encode()) for call in unanswered),
             "tool_call" if first.get("tool_calls") else "message",
-            entries,
+            seqs,
             start,
+            tuple(sizes[1:]),
         )
 
     def _for_provider(self, message: Message) -> Message:

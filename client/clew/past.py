@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pydantic_core import to_json
 
+from clew.clearing import smallest
 from clew.entries import Entry
 from clew.errors import Archived
 from clew.ground import Ground
@@ -121,7 +122,7 @@ def _reach(view: LaneView) -> int:
     left = view.policy.budget
     try:
         for block in view.blocks():
-            left -= block.tokens
+            left -= smallest(block, view.policy)
             if left < 0 and block.start is not None:
                 return block.start
     except Archived:

@@ -19,13 +19,16 @@ Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
 
 
 class ClearToolResults(BaseModel):
-    """Older tool results give way to a marker: all but the newest `keep`, once that frees `min_tokens`."""
+    """Older tool results give way to a marker: all but the newest `keep`, once that frees `min_tokens`.
+
+    Those of `exclude_tools` stay, and so do those that a marker would not be smaller than.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     keep: Count
     min_tokens: Count = 0
-    exclude_tools: tuple[str, ...] = ()
+    exclude_tools: tuple[str, ...] = Field(default=(), strict=False)
 
 
 class ContextPolicy(BaseModel):
@@ -92,13 +95,9 @@ class ContextPolicy(BaseModel):
         """This policy, if a context can be made under it.
 
         Raises:
-            InvalidInput: it asks for what is not available yet, or does not go together.
+            InvalidInput: it does not go together.
             InvalidTokenBudget: it leaves no budget.
         """
-        if self.clear_tool_results:
-            raise InvalidInput(
-                "clear_tool_results is not available in this version: leave it out of the context policy"
-            )
         if self.window == "epoch" and self.token_estimator == "heuristic":
             raise InvalidInput("window 'epoch' goes by the recorded counts: leave token_estimator at 'exact'")
         if self.reserve_output_tokens < 0 or self.budget < 1:

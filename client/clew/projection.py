@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -59,12 +59,18 @@ class ProjectionInput:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A context, and what is known of it."""
+    """A context, and what is known of it.
+
+    `blocks` are what its messages were made of, in order, each with its tokens and its seqs; `tools_tokens` are those
+    of the tool schemas.
+    """
 
     messages: list[Message]
     tool_spec: list[ToolSpec]
     meta: ContextMeta
     output_schema: dict[str, Any] | None = None
+    blocks: tuple[Block, ...] = ()
+    tools_tokens: int = 0
 
 
 Projector = Callable[[ProjectionInput], Projection]
@@ -136,14 +142,15 @@ def default_projector(given: ProjectionInput) -> Projection:
     if policy.window == "epoch":
         window = epoch(view, policy, room, kept, summary)
     else:
-        window = slide(view.blocks(), policy, room, kept, summary)
+        window = slide(view.blocks, policy, room, kept, summary)
     shown = summary if window.summary_kept else None
-    messages = compose(
-        [{"role": "system", "content": given.system}] if given.system else [],
-        shown.messages if shown else [],
-        chain.from_iterable(block.messages for block in window.blocks),
-        given.pending,
+    blocks = (
+        *_segment([{"role": "system", "content": given.system}] if given.system else [], sizes.system),
+        *([shown] if shown else []),
+        *window.blocks,
+        *_segment(given.pending, sizes.pending),
     )
+    messages = compose(*(block.messages for block in blocks))
     tools = list(given.tools)
     basis_last_seq = view.upto
     return Projection(
@@ -157,15 +164,25 @@ def default_projector(given: ProjectionInput) -> Projection:
             estimated_tokens=policy.budget - room + window.tokens,
             summary_used=shown is not None,
             needs_summary=view.needs_summary(window.truncated),
-            entries_included=sum(block.entries for block in window.blocks),
+            entries_included=sum(len(block.seqs) for block in window.blocks),
             entries_total=basis_last_seq + 1,
             policy_hash=policy.hash,
             epoch=window.epoch,
             shared_prefix_tokens=view.shared_prefix(window.epoch),
+            cleared_tool_results=(
+                sum(block.cleared for block in window.blocks) if policy.clear_tool_results else None
+            ),
             digest=digest({"messages": messages, "tool_spec": tools, "output_schema": given.output_schema}),
         ),
         given.output_schema,
+        blocks,
+        sizes.tools,
     )
+
+
+def _segment(messages: Sequence[Message], tokens: int) -> list[Block]:
+    """What surrounds the history, as a block of its own."""
+    return [Block(tuple(messages), tokens, "message")] if messages else []
 
 
 register_projector("default", default_projector)
@@ -213,18 +230,22 @@ class LaneView:
 
     def kept(self) -> list[tuple[Block, str]]:
         """What a context keeps before anything else, oldest first, each part with its name."""
-        parts = {block.start: (block, part) for block, part in (*self.pinned(), *self.current())}
+        parts = {block.start: (block, part) for block, part in (*self.current(), *self.pinned())}
         return sorted(parts.values(), key=lambda kept: kept[0].start or 0)
 
     def pinned(self) -> list[tuple[Block, str]]:
         """The groups of the entries that are pinned, also where a summary or a compaction speaks for them."""
-        lane, starts = self.lane, dict[int, Block]()
+        blocks = (replace(self._block_at(start), pinned=True) for start in self._pinned_starts())
+        return [(block, "pinned") for block in blocks if self._included(block)]
+
+    def _pinned_starts(self) -> list[int]:
+        lane, starts = self.lane, set[int]()
         for seq in self.ground.pinned:
             if seq <= lane.gap.newest and seq not in lane.gap.pinned:
                 raise archived(lane)
             if seq <= self.upto and (group := lane.group_at(seq)):
-                starts[group.start] = self.rendering.of_group(group, self.upto)
-        return [(block, "pinned") for block in starts.values() if self._included(block)]
+                starts.add(group.start)
+        return sorted(starts)
 
     def current(self) -> list[tuple[Block, str]]:
         """What the current run is about, oldest first, each part with its name.
@@ -257,6 +278,9 @@ class LaneView:
     def blocks(self) -> Iterator[Block]:
         """Everything the window may keep, from the newest on."""
         whole = newest_first(self.lane, self.rendering, self.after, self.upto)
+        if self.ground.pinned:
+            pinned = set(self._pinned_starts())
+            whole = (replace(block, pinned=block.start in pinned) for block in whole)
         return filter(self._included, chain(whole, self._snapshot_blocks()))
 
     def _included(self, block: Block) -> bool:
@@ -370,7 +394,7 @@ class _Sizes:
             return None
         message = summary_message(entry.payload["content"], self._given.policy.summary_role)
         tokens = self._sized(entry.tokens, lambda by: by.message(message))
-        return Block((message,), tokens, "message", 0)
+        return Block((message,), tokens, "message")
 
 
 def estimator_of(policy: ContextPolicy) -> Encoding | None:

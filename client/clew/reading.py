@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from clew.clearing import marker_tokens
 from clew.context import policy_of
 from clew.contract import EntriesQuery
 from clew.entries import DEFAULT_LANE, Entry, system_prompt_of
@@ -209,6 +210,7 @@ class _Reach:
         kinds = set.intersection(*(set(policy.include_kinds) for policy in policies))
         self._said, self._tools = "message" in kinds, {"tool_call", "tool_result"} <= kinds
         self._heuristic = encoding("heuristic")
+        self._clears = any(policy.clear_tool_results for policy in policies)
         self._run_id: str | None = None
         self._asked = 0
         self.enough = False
@@ -216,7 +218,10 @@ class _Reach:
     def read(self, entry: Entry) -> None:
         role = entry.payload["role"]
         if self._tools if role == "tool" or entry.payload.get("tool_calls") else self._said:
-            self._left -= min(entry.tokens, self._heuristic.message(entry.message))
+            sizes = [entry.tokens, self._heuristic.message(entry.message)]
+            if self._clears and role == "tool":
+                sizes.append(marker_tokens(entry.message))
+            self._left -= min(sizes)
         if role == "user":
             run_id = entry.refs.get("run_id")
             if self._asked == 0 or run_id is None or run_id != self._run_id:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from clew.clearing import cleared_in_steps, older_cleared
 from clew.groups import Block
 from clew.policy import ContextPolicy
 
@@ -15,8 +16,9 @@ class Window:
     """The blocks kept, oldest first. `tokens` counts them and, where `summary_kept`, the summary.
 
     `epoch` says where an epoch's window begins: the starts of what is kept from before it, and its own (within a
-    snapshot: how many blocks of that are kept, negative; nowhere: the last start twice). Of windows that begin alike
-    the earlier is a prefix of the later.
+    snapshot: how many blocks of that are kept, negative; nowhere: the last start twice); where tool results are
+    cleared, how many of them the steps have reached. Of windows that agree in it the earlier is a prefix of the
+    later.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -27,9 +29,25 @@ class Window:
 
 
 def slide(
+    blocks: Callable[[], Iterable[Block]],
+    policy: ContextPolicy,
+    room: int,
+    current: Sequence[Block],
+    summary: Block | None,
+) -> Window:
+    """The sliding window over blocks that come newest first; what clearing frees lets older ones in."""
+    if rule := policy.clear_tool_results:
+        window = _slid(older_cleared(blocks(), rule), policy, room, current, summary)
+        freed = sum(block.freed for block in window.blocks)
+        if freed and freed >= rule.min_tokens:
+            return window
+    return _slid(blocks(), policy, room, current, summary)
+
+
+def _slid(
     blocks: Iterable[Block], policy: ContextPolicy, room: int, current: Sequence[Block], summary: Block | None
 ) -> Window:
-    """The sliding window over blocks that come newest first.
+    """One way of it.
 
     What is `current` is kept before anything else. Then come the last `keep_last_turns` turns, then the summary,
     then older blocks; always the newest first, stopping at the first that does not fit into `room` tokens or
@@ -94,7 +112,8 @@ def epoch(
     Where it begins follows from how much the lane has said alone: whenever that passes the room by a whole step (the
     share of the room above the low-water mark), as much goes. So consecutive calls share their beginning to the byte,
     and no cut has to be remembered. `max_messages` is kept to in steps as well. What is `current` is kept also where
-    it lies before the beginning, and of the last `keep_last_turns` turns as much as there is room for.
+    it lies before the beginning, and of the last `keep_last_turns` turns as much as there is room for. Tool results
+    are cleared within the window, in steps of their own: where it begins does not depend on them.
     """
     window = Window()
     if summary:
@@ -127,10 +146,13 @@ def epoch(
         turns = max(turns - 1, 0)
         steps.one_more()
         counts.one_more()
-    window.blocks, window.tokens = whole, window.tokens + size
     snapshot = sum(block.start is None for block in recent)
     begins = [-snapshot if block.start is None else block.start for block in (*older, *recent[-1:])]
     window.epoch = tuple(begins if recent else [*begins, *begins[-1:]])
+    if rule := policy.clear_tool_results:
+        whole, reached = cleared_in_steps(whole, rule)
+        window.epoch += (reached,)
+    window.blocks, window.tokens = whole, window.tokens + sum(block.tokens for block in whole)
     return window
 
 

@@ -11,7 +11,7 @@ from activities.archive import Archive, Store
 from activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from activities.providers import providers_from_env
 from activities.results import READ_RESULT
-from clew import Tool, tool
+from clew import Tool, clearing, tool
 from clew.canonical import canonical
 from workflows.effects import Prepare, Prepared, Thresholds
 
@@ -118,6 +118,13 @@ async def test_a_session_with_tools_and_an_archive_can_read_large_results(asked:
         assert [tool.spec for tool in answer.tools] == [add.spec, READ_RESULT.spec]
         assert not answer.tools[1].requires_approval
     assert (await prepared(**asked)).tools == ()
+
+
+async def test_a_session_whose_policy_clears_results_can_read_them_again() -> None:
+    """Also one with no tools of its own, and before there is an archive."""
+    assert READ_RESULT.name == clearing.READ_RESULT
+    assert [tool.spec for tool in (await prepared(clears=True)).tools] == [READ_RESULT.spec]
+    assert [tool.spec for tool in (await prepared("add", clears=True)).tools] == [add.spec, READ_RESULT.spec]
 
 
 async def test_without_an_archive_there_is_nothing_to_read() -> None:

@@ -18,7 +18,7 @@ from activities.archive.segment import digest_of
 from activities.results import Results
 from activities.tools import ToolActivities
 from clew import Tool, tool
-from clew.entries import Entry
+from clew.entries import Entry, EntryKind
 from workflows.effects import RunTool, StoredResult, ToolAnswered
 
 SESSION, FAMILY = "session-1", "family-1"
@@ -42,13 +42,18 @@ class Place:
     async def _entries(self, _session: None, query: str, asked: dict[str, Any]) -> dict[str, Any]:
         """What the session's own query answers of its live thread."""
         assert query == "entries"
-        assert asked.keys() == {"kind", "tool_call_id"}
+        assert asked.keys() <= {"kind", "tool_call_id", "from_seq"}
+        wanted = asked.get("tool_call_id")
         found = [
             entry.as_json()
             for entry in self.live
-            if entry.kind == asked["kind"] and entry.refs.get("tool_call_id") == asked["tool_call_id"]
+            if entry.kind == asked["kind"]
+            and wanted in (None, entry.refs.get("tool_call_id"))
+            and entry.seq >= asked["from_seq"]
         ]
-        return {"entries": found} | ({"archived_before": self.first_live} if self.first_live else {})
+        more = {"next_seq": found[1]["seq"]} if len(found) > 1 else {}
+        archived = {"archived_before": self.first_live} if asked["from_seq"] < self.first_live else {}
+        return {"entries": found[:1]} | more | archived
 
     async def run(self, name: str, limit: int = 1000, **arguments: Any) -> ToolAnswered:
         """One attempt of a call."""
@@ -68,14 +73,22 @@ class Place:
         """The model's call that reads on."""
         return await self.run("read_result", limit, tool_call_id="tool-1", offset=offset, length=length)
 
+    def put_under(self, *said: tuple[str, str]) -> None:
+        """A snapshot with tool results, of which each has an id."""
+        messages = [{"role": "tool", "content": text, "tool_call_id": call_id} for call_id, text in said]
+        operation = {"type": "replace", "reason": "manual", "result_context": {"messages": messages}}
+        self._commit("ai_context_operation", {"context_ref": "default", "operation": operation}, {})
+
     def say(self, answer: ToolAnswered, tool_call_id: str = "tool-1") -> Entry:
         """A result enters the thread, as the session commits it."""
         payload: dict[str, Any] = {"role": "tool", "content": answer.content, "context_ref": "default"}
         if answer.result:
             payload["result"] = answer.result.model_dump()
+        return self._commit("ai_message", payload, {"tool_call_id": tool_call_id})
+
+    def _commit(self, kind: EntryKind, payload: dict[str, Any], refs: dict[str, str]) -> Entry:
         seq = self.first_live + len(self.live)
-        at = "2026-01-01T00:00:00.000Z"
-        entry = Entry(seq, f"e-{seq}", "ai_message", at, payload, {"tool_call_id": tool_call_id}, 1)
+        entry = Entry(seq, f"e-{seq}", kind, "2026-01-01T00:00:00.000Z", payload, refs, 1)
         self.live.append(entry)
         return entry
 
@@ -147,8 +160,11 @@ async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(
     assert answer.content.endswith("of 5000 bytes are shown; the rest could not be stored]")
     assert len(answer.content) <= 1000
     place.say(answer)
-    more = await place.read()
-    assert (more.is_error, "nothing but what was shown" in more.content) == (True, True)
+    more = await place.read(limit=2000)
+    assert parted(more) == (
+        answer.content,
+        f"bytes 0 to {len(answer.content)} of {len(answer.content)}; this is the end]",
+    )
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
@@ -177,13 +193,51 @@ async def test_a_result_is_read_on_to_its_end(monkeypatch: pytest.MonkeyPatch, a
     assert whole == text
 
 
+@pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
+async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(
+    monkeypatch: pytest.MonkeyPatch, archived: bool
+) -> None:
+    """So what was cleared from a context is read again: whole, or from an offset on, in pieces between characters."""
+    place = Place(monkeypatch)
+    for number in (1, 2):
+        place.say(ToolAnswered(content="é" * 300 + str(number)), f"tool-{number}")
+    if archived:
+        await place.put_away()
+        place.say(ToolAnswered(content="later"), "tool-3")
+    whole = await place.read()
+    assert (whole.content, whole.is_error) == ("é" * 300 + "1\n[bytes 0 to 601 of 601; this is the end]", False)
+    assert parted(await place.read(3, 4)) == ("éé", "bytes 2 to 6 of 601; offset=6 reads on]")
+    small = await place.read(limit=300)
+    assert len(small.content.encode()) <= 300
+    assert "reads on]" in small.content
+    behind = await place.read(601)
+    assert (behind.is_error, "behind the end: the result has 601 bytes" in behind.content) == (True, True)
+
+
+@pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
+async def test_a_result_of_a_snapshot_is_read_where_the_thread_has_no_other(
+    monkeypatch: pytest.MonkeyPatch, archived: bool
+) -> None:
+    """What came from elsewhere is read from the newest snapshot that holds it; what was said here, from its entry."""
+    place = Place(monkeypatch)
+    place.put_under(("then-1", "older"), ("then-2", "other"))
+    place.say(ToolAnswered(content="said here"), "tool-1")
+    place.put_under(("then-1", "newer"), ("tool-1", "edited"))
+    place.put_under()
+    if archived:
+        await place.put_away()
+    told = [(await place.run("read_result", tool_call_id=name)).content for name in ("then-1", "then-2", "tool-1")]
+    assert [text.partition("\n")[0] for text in told] == ["newer", "other", "said here"]
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300).map(lambda text: text * 40),
     offset=st.integers(0, 12_000),
     length=st.integers(1, 3000),
+    stored=st.booleans(),
 )
-def test_every_part_begins_and_ends_between_characters(text: str, offset: int, length: int) -> None:
+def test_every_part_begins_and_ends_between_characters(text: str, offset: int, length: int, stored: bool) -> None:
     """Whatever the offset and the length: it is a piece of the text, not larger than the limit, and never empty."""
     data = text.encode()
 
@@ -191,7 +245,8 @@ def test_every_part_begins_and_ends_between_characters(text: str, offset: int, l
         with pytest.MonkeyPatch.context() as patch:
             place = Place(patch)
             digest = await place.archive.put_result(FAMILY, data)
-            place.say(ToolAnswered(content="", result=StoredResult(digest=digest, bytes=len(data), shown=0)))
+            kept = StoredResult(digest=digest, bytes=len(data), shown=0)
+            place.say(ToolAnswered(content="", result=kept) if stored else ToolAnswered(content=text))
             return await place.read(offset, length, 512)
 
     answer = asyncio.run(read())
@@ -218,7 +273,7 @@ async def test_what_cannot_be_read_is_told_to_the_model(monkeypatch: pytest.Monk
     cases: list[tuple[dict[str, Any], str]] = [
         ({"tool_call_id": "tool-9"}, "no tool call 'tool-9' has a result"),
         ({"tool_call_id": "../" * 100}, "no tool call '../"),
-        ({"tool_call_id": "tool-2"}, "nothing but what was shown"),
+        ({"tool_call_id": "tool-2", "offset": 5}, "behind the end: the result has 5 bytes"),
         ({"tool_call_id": "tool-1", "offset": 5000}, "behind the end: the result has 5000 bytes"),
         ({"tool_call_id": "tool-1", "offset": -1}, "invalid arguments: offset: "),
         ({"tool_call_id": "tool-1", "length": 0}, "invalid arguments: length: "),

@@ -13,6 +13,7 @@ from clew.entries import Entry
 from clew.errors import ContextOverflow
 from clew.groups import MISSING_RESULT
 from clew.messages import Message
+from clew.policy import ClearToolResults
 from clew.projection import ProjectionInput
 from clew.tokens import Encoding, encoding
 
@@ -46,7 +47,7 @@ class Expected:
     """What the projection must answer."""
 
     messages: list[Message]
-    meta: dict[str, int | bool]
+    meta: dict[str, int | bool | None]
 
 
 def size(message: Message, by: Encoding) -> int:
@@ -79,32 +80,44 @@ def reference(given: ProjectionInput) -> Expected:
             raise ContextOverflow(part, need, room)
         room -= need
 
-    window = _Window(room, policy.max_messages)
-    asked = _request_seq(lane.talk) if given.request_must_fit and not given.pending else None
-    left = room
-    pinned = [place for place, unit in enumerate(units) if unit.pinned] if given.request_must_fit else []
-    current = _current(units, whole[-1:], asked)
-    held = dict.fromkeys(pinned, "pinned") | dict(current)
-    for place, part in sorted(held.items()):
-        if rendered[place][1] > left:
-            raise ContextOverflow(part, rendered[place][1], left)
-        left -= rendered[place][1]
-        window.hold(place, rendered[place])
+    def folded(rendered: list[tuple[list[Message], int]]) -> tuple[_Window, list[Message]]:
+        window = _Window(room, policy.max_messages)
+        asked = _request_seq(lane.talk) if given.request_must_fit and not given.pending else None
+        left = room
+        pinned = [place for place, unit in enumerate(units) if unit.pinned] if given.request_must_fit else []
+        current = _current(units, whole[-1:], asked)
+        held = dict(current) | dict.fromkeys(pinned, "pinned")
+        for place, part in sorted(held.items()):
+            if rendered[place][1] > left:
+                raise ContextOverflow(part, rendered[place][1], left)
+            left -= rendered[place][1]
+            window.hold(place, rendered[place])
 
-    # The last turns first, then the summary, then the rest: the newest first, up to the first that does not fit.
-    users = [place for place, unit in enumerate(units) if unit.pieces[0].message["role"] == "user"]
-    turns = policy.keep_last_turns
-    recent = len(units) if turns == 0 else (users[-turns] if len(users) >= turns else 0)
-    for place in range(len(units) - 1, recent - 1, -1):
-        window.offer(place, rendered[place])
-    summary: list[Message] = []
-    if lane.summary:
-        content = f"Summary of earlier conversation:\n{lane.summary.payload['content']}"
-        message: Message = {"role": policy.summary_role, "content": content}
-        if window.squeeze(size(message, counted) if counted else lane.summary.tokens):
-            summary = [message]
-    for place in range(recent - 1, -1, -1):
-        window.offer(place, rendered[place])
+        # The last turns first, then the summary, then the rest: the newest first, up to the first that does not fit.
+        users = [place for place, unit in enumerate(units) if unit.pieces[0].message["role"] == "user"]
+        turns = policy.keep_last_turns
+        recent = len(units) if turns == 0 else (users[-turns] if len(users) >= turns else 0)
+        for place in range(len(units) - 1, recent - 1, -1):
+            window.offer(place, rendered[place])
+        summary: list[Message] = []
+        if lane.summary:
+            content = f"Summary of earlier conversation:\n{lane.summary.payload['content']}"
+            message: Message = {"role": policy.summary_role, "content": content}
+            if window.squeeze(size(message, counted) if counted else lane.summary.tokens):
+                summary = [message]
+        for place in range(recent - 1, -1, -1):
+            window.offer(place, rendered[place])
+        return window, summary
+
+    window, summary = folded(rendered)
+    cleared = 0
+    if policy.clear_tool_results:
+        lighter = _cleared(units, rendered, policy.clear_tool_results, counted)
+        other, other_summary = folded([(messages, tokens) for messages, tokens, _ in lighter])
+        freed = sum(rendered[place][1] - lighter[place][1] for place in other.kept)
+        if freed >= max(policy.clear_tool_results.min_tokens, 1):
+            window, summary, rendered = other, other_summary, [(messages, tokens) for messages, tokens, _ in lighter]
+            cleared = sum(lighter[place][2] for place in other.kept)
 
     since = [entry for entry in lane.talk if entry.seq > lane.summed_upto]
     thresholds = (
@@ -120,6 +133,7 @@ def reference(given: ProjectionInput) -> Expected:
             "summary_used": bool(summary),
             "needs_summary": due and policy.summarization != "none",
             "entries_included": sum(piece.seq is not None for p in window.kept for piece in units[p].pieces),
+            "cleared_tool_results": cleared if policy.clear_tool_results else None,
         },
     )
 
@@ -261,6 +275,33 @@ def _render(unit: Unit, provider: str | None, counted: Encoding | None) -> tuple
             messages.append({"role": "tool", "content": MISSING_RESULT, "tool_call_id": call["id"], "name": name})
             tokens += 32 + len(name.encode())
     return messages, tokens
+
+
+def _cleared(
+    units: list[Unit], rendered: list[tuple[list[Message], int]], rule: ClearToolResults, counted: Encoding | None
+) -> list[tuple[list[Message], int, int]]:
+    """The units without their older results, and how many of each are gone: all but the newest so many.
+
+    Those of the newest unit stay, those of some tools, and those that are not larger than what would stand for them.
+    """
+    results = [(place, piece) for place, unit in enumerate(units) for piece in unit.pieces[1:]]
+    older = results[: -rule.keep] if rule.keep else results
+    lighter = [(messages.copy(), tokens, 0) for messages, tokens in rendered]
+    for place, piece in older:
+        call_id = piece.message.get("tool_call_id", "")
+        calls = units[place].pieces[0].message.get("tool_calls", [])
+        tool = next(call["name"] for call in calls if call["id"] == call_id)
+        gain = (size(piece.message, counted) if counted else piece.tokens) - (
+            24 + len(call_id.encode()) + len(piece.message.get("name", "").encode())
+        )
+        if place == len(units) - 1 or units[place].pinned or tool in rule.exclude_tools or gain <= 0:
+            continue
+        messages, tokens, gone = lighter[place]
+        at = next(at for at, message in enumerate(messages) if message.get("tool_call_id") == call_id)
+        content = f"[cleared: read_result(tool_call_id='{call_id}') reads it again]"
+        messages[at] = {**messages[at], "content": content}
+        lighter[place] = (messages, tokens - gain, gone + 1)
+    return lighter
 
 
 def _request_seq(talk: list[Entry]) -> int:

@@ -9,10 +9,22 @@ from clew.context import context_of
 from clew.entries import DEFAULT_LANE
 from clew.errors import Archived, ContextOverflow
 from clew.past import parted
-from clew.policy import ContextPolicy
+from clew.policy import ClearToolResults, ContextPolicy
 from clew.projection import Projection
 from clew.thread import Past, Thread
-from tests.clew.threads import LANES, Step, Turn, histories, policies, write
+from tests.clew.threads import (
+    LANES,
+    Step,
+    Turn,
+    Writer,
+    answered,
+    asked_tool,
+    histories,
+    policies,
+    said,
+    tool_said,
+    write,
+)
 
 PLENTY = 10_000_000
 
@@ -76,6 +88,27 @@ def test_what_is_kept_follows_the_policy_and_not_the_thread() -> None:
         assert answer(here, replace_budget(policy, 8000), DEFAULT_LANE) == "archived"
         sizes.append(len(past.entries))
     assert max(sizes) - min(sizes) <= 2
+
+
+def test_what_will_be_cleared_does_not_hide_what_is_before_it() -> None:
+    """Once the newest results are old the window reaches further back than now, and what is there has been kept."""
+    rule = ClearToolResults(keep=4)
+    policy = ContextPolicy(max_input_tokens=800, reserve_output_tokens=0, clear_tool_results=rule)
+    writer = Writer()
+    for number in range(40):
+        writer.talk(said(f"question {number}"), answered("fine"))
+    writer.message(said("look"))
+    for number in range(4):
+        writer.talk(asked_tool(f"tool-{number}"), tool_said(f"tool-{number}", "word " * 120))
+    first = writer.thread.rev
+    past = parted(writer.thread, first, {DEFAULT_LANE: [policy]}, PLENTY)
+    here = Thread((), first, past)
+    for number in range(4):
+        later = (answered("well"), said("again"), asked_tool(f"late-{number}"), tool_said(f"late-{number}", "4"))
+        for message in later:
+            here.append(writer.message(message))
+        assert answer(here, policy, DEFAULT_LANE) == answer(writer.thread, policy, DEFAULT_LANE)
+    assert "question 38" in str(answer(here, policy, DEFAULT_LANE))
 
 
 def replace_budget(policy: ContextPolicy, tokens: int) -> ContextPolicy:

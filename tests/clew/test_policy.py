@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from clew.catalog import window_of
-from clew.errors import InvalidInput, InvalidTokenBudget
+from clew.errors import InvalidTokenBudget
 from clew.policy import ClearToolResults, ContextPolicy, resolve
 
 # A value for each field that is not its default.
@@ -31,8 +31,8 @@ OTHERS: dict[str, Any] = {
     "summarize_threshold": 100,
     "max_thread_tokens": 5000,
     "summarization_model": "local:tiny",
+    "clear_tool_results": ClearToolResults(keep=3, min_tokens=100),
 }
-UNAVAILABLE: dict[str, Any] = {"clear_tool_results": ClearToolResults(keep=3, min_tokens=100)}
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
@@ -56,7 +56,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "clear_tool_results": None,
     }
     assert ContextPolicy().budget == 6000
-    assert OTHERS.keys() | UNAVAILABLE.keys() | {"window"} == ContextPolicy.model_fields.keys()
+    assert OTHERS.keys() | {"window"} == ContextPolicy.model_fields.keys()
 
 
 @pytest.mark.parametrize(
@@ -133,19 +133,6 @@ def test_what_is_set_adds_up() -> None:
     assert both.overlaid(None) is both
 
 
-@pytest.mark.parametrize(("name", "value"), UNAVAILABLE.items())
-def test_what_is_not_available_yet(name: str, value: Any) -> None:
-    """A policy that asks for what is not there yet is refused at every level, and named."""
-    policy = ContextPolicy(**{name: value})
-    with pytest.raises(InvalidInput, match=name):
-        policy.checked()
-    for level in ("request", "session", "agent", "default"):
-        with pytest.raises(InvalidInput, match="not available"):
-            resolve(**{level: policy})
-    without = ContextPolicy(**{name: ContextPolicy.model_fields[name].default})
-    assert resolve(request=without, session=policy) == ContextPolicy()
-
-
 @pytest.mark.parametrize(
     ("most", "reserve", "good"), [(1, 0, True), (0, 0, False), (-5, 0, False), (9, 9, False), (9, -1, False)]
 )
@@ -189,7 +176,7 @@ def test_what_no_policy_may_say(fields: dict[str, Any]) -> None:
 
 def test_a_policy_travels_as_json() -> None:
     """What a policy is written as reads back equal, with the same fields set."""
-    for policy in (ContextPolicy(**OTHERS, **UNAVAILABLE), ContextPolicy.tool_focused()):
+    for policy in (ContextPolicy(**OTHERS), ContextPolicy.tool_focused()):
         again = ContextPolicy.model_validate_json(policy.model_dump_json(exclude_unset=True))
         assert again == policy
         assert again.model_fields_set == policy.model_fields_set
@@ -201,7 +188,7 @@ def test_the_hash_names_what_a_policy_does() -> None:
     assert ContextPolicy().complete().hash == ContextPolicy().hash
     assert ContextPolicy(max_messages=0).hash == ContextPolicy().hash
     assert ContextPolicy(max_messages=7).hash == sha256(b'{"max_messages":7}').hexdigest()
-    others: dict[str, Any] = {**OTHERS, **UNAVAILABLE, "window": "epoch"}
+    others: dict[str, Any] = {**OTHERS, "window": "epoch"}
     one_field_each = [ContextPolicy(**{name: value}).hash for name, value in others.items()]
     assert len({ContextPolicy().hash, *one_field_each}) == len(ContextPolicy.model_fields) + 1
     assert all(ContextPolicy(max_input_tokens=n).hash for n in (2**53 - 1, 1 - 2**53))

@@ -11,7 +11,7 @@ from clew.entries import DEFAULT_LANE
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
 from clew.groups import MISSING_RESULT
 from clew.messages import Message
-from clew.policy import ClearToolResults, ContextPolicy
+from clew.policy import ContextPolicy
 from clew.projection import Projection, ProjectionInput, projector_named, register_projector
 from clew.thread import Thread
 from clew.tokens import encoding
@@ -259,7 +259,6 @@ def test_thresholds_count_from_the_last_summary(kinds: tuple[Any, ...]) -> None:
     "policy",
     [
         ContextPolicy(window="epoch", token_estimator="heuristic"),
-        ContextPolicy(clear_tool_results=ClearToolResults(keep=3)),
         ContextPolicy(projector="nobody's"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clew.entries import DEFAULT_LANE, Draft, Entry, EntryKind
 from clew.messages import Message, ToolSpec
-from clew.policy import ContextPolicy
+from clew.policy import ClearToolResults, ContextPolicy
 from clew.projection import Projection, ProjectionInput, project
 from clew.thread import Thread
 from clew.tokens import encoding
@@ -314,6 +314,13 @@ policies = st.builds(
     token_estimator=st.sampled_from(("exact", "exact", "heuristic")),
     summarize_threshold=st.none() | st.integers(1, 12),
     max_thread_tokens=st.none() | st.integers(1, 500),
+    clear_tool_results=st.none()
+    | st.builds(
+        ClearToolResults,
+        keep=st.integers(0, 4),
+        min_tokens=st.sampled_from((0, 1, 50, 200)),
+        exclude_tools=st.sampled_from(((), (), ("calculator",), ("nobody's",))),
+    ),
 ).map(lambda policy: policy if policy.window == "sliding" else policy.model_copy(update={"token_estimator": "exact"}))
 
 

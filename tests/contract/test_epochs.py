@@ -6,42 +6,51 @@ from itertools import pairwise
 
 import pytest
 
-from clew import Clew, ContextPolicy
+from clew import ClearToolResults, Clew, ContextPolicy
 from deploy.local import Reply, ToolCall
 from tests.conftest import World
 from tests.rolling import name, rolling
 
+CLEARING = ClearToolResults(keep=1, min_tokens=120)
+
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
-async def test_consecutive_requests_begin_alike(world: World, runs: str) -> None:
+@pytest.mark.parametrize("clears", [None, CLEARING], ids=["whole", "cleared"])
+async def test_consecutive_requests_begin_alike(world: World, runs: str, clears: ClearToolResults | None) -> None:
     """Each holds the one before it whole, unless its entry tells of another epoch; then the window begins anew.
 
-    That is so in one run of the workflow, and when older entries are in the archive.
+    That is so in one run of the workflow, and when older entries are in the archive, and where results are cleared.
     """
     if runs == "one run":
-        await begin_alike(world, world.clew)
+        await begin_alike(world, world.clew, clears)
     else:
         async with rolling(world) as clew:
-            await begin_alike(world, clew)
+            await begin_alike(world, clew, clears)
 
 
-async def begin_alike(world: World, clew: Clew) -> None:
-    """A session of two dozen turns, and what its provider was sent."""
+async def begin_alike(world: World, clew: Clew, clears: ClearToolResults | None) -> None:
+    """A session of four dozen turns, and what its provider was sent."""
 
     def script(body: dict[str, object]) -> Reply:
         messages = body["messages"]
         assert isinstance(messages, list)
         newest = messages[-1]
-        if newest["content"].startswith("add"):
-            return Reply("", tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
+        if newest["content"].startswith("flood"):
+            return Reply("", tool_calls=(ToolCall("flood", {"size": 500}),))
         return Reply("It is what it is, and nothing besides. " * 3)
 
-    policy = ContextPolicy(window="epoch", max_input_tokens=900, reserve_output_tokens=200, keep_last_turns=1)
+    policy = ContextPolicy(
+        window="epoch",
+        max_input_tokens=1500,
+        reserve_output_tokens=200,
+        keep_last_turns=1,
+        clear_tool_results=clears,
+    )
     session = await clew.open(
-        name(), model=world.model(script), tools=["add"], system_prompt="Be brief.", context_policy=policy
+        name(), model=world.model(script), tools=["flood"], system_prompt="Be brief.", context_policy=policy
     )
     for turn in range(45):
-        await session.ask(("add up" if turn % 3 == 0 else "tell") + f", for the {turn}. time, how it stands")
+        await session.ask(("flood it" if turn % 3 == 0 else "tell") + f", for the {turn}. time, how it stands")
     replies = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
     model = (await session.status()).model
     sent = world.requests_to(model)
@@ -55,3 +64,5 @@ async def begin_alike(world: World, clew: Clew) -> None:
         assert now["shared_prefix_tokens"] == (before["input_tokens"] if shares else 0)
         cuts += not shares
     assert 2 <= cuts < len(sent) / 3
+    cleared = [recipe.get("cleared_tool_results") for recipe in recipes]
+    assert max(number or 0 for number in cleared) > 1 if clears else set(cleared) == {None}

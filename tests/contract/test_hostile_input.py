@@ -133,8 +133,8 @@ def starts(model: str) -> dict[str, tuple[Sequence[RawValue], str]]:
             (raw(b'{"config":' + config + b',"context_policy":{"max_input_tokens":10}}}'),),
             "invalid_token_budget",
         ),
-        "what is not available": (
-            (raw(b'{"config":' + config + b',"context_policy":{"clear_tool_results":{"keep":1}}}}'),),
+        "what does not go together": (
+            (raw(b'{"config":' + config + b',"context_policy":{"window":"epoch","token_estimator":"heuristic"}}}'),),
             "invalid_input",
         ),
         "an unknown projector": (

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from activities.archive import Archive
-from clew import Entry, Session
+from clew import ClearToolResults, ContextPolicy, Entry, Session
 from deploy.local import Reply, ToolCall
 from deploy.local.scripted import Script
 from tests.conftest import World, last
@@ -64,6 +64,51 @@ async def test_only_sessions_with_tools_have_it(world: World) -> None:
     await session.configure(tools=[])
     named = [[spec["name"] for spec in entry.payload["tools"]] for entry in await session.entries(kind="config")]
     assert named == [[], ["add", "read_result"], ["add", "flood", "read_result"], []]
+
+
+async def test_a_model_reads_again_what_was_cleared(world: World) -> None:
+    """The marker in its context says how; the thread has it still, and recipes tell what was cleared."""
+    policy = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
+    session = await world.open(reader(900, offset=890), tools=["flood"], context_policy=policy)
+    await session.ask("flood")
+    assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 890 to 900 of 900; this is the end]"
+    seen = (await session.context(call_id="call-3")).messages
+    assert [message["content"] for message in seen if message["role"] == "tool"] == [
+        "[cleared: read_result(tool_call_id='tool-1') reads it again]"
+    ]
+    flooded, _ = await results(session)
+    assert flooded.payload["content"] == "x" * 900
+    replies = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
+    assert [entry.payload["recipe"]["cleared_tool_results"] for entry in replies] == [0, 0, 1, 1]
+
+
+async def test_a_session_whose_policy_clears_has_the_tool_for_it(world: World) -> None:
+    """Also where it has no tools of its own, and only for as long; what a snapshot brought is read again too."""
+    clearing = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
+
+    def script(body: dict[str, Any]) -> Reply:
+        newest = last(body)
+        if newest["content"] == "read on":
+            return Reply(tool_calls=(ToolCall("read_result", {"tool_call_id": "then-1"}),))
+        return Reply(newest["content"])
+
+    session = await world.open(script)
+    await session.configure(context_policy=clearing)
+    call = {"id": "then-1", "name": "look", "arguments": {}}
+    await session.replace_context(
+        [
+            {"role": "user", "content": "look"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "It is blue. " * 30, "tool_call_id": "then-1", "name": "look"},
+        ],
+        op_id="o-1",
+    )
+    answer = await session.ask("read on")
+    assert answer.startswith("It is blue. It is blue.")
+    assert (await session.context(call_id="call-1")).meta.cleared_tool_results == 1
+    await session.configure(context_policy=ContextPolicy(clear_tool_results=None))
+    named = [[spec["name"] for spec in entry.payload["tools"]] for entry in await session.entries(kind="config")]
+    assert named == [[], ["read_result"], []]
 
 
 async def test_fifty_megabytes_leave_no_trace_in_the_history(world: World) -> None:

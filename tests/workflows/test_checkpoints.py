@@ -15,7 +15,8 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from activities.checkpoints import Keys
-from clew import ContextPolicy, Session
+from clew import ClearToolResults, ContextPolicy, Session
+from clew.context import context_of
 from clew.contract import ContextOperation
 from clew.entries import Draft
 from clew.errors import (
@@ -100,6 +101,21 @@ async def test_a_session_goes_on_from_a_checkpoint(world: World) -> None:
     assert operation.payload["operation"]["meta"] == {"session_id": session.id, "at_seq": payload_of(token)["at_seq"]}
     described = await world.clew.temporal.get_workflow_handle(branch.id).describe()
     assert not described.raw_description.execution_config.workflow_execution_timeout.seconds
+
+
+def test_a_checkpoint_holds_the_results_that_a_context_has_cleared() -> None:
+    """The new session has no thread that they could be read from."""
+    policy = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
+    session = paper.Session(tools=("look",), context_policy=policy)
+    session.ask("look")
+    session.reply("", "look")
+    session.results("blue " * 100)
+    session.reply("it is blue")
+    cleared = context_of(session.thread)
+    assert cleared.meta.cleared_tool_results == 1
+    assert [message["content"] for message in draft_of(session)["context"]["messages"]] == [
+        *("look", "", "blue " * 100, "it is blue")
+    ]
 
 
 async def test_a_checkpoint_holds_a_context_and_no_thread(world: World) -> None:

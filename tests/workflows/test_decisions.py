@@ -44,7 +44,6 @@ def test_the_configuration_is_the_first_fact_and_complete() -> None:
         (ContextPolicy(max_input_tokens=10, reserve_output_tokens=10), InvalidTokenBudget),
         (ContextPolicy(reserve_output_tokens=-1), InvalidTokenBudget),
         (ContextPolicy(window="epoch", token_estimator="heuristic"), InvalidInput),
-        (ContextPolicy.model_validate({"clear_tool_results": {"keep": 1}}), InvalidInput),
         (ContextPolicy(projector="psychic"), InvalidInput),
     ],
 )

@@ -399,7 +399,6 @@ def test_settings_that_do_nothing_yet_are_refused() -> None:
     "policy",
     [
         {"window": "epoch", "token_estimator": "heuristic"},
-        {"clear_tool_results": {"keep": 1}},
         {"projector": "x"},
     ],
 )

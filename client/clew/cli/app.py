@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from clew.cli import compacting, control, lifecycle, offline, options, reach, show, talk
+from clew.cli import compacting, control, lifecycle, offline, options, reach, replay, show, talk
 from clew.cli.ending import ending
 from clew.cli.options import (
     Address,
@@ -231,7 +231,7 @@ def entries(
             show.entries(show.console(), found[:limit])
 
 
-for command in (*control.COMMANDS, *compacting.COMMANDS, *lifecycle.COMMANDS):
+for command in (replay.replay, *control.COMMANDS, *compacting.COMMANDS, *lifecycle.COMMANDS):
     app.command()(command)
 offline.register(app)
 

@@ -63,17 +63,17 @@ def audit(
         from audit import auditing, histories  # noqa: PLC0415 - not shipped
 
         if from_file:
-            with _opened(from_file, "rb") as file:
+            with opened(from_file, "rb") as file:
                 saved = histories.Saved(file)
                 return await auditing.audit_file(saved, _archive(saved.namespace))
         client = (await reach.connect(place)).temporal
         archive = _archive(client.namespace)
         if save is None:
             return await auditing.audit_session(client, archive, session or "")
-        with _opened(save, "wb") as file:
+        with opened(save, "wb") as file:
             return await auditing.audit_session(client, archive, session or "", file)
 
-    with ending(as_json, code=COULD_NOT), _unshipped():
+    with ending(as_json, code=COULD_NOT), unshipped():
         report = options.run(work())
         if as_json:
             show.document(report.as_json())
@@ -105,7 +105,7 @@ def recover(
         found = await recovered(client, archive, session, task_queue=task_queue, keep=kept)
         return found.as_json()
 
-    with ending(as_json), _unshipped():
+    with ending(as_json), unshipped():
         done = options.run(work())
         if as_json:
             show.document(done)
@@ -122,7 +122,7 @@ def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace 
         found = await verified(_archive(namespace or _configured_namespace()), session)
         return found.as_json()
 
-    with ending(as_json), _unshipped():
+    with ending(as_json), unshipped():
         found = options.run(work())
         if as_json:
             show.document(found)
@@ -149,10 +149,10 @@ def export(
         from audit.exchange import export_session  # noqa: PLC0415 - not shipped
 
         client = (await reach.connect(place)).temporal
-        with _opened(file, "wb") as to:
+        with opened(file, "wb") as to:
             return await export_session(client, _archive(client.namespace), session, to)
 
-    with ending(as_json), _unshipped():
+    with ending(as_json), unshipped():
         count = options.run(work())
     if file != "-":
         _receipt({"session_id": session, "entries": count}, f"{count} entries are in {file}", as_json)
@@ -177,10 +177,10 @@ def import_(
 
         client = (await reach.connect(place)).temporal
         archive = _archive(client.namespace)
-        with _opened(file, "rb") as source:
+        with opened(file, "rb") as source:
             return await import_session(client, archive, source, session_id=as_id, task_queue=task_queue)
 
-    with ending(as_json), _unshipped():
+    with ending(as_json), unshipped():
         session_id, count = options.run(work())
     _receipt({"session_id": session_id, "entries": count}, f"session {session_id} has {count} entries", as_json)
 
@@ -196,7 +196,7 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
-def _unshipped() -> Iterator[None]:
+def unshipped() -> Iterator[None]:
     """Within, the packages beside this one can be imported, or it is said where they can be.
 
     Raises:
@@ -231,7 +231,7 @@ def _configured_namespace() -> str:
 
 
 @contextmanager
-def _opened(path: str | Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]:
+def opened(path: str | Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]:
     """A file, or the process's own stream for a dash."""
     if str(path) == "-":
         yield sys.stdin.buffer if mode == "rb" else sys.stdout.buffer

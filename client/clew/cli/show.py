@@ -157,8 +157,8 @@ def _how(given: OperationReceipt | ConfigureReceipt) -> str:
 def usage(spent: Usage) -> str:
     """What was spent, in words."""
     calls = f"{spent.model_calls} model call{'' if spent.model_calls == 1 else 's'}"
-    cached = f" ({_thousands(spent.cached_input_tokens)} cached)" if spent.cached_input_tokens else ""
-    return f"{calls}, {_thousands(spent.input_tokens)}{cached} → {_thousands(spent.output_tokens)} tokens"
+    cached = f" ({thousands(spent.cached_input_tokens)} cached)" if spent.cached_input_tokens else ""
+    return f"{calls}, {thousands(spent.input_tokens)}{cached} → {thousands(spent.output_tokens)} tokens"
 
 
 def messages(to: Console, said: Iterable[Mapping[str, Any]]) -> None:
@@ -171,9 +171,9 @@ def messages(to: Console, said: Iterable[Mapping[str, Any]]) -> None:
         seq = (f"  #{message['seq']}", "dim") if "seq" in message else ""
         to.print(styled((f"{role}{name}", f"bold {STYLES.get(role, '')}"), seq))
         if message["content"]:
-            _write(to, styled(message["content"]))
+            write(to, styled(message["content"]))
         for call in message.get("tool_calls", []):
-            _write(to, tool_call(call))
+            write(to, tool_call(call))
 
 
 def tool_call(call: Mapping[str, Any]) -> Text:
@@ -200,7 +200,7 @@ def entries(to: Console, found: Sequence[Entry]) -> None:
     """The thread's entries, one a line."""
     if not to.is_terminal:
         for row in (_row(entry, 10_000) for entry in found):
-            _write(to, Text("\t".join(row)))
+            write(to, Text("\t".join(row)))
         return
     titles = ("seq", "at (UTC)", "kind", "by", "tokens", "what")
     rows = []
@@ -223,7 +223,7 @@ def entries(to: Console, found: Sequence[Entry]) -> None:
 
 def _row(entry: Entry, width: int) -> tuple[str, str, str, str, str, str]:
     by = " ".join(plain(str(entry.refs[name])) for name in ("run_id", "call_id") if name in entry.refs)
-    tokens = _thousands(entry.tokens) if entry.tokens else ""
+    tokens = thousands(entry.tokens) if entry.tokens else ""
     return str(entry.seq), entry.at, entry.kind, by, tokens, brief(_what(entry), width)
 
 
@@ -257,7 +257,7 @@ def _what(entry: Entry) -> str:
             return _json(said)
 
 
-def _write(to: Console, text: Text) -> None:
+def write(to: Console, text: Text) -> None:
     """A text: wrapped on a terminal, and in a pipe as it is, its tabs too."""
     if to.is_terminal:
         to.print(text)
@@ -268,7 +268,7 @@ def _write(to: Console, text: Text) -> None:
 def _pairs(to: Console, title: str, rows: Mapping[str, str]) -> None:
     if not to.is_terminal:
         for name, value in rows.items():
-            _write(to, styled(f"{name}: {value}"))
+            write(to, styled(f"{name}: {value}"))
         return
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -296,7 +296,8 @@ def _operation(waiting: Mapping[str, Any]) -> str:
     return f"{waiting['type']}{lane} ({waiting['op_id']}), when the request has ended"
 
 
-def _thousands(number: int) -> str:
+def thousands(number: int) -> str:
+    """A number as people read it."""
     return f"{number:,}".replace(",", " ")
 
 

@@ -1,0 +1,170 @@
+"""`clew replay`: a session's model calls under other policies, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from clew.cli import offline, options, show
+from clew.cli.ending import ending
+from clew.cli.options import Address, AsJson, Namespace, TaskQueue
+from clew.contract import TASK_QUEUE
+from clew.entries import Entry
+from clew.errors import InvalidInput
+from clew.policy import ContextPolicy
+from clew.replaying import Trial, share
+from clew.replaying import replay as replayed
+from clew.thread import Thread
+
+
+def replay(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
+    *,
+    policy: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="A context policy as JSON: its fields lie over the policy that was in force at each call; may be "
+            "repeated.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="PROVIDER:NAME", help="Take the prices of this model, not those of the calls."),
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="FILE", help="Read what `clew export` wrote; no server is needed."),
+    ] = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """What the model calls of a session would have been shown, and have cost, under other policies. None is called.
+
+    The session may be at work, or have ended. The first column is the session as it was.
+    """
+    if (session is None) is (from_file is None):
+        raise typer.BadParameter("either a session's id or --from-file", param_hint="SESSION")
+    if model is not None and not all(model.partition(":")):
+        raise typer.BadParameter("a provider and a name, as in openai:gpt-4o", param_hint="--model")
+    place = options.place(address, namespace, task_queue)
+    with ending(as_json):
+        policies = _policies(policy or ())
+        if from_file is not None:
+            entries = _exported(from_file)
+        else:
+            entries = options.of_any(place, session or "", lambda _clew, reached: reached.entries())
+        trials = replayed(Thread(entries), policies, model)
+        if as_json:
+            document = {"entries": len(entries), "trials": [trial.as_json() for trial in trials]}
+            show.document({"session_id": session} | document if session else document)
+        else:
+            _print(show.console(), trials)
+
+
+def _policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
+    """Each policy by the name of its file.
+
+    Raises:
+        InvalidInput: a file holds none.
+        Misconfigured: a file cannot be read.
+    """
+    policies: dict[str, ContextPolicy] = {}
+    for file in files:
+        with offline.opened(file, "rb") as source:
+            text = source.read()
+        try:
+            policy = ContextPolicy.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            what = f"{where}: {first['msg']}" if where else first["msg"]
+            raise InvalidInput(f"{file} is no context policy: {what}") from None
+        name = file.stem if file.stem not in policies else str(file)
+        if name in policies:
+            raise InvalidInput(f"{file} is given twice")
+        policies[name] = policy
+    return policies
+
+
+def _exported(file: Path) -> list[Entry]:
+    with offline.unshipped():
+        from audit.exchange import exported  # noqa: PLC0415 - not shipped
+
+        with offline.opened(file, "rb") as source:
+            return exported(source)
+
+
+def _print(to: Console, trials: Sequence[Trial]) -> None:
+    rows = [("", *(trial.name for trial in trials))]
+    rows += [(title, *cells) for title, *cells in zip(_TITLES, *map(_cells, trials), strict=True) if any(cells)]
+    if not to.is_terminal:
+        for row in rows:
+            show.write(to, Text("\t".join(map(show.plain, row))))
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for title in rows[0]:
+        table.add_column(show.plain(title), justify="right" if title else "left", style="" if title else "dim")
+    for row in rows[1:]:
+        table.add_row(*map(show.plain, row))
+    to.print(table)
+
+
+_TITLES = (
+    "model calls",
+    "input tokens",
+    "predicted cached tokens",
+    "predicted cached share",
+    "cost",
+    "reported input tokens",
+    "reported cached share",
+    "reported cost",
+    "calls truncated",
+    "messages left out, mean",
+    "messages left out, most",
+    "calls with cleared results",
+    "calls shown a summary",
+    "pins lost",
+    "context overflows",
+)
+
+
+def _cells(trial: Trial) -> tuple[str, ...]:
+    """A trial's column."""
+    told = trial.reported
+    return (
+        show.thousands(trial.calls),
+        show.thousands(trial.input_tokens),
+        show.thousands(trial.cached_tokens),
+        _percent(trial.cached_tokens, trial.input_tokens),
+        _dollars(trial.cost_usd),
+        show.thousands(told.input_tokens) if told else "",
+        _percent(told.cached_tokens, told.input_tokens) if told else "",
+        _dollars(told.cost_usd) if told else "",
+        show.thousands(trial.truncated),
+        f"{trial.left_out_mean:.1f}",
+        show.thousands(trial.left_out_most),
+        show.thousands(trial.cleared),
+        show.thousands(trial.summaries),
+        show.thousands(len(trial.lost_pins)),
+        show.thousands(trial.overflows),
+    )
+
+
+def _percent(part: int, whole: int) -> str:
+    portion = share(part, whole)
+    return "" if portion is None else f"{portion:.1%}"
+
+
+def _dollars(amount: float | None) -> str:
+    return "" if amount is None else f"${amount:,.4f}"

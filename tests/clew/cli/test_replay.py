@@ -1,0 +1,168 @@
+"""`clew replay`, as somebody types it who is to choose a policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from activities.archive import Store
+from clew import Clew, ContextPolicy, Session
+from deploy.local import Reply, ToolCall
+from tests.clew.cli.running import clew as command
+from tests.clew.cli.running import terminal
+from tests.conftest import World, last
+from tests.rolling import name, rolling
+
+NARROW: dict[str, Any] = {"max_input_tokens": 500, "reserve_output_tokens": 100, "keep_last_turns": 1}
+CLEARING: dict[str, Any] = {"clear_tool_results": {"keep": 1}}
+
+
+def script(body: dict[str, Any]) -> Reply:
+    """A model that floods itself whenever it is asked."""
+    if last(body)["role"] == "user":
+        return Reply(tool_calls=(ToolCall("flood", {"size": 600}),))
+    return Reply("That was a lot. " * 5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+async def clew(world: World, folder: Path) -> AsyncIterator[Clew]:
+    """A client whose sessions have most of their entries in the archive."""
+    async with rolling(world, store=Store.from_url(folder.as_uri())) as clew:
+        yield clew
+
+
+@pytest.fixture(scope="module")
+async def session(world: World, clew: Clew) -> Session:
+    """A session of a dozen turns, with a tool."""
+    policy = ContextPolicy(window="epoch", max_input_tokens=1500, reserve_output_tokens=200)
+    session = await clew.open(name(), model=world.model(script), tools=["flood"], context_policy=policy)
+    for turn in range(12):
+        await session.ask(f"turn {turn}")
+    return session
+
+
+def policy(folder: Path, named: str, value: Any) -> str:
+    """A policy's file."""
+    file = folder / f"{named}.json"
+    file.write_text(value if isinstance(value, str) else json.dumps(value))
+    return str(file)
+
+
+async def test_a_session_under_other_policies(world: World, session: Session, tmp_path: Path) -> None:
+    """As it was its tokens are the recorded ones; each policy has its own; all calls are told of, archived or not."""
+    files = [policy(tmp_path, "narrow", NARROW), policy(tmp_path, "clearing", CLEARING)]
+    options = [word for file in files for word in ("--policy", file)]
+    ended = await command("replay", session.id, *options, "--json", address=world.server.address)
+    assert ended.code == 0, ended.err
+    as_it_was, narrow, clearing = ended.json["trials"]
+    assert [trial["name"] for trial in ended.json["trials"]] == ["as it was", "narrow", "clearing"]
+    assert ended.json["session_id"] == session.id
+    replies = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
+    recipes = [entry.payload["recipe"] for entry in replies]
+    assert {trial["calls"] for trial in ended.json["trials"]} == {len(recipes)} == {24}
+    assert as_it_was["input_tokens"] == sum(recipe["input_tokens"] for recipe in recipes)
+    assert as_it_was["reported"]["input_tokens"] == sum(recipe["usage"]["input_tokens"] for recipe in recipes)
+    assert as_it_was["cached_tokens"] >= sum(recipe["shared_prefix_tokens"] for recipe in recipes) > 0
+    assert narrow["policy"] == NARROW
+    assert narrow["input_tokens"] < as_it_was["input_tokens"]
+    assert narrow["cached_share"] < as_it_was["cached_share"]
+    assert clearing["cleared"] > 0
+    assert clearing["input_tokens"] < as_it_was["input_tokens"]
+
+
+async def test_a_table_of_it(world: World, session: Session, tmp_path: Path) -> None:
+    """A row a number, a column a policy: in a pipe separated by tabs."""
+    file = policy(tmp_path, "narrow", NARROW)
+    piped = await command("replay", session.id, "--policy", file, address=world.server.address)
+    rows = [line.split("\t") for line in piped.out.splitlines()]
+    assert rows[0] == ["", "as it was", "narrow"]
+    assert rows[1] == ["model calls", "24", "24"]
+    assert {len(row) for row in rows} == {3}
+    async with terminal("replay", session.id, "--policy", file, address=world.server.address) as shown:
+        assert await shown.ended() == 0
+        for title in (
+            "as it was",
+            "narrow",
+            "predicted cached share",
+            "messages left out, mean",
+            "context overflows",
+        ):
+            assert title in shown.screen
+
+
+async def test_an_exported_session_is_replayed_without_a_server(
+    world: World, session: Session, folder: Path, tmp_path: Path
+) -> None:
+    """With the same numbers; a file that is not whole is refused."""
+    file, kept = policy(tmp_path, "narrow", NARROW), tmp_path / "thread"
+    store = {"CLEW_STORE": str(folder)}
+    exported = await command("export", session.id, str(kept), address=world.server.address, **store)
+    assert exported.code == 0
+    asked = ("--policy", file, "--json")
+    online = await command("replay", session.id, *asked, address=world.server.address)
+    offline = await command("replay", "--from-file", str(kept), *asked, address="127.0.0.1:1")
+    assert offline.json["trials"] == online.json["trials"]
+    kept.write_bytes(kept.read_bytes()[:-20])
+    damaged = await command("replay", "--from-file", str(kept), *asked)
+    assert (damaged.code, damaged.json["error"]["type"]) == (1, "file_damaged")
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "says"),
+    [
+        ('{"max_tokens": 5}', 1, "invalid_input: {file} is no context policy: max_tokens: Extra inputs"),
+        ('{"max_input_tokens": "8000"}', 1, "invalid_input: {file} is no context policy: max_input_tokens: "),
+        ("[1]", 1, "invalid_input: {file} is no context policy: Input should be"),
+        ("{", 1, "invalid_input: {file} is no context policy: Invalid JSON"),
+        ("\ud800", 1, "invalid_input: {file} is no context policy: Invalid JSON"),
+        (None, 2, "misconfigured: {file}: No such file"),
+    ],
+)
+async def test_a_bad_file_is_refused_before_anything(
+    tmp_path: Path, content: str | None, code: int, says: str
+) -> None:
+    """By its name, with what is wrong in it; no server is asked."""
+    file = tmp_path / "other.json"
+    if content is not None:
+        file.write_bytes(content.encode(errors="surrogatepass"))
+    ended = await command("replay", "some-session", "--policy", str(file), address="127.0.0.1:1")
+    assert ended.code == code
+    assert ended.err.startswith(says.format(file=file))
+
+
+async def test_a_policy_that_does_not_go_with_the_sessions_is_named(
+    world: World, session: Session, tmp_path: Path
+) -> None:
+    """It is fine by itself, and leaves no budget over the one in force."""
+    file = policy(tmp_path, "tiny", {"max_input_tokens": 100})
+    ended = await command("replay", session.id, "--policy", file, "--json", address=world.server.address)
+    assert (ended.code, ended.json["error"]["type"]) == (1, "invalid_token_budget")
+    assert ended.json["error"]["message"].startswith("policy tiny: ")
+
+
+@pytest.mark.parametrize("arguments", [(), ("s-1", "--from-file", "x"), ("s-1", "--model", "gpt-4o")])
+async def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...]) -> None:
+    """Neither a session nor a file, both, a model without its provider."""
+    assert (await command("replay", *arguments)).code == 2
+
+
+async def test_it_works_where_the_package_is_installed_alone(world: World, session: Session, tmp_path: Path) -> None:
+    """A session is read through its worker; nothing but the client is needed."""
+    package = Path(__file__).parents[3] / "client" / "clew"
+    (tmp_path / "lib" / "a").mkdir(parents=True)
+    (tmp_path / "lib" / "a" / "clew").symlink_to(package)
+    file = policy(tmp_path, "narrow", NARROW)
+    alone = {"PYTHONPATH": str(tmp_path / "lib" / "a")}
+    ended = await command("replay", session.id, "--policy", file, "--json", address=world.server.address, **alone)
+    assert (ended.code, ended.json["trials"][0]["calls"]) == (0, 24)
+    unshipped = await command("replay", "--from-file", file, **alone)
+    assert (unshipped.code, "run it from the checkout" in unshipped.err) == (2, True)
