@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from activities.prepare import defaults_for
 from clew.answers import InputReceipt, RequestOutcome, Usage
 from clew.context import policy_of
 from clew.contract import ModelOptions, SessionConfig
@@ -15,7 +16,7 @@ from clew.policy import ContextPolicy, resolve
 from clew.thread import Thread
 from workflows import carried, facts, inputs, operations
 from workflows.carried import Carried
-from workflows.effects import ArchiveRef
+from workflows.effects import ArchiveRef, Defaults
 from workflows.state import AskedCall, Request, Run, State
 
 
@@ -97,7 +98,7 @@ class Folding:
     def _state(self, place: ArchiveRef) -> State:
         if self._config is None:
             raise InvalidInput("the entries begin without a configuration: they are no session's")
-        config, policy = _configured(self._given, self._config)
+        config, policy, defaults = _configured(self._given, self._config)
         state = State(
             self._session_id,
             config,
@@ -107,6 +108,7 @@ class Folding:
             receipts=tuple(self._receipts.values()),
             known_ops=tuple(self._known_ops),
             config_due=False,
+            defaults=defaults,
             context_ref=self._context_ref,
             usage=self._usage,
             runs=self._numbers["run"],
@@ -174,10 +176,15 @@ class _OpenRun:
         )
 
 
-def _configured(given: SessionConfig | None, entry: Entry) -> tuple[SessionConfig, ContextPolicy]:
-    """The configuration in force, and its policy as a whole."""
+def _configured(given: SessionConfig | None, entry: Entry) -> tuple[SessionConfig, ContextPolicy, Defaults | None]:
+    """The configuration in force, its policy as a whole, and what of it a worker's catalog has chosen.
+
+    A policy that is none of the catalog's was given, as far as the entries tell.
+    """
     config, policy = facts.configured(given, entry), policy_of(entry)
-    agent = config.context_policy or ContextPolicy.for_model(config.model)
-    if resolve(agent=agent) != policy:
+    if resolve(agent=config.context_policy or ContextPolicy.for_model(config.model, edition=0)) == policy:
+        return config, policy, None
+    defaults = defaults_for(config.model)
+    if resolve(agent=config.context_policy or defaults.policy) != policy:
         config = config.model_copy(update={"context_policy": policy})
-    return config, policy
+    return config, policy, defaults

@@ -17,6 +17,7 @@ from clew.answers import Usage
 from clew.contract import ModelOptions
 from clew.messages import ProviderData, ToolSpec
 from clew.policy import ContextPolicy
+from clew.tokens import EncodingName
 
 
 class _Value(BaseModel):
@@ -39,15 +40,26 @@ class Prepare(_Value):
 class Prepared(_Value):
     """Every tool's schema as the worker resolved it, in the order asked for, or what it does not know.
 
+    `defaults` are absent where a worker of an earlier release has answered.
     `archive` is where the session's thread is kept. `state` names what a session goes on from that was archived
     whole, `mismatch` says why it cannot go on.
     """
 
     tools: tuple[ResolvedTool, ...] = ()
     problem: Failure | None = None
+    defaults: Defaults | None = None
     archive: ArchiveRef | None = None
     state: str | None = None
     mismatch: str | None = None
+
+
+class Defaults(_Value):
+    """What a worker's catalog, of the `edition`, chooses for a model where the configuration leaves it open."""
+
+    model: str
+    policy: ContextPolicy
+    encoding: EncodingName
+    edition: int
 
 
 class Thresholds(_Value):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from clew.answers import InputReceipt, RequestOutcome, Usage
 from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig
 from clew.policy import ContextPolicy
-from workflows.effects import ArchiveRef, CallModel, Failure, Prepare, ResolvedTool, ToolAnswered
+from workflows.effects import ArchiveRef, CallModel, Defaults, Failure, Prepare, ResolvedTool, ToolAnswered
 
 Phase = Literal["preparing", "idle", "awaiting_model", "awaiting_tools", "awaiting_approval", "hibernating", "closed"]
 
@@ -104,7 +104,8 @@ class State:
 
     `config` is the configuration in force, `own_policy` what `configure` has laid over the agent's. The counters make
     ids that are unique in the thread. `pending_op` and `pending_config` wait for the run to end, `config_due` says
-    that a configuration waits for its preparation to be committed. `archive` is where older entries are, and
+    that a configuration waits for its preparation to be committed. `defaults` is what a worker's catalog has chosen,
+    and `defaults_due` says that the next preparation is to tell. `archive` is where older entries are, and
     `outcomes` are those of requests whose `run` entries may be there alone.
     """
 
@@ -123,6 +124,8 @@ class State:
     pending_config: ConfigureInput | None = None
     known_ops: tuple[str, ...] = ()
     config_due: bool = True
+    defaults: Defaults | None = None
+    defaults_due: bool = False
     context_ref: str = "default"
     usage: Usage = Usage()
     runs: int = 0

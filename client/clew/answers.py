@@ -18,11 +18,16 @@ class _Output(BaseModel):
 
 
 class Usage(_Output):
-    """Tokens as the providers reported them. `input_tokens` includes the cached ones."""
+    """Tokens as the providers reported them.
+
+    `input_tokens` includes those that came from the provider's cache and those that were written to it, where it
+    charges for that and so tells.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
+    written_input_tokens: int | None = None
     model_calls: int = 0
 
     def plus(self, other: Usage) -> Usage:
@@ -31,8 +36,15 @@ class Usage(_Output):
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
+            written_input_tokens=_sum(self.written_input_tokens, other.written_input_tokens),
             model_calls=self.model_calls + other.model_calls,
         )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    """What is known of both together."""
+    known = [number for number in (one, other) if number is not None]
+    return sum(known) if known else None
 
 
 class OutcomeError(_Output):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from clew.policy import ContextPolicy
+from clew.tokens import EncodingName
 
 WORKFLOW_TYPE = "AgentSession"
 RESTORE_WORKFLOW = "RestoreSession"
@@ -91,7 +92,7 @@ class SessionConfig(_Input):
     request_timeout_seconds: int = Field(default=900, ge=1, le=30 * 86400)
     on_busy: OnBusy = "reject"
     steering: Literal["terminal", "step"] = "terminal"
-    encoding: Literal["o200k_base", "cl100k_base", "heuristic"] = "o200k_base"
+    encoding: EncodingName = Field(default="o200k_base", description="absent: the one of the model's family")
     limits: Limits = Limits()
     idle_timeout_seconds: int | None = Field(default=None, ge=1)
     metadata: Metadata = {}

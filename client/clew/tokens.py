@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from clew.canonical import canonical
 from clew.errors import EncodingUnavailable
@@ -24,7 +24,8 @@ from clew.messages import Message, ToolSpec
 if TYPE_CHECKING:
     import tiktoken
 
-ENCODINGS = ("o200k_base", "cl100k_base", "heuristic")
+EncodingName = Literal["o200k_base", "cl100k_base", "heuristic"]
+ENCODINGS: tuple[EncodingName, ...] = get_args(EncodingName)
 
 # tiktoken panics on a million spaces: its regular expression backtracks without bound over a run of white space.
 # So no run longer than this reaches the vocabulary whole.

@@ -86,11 +86,23 @@ async def rollover(session: Session) -> None:
     await again.close()
 
 
+async def defaults(session: Session) -> None:
+    """What the worker's catalog chooses for the session's model, for a request's own, and for the next model."""
+    await session.ask("hello")
+    await session.ask("use tools", model="scripted:gpt-4")
+    await session.configure(model="scripted:gpt-4o-mini")
+    await session.ask("hello again")
+    await session.configure(context_policy=ContextPolicy(keep_last_turns=2))
+    await session.ask("goodbye", context_policy=ContextPolicy(max_messages=8))
+    await session.close()
+
+
 SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "conversation-1": conversation,
     "failures-1": failures,
     "control-1": control,
     "rollover-1": rollover,
+    "defaults-1": defaults,
 }
 
 

@@ -26,7 +26,7 @@ def test_a_final_answer_completes_the_run() -> None:
     outcome = session.outcome(request_id)
     assert (outcome["status"], outcome["termination_reason"]) == ("completed", "final_answer")
     assert (outcome["answer_seq"], outcome["last_seq"], outcome["iterations"]) == (2, 3, 1)
-    assert outcome["usage"] == {"input_tokens": 10, "output_tokens": 2, "cached_input_tokens": 0, "model_calls": 1}
+    assert outcome["usage"] == Usage(input_tokens=10, output_tokens=2, model_calls=1).model_dump()
 
 
 def test_a_reply_keeps_its_recipe() -> None:
