@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 from activities.asking import ask, own_session
 from activities.heartbeat import beating
 from activities.providers import Decoder, ModelRequest, ProviderError, Providers, stream
+from activities.providers.errors import ContextLengthExceeded
 from activities.structured import SchemaUnusable, problem_of
 from clew.answers import Context, ContextMeta, StreamState
 from clew.canonical import digest
@@ -40,6 +41,7 @@ class ModelActivities:
         provider_name, _, model = call.model.partition(":")
         decoder: Decoder | None = None
         async with beating(lambda: _stream_state(call, decoder)):
+            context: Context | None = None
             try:
                 provider = self._providers.get(provider_name)
                 context = await _fetch_context(call)
@@ -57,7 +59,7 @@ class ModelActivities:
                 decoder = provider.decoder()
                 reply = _fitted(await stream(self._http, provider, request, decoder))
             except ProviderError as error:
-                raise _application_error(error) from error
+                raise _application_error(error, context) from error
             except SchemaUnusable as error:
                 raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
         problem = problem_of(reply.content, schema) if schema is not None and not reply.tool_calls else None
@@ -115,10 +117,15 @@ def _stream_state(call: CallModel, decoder: Decoder | None) -> dict[str, Any]:
     ).as_json()
 
 
-def _application_error(error: ProviderError) -> ApplicationError:
-    """A provider's failure in the terms of the retry policy, which alone decides on another attempt."""
+def _application_error(error: ProviderError, context: Context | None) -> ApplicationError:
+    """A provider's failure in the terms of the retry policy, which alone decides on another attempt.
+
+    With a refusal for the context's length goes how many tokens that has by our own count.
+    """
     wasted = error.type in ("empty_reply", "truncated_stream") and activity.info().attempt >= WASTED_ATTEMPTS
     details = error.details | ({"status": error.status} if error.status else {})
+    if context and error.type == ContextLengthExceeded.type:
+        details["counted"] = context.meta.estimated_tokens
     return ApplicationError(
         error.message,
         *([details] if details else []),

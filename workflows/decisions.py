@@ -45,6 +45,8 @@ def happened(state: State, event: Event, at: Moment) -> Decision:
             return prepared(state, Prepared(tools=state.tools or (), problem=event), at)
         case Failure(type="timeout"):
             return runs.fail(state, runs.timed_out(runs.running(state), event.message), at)
+        case Failure(type="context_length_exceeded"):
+            return runs.too_long(state, event, at)
         case Failure():
             return runs.fail(state, event, at)
 

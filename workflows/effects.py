@@ -223,8 +223,9 @@ class ResolvedTool(_Value):
 class CallModel(_Value):
     """One model call, by reference: the activity fetches its context from the session, pinned to `at_seq`.
 
-    `context_policy` is the request's own, where it had one. `options.max_output_tokens` is always set.
-    `parent_call_id` is the call whose tool results this one reads.
+    `context_policy` is the request's own, where it had one, with the budget that the model can take where that is
+    less; `token_ratio` is what the provider's tokens are to ours, where it counts more. `options.max_output_tokens`
+    is always set. `parent_call_id` is the call whose tool results this one reads.
     """
 
     request_id: str
@@ -236,6 +237,7 @@ class CallModel(_Value):
     model: str
     options: ModelOptions
     context_policy: ContextPolicy | None = None
+    token_ratio: float | None = None
     parent_call_id: str | None = None
 
 

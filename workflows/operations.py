@@ -95,7 +95,9 @@ def configured(state: State, given: ConfigureInput) -> State:
     policy = resolve(session=own, agent=agent_policy(state, config))
     projector_named(policy.projector)
     due = state.defaults_due or config.model != state.config.model
-    return replace(state, config=config, own_policy=own, policy=policy, defaults_due=due)
+    # Who sets a policy knows what the models take by now, whatever they have refused before.
+    learned = {} if given.context_policy else state.learned
+    return replace(state, config=config, own_policy=own, policy=policy, defaults_due=due, learned=learned)
 
 
 def configure(state: State, given: ConfigureInput) -> tuple[Decision, Status]:

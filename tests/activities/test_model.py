@@ -329,10 +329,24 @@ def test_every_provider_error_keeps_what_it_knows(
     error: ProviderError, final: bool, details: dict[str, Any] | None
 ) -> None:
     """Type, message, details and the wait that the provider asked for, be it none at all."""
-    told = ActivityEnvironment().run(model._application_error, error)
+    told = ActivityEnvironment().run(model._application_error, error, None)
     assert (told.type, told.message, told.non_retryable) == (error.type, error.message, final)
     assert list(told.details) == ([details] if details else [])
     assert told.next_retry_delay == (None if error.retry_after is None else timedelta(0))
+
+
+async def test_with_a_refused_length_goes_what_was_counted() -> None:
+    """The session learns by it what the model takes; no other failure tells."""
+    session = asking("hello")
+    for status, words in (
+        (HTTPStatus.BAD_REQUEST, "prompt is too long: 9 tokens > 8 maximum"),
+        (HTTPStatus.FORBIDDEN, "no"),
+    ):
+        with pytest.raises(ApplicationError) as caught:
+            await called(Queried(session), Reply(words, status=status))
+        (details,) = caught.value.details
+        known = {"actual": 9, "limit": 8, "counted": session.shown(session.call).meta.estimated_tokens}
+        assert details == {"status": status.value} | (known if status == HTTPStatus.BAD_REQUEST else {})
 
 
 @dataclass
