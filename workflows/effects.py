@@ -225,7 +225,8 @@ class CallModel(_Value):
 
     `context_policy` is the request's own, where it had one, with the budget that the model can take where that is
     less; `token_ratio` is what the provider's tokens are to ours, where it counts more. `options.max_output_tokens`
-    is always set. `parent_call_id` is the call whose tool results this one reads.
+    is always set. `parent_call_id` is the call whose tool results this one reads. With `priced` it must not be made
+    unless it is known what it costs.
     """
 
     request_id: str
@@ -238,6 +239,7 @@ class CallModel(_Value):
     options: ModelOptions
     context_policy: ContextPolicy | None = None
     token_ratio: float | None = None
+    priced: bool = False
     parent_call_id: str | None = None
 
 

@@ -73,11 +73,8 @@ def call_model(state: State, at: Moment) -> Decision:
 
 def _call(state: State, at: Moment, instead_of: CallModel | None = None) -> Decision:
     run = running(state)
-    limit = state.config.limits.max_total_tokens
-    spent = state.usage.input_tokens + state.usage.output_tokens
-    if limit is not None and spent >= limit:
-        message = f"the session has used {spent} tokens of the {limit} that its limits allow"
-        return fail(state, Failure(type="token_limit", message=message), at)
+    if spent := _spent(state):
+        return fail(state, spent, at)
     if at.time >= run.deadline:
         return fail(state, timed_out(run), at)
     request = run.request
@@ -96,10 +93,24 @@ def _call(state: State, at: Moment, instead_of: CallModel | None = None) -> Deci
         options=request.options,
         context_policy=budgets.policy_of_call(state, request),
         token_ratio=ratio if ratio > 1 else None,
+        priced=state.config.limits.max_cost_usd is not None,
         parent_call_id=parent,
     )
     run = replace(run, iteration=call.iteration, call=call, asked=())
     return Decision(replace(state, run=run, calls=state.calls + 1, phase="awaiting_model"), (), call)
+
+
+def _spent(state: State) -> Failure | None:
+    """Why the session may spend no more, where it may not."""
+    limits, usage = state.config.limits, state.usage
+    tokens, cost = usage.input_tokens + usage.output_tokens, usage.cost_usd or 0.0
+    if limits.max_total_tokens is not None and tokens >= limits.max_total_tokens:
+        message = f"the session has used {tokens} tokens of the {limits.max_total_tokens} that its limits allow"
+        return Failure(type="token_limit", message=message)
+    if limits.max_cost_usd is not None and cost >= limits.max_cost_usd:
+        message = f"the session has cost {cost:.4f} USD of the {limits.max_cost_usd} that its limits allow"
+        return Failure(type="cost_limit", message=message)
+    return None
 
 
 def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from clew.messages import Message, ToolSpec
+
+Number = TypeVar("Number", int, float)
 
 
 class _Output(BaseModel):
@@ -21,13 +23,14 @@ class Usage(_Output):
     """Tokens as the providers reported them.
 
     `input_tokens` includes those that came from the provider's cache and those that were written to it, where it
-    charges for that and so tells.
+    charges for that and so tells. `cost_usd` is what the calls with a known list price cost by that.
     """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
     written_input_tokens: int | None = None
+    cost_usd: float | None = None
     model_calls: int = 0
 
     def plus(self, other: Usage) -> Usage:
@@ -37,11 +40,12 @@ class Usage(_Output):
             output_tokens=self.output_tokens + other.output_tokens,
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
             written_input_tokens=_sum(self.written_input_tokens, other.written_input_tokens),
+            cost_usd=_sum(self.cost_usd, other.cost_usd),
             model_calls=self.model_calls + other.model_calls,
         )
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
+def _sum(one: Number | None, other: Number | None) -> Number | None:
     """What is known of both together."""
     known = [number for number in (one, other) if number is not None]
     return sum(known) if known else None

@@ -64,7 +64,11 @@ class ModelOptions(_Input):
 
 
 class Limits(_Input):
-    """What a session may take in and spend. Sizes are in bytes of JSON, or of UTF-8 for a tool's result."""
+    """What a session may take in and spend. Sizes are in bytes of JSON, or of UTF-8 for a tool's result.
+
+    `max_total_tokens` and `max_cost_usd` are over all model calls; the one that passes a limit is the last. Costs are
+    by list price: under `max_cost_usd` a model is not called whose price the worker does not know.
+    """
 
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
     max_tool_result_bytes: int = Field(default=MAX_TOOL_RESULT_BYTES, ge=256, le=MAX_TOOL_RESULT_BYTES)

@@ -146,3 +146,11 @@ def test_what_a_usage_costs(name: str, usage: Usage, dollars: float | None) -> N
     """Cached and written tokens are part of the input and have prices of their own; what is not known is not 0."""
     cost = cost_usd(name, usage)
     assert cost == (None if dollars is None else pytest.approx(dollars))
+
+
+def test_what_some_providers_tell_adds_up_over_those_that_do() -> None:
+    """A sum knows what either part knows; what neither knows is not 0, and does not travel."""
+    some, more = Usage(written_input_tokens=3, cost_usd=0.5), Usage(input_tokens=9)
+    assert some.plus(more) == more.plus(some) == Usage(input_tokens=9, written_input_tokens=3, cost_usd=0.5)
+    assert some.plus(some).cost_usd == 1.0
+    assert set(more.plus(more).as_json()) == {"input_tokens", "output_tokens", "cached_input_tokens", "model_calls"}
