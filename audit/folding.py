@@ -208,7 +208,7 @@ def _configured(given: SessionConfig | None, entry: Entry) -> tuple[SessionConfi
     A policy that is none of the catalog's was given, as far as the entries tell.
     """
     config, policy = facts.configured(given, entry), policy_of(entry)
-    if resolve(agent=config.context_policy or ContextPolicy.for_model(config.model, edition=0)) == policy:
+    if config.context_policy is None and resolve(agent=ContextPolicy.for_model(config.model, edition=0)) == policy:
         return config, policy, None
     defaults = defaults_for(config.model)
     if resolve(agent=config.context_policy or defaults.policy) != policy:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from clew.messages import Message, ToolSpec
 
-Number = TypeVar("Number", int, float)
+_Number = TypeVar("_Number", int, float)
 
 
 class _Output(BaseModel):
@@ -45,10 +45,11 @@ class Usage(_Output):
         )
 
 
-def _sum(one: Number | None, other: Number | None) -> Number | None:
+def _sum(one: _Number | None, other: _Number | None) -> _Number | None:
     """What is known of both together."""
-    known = [number for number in (one, other) if number is not None]
-    return sum(known) if known else None
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 class OutcomeError(_Output):
