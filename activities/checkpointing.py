@@ -53,12 +53,12 @@ class CheckpointActivities:
         """The configuration of a checkpoint, if it is good and its session can be made here and now."""
         with _refusing():
             payload = verified(asked.token, self._keys, self._namespace, int(time.time()))
-            self._check_fingerprint(payload)
+            config = self._checked_config(payload)
             async with explained():
                 head = await self._archive.head(asked.session_id)
             if head is not None:
                 raise InvalidInput(f"there is a session {asked.session_id!r} already")
-        return OpenedCheckpoint(config=payload["config"])
+        return OpenedCheckpoint(config=config)
 
     @activity.defn(name="put_context")
     async def put_context(self, asked: OpenCheckpoint) -> dict[str, Any]:
@@ -75,16 +75,28 @@ class CheckpointActivities:
             )
         return {}
 
-    def _check_fingerprint(self, payload: dict[str, Any]) -> None:
-        """Whether a session made today would show its model what the checkpoint's would have."""
+    def _checked_config(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """The configuration under which a session made today shows its model what the checkpoint's would have.
+
+        Where the checkpoint's left the policy open it is today's choice for the model, or that of the first release.
+        """
         config = SessionConfig.model_validate(payload["config"], strict=False)
         unknown = [name for name in config.tools if name not in self._tools]
         if unknown:
             raise TokenMismatch(f"the worker has no tool {unknown[0]!r}, which the checkpoint's session had")
-        policy = resolve(agent=config.context_policy or ContextPolicy.for_model(config.model))
-        today = fingerprinted(config, policy, [self._tools[name].spec for name in config.tools])
-        if fingerprint(today) != payload["fingerprint"]:
-            raise TokenMismatch("the schemas of the tools, or the model's policy, are not those of the checkpoint")
+        specs = [self._tools[name].spec for name in config.tools]
+
+        def fits(agent: ContextPolicy) -> bool:
+            today = fingerprint(fingerprinted(config, resolve(agent=agent), specs))
+            return today == str(payload["fingerprint"])
+
+        if fits(config.context_policy or ContextPolicy.for_model(config.model)):
+            return dict(payload["config"])
+        first = ContextPolicy.for_model(config.model, edition=0)
+        if config.context_policy is None and fits(first):
+            chosen = config.model_copy(update={"context_policy": first.complete(), "encoding": config.encoding})
+            return chosen.model_dump(mode="json", exclude_unset=True)
+        raise TokenMismatch("the schemas of the tools, or the model's policy, are not those of the checkpoint")
 
     async def _operate(self, session_id: str, operation: dict[str, Any]) -> None:
         session = activity.client().get_workflow_handle(session_id)

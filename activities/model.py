@@ -13,9 +13,11 @@ from temporalio.exceptions import ApplicationError
 from activities.asking import ask, own_session
 from activities.heartbeat import beating
 from activities.providers import Decoder, ModelRequest, ProviderError, Providers, stream
+from activities.providers.errors import ContextLengthExceeded
 from activities.structured import SchemaUnusable, problem_of
-from clew.answers import Context, ContextMeta, StreamState
+from clew.answers import Context, ContextMeta, StreamState, Usage
 from clew.canonical import digest
+from clew.catalog import cost_usd
 from clew.messages import Message, ToolSpec
 from workflows.effects import AskedTool, CallModel, ModelAnswered, ModelReply
 
@@ -23,6 +25,10 @@ STREAMED_CHARACTERS = 32 * 1024
 """How much of a growing reply its heartbeats carry."""
 MAX_REPLY_BYTES = 600_000
 """Of a reply's JSON: its entry, which holds the request's own policy too, goes on one page of a query."""
+NO_PRICE = (
+    "the worker does not know what {model} costs, so max_cost_usd cannot be kept: use max_total_tokens, or add the "
+    "model's prices to client/clew/catalog.py"
+)
 WASTED_ATTEMPTS = 3
 """After so many attempts a reply that came empty or broken is final: each one was paid for."""
 
@@ -40,6 +46,9 @@ class ModelActivities:
         provider_name, _, model = call.model.partition(":")
         decoder: Decoder | None = None
         async with beating(lambda: _stream_state(call, decoder)):
+            context: Context | None = None
+            if call.priced and cost_usd(call.model, Usage()) is None:
+                raise ApplicationError(NO_PRICE.format(model=call.model), type="unknown_price", non_retryable=True)
             try:
                 provider = self._providers.get(provider_name)
                 context = await _fetch_context(call)
@@ -55,9 +64,9 @@ class ModelActivities:
                     cache_key=_cache_key(call),
                 )
                 decoder = provider.decoder()
-                reply = _fitted(await stream(self._http, provider, request, decoder))
+                reply = _priced(call.model, _fitted(await stream(self._http, provider, request, decoder)))
             except ProviderError as error:
-                raise application_error(error) from error
+                raise application_error(error, context) from error
             except SchemaUnusable as error:
                 raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
         problem = problem_of(reply.content, schema) if schema is not None and not reply.tool_calls else None
@@ -117,10 +126,15 @@ def _stream_state(call: CallModel, decoder: Decoder | None) -> dict[str, Any]:
     ).as_json()
 
 
-def application_error(error: ProviderError) -> ApplicationError:
-    """A provider's failure in the terms of the retry policy, which alone decides on another attempt."""
+def application_error(error: ProviderError, context: Context | None = None) -> ApplicationError:
+    """A provider's failure in the terms of the retry policy, which alone decides on another attempt.
+
+    With a refusal for the context's length goes how many tokens that has by our own count.
+    """
     wasted = error.type in ("empty_reply", "truncated_stream") and activity.info().attempt >= WASTED_ATTEMPTS
     details = error.details | ({"status": error.status} if error.status else {})
+    if context and error.type == ContextLengthExceeded.type:
+        details["counted"] = context.meta.estimated_tokens
     return ApplicationError(
         error.message,
         *([details] if details else []),
@@ -128,6 +142,12 @@ def application_error(error: ProviderError) -> ApplicationError:
         non_retryable=wasted or not error.retryable,
         next_retry_delay=None if error.retry_after is None else timedelta(seconds=error.retry_after),
     )
+
+
+def _priced(model: str, reply: ModelReply) -> ModelReply:
+    """The reply with what it cost, where that is known."""
+    usage = reply.usage.model_copy(update={"cost_usd": cost_usd(model, reply.usage)})
+    return reply.model_copy(update={"usage": usage})
 
 
 def _fitted(reply: ModelReply) -> ModelReply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from temporalio import activity
@@ -13,10 +14,16 @@ from activities.providers.errors import ProviderError
 from activities.results import READ_RESULT
 from activities.tools import Tools
 from clew.canonical import canonical
-from workflows.effects import ArchiveRef, Failure, Prepare, Prepared, ResolvedTool, Thresholds
+from clew.catalog import EDITION, encoding_of, model_of
+from clew.policy import ContextPolicy
+from workflows.effects import ArchiveRef, Defaults, Failure, Prepare, Prepared, ResolvedTool, Thresholds
+
+log = logging.getLogger("clew.worker")
 
 MAX_SCHEMA_BYTES = 262_144
 """Of all tools of a session together, so that every page of a context has room for them."""
+MAX_WARNINGS = 1000
+"""Names come from callers: after so many unknown ones no more is said."""
 
 
 class PrepareActivities:
@@ -27,11 +34,17 @@ class PrepareActivities:
         self._tools = tools
         self._archive = archive
         self._thresholds = thresholds
+        self._unknown: set[str] = set()
 
     @activity.defn(name="prepare")
     async def prepare(self, asked: Prepare) -> Prepared:
-        """The schemas of the tools, and the first thing that this worker does not know, if there is one."""
-        prepared = self._resolved(asked)
+        """The schemas of the tools, and the first thing that this worker does not know, if there is one.
+
+        With them comes what the catalog chooses for the model.
+        """
+        prepared = self._resolved(asked).model_copy(update={"defaults": defaults_for(asked.model)})
+        if prepared.problem is None:
+            self._warn_of(asked.model)
         return prepared if asked.look is None else await self._looked(prepared, asked.look)
 
     async def _looked(self, prepared: Prepared, execution: str) -> Prepared:
@@ -83,6 +96,18 @@ class PrepareActivities:
         unknown = [name for name in names if name not in tools]
         return Prepared(tools=resolved, problem=self._problem(asked.model, unknown))
 
+    def _warn_of(self, model: str) -> None:
+        """Say once of a model that the catalog does not know it."""
+        if model_of(model) or model in self._unknown or len(self._unknown) >= MAX_WARNINGS:
+            return
+        self._unknown.add(model)
+        log.warning(
+            "the catalog does not know the model %r: its window is taken for one of %d tokens where a session's "
+            "context_policy names none. client/clew/catalog.py says how to add it",
+            model,
+            ContextPolicy().max_input_tokens,
+        )
+
     def _problem(self, model: str, unknown: Sequence[str]) -> Failure | None:
         if unknown:
             names = ", ".join(repr(name) for name in unknown[:10])
@@ -93,3 +118,9 @@ class PrepareActivities:
         except ProviderError as error:
             return Failure(type=error.type, message=str(error))
         return None
+
+
+def defaults_for(model: str) -> Defaults:
+    """What the catalog chooses for a model today."""
+    policy = ContextPolicy.for_model(model).complete()
+    return Defaults(model=model, policy=policy, encoding=encoding_of(model), edition=EDITION)

@@ -16,6 +16,7 @@ from activities.providers import ModelRequest, ProviderError, Providers, stream
 from activities.reading import Threads
 from clew.answers import Usage
 from clew.canonical import canonical
+from clew.catalog import cost_usd
 from clew.contract import EntriesQuery, ModelOptions
 from clew.entries import Entry
 from clew.messages import Message
@@ -111,7 +112,8 @@ class SummaryActivities:
             raise application_error(error) from error
         if not reply.content.strip():
             raise ApplicationError("the model wrote no summary", type="unusable_summary", non_retryable=True)
-        return reply.content.strip(), reply.usage.model_copy(update={"model_calls": 1})
+        spent = {"model_calls": 1, "cost_usd": cost_usd(asked.model, reply.usage)}
+        return reply.content.strip(), reply.usage.model_copy(update=spent)
 
 
 @dataclass

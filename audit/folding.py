@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
+from activities.prepare import defaults_for
 from clew.answers import InputReceipt, RequestOutcome, Usage
 from clew.context import policy_of
 from clew.contract import ModelOptions, SessionConfig
@@ -13,10 +15,10 @@ from clew.entries import DEFAULT_LANE, Entry, call_ids
 from clew.errors import InvalidInput
 from clew.policy import ContextPolicy, resolve
 from clew.thread import Thread
-from workflows import carried, facts, inputs, operations
+from workflows import budgets, carried, facts, inputs, operations
 from workflows.carried import Carried
-from workflows.effects import ArchiveRef
-from workflows.state import AskedCall, Request, Run, State
+from workflows.effects import ArchiveRef, Defaults
+from workflows.state import AskedCall, Learned, Request, Run, State
 
 
 class Folding:
@@ -37,6 +39,7 @@ class Folding:
         self._known_ops: list[str] = []
         self._receipts: dict[str, InputReceipt] = {}
         self._outcomes: dict[str, RequestOutcome] = {}
+        self._learned: Mapping[str, Learned] = {}
         self._run = _OpenRun("")
 
     def add(self, entries: Iterable[Entry], place: ArchiveRef) -> None:
@@ -58,7 +61,12 @@ class Folding:
     def _note(self, entry: Entry) -> None:
         payload = entry.payload
         if entry.kind == "config":
+            if self._config and _policy_alone(self._config, entry):
+                self._learned = {}
             self._config = entry
+        elif entry.kind == "error":
+            if retried := payload["details"].get("retried"):
+                self._learned = budgets.refused(self._learned, retried["model"], retried["budget"])
         elif entry.kind == "ai_context_operation":
             if payload["operation"]["type"] == "switch":
                 self._context_ref = payload["context_ref"]
@@ -91,8 +99,19 @@ class Folding:
             self._count("tool", tool_call_id)
         if recipe := payload.get("recipe"):
             spent = Usage.model_validate(recipe["usage"]).model_copy(update={"model_calls": 1})
+            self._learn(recipe, spent)
             self._usage = self._usage.plus(spent)
             self._run.usage = self._run.usage.plus(spent)
+
+    def _learn(self, recipe: Mapping[str, Any], spent: Usage) -> None:
+        assert self._config is not None
+        own = recipe.get("context_policy")
+        policy = policy_of(self._config)
+        if own:
+            policy = policy.overlaid(ContextPolicy.model_validate(own, strict=False))
+        self._learned = budgets.counted(
+            self._learned, recipe["model"], policy, recipe["input_tokens"], spent.input_tokens
+        )
 
     def _count(self, name: str, minted: object) -> None:
         if isinstance(minted, str) and (found := re.fullmatch(rf"{name}-([0-9]+)", minted)):
@@ -101,7 +120,7 @@ class Folding:
     def _state(self, place: ArchiveRef) -> State:
         if self._config is None:
             raise InvalidInput("the entries begin without a configuration: they are no session's")
-        config, policy = _configured(self._given, self._config)
+        config, policy, defaults = _configured(self._given, self._config)
         state = State(
             self._session_id,
             config,
@@ -111,6 +130,8 @@ class Folding:
             receipts=tuple(self._receipts.values()),
             known_ops=tuple(self._known_ops),
             config_due=False,
+            defaults=defaults,
+            learned=self._learned if defaults else {},
             context_ref=self._context_ref,
             usage=self._usage,
             runs=self._numbers["run"],
@@ -179,10 +200,22 @@ class _OpenRun:
         )
 
 
-def _configured(given: SessionConfig | None, entry: Entry) -> tuple[SessionConfig, ContextPolicy]:
-    """The configuration in force, and its policy as a whole."""
+def _policy_alone(before: Entry, after: Entry) -> bool:
+    """Whether a configuration differs from the one before it in its policy, and not for another model."""
+    if before.payload["model"] != after.payload["model"]:
+        return False
+    return policy_of(before) != policy_of(after)
+
+
+def _configured(given: SessionConfig | None, entry: Entry) -> tuple[SessionConfig, ContextPolicy, Defaults | None]:
+    """The configuration in force, its policy as a whole, and what of it a worker's catalog has chosen.
+
+    A policy that is none of the catalog's was given, as far as the entries tell.
+    """
     config, policy = facts.configured(given, entry), policy_of(entry)
-    agent = config.context_policy or ContextPolicy.for_model(config.model)
-    if resolve(agent=agent) != policy:
+    if config.context_policy is None and resolve(agent=ContextPolicy.for_model(config.model, edition=0)) == policy:
+        return config, policy, None
+    defaults = defaults_for(config.model)
+    if resolve(agent=config.context_policy or defaults.policy) != policy:
         config = config.model_copy(update={"context_policy": policy})
-    return config, policy
+    return config, policy, defaults

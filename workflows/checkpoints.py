@@ -29,6 +29,7 @@ from clew.policy import ContextPolicy
 from clew.projection import Projection
 from clew.thread import Thread
 from workflows import operations
+from workflows.defaults import agent_policy
 from workflows.effects import Signed
 from workflows.state import State
 
@@ -162,8 +163,8 @@ def _config_of(state: State) -> dict[str, Any]:
     """The configuration that a session must be started with to go on as this one would."""
     config = state.config
     if state.own_policy is not None:
-        agent = config.context_policy or ContextPolicy.for_model(config.model)
-        config = config.model_copy(update={"context_policy": agent.overlaid(state.own_policy)})
+        whole = agent_policy(state, config).overlaid(state.own_policy)
+        config = config.model_copy(update={"context_policy": whole})
     value: dict[str, Any] = json.loads(config.model_dump_json(exclude_unset=True))
     return value
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from clew.contract import SessionConfig
 from clew.policy import ContextPolicy, resolve
 from clew.projection import projector_named
-from workflows import facts, inputs, operations, runs, summaries
+from workflows import defaults, facts, inputs, operations, runs, summaries
 from workflows.decision import Decision
 from workflows.effects import Event, Failure, ModelAnswered, Prepared, Summarized, ToolsAnswered
 from workflows.state import Moment, State
@@ -24,8 +24,8 @@ def begin(session_id: str, config: SessionConfig) -> State:
     Raises:
         InvalidInput, InvalidTokenBudget: the configuration's policy cannot be used.
     """
-    agent = config.context_policy or ContextPolicy.for_model(config.model)
-    state = State(session_id, config, policy=resolve(agent=agent))
+    state = State(session_id, config, policy=ContextPolicy(), defaults_due=True)
+    state = replace(state, policy=resolve(agent=defaults.agent_policy(state, config)))
     projector_named(state.policy.projector)
     return state
 
@@ -49,6 +49,8 @@ def happened(state: State, event: Event, at: Moment) -> Decision:
             return prepared(state, Prepared(tools=state.tools or (), problem=event), at)
         case Failure(type="timeout"):
             return runs.fail(state, runs.timed_out(runs.running(state), event.message), at)
+        case Failure(type="context_length_exceeded"):
+            return runs.too_long(state, event, at)
         case Failure():
             return runs.fail(state, event, at)
 
@@ -59,7 +61,8 @@ def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
     A session that cannot be prepared still lives: its requests fail with the reason, and each tries again.
     """
     before = None if state.tools is None else [tool.spec for tool in state.tools]
-    changed = state.config_due or before != [tool.spec for tool in answer.tools]
+    policy, state = state.policy, defaults.taken(state, answer)
+    changed = state.config_due or policy != state.policy or before != [tool.spec for tool in answer.tools]
     state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", config_due=False)
     ready = Decision(state, (facts.config_entry(state),) if changed else ())
     if state.run:

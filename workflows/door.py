@@ -76,7 +76,6 @@ def session_start(session_id: str, args: Sequence[RawValue]) -> SessionStart:
         raise UnsupportedStrategy(f"unknown strategy {config.strategy[:50]!r}: the strategy is 'react'")
     _check_prompts(config.system_prompt, config.context_policy)
     _check_names(config.tools, config.require_approval)
-    _refuse_unavailable(max_cost_usd=config.limits.max_cost_usd is not None)
     return start
 
 
@@ -161,7 +160,6 @@ def _checked(command: Command) -> Command:
         case ConfigureInput():
             _check_prompts(command.system_prompt, command.context_policy)
             _check_names(command.tools or (), command.require_approval or ())
-            _refuse_unavailable(max_cost_usd=bool(command.limits and command.limits.max_cost_usd))
     return command
 
 
@@ -264,9 +262,3 @@ def _check_names(*lists: tuple[str, ...]) -> None:
     for names in lists:
         if len(set(names)) < len(names):
             raise InvalidInput("tools: the same name stands there twice")
-
-
-def _refuse_unavailable(**asked: bool) -> None:
-    for name, used in asked.items():
-        if used:
-            raise InvalidInput(f"{name}: that is not available in this version, leave it out")

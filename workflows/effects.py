@@ -18,6 +18,7 @@ from clew.contract import ModelOptions
 from clew.ground import Ground
 from clew.messages import ProviderData, ToolSpec
 from clew.policy import ContextPolicy
+from clew.tokens import EncodingName
 
 
 class _Value(BaseModel):
@@ -42,15 +43,26 @@ class Prepare(_Value):
 class Prepared(_Value):
     """Every tool's schema as the worker resolved it, in the order asked for, or what it does not know.
 
+    `defaults` are absent where a worker of an earlier release has answered.
     `archive` is where the session's thread is kept. `state` names what a session goes on from that was archived
     whole, `mismatch` says why it cannot go on.
     """
 
     tools: tuple[ResolvedTool, ...] = ()
     problem: Failure | None = None
+    defaults: Defaults | None = None
     archive: ArchiveRef | None = None
     state: str | None = None
     mismatch: str | None = None
+
+
+class Defaults(_Value):
+    """What a worker's catalog, of the `edition`, chooses for a model where the configuration leaves it open."""
+
+    model: str
+    policy: ContextPolicy
+    encoding: EncodingName
+    edition: int
 
 
 class Thresholds(_Value):
@@ -255,8 +267,10 @@ class ResolvedTool(_Value):
 class CallModel(_Value):
     """One model call, by reference: the activity fetches its context from the session, pinned to `at_seq`.
 
-    `context_policy` is the request's own, where it had one. `options.max_output_tokens` is always set.
-    `parent_call_id` is the call whose tool results this one reads.
+    `context_policy` is the request's own, where it had one, with the budget that the model can take where that is
+    less; `token_ratio` is what the provider's tokens are to ours, where it counts more. `options.max_output_tokens`
+    is always set. `parent_call_id` is the call whose tool results this one reads. With `priced` it must not be made
+    unless it is known what it costs.
     """
 
     request_id: str
@@ -268,6 +282,8 @@ class CallModel(_Value):
     model: str
     options: ModelOptions
     context_policy: ContextPolicy | None = None
+    token_ratio: float | None = None
+    priced: bool = False
     parent_call_id: str | None = None
 
 

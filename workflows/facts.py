@@ -8,7 +8,7 @@ from pydantic_core import to_json
 
 from clew.contract import SessionConfig
 from clew.entries import Draft, Entry
-from workflows.effects import ModelAnswered, ResolvedTool, ToolAnswered
+from workflows.effects import Failure, ModelAnswered, ResolvedTool, ToolAnswered
 from workflows.state import AskedCall, Input, Request, Run, State
 
 EXCERPT = 200
@@ -95,6 +95,14 @@ def run_entry(state: State, run: Run, request_id: str, payload: dict[str, Any]) 
     return Draft("run", {"event": "finished"} | payload, run_refs(state, run) | {"request_id": request_id})
 
 
+def error_entry(
+    state: State, run: Run, failure: Failure, refs: dict[str, Any] | None = None, **details: Any
+) -> Draft:
+    """What went wrong in a run."""
+    payload = failure.model_dump(include={"type", "message"}) | {"details": failure.details | details}
+    return Draft("error", payload, run_refs(state, run) | (refs or {}))
+
+
 def input_entry(state: State, event: str, kind: str, reason: str, content: str, **ids: str | None) -> Draft:
     """What did not enter the thread, or was overtaken."""
     payload = {"event": event, "kind": kind[:EXCERPT], "reason": reason, "content": content[:EXCERPT]}
@@ -159,6 +167,8 @@ def _recipe(run: Run, answer: ModelAnswered) -> dict[str, Any]:
         recipe["cleared_tool_results"] = answer.cleared_tool_results
     if call.context_policy:
         recipe["context_policy"] = call.context_policy.model_dump(mode="json", exclude_unset=True)
+    if call.token_ratio is not None:
+        recipe["token_ratio"] = call.token_ratio
     if run.request.output_schema is not None:
         recipe["output_schema_seq"] = run.opened_seq
     return recipe

@@ -41,7 +41,7 @@ def forked(parent: Carried, thread: Thread, session_id: str, op_ids: Sequence[st
     config = thread.config_at(at_seq)
     newest = parent.thread.config_at(parent.thread.last_seq)
     if config is None:
-        state = replace(state, tools=None, config_due=True)
+        state = replace(state, tools=None, config_due=True, defaults_due=True)
     elif state.config_due or newest is None or newest.seq != config.seq:
         state = _as_configured(state, config)
     outcomes = {name: outcome for name, outcome in state.outcomes.items() if outcome.last_seq <= at_seq}
@@ -76,6 +76,7 @@ def _as_configured(state: State, config: Entry) -> State:
         own_policy=state.own_policy if policy == state.policy else policy,
         tools=facts.unresolved_tools(config),
         config_due=False,
+        defaults_due=False,
     )
 
 
@@ -85,6 +86,6 @@ def _usage_upto(state: State, at_seq: int) -> Usage:
         later[state.run.run_id] = state.run.usage
     spent = state.usage.model_dump()
     for usage in later.values():
-        for name, tokens in usage.model_dump().items():
-            spent[name] = max(spent[name] - tokens, 0)
+        for name, tokens in usage.model_dump(exclude_none=True).items():
+            spent[name] = max((spent[name] or 0) - tokens, 0)
     return Usage(**spent)

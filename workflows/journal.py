@@ -36,7 +36,6 @@ class Journal:
     def resume(self, begun: Carried) -> None:
         """Go on from another state and thread."""
         self.state, self.thread, self.effect = begun.state, begun.thread, begun.effect
-        self._encoding = encoding(begun.state.config.encoding)
         workflow.set_current_details(details.current(self.state, self.thread))
 
     def apply(self, decision: Decision) -> None:
@@ -54,7 +53,7 @@ class Journal:
         workflow.set_current_details(details.current(self.state, self.thread))
 
     def _commit(self, draft: Draft) -> None:
-        payload, tokens = draft.counted(self._encoding)
+        payload, tokens = draft.counted(encoding(self.state.config.encoding))
         at = workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
         entry_id = f"e-{workflow.random().getrandbits(64):016x}"
         self.thread.append(Entry(self.thread.rev, entry_id, draft.kind, at, payload, draft.refs, tokens))

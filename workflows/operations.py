@@ -16,6 +16,7 @@ from clew.projection import projector_named
 from clew.thread import Thread
 from workflows import facts, summaries
 from workflows.decision import Decision
+from workflows.defaults import agent_policy
 from workflows.state import Moment, State
 
 REMEMBERED = 128
@@ -131,9 +132,12 @@ def configured(state: State, given: ConfigureInput) -> State:
         changed["limits"] = type(given.limits).model_validate(limits)
     config: SessionConfig = state.config.model_copy(update=changed)
     own = (state.own_policy or ContextPolicy()).overlaid(given.context_policy)
-    policy = resolve(session=own, agent=config.context_policy or ContextPolicy.for_model(config.model))
+    policy = resolve(session=own, agent=agent_policy(state, config))
     projector_named(policy.projector)
-    return replace(state, config=config, own_policy=own, policy=policy)
+    due = state.defaults_due or config.model != state.config.model
+    # Who sets a policy knows what the models take by now, whatever they have refused before.
+    learned = {} if given.context_policy else state.learned
+    return replace(state, config=config, own_policy=own, policy=policy, defaults_due=due, learned=learned)
 
 
 def configure(state: State, given: ConfigureInput) -> tuple[Decision, Status]:

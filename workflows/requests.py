@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clew.contract import MessageInput
-from clew.policy import ContextPolicy, resolve
+from clew.policy import resolve
 from clew.projection import projector_named
+from workflows.defaults import suiting
 from workflows.state import Request, State
 
 DEFAULT_OUTPUT_TOKENS = 4096
@@ -21,7 +22,7 @@ def request_of(state: State, message: MessageInput, request_id: str) -> Request:
     """
     config, policy = state.config, message.context_policy
     if message.model and message.model != config.model and config.context_policy is None:
-        policy = resolve(request=policy, agent=ContextPolicy.for_model(message.model))
+        policy = resolve(request=policy, agent=suiting(state, message.model))
     in_force = state.policy.overlaid(policy).checked()
     projector_named(in_force.projector)
     options = config.model_options.overlaid(message.model_options)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from clew.entries import Draft
 from clew.errors import Refusal
-from workflows import facts, operations, requests, summaries
+from workflows import budgets, facts, operations, requests, summaries
 from workflows.decision import Decision
 from workflows.effects import (
     AskedTool,
@@ -72,35 +71,53 @@ def call_model(state: State, at: Moment) -> Decision:
     return _call(state, at)
 
 
-def _call(state: State, at: Moment) -> Decision:
+def _call(state: State, at: Moment, instead_of: CallModel | None = None) -> Decision:
     run = running(state)
-    limit = state.config.limits.max_total_tokens
-    spent = state.usage.input_tokens + state.usage.output_tokens
-    if limit is not None and spent >= limit:
-        message = f"the session has used {spent} tokens of the {limit} that its limits allow"
-        return fail(state, Failure(type="token_limit", message=message), at)
+    if spent := _spent(state):
+        return fail(state, spent, at)
     if at.time >= run.deadline:
         return fail(state, timed_out(run), at)
     request = run.request
+    ratio = state.learned.get(request.model, budgets.NOTHING).ratio
+    parent = run.call.call_id if run.call else None
+    if instead_of:
+        parent = instead_of.parent_call_id
     call = CallModel(
         request_id=request.request_id,
         run_id=run.run_id,
         call_id=f"call-{state.calls + 1}",
-        iteration=run.iteration + 1,
+        iteration=instead_of.iteration if instead_of else run.iteration + 1,
         context_ref=request.context_ref,
         at_seq=at.rev - 1,
         model=request.model,
         options=request.options,
-        context_policy=request.context_policy,
-        parent_call_id=run.call.call_id if run.call else None,
+        context_policy=budgets.policy_of_call(state, request),
+        token_ratio=ratio if ratio > 1 else None,
+        priced=state.config.limits.max_cost_usd is not None,
+        parent_call_id=parent,
     )
     run = replace(run, iteration=call.iteration, call=call, asked=())
     return Decision(replace(state, run=run, calls=state.calls + 1, phase="awaiting_model"), (), call)
 
 
+def _spent(state: State) -> Failure | None:
+    """Why the session may spend no more, where it may not."""
+    limits, usage = state.config.limits, state.usage
+    tokens, cost = usage.input_tokens + usage.output_tokens, usage.cost_usd or 0.0
+    if limits.max_total_tokens is not None and tokens >= limits.max_total_tokens:
+        message = f"the session has used {tokens} tokens of the {limits.max_total_tokens} that its limits allow"
+        return Failure(type="token_limit", message=message)
+    if limits.max_cost_usd is not None and cost >= limits.max_cost_usd:
+        message = f"the session has cost {cost:.4f} USD of the {limits.max_cost_usd} that its limits allow"
+        return Failure(type="cost_limit", message=message)
+    return None
+
+
 def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
     """The reply is committed; it asks for tools, or it is an answer, which ends the run if nothing waits."""
     run, reply = running(state), answer.reply
+    if run.call:
+        state = budgets.noted(state, run.call, answer)
     spent = reply.usage.model_copy(update={"model_calls": 1})
     asked = tuple(
         _asked(state, f"tool-{state.tool_calls + number}", tool) for number, tool in enumerate(reply.tool_calls, 1)
@@ -130,6 +147,20 @@ def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
         return committed.then(lambda state, at: _repair(state, answer.schema_problem or "", exhausted, at), at)
     reason = "max_output_tokens" if reply.stop_reason == "length" else "final_answer"
     return committed.then(lambda state, at: finish(state, "completed", reason, at), at)
+
+
+def too_long(state: State, refusal: Failure, at: Moment) -> Decision:
+    """The provider refuses the context for its length: it is made shorter, once in a run, by what that tells."""
+    run = running(state)
+    call = run.call
+    budget = None if run.tightened or call is None else budgets.left_by(state, call, refusal)
+    if call is None or budget is None:
+        return fail(state, refusal, at)
+    again = {"call_id": f"call-{state.calls + 1}", "model": call.model, "budget": budget}
+    error = facts.error_entry(state, run, refusal, facts.call_refs(run), retried=again)
+    learned = budgets.refused(state.learned, call.model, budget)
+    state = replace(state, learned=learned, run=replace(run, tightened=True))
+    return Decision(state, (error,)).then(lambda state, at: _call(state, at, instead_of=call), at)
 
 
 def run_tools(state: State, at: Moment) -> Decision:
@@ -169,9 +200,7 @@ def tools_answered(state: State, answers: Sequence[ToolAnswered], at: Moment) ->
 
 def fail(state: State, failure: Failure, at: Moment) -> Decision:
     """The run cannot go on: the failure becomes a fact, and the run ends."""
-    payload = failure.model_dump(include={"type", "message", "details"})
-    error = Draft("error", payload, facts.run_refs(state, running(state)))
-    return Decision(state, (error,)).then(
+    return Decision(state, (facts.error_entry(state, running(state), failure),)).then(
         lambda state, at: finish(state, "failed", failure.type, at, failure=failure), at
     )
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from clew.answers import InputReceipt, RequestOutcome, Usage
 from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig
 from clew.policy import ContextPolicy
-from workflows.effects import ArchiveRef, CallModel, Failure, Prepare, ResolvedTool, ToolAnswered
+from workflows.effects import ArchiveRef, CallModel, Defaults, Failure, Prepare, ResolvedTool, ToolAnswered
 
 Phase = Literal[
     "preparing",
@@ -25,6 +25,8 @@ Phase = Literal[
 MAX_WAITING = 64
 """Inputs, and queued messages, that a session keeps; and how many bytes of them."""
 MAX_WAITING_BYTES = 512 * 1024
+EIGHTHS = 8
+"""Ratios of tokens move in steps of an eighth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class Run:
     """The loop that serves a request, and the requests that have joined it.
 
     `deadline` is in seconds of the workflow's clock. `opened_seq` is the seq of the message that opened it,
-    `paused_at` when it began to wait for approvals: people take their time.
+    `paused_at` when it began to wait for approvals: people take their time. `repaired` and `tightened` say that an
+    answer was asked for again, and that a context was made shorter: each is done once.
     """
 
     run_id: str
@@ -100,6 +103,7 @@ class Run:
     joined: tuple[str, ...] = ()
     paused_at: float | None = None
     repaired: bool = False
+    tightened: bool = False
     iteration: int = 0
     call: CallModel | None = None
     asked: tuple[AskedCall, ...] = ()
@@ -117,14 +121,38 @@ class Summarizing:
 
 
 @dataclass(frozen=True, slots=True)
+class Learned:
+    """What is known of a model.
+
+    `eighths` is how many tokens its provider counts where we count eight, in whole steps, and never less than eight.
+    `budget` is what a refusal has left of any context, in tokens of ours; None: none was refused.
+    """
+
+    eighths: int = EIGHTHS
+    budget: int | None = None
+
+    @property
+    def ratio(self) -> float:
+        """The provider's tokens to ours."""
+        return self.eighths / EIGHTHS
+
+    def of(self, budget: int) -> int:
+        """What is left of a policy's budget, in tokens of ours."""
+        left = max(budget * EIGHTHS // self.eighths, 1)
+        return left if self.budget is None else min(left, self.budget)
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """The session. `tools` is None until a worker has resolved them; `problem` is why it could not.
 
     `config` is the configuration in force, `own_policy` what `configure` has laid over the agent's. The counters make
     ids that are unique in the thread. `pending_op` and `pending_config` wait for the run to end, `config_due` says
-    that a configuration waits for its preparation to be committed. `archive` is where older entries are, and
-    `outcomes` are those of requests whose `run` entries may be there alone. `summary_due` is a lane whose contexts
-    want a summary, `no_summary_before` the number of the run up to whose end none is tried, since one has failed.
+    that a configuration waits for its preparation to be committed. `defaults` is what a worker's catalog has chosen,
+    and `defaults_due` says that the next preparation is to tell; `learned` is what providers have told of their
+    models, by name. `archive` is where older entries are, and `outcomes` are those of requests whose `run` entries
+    may be there alone. `summary_due` is a lane whose contexts want a summary, `no_summary_before` the number of the
+    run up to whose end none is tried, since one has failed.
     """
 
     session_id: str
@@ -142,6 +170,9 @@ class State:
     pending_config: ConfigureInput | None = None
     known_ops: tuple[str, ...] = ()
     config_due: bool = True
+    defaults: Defaults | None = None
+    defaults_due: bool = False
+    learned: Mapping[str, Learned] = field(default_factory=dict)
     context_ref: str = "default"
     usage: Usage = Usage()
     runs: int = 0

@@ -169,6 +169,7 @@ class AnthropicDecoder:
             input_tokens=self._usage.get("input_tokens", 0) + written + read,
             output_tokens=self._usage.get("output_tokens", 0),
             cached_input_tokens=read,
+            written_input_tokens=written or None,
         )
 
     def _provider_data(self) -> ProviderData | None:

@@ -35,6 +35,10 @@ MESSAGE_LIMIT = 2000
 # Characters of a message in which a wording is looked for: it comes first, and what follows may be an echo.
 _WORDING = 2000
 
+# No prompt has more; a number beyond is none that every reader of JSON takes.
+_MOST_DIGITS = 15
+_MOST_TOKENS = 10**_MOST_DIGITS
+
 # Longer than any request lives, and short enough to be a duration everywhere.
 _LONGEST_WAIT = 86_400.0
 
@@ -348,11 +352,14 @@ def _implied_status(fields: Mapping[str, Any]) -> int:
 def _lengths(fields: Mapping[str, Any], message: str) -> dict[str, int]:
     """`limit` and `actual` in tokens, from llama.cpp's fields or from the wording."""
     told = {"limit": fields.get("n_ctx"), "actual": fields.get("n_prompt_tokens")}
-    numbers = {name: value for name, value in told.items() if isinstance(value, int)}
+    numbers = {name: value for name, value in told.items() if isinstance(value, int) and 0 <= value <= _MOST_TOKENS}
     if numbers:
         return numbers
     matches = (match for pattern in _OVERFLOWS if (match := pattern.search(message)))
-    found = ({name: int(digits) for name, digits in match.groupdict().items() if digits} for match in matches)
+    found = (
+        {name: int(digits) for name, digits in match.groupdict().items() if digits and len(digits) <= _MOST_DIGITS}
+        for match in matches
+    )
     return next(filter(None, found), {})
 
 

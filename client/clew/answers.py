@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from clew.messages import Message, ToolSpec
+
+_Number = TypeVar("_Number", int, float)
 
 
 class _Output(BaseModel):
@@ -18,11 +20,17 @@ class _Output(BaseModel):
 
 
 class Usage(_Output):
-    """Tokens as the providers reported them. `input_tokens` includes the cached ones."""
+    """Tokens as the providers reported them.
+
+    `input_tokens` includes those that came from the provider's cache and those that were written to it, where it
+    charges for that and so tells. `cost_usd` is what the calls with a known list price cost by that.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
+    written_input_tokens: int | None = None
+    cost_usd: float | None = None
     model_calls: int = 0
 
     def plus(self, other: Usage) -> Usage:
@@ -31,8 +39,17 @@ class Usage(_Output):
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
+            written_input_tokens=_sum(self.written_input_tokens, other.written_input_tokens),
+            cost_usd=_sum(self.cost_usd, other.cost_usd),
             model_calls=self.model_calls + other.model_calls,
         )
+
+
+def _sum(one: _Number | None, other: _Number | None) -> _Number | None:
+    """What is known of both together."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 class OutcomeError(_Output):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from clew.policy import ContextPolicy
+from clew.tokens import EncodingName
 
 WORKFLOW_TYPE = "AgentSession"
 RESTORE_WORKFLOW = "RestoreSession"
@@ -63,7 +64,11 @@ class ModelOptions(_Input):
 
 
 class Limits(_Input):
-    """What a session may take in and spend. Sizes are in bytes of JSON, or of UTF-8 for a tool's result."""
+    """What a session may take in and spend. Sizes are in bytes of JSON, or of UTF-8 for a tool's result.
+
+    `max_total_tokens` and `max_cost_usd` are over all model calls; the one that passes a limit is the last. Costs are
+    by list price: under `max_cost_usd` a model is not called whose price the worker does not know.
+    """
 
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
     max_tool_result_bytes: int = Field(default=MAX_TOOL_RESULT_BYTES, ge=256, le=MAX_TOOL_RESULT_BYTES)
@@ -91,7 +96,7 @@ class SessionConfig(_Input):
     request_timeout_seconds: int = Field(default=900, ge=1, le=30 * 86400)
     on_busy: OnBusy = "reject"
     steering: Literal["terminal", "step"] = "terminal"
-    encoding: Literal["o200k_base", "cl100k_base", "heuristic"] = "o200k_base"
+    encoding: EncodingName = Field(default="o200k_base", description="absent: the one of the model's family")
     limits: Limits = Limits()
     idle_timeout_seconds: int | None = Field(default=None, ge=1)
     metadata: Metadata = {}

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from clew.canonical import digest
-from clew.catalog import window_of
+from clew.catalog import EDITION, model_of
 from clew.errors import InvalidInput, InvalidTokenBudget
 
 Kind = Literal["message", "tool_call", "tool_result", "summary"]
@@ -99,7 +99,9 @@ class ContextPolicy(BaseModel):
             InvalidTokenBudget: it leaves no budget.
         """
         if self.window == "epoch" and self.token_estimator == "heuristic":
-            raise InvalidInput("window 'epoch' goes by the recorded counts: leave token_estimator at 'exact'")
+            raise InvalidInput(
+                "window 'epoch' goes by the recorded counts: leave token_estimator at 'exact', or choose 'sliding'"
+            )
         if self.reserve_output_tokens < 0 or self.budget < 1:
             raise InvalidTokenBudget(
                 f"max_input_tokens ({self.max_input_tokens}) less reserve_output_tokens "
@@ -127,13 +129,18 @@ class ContextPolicy(BaseModel):
         )
 
     @classmethod
-    def for_model(cls, name: str) -> ContextPolicy:
-        """For the window of a model, `provider:model`; a model the catalog does not know gets the defaults."""
-        window = window_of(name)
-        if window is None:
-            return cls()
-        reserve = min(window // 4, 8192)
-        return cls(max_input_tokens=window, reserve_output_tokens=reserve, keep_last_turns=10)
+    def for_model(cls, name: str, edition: int = EDITION) -> ContextPolicy:
+        """For the window of a model, `provider:model`, in epochs. An unknown model gets the default sizes.
+
+        `edition` is that of `catalog`. In the first one, 0, windows slide.
+        """
+        window = cls() if edition == 0 else cls(window="epoch")
+        model = model_of(name, edition)
+        if model is None:
+            return window
+        reserve = min(model.window // 4, 8192, model.output or 8192)
+        sizes = cls(max_input_tokens=model.window, reserve_output_tokens=reserve, keep_last_turns=10)
+        return window.overlaid(sizes)
 
 
 def resolve(

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from clew.canonical import canonical
 from clew.errors import EncodingUnavailable
@@ -24,11 +24,44 @@ from clew.messages import Message, ToolSpec
 if TYPE_CHECKING:
     import tiktoken
 
-ENCODINGS = ("o200k_base", "cl100k_base", "heuristic")
+EncodingName = Literal["o200k_base", "cl100k_base", "heuristic"]
+ENCODINGS: tuple[EncodingName, ...] = get_args(EncodingName)
 
 # tiktoken panics on a million spaces: its regular expression backtracks without bound over a run of white space.
 # So no run longer than this reaches the vocabulary whole.
 _WHITE_SPACE = re.compile(r"\s{512}")
+
+
+class Tokenizer(Protocol):
+    """All that is asked of a tokenizer. It must be pure: the same text costs the same on every machine, for ever."""
+
+    def count(self, text: str) -> int:
+        """The tokens of a text, whatever it holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """A quarter of the bytes, whatever they say: an estimate."""
+
+    def count(self, text: str) -> int:
+        """A token for every four bytes of UTF-8."""
+        return len(text.encode()) // 4
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A published vocabulary, exact for the models that use it and an estimate for all others."""
+
+    encode: Callable[[str], list[int]]
+
+    def count(self, text: str) -> int:
+        """The tokens that the text becomes; what looks like a special token is text."""
+        pieces, start = 0, 0
+        for run in _WHITE_SPACE.finditer(text):
+            pieces += len(self.encode(text[start : run.end()]))
+            start = run.end()
+        return pieces + len(self.encode(text[start:]))
 
 
 @dataclass(frozen=True)
@@ -37,11 +70,18 @@ class Encoding:
 
     For the vocabularies that is 4: OpenAI's cookbook gives 3 for its own models and other families lie within
     one of it. `heuristic` is a quarter of the bytes, and 10 a message.
+
+    Of a family whose tokenizer is not public there is no exact count. It is estimated, and the session corrects its
+    budget by the ratio of what the provider reports to what was counted (`workflows.budgets`).
     """
 
     name: str
     framing: int
-    count: Callable[[str], int]
+    tokenizer: Tokenizer
+
+    def count(self, text: str) -> int:
+        """What a text costs by itself."""
+        return self.tokenizer.count(text)
 
     def message(self, message: Message) -> int:
         """What a message costs in a context: content, canonical tool calls, a name, and the framing.
@@ -71,17 +111,8 @@ def encoding(name: str) -> Encoding:
         EncodingUnavailable: the name is unknown, or the vocabulary cannot be had. There is no fallback.
     """
     if name == "heuristic":
-        return Encoding(name, 10, lambda text: len(text.encode()) // 4)
-    vocabulary = _load(name)
-
-    def count(text: str) -> int:
-        pieces, start = 0, 0
-        for run in _WHITE_SPACE.finditer(text):
-            pieces += len(vocabulary.encode_ordinary(text[start : run.end()]))
-            start = run.end()
-        return pieces + len(vocabulary.encode_ordinary(text[start:]))
-
-    return Encoding(name, 4, count)
+        return Encoding(name, 10, Bytes())
+    return Encoding(name, 4, Vocabulary(_load(name).encode_ordinary))
 
 
 def _load(name: str) -> tiktoken.Encoding:
@@ -117,7 +148,7 @@ def _bundled_ranks(name: str) -> dict[bytes, int] | None:
 
 
 @dataclass(frozen=True)
-class _Vocabulary:
+class _Published:
     """The published facts of an encoding, as in `tiktoken_ext.openai_public`."""
 
     sha256: str
@@ -125,7 +156,7 @@ class _Vocabulary:
 
 
 _VOCABULARIES = {
-    "o200k_base": _Vocabulary(
+    "o200k_base": _Published(
         "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
         {
             "pat_str": "|".join(
@@ -144,7 +175,7 @@ _VOCABULARIES = {
             "special_tokens": {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
         },
     ),
-    "cl100k_base": _Vocabulary(
+    "cl100k_base": _Published(
         "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
         {
             "pat_str": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|"

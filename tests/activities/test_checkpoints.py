@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from activities.archive import Archive, Store
+from activities.checkpointing import CheckpointActivities
 from activities.checkpoints import VARIABLE, Keys, keys_from_env, op_id_of, sign, verified
-from clew.contract import MAX_TOKEN_BYTES
+from clew import tool
+from clew.catalog import EDITION
+from clew.contract import MAX_TOKEN_BYTES, SessionConfig
 from clew.errors import (
     CheckpointUnavailable,
     Refusal,
@@ -21,10 +25,12 @@ from clew.errors import (
     TokenKey,
     TokenLegacy,
     TokenMalformed,
+    TokenMismatch,
     TokenSignature,
     TokenVersion,
 )
-from workflows.checkpoints import base64url, signed_part
+from clew.policy import ContextPolicy, resolve
+from workflows.checkpoints import base64url, fingerprint, fingerprinted, signed_part
 
 NOW = 1_750_000_000
 OLD, NEW = b"o" * 32, b"n" * 40
@@ -37,6 +43,12 @@ PAYLOAD: dict[str, Any] = {
     "context": {"messages": [{"role": "user", "content": "Grüße 🐻"}], "system_prompt": ""},
     "config": {"model": "openai:gpt-4o", "tools": ["add"]},
 }
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """The sum."""
+    return a + b
 
 
 def token(payload: dict[str, Any] = PAYLOAD, keys: Keys = KEYS, namespace: str = "default", seconds: int = 60) -> str:
@@ -213,3 +225,19 @@ def test_keys_that_cannot_be_used_are_told_by_their_place(given: str) -> None:
         keys_from_env({VARIABLE: given})
     assert "hunter2" not in str(refused.value)
     assert "aHVud" not in str(refused.value)
+
+
+@pytest.mark.parametrize("edition", [0, EDITION])
+def test_a_policy_that_was_the_models_own_is_found_again(edition: int) -> None:
+    """Today's choice is left open, so that it stays the model's own; the first release's is written out."""
+    config = SessionConfig(model="openai:gpt-4", tools=("add",))
+    policy = resolve(agent=ContextPolicy.for_model(config.model, edition))
+    activities = CheckpointActivities(KEYS, {"add": add}, Archive(Store.from_url("memory://"), "default"), "default")
+    was = fingerprint(fingerprinted(config, policy, [add.spec]))
+    payload = {"config": config.model_dump(mode="json", exclude_unset=True), "fingerprint": was}
+    now = SessionConfig.model_validate_json(json.dumps(activities._checked_config(payload)))
+    assert resolve(agent=now.context_policy or ContextPolicy.for_model(now.model)) == policy
+    assert (now.context_policy is None) == (edition == EDITION)
+    assert now.encoding == config.encoding
+    with pytest.raises(TokenMismatch):
+        activities._checked_config(payload | {"fingerprint": "another"})

@@ -25,6 +25,7 @@ from activities.model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActiviti
 from activities.providers import ProviderError, providers_from_env
 from activities.providers.errors import ContextLengthExceeded, EmptyReply, RateLimited, TruncatedStream, Unauthorized
 from clew.answers import Context, Usage
+from clew.catalog import cost_usd
 from clew.contract import ContextQuery, ModelOptions
 from clew.policy import ContextPolicy
 from deploy.local import Reply, scripted_model
@@ -333,6 +334,39 @@ def test_every_provider_error_keeps_what_it_knows(
     assert (told.type, told.message, told.non_retryable) == (error.type, error.message, final)
     assert list(told.details) == ([details] if details else [])
     assert told.next_retry_delay == (None if error.retry_after is None else timedelta(0))
+
+
+async def test_a_reply_says_what_it_cost() -> None:
+    """By the list price of its model, in USD; nothing where that is not known."""
+    answer, _ = await called(Queried(asking(model="scripted:gpt-4o")), Reply("hi"))
+    assert answer.reply.usage.cost_usd == cost_usd("openai:gpt-4o", answer.reply.usage)
+    assert answer.reply.usage.cost_usd
+    unknown, _ = await called(Queried(asking()), Reply("hi"))
+    assert unknown.reply.usage.cost_usd is None
+
+
+async def test_a_model_without_a_price_is_not_called_where_there_must_be_one() -> None:
+    """Before anything is spent, with the remedy."""
+    session = asking(limits={"max_cost_usd": 1})
+    queried = Queried(session)
+    with pytest.raises(ApplicationError, match="scripted:m costs") as caught:
+        await called(queried)
+    assert (caught.value.type, caught.value.non_retryable) == ("unknown_price", True)
+    assert not queried.asked
+
+
+async def test_with_a_refused_length_goes_what_was_counted() -> None:
+    """The session learns by it what the model takes; no other failure tells."""
+    session = asking("hello")
+    for status, words in (
+        (HTTPStatus.BAD_REQUEST, "prompt is too long: 9 tokens > 8 maximum"),
+        (HTTPStatus.FORBIDDEN, "no"),
+    ):
+        with pytest.raises(ApplicationError) as caught:
+            await called(Queried(session), Reply(words, status=status))
+        (details,) = caught.value.details
+        known = {"actual": 9, "limit": 8, "counted": session.shown(session.call).meta.estimated_tokens}
+        assert details == {"status": status.value} | (known if status == HTTPStatus.BAD_REQUEST else {})
 
 
 @dataclass

@@ -13,6 +13,7 @@ from activities.providers import providers_from_env
 from activities.results import READ_RESULT
 from clew import Tool, clearing, tool
 from clew.canonical import canonical
+from clew.policy import ContextPolicy
 from workflows.effects import Prepare, Prepared, Thresholds
 
 
@@ -45,11 +46,14 @@ for some in (wordy, wordier):
 
 
 async def prepared(*tools: str, model: str = "local:tiny", own: Tool[..., Any] = add, **asked: Any) -> Prepared:
+    return await ActivityEnvironment().run(made(own).prepare, Prepare(model=model, tools=tools, **asked))
+
+
+def made(own: Tool[..., Any] = add) -> PrepareActivities:
     providers = providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
     tools_here = {tool.name: tool for tool in (add, look, pay, wordy, wordier, own)}
     archive = Archive(Store.from_url("memory://"), "default")
-    activities = PrepareActivities(providers, tools_here, archive, Thresholds())
-    return await ActivityEnvironment().run(activities.prepare, Prepare(model=model, tools=tools, **asked))
+    return PrepareActivities(providers, tools_here, archive, Thresholds())
 
 
 async def test_tools_are_resolved_in_the_order_asked_for() -> None:
@@ -146,3 +150,33 @@ async def test_a_tool_of_the_workers_own_by_that_name_wins() -> None:
     assert [tool.spec for tool in (await prepared("add", own=read_result, archived=True)).tools] == [add.spec]
     (answer,) = (await prepared("read_result", own=read_result, archived=True)).tools
     assert answer.spec == read_result.spec
+
+
+@pytest.mark.parametrize(
+    ("model", "window", "encoding"),
+    [
+        ("local:gpt-4", 8_192, "cl100k_base"),
+        ("local:claude-opus-5-5", 1_000_000, "o200k_base"),
+        ("local:tiny", 8_000, "o200k_base"),
+    ],
+)
+async def test_the_answer_says_what_the_catalog_chooses(model: str, window: int, encoding: str) -> None:
+    """The whole policy, so that no later default can show through it, and the encoding."""
+    defaults = (await prepared(model=model)).defaults
+    assert defaults
+    assert (defaults.model, defaults.encoding) == (model, encoding)
+    assert defaults.policy.max_input_tokens == window
+    assert defaults.policy.model_fields_set == set(ContextPolicy.model_fields)
+
+
+async def test_an_unknown_model_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its name and the window that it is given stand in the worker's log; known ones are not mentioned."""
+    activities = made()
+    for model in ("local:tiny", "local:gpt-4o", "nowhere:tiny", "local:tiny", "local:\nother"):
+        await ActivityEnvironment().run(activities.prepare, Prepare(model=model, tools=()))
+    assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == [
+        "local:tiny",
+        "local:\nother",
+    ]
+    assert "'local:tiny': its window is taken for one of 8000 tokens" in caplog.messages[0]
+    assert "\n" not in caplog.messages[1]

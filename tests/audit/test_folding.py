@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from activities.prepare import defaults_for
 from audit.folding import Folding
 from audit.histories import Server
 from audit.rebuild import rebuild
 from clew import Clew, Session
 from clew.entries import Entry
+from clew.policy import ContextPolicy
+from tests.workflows.test_budgets import refusal, replied, said, small
 from tests.workflows.test_replay import HISTORIES
 from workflows import carried
 from workflows.effects import ArchiveRef
@@ -60,3 +63,24 @@ async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, lived: Sess
         else:
             assert state.run
             assert state.run.run_id == newest.refs["run_id"]
+
+
+def test_what_providers_told_is_in_the_entries() -> None:
+    """Refusals, ratios of tokens, the encoding and the worker's choices; a policy that was set since starts anew."""
+    session = small(policy=None)
+    assert session.state.defaults == defaults_for(session.state.config.model)
+    for tokens, ratio in ((4_000, 1.3), (300, 1.3)):
+        said(session, tokens, ratio)
+    session.ask("x" * 400)
+    session.happened(refusal(session, limit=4_000, actual=5_000))
+    replied(session, 1.3)
+    real = session.state
+    made = folded(list(session.thread), pieces=2)
+    assert real.learned[made.config.model].budget
+    assert real.learned[made.config.model].ratio > 1
+    for name in ("learned", "defaults", "policy"):
+        assert getattr(made, name) == getattr(real, name), name
+    assert (made.config.encoding, made.config.context_policy) == (real.config.encoding, None)
+    session.configure(context_policy=ContextPolicy(keep_last_turns=2))
+    made = folded(list(session.thread), pieces=2)
+    assert (made.learned, made.policy) == ({}, session.state.policy)

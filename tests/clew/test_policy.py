@@ -84,6 +84,7 @@ def test_presets(preset: ContextPolicy, fields: dict[str, Any]) -> None:
     ("model", "window"),
     [
         ("anthropic:claude-haiku-4-5", 200_000),
+        ("anthropic:claude-opus-4-6", 1_000_000),
         ("anthropic:claude-sonnet-4-5", 200_000),
         ("openai:gpt-4o-mini", 128_000),
         ("openai:gpt-4.1", 1_047_576),
@@ -99,11 +100,12 @@ def test_presets(preset: ContextPolicy, fields: dict[str, Any]) -> None:
     ],
 )
 def test_for_model(model: str, window: int | None) -> None:
-    """A known model's policy fits its window and leaves room for an answer; an unknown one gets the defaults."""
+    """A known model's policy fits its window and leaves room for a reply; an unknown one gets the default sizes."""
     policy = ContextPolicy.for_model(model)
     assert window_of(model) == window
+    assert policy.window == "epoch"
     if window is None:
-        assert policy == ContextPolicy()
+        assert policy == ContextPolicy(window="epoch")
     else:
         assert policy.max_input_tokens == window
         assert policy.reserve_output_tokens == min(window // 4, 8192)

@@ -24,6 +24,8 @@ from workflows.effects import Thresholds
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 OFTEN = Thresholds(events=100)
+STRICT = 1_500
+"""What the model `strict` takes, in tokens."""
 
 
 async def conversation(session: Session) -> None:
@@ -86,17 +88,48 @@ async def rollover(session: Session) -> None:
     await again.close()
 
 
+async def defaults(session: Session) -> None:
+    """What the worker's catalog chooses for the session's model, for a request's own, and for the next model."""
+    await session.ask("hello")
+    await session.ask("use tools", model="scripted:gpt-4")
+    await session.configure(model="scripted:gpt-4o-mini")
+    await session.ask("hello again")
+    await session.configure(context_policy=ContextPolicy(keep_last_turns=2))
+    await session.ask("goodbye", context_policy=ContextPolicy(max_messages=8))
+    await session.close()
+
+
+async def limits(session: Session) -> None:
+    """A provider that refuses what is too long, in a first call and after tools, and that counts more than we do."""
+    await session.configure(context_policy=ContextPolicy(max_input_tokens=1_200, reserve_output_tokens=200))
+    for turn in range(12):
+        await session.ask(f"turn {turn} " + '"quoted" ' * 30)
+    await session.configure(model="scripted:strict", context_policy=ContextPolicy(max_input_tokens=8_000))
+    await session.ask("use tools")
+    for turn in range(12):
+        await session.ask(f"turn {turn} " + "word " * 60)
+    with suppress(Exception):
+        await session.ask("much too long " * 500)
+    await session.ask("goodbye")
+    await session.close()
+
+
 SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "conversation-1": conversation,
     "failures-1": failures,
     "control-1": control,
     "rollover-1": rollover,
+    "defaults-1": defaults,
+    "limits-1": limits,
 }
 
 
 def script(body: dict[str, Any]) -> Reply:
     """The model that the scenarios talk to."""
     newest = body["messages"][-1]
+    size = len(str(body["messages"])) // 4
+    if body["model"] == "strict" and size > STRICT:
+        return Reply(f"prompt is too long: {size} tokens > {STRICT} maximum", status=HTTPStatus.BAD_REQUEST)
     asked = [message["content"] for message in body["messages"] if message["role"] == "user"]
     match newest["role"], newest["content"]:
         case "user", "use tools":

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from activities.prepare import defaults_for
 from clew.answers import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
 from clew.context import context_of
 from clew.contract import (
@@ -71,11 +72,16 @@ def answered(schema_problem: str | None = None, needs_summary: bool = False, **r
 class Session:
     """A session on paper: it commits what is decided and holds what is being carried out, as the workflow does."""
 
-    def __init__(self, *, prepare: bool = True, tools: tuple[str, ...] = ("add", "look"), **config: Any) -> None:
+    def __init__(
+        self, *, prepare: bool = True, tools: tuple[str, ...] = ("add", "look"), catalog: bool = False, **config: Any
+    ) -> None:
         self.thread = Thread()
         self.time = 0.0
         self.tools = tools
-        self.config = SessionConfig(**{"model": "openai:gpt-4o", "encoding": "heuristic", "tools": tools} | config)
+        # With a catalog the worker answers as today's do, and chooses the encoding too.
+        self.catalog = catalog
+        counted: dict[str, Any] = {} if catalog else {"encoding": "heuristic"}
+        self.config = SessionConfig(**{"model": "openai:gpt-4o", "tools": tools} | counted | config)
         self.effect: Effect | None = None
         self.asked_for: list[Effect] = []
         self.state = decisions.begin("s-1", self.config)
@@ -99,7 +105,7 @@ class Session:
             self.asked_for.append(decision.effect)
 
     def commit(self, draft: Draft) -> None:
-        payload, tokens = draft.counted(encoding(self.config.encoding))
+        payload, tokens = draft.counted(encoding(self.state.config.encoding))
         seq = self.thread.rev
         self.thread.append(
             Entry(seq, f"e-{seq}", draft.kind, "2026-01-01T00:00:00.000Z", payload, draft.refs, tokens)
@@ -119,7 +125,9 @@ class Session:
 
     def prepared(self, problem: Failure | None = None, tools: tuple[str, ...] | None = None) -> None:
         known = self.tools if tools is None else tools
-        self.happened(Prepared(tools=tuple(resolved(name) for name in known), problem=problem))
+        defaults = defaults_for(self.state.config.model) if self.catalog else None
+        tools_known = tuple(resolved(name) for name in known)
+        self.happened(Prepared(tools=tools_known, problem=problem, defaults=defaults))
 
     def ask(self, content: str = "hello", request_id: str | None = None, **own: Any) -> str:
         request_id = request_id or f"request-{self.thread.rev}"

@@ -389,12 +389,6 @@ def test_a_tool_named_twice_is_refused() -> None:
     assert "twice" in str(refused("start", args({"config": {"model": "openai:m", "tools": ["a", "b", "a"]}})))
 
 
-def test_settings_that_do_nothing_yet_are_refused() -> None:
-    """Never ignored: the refusal names the field and says to leave it out."""
-    refusal = refused("start", args({"config": {"model": "openai:m", "limits": {"max_cost_usd": 1.5}}}))
-    assert "max_cost_usd: that is not available in this version" in str(refusal)
-
-
 @pytest.mark.parametrize(
     "policy",
     [

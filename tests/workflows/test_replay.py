@@ -19,13 +19,30 @@ from temporalio.workflow import NondeterminismError
 from activities.archive import Store
 from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
+from audit.rebuild import rebuild
 from clew import Clew
+from clew.canonical import digest
 from tests.conftest import World
 from tests.histories.scenarios import FOLDER, SCENARIOS, control, script
 from worker import make_worker, sandbox
 from workflows.session import AgentSession
 
 HISTORIES = [WorkflowHistory.from_json(file.stem, file.read_text()) for file in sorted(FOLDER.glob("*.json"))]
+THREADS = {
+    "control-1": "3663d4377a39f140",
+    "conversation-1": "d83120ca8514858d",
+    "defaults-1": "c778e22ed8647c79",
+    "failures-1": "e1d4fbe13fef5538",
+    "limits-1.1": "d2ddd413f9b5da54",
+    "limits-1.2": "c1be60a18e1fe4b2",
+    "limits-1.3": "a5cab2c56dc152f6",
+    "limits-1.4": "36265fb987bb36e1",
+    "rollover-1.1": "981d365ca5b254f6",
+    "rollover-1.6": "9a37e78602707479",
+    "rollover-1.7": "6996df8c118f8b9e",
+    "rollover-1.8": "7dc9975df6e3231e",
+}
+"""What each history made when it was recorded. A digest is never written again, as the file is not."""
 
 
 async def replay(history: WorkflowHistory, session: type, runner: Any) -> None:
@@ -42,6 +59,14 @@ def test_every_shape_is_recorded() -> None:
 async def test_a_recorded_history_replays(history: WorkflowHistory) -> None:
     """Every history of a released shape replays under today's code, in the worker's own sandbox."""
     await replay(history, AgentSession, sandbox())
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.workflow_id)
+async def test_a_recorded_history_makes_the_thread_that_it_made(history: WorkflowHistory) -> None:
+    """Every entry, with its counts, recipes and policies, is the one that was committed when it was recorded."""
+    session = (await rebuild(history)).session
+    assert session
+    assert digest([entry.as_json() for entry in session.thread])[:16] == THREADS[history.workflow_id]
 
 
 async def test_a_thread_is_equal_after_replay(world: World) -> None:

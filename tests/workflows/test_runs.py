@@ -26,7 +26,7 @@ def test_a_final_answer_completes_the_run() -> None:
     outcome = session.outcome(request_id)
     assert (outcome["status"], outcome["termination_reason"]) == ("completed", "final_answer")
     assert (outcome["answer_seq"], outcome["last_seq"], outcome["iterations"]) == (2, 3, 1)
-    assert outcome["usage"] == {"input_tokens": 10, "output_tokens": 2, "cached_input_tokens": 0, "model_calls": 1}
+    assert outcome["usage"] == Usage(input_tokens=10, output_tokens=2, model_calls=1).model_dump()
 
 
 def test_a_reply_keeps_its_recipe() -> None:
@@ -200,6 +200,23 @@ def test_a_session_spends_no_more_tokens_than_its_limit() -> None:
     outcome = session.outcome(request_id)
     assert (outcome["status"], outcome["termination_reason"], outcome["iterations"]) == ("failed", "token_limit", 0)
     assert "100 tokens of the 100" in outcome["error"]["message"]
+
+
+def test_a_session_costs_no_more_than_its_limit() -> None:
+    """The call that passes the limit is the last; calls say that they must be priced."""
+    session = Session(limits={"max_cost_usd": 0.5})
+    session.ask()
+    assert session.call.priced
+    session.reply("", "add", usage=Usage(cost_usd=0.3))
+    session.results("4")
+    session.reply("4", usage=Usage(cost_usd=0.3))
+    assert session.state.usage.cost_usd == 0.6
+    request_id = session.ask("more")
+    assert session.ended(request_id) == ("failed", "cost_limit")
+    assert "0.6000 USD of the 0.5" in session.outcome(request_id)["error"]["message"]
+    session.configure(limits={"max_cost_usd": 1})
+    session.ask("more")
+    assert session.call.priced
 
 
 def test_an_answer_cut_by_its_limit_says_so() -> None:

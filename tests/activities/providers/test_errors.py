@@ -79,6 +79,9 @@ def test_status_and_body_give_a_type_and_a_posture(status: int, body: str, kind:
         (400, "prompt too long; exceeded max context length by 3 tokens", {}, {}),
         (400, "the input length exceeds the context length", {}, {}),
         (400, "litellm.ContextWindowExceededError: maximum context length is 128000 tokens", {}, {"limit": 128000}),
+        (400, f"prompt is too long: {'9' * 400} tokens > 200000 maximum", {}, {"limit": 200000}),
+        (400, "request exceeds the available context size",
+         {"type": "exceed_context_size_error", "n_prompt_tokens": 10**400, "n_ctx": 4096}, {"limit": 4096}),
     ],
 )  # fmt: skip
 def test_a_context_that_is_too_long_is_its_own_error_with_what_was_told(

@@ -1,0 +1,115 @@
+"""A model that takes less than was thought: what its provider refuses and counts makes contexts shorter."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from activities.archive import Archive
+from audit.auditing import audit_session
+from clew import Clew, ContextPolicy, RequestFailed, Session
+from clew.canonical import digest
+from clew.errors import ContextOverflow
+from deploy.local import Reply
+from tests.conftest import World
+from tests.contract.test_what_the_model_saw import decoded
+from tests.rolling import name, rolling
+
+LIMIT = 1_500
+OUTPUT = 200
+
+
+def counted(body: dict[str, Any]) -> int:
+    """What the provider makes of a prompt."""
+    return len(json.dumps(body["messages"])) // 4
+
+
+def strict(body: dict[str, Any]) -> Reply:
+    """A model that takes no more than its limit, reply included, and says so in OpenAI's words."""
+    tokens = counted(body)
+    if tokens + OUTPUT > LIMIT:
+        words = f"This model's maximum context length is {LIMIT} tokens. "
+        words += f"However, your messages resulted in {tokens} tokens."
+        return Reply(words, status=HTTPStatus.BAD_REQUEST)
+    return Reply("It is what it is, and nothing besides. " * 2)
+
+
+async def opened(world: World, clew: Clew, **config: Any) -> Session:
+    options = {"max_output_tokens": OUTPUT}
+    return await clew.open(name(), model=world.model(strict), model_options=options, **config)
+
+
+@pytest.mark.parametrize("runs", ["one run", "many runs"])
+async def test_a_session_learns_what_its_model_takes(world: World, runs: str) -> None:
+    """Every request is answered; the first refusal is retried and the next runs begin within the limit.
+
+    What was sent each time follows from the entries, the refused call's too, and the audit is clean.
+    """
+    if runs == "one run":
+        await learns(world, world.clew)
+    else:
+        async with rolling(world) as clew:
+            await learns(world, clew)
+
+
+async def learns(world: World, clew: Clew) -> None:
+    session = await opened(world, clew)
+    for number in range(40):
+        await session.ask(f"{number} " + "some words of a user " * 10)
+    entries = await session.entries()
+    errors = [entry for entry in entries if entry.kind == "error"]
+    replies = [entry for entry in entries if "recipe" in entry.payload]
+    assert len(replies) == 40
+    assert 1 <= len(errors) <= 2
+    for error in errors:
+        retried = error.payload["details"]["retried"]
+        (again,) = (entry for entry in replies if entry.refs["call_id"] == retried["call_id"])
+        assert again.refs["run_id"] == error.refs["run_id"]
+        assert again.refs["iteration"] == error.refs["iteration"]
+        assert again.payload["recipe"]["context_policy"]["max_input_tokens"] <= retried["budget"] + 2_000
+        assert again.payload["recipe"]["input_tokens"] <= retried["budget"]
+    received = world.requests_to((await session.status()).model)
+    taken = [body for body in received if counted(body) + OUTPUT <= LIMIT]
+    assert len(received) == len(taken) + len(errors)
+    for entry, body in zip(replies, taken, strict=True):
+        assert entry.payload["recipe"]["digest"] == digest(decoded(body))
+        assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == entry.payload["recipe"]["digest"]
+    report = await audit_session(clew.temporal, Archive(world.store, "default"), session.id)
+    assert report.clean, report.differences
+    assert report.calls.verified == 40
+
+
+async def test_a_refusal_that_shortening_does_not_help_is_the_failure(world: World) -> None:
+    """A request that is too long by itself fails in a typed way, after one retry; the session goes on."""
+    session = await opened(world, world.clew)
+    await session.ask("hello")
+    with pytest.raises(RequestFailed) as caught:
+        await session.ask("some words of a user " * 400)
+    error = caught.value.outcome.error
+    assert error
+    assert error.type == ContextOverflow.type
+    refused, final = (entry for entry in await session.entries() if entry.kind == "error")
+    assert refused.payload["type"] == "context_length_exceeded"
+    assert (refused.payload["details"]["limit"], final.payload["type"]) == (LIMIT, ContextOverflow.type)
+    assert await session.ask("hello again")
+
+
+async def test_a_provider_that_counts_more_is_believed(world: World) -> None:
+    """Its ratio stands in the recipe, contexts keep to its own count, and between moves the policy is the same."""
+
+    def generous(_body: dict[str, Any]) -> Reply:
+        return Reply("It is what it is, and nothing besides. " * 2)
+
+    policy = ContextPolicy(window="epoch", max_input_tokens=1_000, reserve_output_tokens=200, keep_last_turns=1)
+    session = await world.clew.open(name(), model=world.model(generous), context_policy=policy)
+    for number in range(30):
+        await session.ask(f"{number} " + '"quoted" ' * 20)
+    recipes = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]
+    ratios = [recipe.get("token_ratio", 1.0) for recipe in recipes]
+    assert ratios[0] == 1.0
+    assert ratios[-1] > 1.0
+    assert len({recipe["policy_hash"] for recipe in recipes}) == len(set(ratios)) <= 3
+    assert all(recipe["usage"]["input_tokens"] <= 820 for recipe in recipes[-10:])
