@@ -7,6 +7,7 @@ there is. Its cost follows the window, not the thread.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ from itertools import chain
 from typing import Any
 
 from clew.answers import ContextMeta
-from clew.canonical import digest
+from clew.canonical import canonical
 from clew.entries import DEFAULT_LANE, Entry, summary_message
 from clew.errors import Archived, ContextOverflow, InvalidInput
-from clew.groups import Block, Rendering, archived, newest_first
+from clew.groups import Block, Rendering, archived, canonical_messages, newest_first
 from clew.messages import Message, ToolSpec
 from clew.policy import ContextPolicy
 from clew.thread import Lane, Thread, follows_after, last_at
@@ -136,12 +137,14 @@ def default_projector(given: ProjectionInput) -> Projection:
     else:
         window = slide(view.blocks(), policy, room, kept, summary)
     shown = summary if window.summary_kept else None
-    messages = compose(
-        [{"role": "system", "content": given.system}] if given.system else [],
-        shown.messages if shown else [],
-        chain.from_iterable(block.messages for block in window.blocks),
-        given.pending,
-    )
+    system: list[Message] = [{"role": "system", "content": given.system}] if given.system else []
+    before = [*system, *(shown.messages if shown else ())]
+    messages = compose(before, chain.from_iterable(block.messages for block in window.blocks), given.pending)
+    parts = [
+        canonical_messages(before),
+        *(block.canonical for block in window.blocks),
+        canonical_messages(given.pending),
+    ]
     tools = list(given.tools)
     basis_last_seq = view.upto
     return Projection(
@@ -160,10 +163,16 @@ def default_projector(given: ProjectionInput) -> Projection:
             policy_hash=policy.hash,
             epoch=window.epoch,
             shared_prefix_tokens=view.shared_prefix(window.epoch),
-            digest=digest({"messages": messages, "tool_spec": tools, "output_schema": given.output_schema}),
+            digest=_digest(parts, tools, given.output_schema),
         ),
         given.output_schema,
     )
+
+
+def _digest(parts: Iterable[bytes], tools: list[ToolSpec], output_schema: dict[str, Any] | None) -> str:
+    """`digest` of the whole context, of which the messages are canonical already."""
+    rest = canonical({"tool_spec": tools, "output_schema": output_schema})
+    return hashlib.sha256(b'{"messages":[%b],%b' % (b",".join(filter(None, parts)), rest[1:])).hexdigest()
 
 
 register_projector("default", default_projector)
