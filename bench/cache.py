@@ -51,11 +51,13 @@ MODEL = "local:smollm2"
 SYSTEM = "You answer in a few words."
 REPLY_TOKENS, TOKENS_A_TURN = 8, 100
 ENCODING = "o200k_base"
-WINDOWS = {20: 100, 75: 40, 300: 20}
+WINDOWS = {20: 100, 75: 40, 300: 18}
 """The turns that a window holds, and the tokens of each: the model itself takes no more than 8192."""
 LOW_WATER = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 SLIDING_CALLS, EPOCH_CALLS = 10, 40
 RESERVE = 64
+CACHED_PRICE = 0.1
+"""Of a cached token, in units of another's: what the large providers ask for their newer models."""
 PROSE = (
     "the ball of thread that leads back out of a labyrinth is not to be cut so we keep it at hand and go on from room"
     " to room past each door wall lamp stone and stair until the light of day shows where this long way has begun"
@@ -114,6 +116,11 @@ class Point:
     def seconds_a_call(self) -> float:
         """What reading one prompt took."""
         return self.reading.seconds / self.calls
+
+    @property
+    def bill(self) -> float:
+        """What a call's prompt would cost at a provider, in tokens of the full price."""
+        return (self.reading.tokens + CACHED_PRICE * self.reading.cached) / self.calls
 
 
 def policy_of(budget: int, low_water: float | None) -> ContextPolicy:
@@ -292,7 +299,7 @@ def show_frontier(points: Sequence[Point], console: Console) -> None:
         sliding, *epochs = group
         table = Table(
             *("low-water mark", "useful tokens", "of sliding's", "cached", "predicted"),
-            *("ms of reading a call", "of sliding's", "calls"),
+            *("ms of reading a call", "of sliding's", "bill of sliding's", "calls"),
             title=f"windows of {turns} turns, a budget of {sliding.budget:,} tokens",
         )
         for point in (sliding, *epochs):
@@ -304,9 +311,11 @@ def show_frontier(points: Sequence[Point], console: Console) -> None:
                 f"{point.predicted:.1%}",
                 f"{point.seconds_a_call * 1e3:,.0f}",
                 f"{point.seconds_a_call / sliding.seconds_a_call:.1%}",
+                f"{point.bill / sliding.bill:.0%}",
                 f"{point.calls}",
             )
         console.print(table)
+    console.print(f"the bill is that of a provider who charges {CACHED_PRICE:.0%} of the price for a cached token")
 
 
 def main(arguments: list[str] | None = None) -> int:
