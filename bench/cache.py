@@ -3,10 +3,10 @@
     python -m bench.cache [--turns 100] [--budget 2000] [--low-water 0.5]
     python -m bench.cache --frontier
 
-Two sessions, alike but for their window, talk to a real model: a Temporal server, a worker, and llama.cpp with one
-place for one prompt, which keeps what it has read of the prompt before. The questions are long and the replies
-short, so that most of the time goes into reading prompts. What the model's server counts is printed side by side:
-prompt tokens, how many of them it had in its cache, and the seconds that reading the others took.
+Two sessions, alike but for their window of twenty turns, talk to a real model: a Temporal server, a worker, and
+llama.cpp with one place for one prompt, which keeps what it has read of the prompt before. The questions are long
+and the replies short, so that most of the time goes into reading prompts. What the model's server counts is printed
+side by side: prompt tokens, how many of them it had in its cache, and the seconds that reading the others took.
 
 `--frontier` shows what a low-water mark costs and what it gives: the share of the prompt that is cached and the
 time that reading takes, against the tokens of conversation in the window, for windows of 20, 75 and 300 turns. These
@@ -49,12 +49,12 @@ from deploy.local import model_server, temporal_server, worker_process
 
 MODEL = "local:smollm2"
 SYSTEM = "You answer in a few words."
-REPLY_TOKENS, TOKENS_A_TURN = 8, 100
+REPLY_TOKENS, TURNS_A_WINDOW = 8, 20
 ENCODING = "o200k_base"
-WINDOWS = {20: 100, 75: 40, 300: 18}
+WINDOWS = {20: 40, 75: 30, 300: 18}
 """The turns that a window holds, and the tokens of each: the model itself takes no more than 8192."""
 LOW_WATER = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-SLIDING_CALLS, EPOCH_CALLS = 10, 40
+SLIDING_CALLS, EPOCH_CALLS = 5, 40
 RESERVE = 64
 CACHED_PRICE = 0.1
 """Of a cached token, in units of another's: what the large providers ask for their newer models."""
@@ -167,12 +167,13 @@ async def side_by_side(turns: int, budget: int, low_water: float) -> tuple[Talk,
 
 
 async def talk(clew: Clew, counters: httpx.AsyncClient, name: str, turns: int, policy: ContextPolicy) -> Talk:
-    """So many turns of a new session."""
+    """So many turns of a new session, of which twenty fill the budget."""
+    question_tokens = policy.budget // TURNS_A_WINDOW - REPLY_TOKENS - 4
     options = ModelOptions(max_output_tokens=REPLY_TOKENS, temperature=0)
     session = await clew.open(name, model=MODEL, system_prompt=SYSTEM, context_policy=policy, model_options=options)
     before, begun = await Reading.of(counters), time.monotonic()
     for number in range(turns):
-        await session.ask(said(number, TOKENS_A_TURN - REPLY_TOKENS))
+        await session.ask(said(number, question_tokens))
         if (number + 1) % 20 == 0:
             told(f"{name}: {number + 1} turns")
     seconds = time.monotonic() - begun
