@@ -1,6 +1,6 @@
 """What a provider's prompt cache saves: a window that slides beside one that goes in epochs, on a real model.
 
-    python -m bench.cache [--turns 100] [--budget 2000] [--low-water 0.5]
+    python -m bench.cache [--turns 100] [--budget 800] [--low-water 0.5]
     python -m bench.cache --frontier
 
 Two sessions, alike but for their window of twenty turns, talk to a real model: a Temporal server, a worker, and
@@ -323,7 +323,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.cache", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--turns", type=int, default=100, help="of each session (%(default)s)")
-    parser.add_argument("--budget", type=int, default=2_000, help="tokens of a context (%(default)s)")
+    parser.add_argument("--budget", type=int, default=800, help="tokens of a context (%(default)s)")
     parser.add_argument("--low-water", type=float, default=0.5, help="of the epochs (%(default)s)")
     parser.add_argument("--frontier", action="store_true", help="what low-water marks cost and give, instead")
     parser.add_argument("--windows", type=int, nargs="+", choices=tuple(WINDOWS), default=tuple(WINDOWS),
