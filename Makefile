@@ -55,6 +55,7 @@ lock: ## renew constraints/*.txt after a change of dependencies (UPGRADE=1: to t
 	$(LOCK) --extra dev pyproject.toml constraints/build.in --output-file constraints/dev.txt
 	$(LOCK) --extra worker --extra cli pyproject.toml --constraints constraints/dev.txt --output-file constraints/worker.txt
 	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt
+	$(LOCK) constraints/bench.in --constraints constraints/dev.txt --output-file constraints/bench.txt
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

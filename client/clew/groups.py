@@ -9,9 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
+from clew.canonical import canonical
 from clew.entries import Entry, call_ids, message_of
 from clew.errors import Archived
 from clew.messages import Message
@@ -24,7 +26,7 @@ MISSING_RESULT = "[no result: the conversation was cut here before this tool cal
 _MISSING_RESULT_TOKENS = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
     """One atomic group as a context shows it.
 
@@ -48,6 +50,11 @@ class Block:
         """Whether it is a user's message: a turn is that and everything up to the next."""
         return self.messages[0]["role"] == "user"
 
+    @cached_property
+    def canonical(self) -> bytes:
+        """Its messages as they stand in the canonical form of a context, without the brackets around them."""
+        return canonical({"messages": self.messages}).removeprefix(b'{"messages":[').removesuffix(b"]}")
+
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
@@ -57,11 +64,17 @@ class Rendering:
     estimator: Encoding | None = None
 
     def of_group(self, group: Group, at_seq: int) -> Block:
-        """A group as far as it goes up to a seq."""
+        """A group as far as it goes up to a seq. Of a whole one, as most are, the group remembers how it looks."""
+        whole, key = group.entries[-1].seq <= at_seq, (self, len(group.entries))
+        if whole and group.rendered and group.rendered[0] == key:
+            return group.rendered[1]
         entries = [entry for entry in group.entries if entry.seq <= at_seq]
         messages = [entry.message for entry in entries]
         seqs = tuple(entry.seq for entry in entries)
-        return self._block(messages, [entry.tokens for entry in entries], seqs, group.start)
+        block = self._block(messages, [entry.tokens for entry in entries], seqs, group.start)
+        if whole:
+            group.rendered = (key, block)
+        return block
 
     def of_snapshot(self, snapshot: Mapping[str, Any], late: Iterable[Entry] = ()) -> list[Block]:
         """The messages that a `replace` put under its lane, in order. A result without its call is left out.

@@ -7,6 +7,7 @@ there is. Its cost follows the window, not the thread.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from clew.answers import ContextMeta
-from clew.canonical import digest
+from clew.canonical import canonical
 from clew.entries import DEFAULT_LANE, Entry, summary_message
 from clew.errors import Archived, ContextOverflow, InvalidInput
 from clew.groups import Block, Rendering, archived, newest_first
@@ -172,7 +173,7 @@ def default_projector(given: ProjectionInput) -> Projection:
             cleared_tool_results=(
                 sum(block.cleared for block in window.blocks) if policy.clear_tool_results else None
             ),
-            digest=digest({"messages": messages, "tool_spec": tools, "output_schema": given.output_schema}),
+            digest=_digest(blocks, tools, given.output_schema),
         ),
         given.output_schema,
         blocks,
@@ -183,6 +184,13 @@ def default_projector(given: ProjectionInput) -> Projection:
 def _segment(messages: Sequence[Message], tokens: int) -> list[Block]:
     """What surrounds the history, as a block of its own."""
     return [Block(tuple(messages), tokens, "message")] if messages else []
+
+
+def _digest(blocks: Iterable[Block], tools: list[ToolSpec], output_schema: dict[str, Any] | None) -> str:
+    """`digest` of the whole context, of which every block knows its canonical form."""
+    messages = b",".join(block.canonical for block in blocks)
+    rest = canonical({"tool_spec": tools, "output_schema": output_schema})
+    return hashlib.sha256(b'{"messages":[%b],%b' % (messages, rest[1:])).hexdigest()
 
 
 register_projector("default", default_projector)
@@ -280,7 +288,7 @@ class LaneView:
         whole = newest_first(self.lane, self.rendering, self.after, self.upto)
         if self.ground.pinned:
             pinned = set(self._pinned_starts())
-            whole = (replace(block, pinned=block.start in pinned) for block in whole)
+            whole = (replace(block, pinned=True) if block.start in pinned else block for block in whole)
         return filter(self._included, chain(whole, self._snapshot_blocks()))
 
     def _included(self, block: Block) -> bool:

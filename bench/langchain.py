@@ -1,0 +1,90 @@
+"""The same conversation in the hands of `langchain-core`, whose `trim_messages` is what many agents window with.
+
+It is no dependency of anything here, so it goes into a folder of its own:
+
+    .venv/bin/pip install --target .venv/langchain --require-hashes --only-binary :all: -r constraints/bench.txt
+    PYTHONPATH=.venv/langchain .venv/bin/python -m bench.projection
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from clew.canonical import canonical
+from clew.messages import Message
+from clew.tokens import Encoding
+
+INSTALL = (__doc__ or "").partition("\n\n")[2]
+Counter = Callable[[Sequence[Any]], int]
+
+
+class LangChain:
+    """Its messages and its `trim_messages`.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+
+    def __init__(self, by: Encoding) -> None:
+        self._by = by
+        # Publishes types, which nobody without it could check against.
+        self._kinds: Any = importlib.import_module("langchain_core.messages")
+        self.version: str = importlib.import_module("langchain_core").__version__
+
+    def messages(self, messages: Iterable[Message]) -> list[Any]:
+        """The same messages as its own objects."""
+        return [self._message(message) for message in messages]
+
+    def _message(self, message: Message) -> Any:
+        kinds, content = self._kinds, message["content"]
+        match message["role"]:
+            case "system":
+                return kinds.SystemMessage(content)
+            case "user":
+                return kinds.HumanMessage(content)
+            case "tool":
+                return kinds.ToolMessage(content, tool_call_id=message.get("tool_call_id"), name=message.get("name"))
+            case _:
+                calls = [
+                    {"id": call["id"], "name": call["name"], "args": call["arguments"]}
+                    for call in message.get("tool_calls", [])
+                ]
+                return kinds.AIMessage(content, tool_calls=calls)
+
+    def count(self, message: Any) -> int:
+        """What a message costs, to the token as Clew counts it."""
+        by = self._by
+        tokens = by.framing + by.count(message.content) + by.count(message.name or "")
+        if calls := getattr(message, "tool_calls", None):
+            asked = [{"id": call["id"], "name": call["name"], "arguments": call["args"]} for call in calls]
+            tokens += by.count(canonical(asked).decode())
+        return tokens
+
+    def counter(self) -> Counter:
+        """The plain way to count messages."""
+        return lambda messages: sum(map(self.count, messages))
+
+    def remembering_counter(self) -> Counter:
+        """The way of somebody who has thought of remembering what every message costs."""
+        known: dict[int, int] = {}
+
+        def remembered(message: Any) -> int:
+            if id(message) not in known:
+                known[id(message)] = self.count(message)
+            return known[id(message)]
+
+        return lambda messages: sum(map(remembered, messages))
+
+    def trim(self, messages: Sequence[Any], budget: int, counter: Counter) -> list[Any]:
+        """The newest messages within a budget, from a user's on, and the system prompt."""
+        trimmed: list[Any] = self._kinds.trim_messages(
+            messages,
+            max_tokens=budget,
+            strategy="last",
+            token_counter=counter,
+            start_on="human",
+            include_system=True,
+        )
+        return trimmed
