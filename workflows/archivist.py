@@ -49,7 +49,8 @@ class Archivist:
         state = self._journal.state
         if state.archive is None or workflow.time() < self._ask_again_at:
             return False
-        if state.phase in ("hibernating", "closed"):
+        # A summary adds next to nothing, and who asked for it waits.
+        if state.phase in ("summarizing", "hibernating", "closed"):
             return False
         enough = PRESSING if state.busy or state.phase == "preparing" else 1.0
         return self._fullness.share(state.archive.thresholds) >= enough
@@ -108,6 +109,9 @@ class Archivist:
         self._ask_again_at = workflow.time() + PAUSE_SECONDS
         with suppress(ActivityError):
             await self._archive(None if self.full else PATIENCE)
+            if journal.state.phase == "summarizing":
+                self._ask_again_at = 0.0
+                return
             # What waits for its turn may be too much to be carried; it becomes less.
             if carried.size_of(self._carried()) > (carried.MOST_BYTES if self.full else carried.ENOUGH_BYTES):
                 return

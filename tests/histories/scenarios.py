@@ -126,6 +126,7 @@ async def compacting(session: Session) -> None:
         await session.ask(f"turn {turn} " + "word " * 40)
     await session.ask("use tools")
     await session.configure(context_policy=ContextPolicy(summarization="use_existing"))
+    await session.ask("hello")
     await session.summarize(to_seq=(await session.status()).rev - 2)
     await session.ask("hello")
     await session.compact(op_id="c-1")
