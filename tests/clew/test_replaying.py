@@ -90,7 +90,9 @@ def test_the_first_column_is_the_session_as_it_was() -> None:
     assert (trial.calls, trial.overflows) == (24, 0)
     assert trial.input_tokens == sum(call.meta.estimated_tokens for call in session.calls)
     assert trial.truncated == sum(call.meta.truncated for call in session.calls) > 0
-    assert trial.as_json()["reported"] == {"input_tokens": 2400, "cached_tokens": 960, "cached_share": 0.4}
+    reported = {"input_tokens": 2400, "cached_tokens": 960, "cached_share": 0.4}
+    # A call has 60 tokens at 2.50, 40 at 1.25 and 10 at 10 USD a million.
+    assert trial.as_json()["reported"] == reported | {"cost_usd": pytest.approx(24 * 300e-6)}
     assert (trial.left_out_most > trial.left_out_mean > 0, trial.policy) == (True, {})
 
 

@@ -61,7 +61,9 @@ async def begin_alike(world: World, clew: Clew, clears: ClearToolResults | None)
         assert earlier["tools"] == later["tools"]
         shares = later["messages"][: len(earlier["messages"])] == earlier["messages"]
         assert shares == (before["epoch"] == now["epoch"])
-        assert now["shared_prefix_tokens"] == (before["input_tokens"] if shares else 0)
+        # A budget that has been made smaller meanwhile shapes contexts otherwise, whether or not that shows.
+        counts = shares and before["policy_hash"] == now["policy_hash"]
+        assert now["shared_prefix_tokens"] == (before["input_tokens"] if counts else 0)
         cuts += not shares
     assert 2 <= cuts < len(sent) / 3
     cleared = [recipe.get("cleared_tool_results") for recipe in recipes]
