@@ -41,7 +41,7 @@ async def begin_alike(world: World, clew: Clew, clears: ClearToolResults | None)
 
     policy = ContextPolicy(
         window="epoch",
-        max_input_tokens=1500,
+        max_input_tokens=2600,
         reserve_output_tokens=200,
         keep_last_turns=1,
         clear_tool_results=clears,
