@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
@@ -10,12 +9,9 @@ from typing import Any, Literal, TypeVar, overload
 from pydantic import BaseModel
 from temporalio.client import (
     Client,
-    WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowUpdateHandle,
-    WorkflowUpdateStage,
 )
-from temporalio.service import RPCError
 
 from clew.answers import (
     ApprovalReceipt,
@@ -26,7 +22,6 @@ from clew.answers import (
     HibernateReceipt,
     InputReceipt,
     OperationReceipt,
-    RequestOutcome,
     SessionStatus,
     StreamState,
     SummaryReceipt,
@@ -59,13 +54,10 @@ from clew.messages import Message
 from clew.policy import ContextPolicy
 from clew.reader import Reader
 from clew.request import Request
-from clew.wire import checked, met_a_rollover, payload, translating
+from clew.streaming import streaming
+from clew.wire import checked, payload, sent, translating
 
 M = TypeVar("M", bound=BaseModel)
-
-ACCEPT_SECONDS = 60
-"""How long a message waits for a worker to take it."""
-STREAM_INTERVAL_SECONDS = 0.1
 
 
 class Session:
@@ -288,21 +280,8 @@ class Session:
 
         A new `call_id` is another model call of the run, a new `attempt` starts over.
         """
-        ended = asyncio.ensure_future(request.result())
-        try:
-            last: StreamState | None = None
-            while not ended.done():
-                state = await self._streaming(request.request_id)
-                if state and state != last:
-                    last = state
-                    yield state
-                await asyncio.wait([ended], timeout=STREAM_INTERVAL_SECONDS)
-            outcome = ended.result()
-            if outcome.answer_seq is not None:
-                yield await self._committed(outcome, outcome.answer_seq)
-        finally:
-            ended.cancel()
-            await asyncio.gather(ended, return_exceptions=True)
+        async for state in streaming(self._client, self._handle, self._reader, request):
+            yield state
 
     async def status(self) -> SessionStatus:
         """What the session is doing."""
@@ -437,50 +416,4 @@ class Session:
         Raises:
             Refusal: it was refused, and nothing has changed.
         """
-        update_id = update_id or uuid.uuid4().hex
-        async with translating(self.id, ACCEPT_SECONDS):
-            while True:
-                try:
-                    update = await self._handle.start_update(
-                        name,
-                        payload(argument),
-                        id=update_id,
-                        wait_for_stage=WorkflowUpdateStage.ACCEPTED,
-                        result_type=dict,
-                    )
-                    break
-                except RPCError as error:
-                    # It came as one run of the workflow ended, and is sent again to the next, where there is one.
-                    if not met_a_rollover(error) or not await self._is_running():
-                        raise
-            # A refused update counts as complete, and the SDK would tell so only to who waits for the outcome.
-            if update._known_outcome is not None:
-                await update.result()
-            return update
-
-    async def _is_running(self) -> bool:
-        return (await self._handle.describe()).status == WorkflowExecutionStatus.RUNNING
-
-    async def _streaming(self, request_id: str) -> StreamState | None:
-        """The newest heartbeat of the request's model call, where one is in flight."""
-        async with translating(self.id):
-            description = await self._handle.describe()
-        for pending in description.raw_description.pending_activities:
-            if pending.activity_type.name == "call_model" and pending.heartbeat_details.payloads:
-                (details,) = await self._client.data_converter.decode(pending.heartbeat_details.payloads, [dict])
-                state = StreamState.model_validate(details)
-                if state.request_id == request_id:
-                    return state
-        return None
-
-    async def _committed(self, outcome: RequestOutcome, seq: int) -> StreamState:
-        (entry,) = await self.entries(from_seq=seq, limit=1)
-        return StreamState(
-            request_id=outcome.request_id,
-            run_id=entry.refs["run_id"],
-            call_id=entry.refs["call_id"],
-            attempt=entry.payload["recipe"]["attempt"],
-            iteration=entry.refs["iteration"],
-            text=entry.payload["content"],
-            thinking=entry.payload.get("thinking"),
-        )
+        return await sent(self._handle, name, argument, update_id or uuid.uuid4().hex)

@@ -11,11 +11,15 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from temporalio import exceptions
 from temporalio.client import (
+    WorkflowExecutionStatus,
     WorkflowFailureError,
+    WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
+    WorkflowUpdateHandle,
     WorkflowUpdateRPCTimeoutOrCancelledError,
+    WorkflowUpdateStage,
 )
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
@@ -23,6 +27,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable, refusal
 
 M = TypeVar("M", bound=BaseModel)
+
+ACCEPT_SECONDS = 60
+"""How long an update waits for a worker to take it."""
 
 
 def checked(model: type[M], given: Mapping[str, Any]) -> M:
@@ -99,6 +106,37 @@ async def translating(session_id: str, seconds: float | None = None) -> AsyncIte
         raise WorkerUnavailable(message) from error
     except RPCError as error:
         raise translated(error, session_id) from error
+
+
+async def sent(
+    handle: WorkflowHandle[Any, Any], name: str, argument: BaseModel, update_id: str
+) -> WorkflowUpdateHandle[dict[str, Any]]:
+    """An update of the contract, sent; back as soon as it is accepted.
+
+    Raises:
+        Refusal: it was refused, and nothing has changed.
+        WorkerUnavailable: no worker took it in time.
+    """
+    async with translating(handle.id, ACCEPT_SECONDS):
+        while True:
+            try:
+                update = await handle.start_update(
+                    name,
+                    payload(argument),
+                    id=update_id,
+                    wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+                    result_type=dict,
+                )
+                break
+            except RPCError as error:
+                # It came as one run of the workflow ended, and is sent again to the next, where there is one.
+                running = WorkflowExecutionStatus.RUNNING
+                if not met_a_rollover(error) or (await handle.describe()).status != running:
+                    raise
+        # A refused update counts as complete, and the SDK would tell so only to who waits for the outcome.
+        if update._known_outcome is not None:
+            await update.result()
+        return update
 
 
 def _plain(value: Any) -> Any:
