@@ -20,6 +20,7 @@ from tests.rolling import name, rolling
 
 LIMIT = 1_500
 OUTPUT = 200
+TURNS = 20
 
 
 def counted(body: dict[str, Any]) -> int:
@@ -57,12 +58,12 @@ async def test_a_session_learns_what_its_model_takes(world: World, runs: str) ->
 
 async def learns(world: World, clew: Clew) -> None:
     session = await opened(world, clew)
-    for number in range(40):
+    for number in range(TURNS):
         await session.ask(f"{number} " + "some words of a user " * 10)
     entries = await session.entries()
     errors = [entry for entry in entries if entry.kind == "error"]
     replies = [entry for entry in entries if "recipe" in entry.payload]
-    assert len(replies) == 40
+    assert len(replies) == TURNS
     assert 1 <= len(errors) <= 2
     for error in errors:
         retried = error.payload["details"]["retried"]
@@ -79,7 +80,7 @@ async def learns(world: World, clew: Clew) -> None:
         assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == entry.payload["recipe"]["digest"]
     report = await audit_session(clew.temporal, Archive(world.store, "default"), session.id)
     assert report.clean, report.differences
-    assert report.calls.verified == 40
+    assert report.calls.verified == TURNS
 
 
 async def test_a_refusal_that_shortening_does_not_help_is_the_failure(world: World) -> None:
@@ -105,11 +106,11 @@ async def test_a_provider_that_counts_more_is_believed(world: World) -> None:
 
     policy = ContextPolicy(window="epoch", max_input_tokens=1_000, reserve_output_tokens=200, keep_last_turns=1)
     session = await world.clew.open(name(), model=world.model(generous), context_policy=policy)
-    for number in range(30):
+    for number in range(20):
         await session.ask(f"{number} " + '"quoted" ' * 20)
     recipes = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]
     ratios = [recipe.get("token_ratio", 1.0) for recipe in recipes]
     assert ratios[0] == 1.0
     assert ratios[-1] > 1.0
     assert len({recipe["policy_hash"] for recipe in recipes}) == len(set(ratios)) <= 3
-    assert all(recipe["usage"]["input_tokens"] <= 820 for recipe in recipes[-10:])
+    assert all(recipe["usage"]["input_tokens"] <= 820 for recipe in recipes[-8:])
