@@ -49,6 +49,8 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 MODEL_RETRIES = RetryPolicy(
     initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
 )
+# A session can do without a summary, and is busy while one is in the making.
+SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=4)
 # A store that is away comes back.
 STORE_RETRIES = RetryPolicy(
     initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
@@ -109,7 +111,7 @@ async def summarize(asked: Summarize) -> Written | Failure:
             Written,
             schedule_to_close_timeout=SUMMARY_TIMEOUT,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
-            retry_policy=MODEL_RETRIES,
+            retry_policy=SUMMARY_RETRIES,
             summary=details.summarize_summary(asked),
         )
     except ActivityError as error:
