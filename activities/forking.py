@@ -20,9 +20,10 @@ from clew.contract import WORKFLOW_TYPE, EntriesQuery, SessionStart
 from clew.entries import Entry
 from clew.errors import InvalidInput, NotFound, ThreadMismatch
 from clew.reading import part_of_thread
-from workflows import carried, forking, operations
+from workflows import carried, forking
 from workflows.carried import Carried
 from workflows.effects import Fork
+from workflows.state import REMEMBERED_OPS
 
 RECORDING_SECONDS = 0.05
 """Until it is looked again whether a session has recorded that it was forked."""
@@ -106,7 +107,7 @@ class ForkingActivities:
         op_ids: list[str] = []
         async for entry in back.read("ai_context_operation"):
             op_ids.append(entry.payload["op_id"])
-            if len(op_ids) == operations.REMEMBERED:
+            if len(op_ids) == REMEMBERED_OPS:
                 break
         state = forking.forked(await self._carried(parent), thread, asked.new_session_id, op_ids[::-1])
         thread.append(origin)

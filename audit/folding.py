@@ -15,10 +15,10 @@ from clew.entries import DEFAULT_LANE, Entry, call_ids
 from clew.errors import InvalidInput
 from clew.policy import ContextPolicy, resolve
 from clew.thread import Thread
-from workflows import budgets, carried, facts, inputs, operations
+from workflows import budgets, carried, facts, inputs
 from workflows.carried import Carried
 from workflows.effects import ArchiveRef, Defaults
-from workflows.state import AskedCall, Learned, Request, Run, State
+from workflows.state import REMEMBERED_OPS, AskedCall, Learned, Request, Run, State
 
 
 class Folding:
@@ -74,8 +74,9 @@ class Folding:
             self._note_message(entry)
         elif entry.kind == "run":
             self._run.ended.add(entry.refs["request_id"])
-        if entry.kind == "ai_context_operation" or (payload.get("event") == "superseded" and "op_id" in payload):
-            self._known_ops = [*self._known_ops, payload["op_id"]][-operations.REMEMBERED :]
+        if op_id := _operated(entry):
+            known = [known for known in self._known_ops if known != op_id]
+            self._known_ops = [*known, op_id][-REMEMBERED_OPS:]
         if summary_id := entry.refs.get("summary_id"):
             self._count("summary", summary_id)
             provenance = payload.get("operation", {}).get("meta") or payload
@@ -143,6 +144,16 @@ class Folding:
             outcomes=self._outcomes,
         )
         return replace(state, run=self._run.left_open(state))
+
+
+def _operated(entry: Entry) -> str | None:
+    """The id of an operation that an entry tells of: applied, overtaken, or a compaction that failed."""
+    payload = entry.payload
+    told = payload.get("details", {}) if entry.kind == "error" else payload
+    if entry.kind in ("ai_context_operation", "error") or payload.get("event") == "superseded":
+        op_id: str | None = told.get("op_id")
+        return op_id
+    return None
 
 
 class _OpenRun:

@@ -18,7 +18,7 @@ from clew.errors import (
     RequestMismatch,
 )
 from clew.thread import Thread
-from workflows import facts, runs, summaries
+from workflows import facts, operations, runs, summaries
 from workflows.decision import Decision
 from workflows.outcomes import knows
 from workflows.state import (
@@ -143,7 +143,10 @@ def check_cancel(state: State, thread: Thread, given: CancelInput) -> None:
 
 
 def cancel(state: State, given: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
-    """The run in progress ends, or a request that waits never runs."""
+    """The run in progress ends, or a request that waits never runs; or a summary in the making is given up."""
+    if state.summarizing and given.request_id is None:
+        given_up = summaries.give_up(state, "cancelled").then(operations.apply_deferred, at)
+        return given_up.then(runs.next_run, at), CancelReceipt(request_id="", cancelled=True)
     request_id = given.request_id or state.request_id or ""
     run = state.run
     if run and request_id in (run.request.request_id, *run.joined):

@@ -17,10 +17,7 @@ from clew.thread import Thread
 from workflows import facts, summaries
 from workflows.decision import Decision
 from workflows.defaults import agent_policy
-from workflows.state import Moment, State
-
-REMEMBERED = 128
-"""Ids of operations, applied or overtaken, that are known again."""
+from workflows.state import Moment, State, remembering
 
 MAX_PINNED = 64
 """Entries of a lane that may be pinned at a time."""
@@ -99,7 +96,7 @@ def submit(state: State, given: ContextOperation) -> tuple[Decision, Status]:
     deferred = Decision(replace(state, pending_op=given))
     if waiting:
         # Its repetition would be no newer than it was.
-        deferred = Decision(_remembering(deferred.state, waiting.op_id))
+        deferred = Decision(remembering(deferred.state, waiting.op_id))
         overtaken = facts.input_entry(
             state, "superseded", "modify_context", f"operation {given.op_id!r} came after it", _excerpt(waiting),
             op_id=waiting.op_id,
@@ -181,20 +178,16 @@ def _is_to_be_written(given: ContextOperation) -> bool:
 
 def _apply(state: State, given: ContextOperation) -> Decision:
     if _is_to_be_written(given):
-        return summaries.begin_compaction(_remembering(state, given.op_id), given)
+        return summaries.begin_compaction(remembering(state, given.op_id), given)
     lane = given.context_ref or state.context_ref
     operation = given.operation.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     operation.setdefault("reason", given.operation.reason)
     payload = {"op_id": given.op_id, "context_ref": lane, "operation": operation}
     draft = Draft("ai_context_operation", payload, {"session_id": state.session_id})
-    state = _remembering(state, given.op_id)
+    state = remembering(state, given.op_id)
     if given.operation.type == "switch":
         state = replace(state, context_ref=lane)
     return Decision(state, (draft,))
-
-
-def _remembering(state: State, op_id: str) -> State:
-    return replace(state, known_ops=(*state.known_ops, op_id)[-REMEMBERED:])
 
 
 def _configure(state: State, given: ConfigureInput) -> Decision:

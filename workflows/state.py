@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from clew.answers import InputReceipt, RequestOutcome, Usage
@@ -22,6 +22,8 @@ Phase = Literal[
     "closed",
 ]
 
+REMEMBERED_OPS = 128
+"""Ids of operations, applied or overtaken, that are known again."""
 MAX_WAITING = 64
 """Inputs, and queued messages, that a session keeps; and how many bytes of them."""
 MAX_WAITING_BYTES = 512 * 1024
@@ -218,3 +220,9 @@ class State:
         """The ids of all requests that have been accepted and have no outcome in the thread yet."""
         served = (self.run.request.request_id, *self.run.joined) if self.run else ()
         return (*served, *(request.request_id for request in self.queue))
+
+
+def remembering(state: State, op_id: str) -> State:
+    """The session with an operation's id as the newest that it knows."""
+    others = (known for known in state.known_ops if known != op_id)
+    return replace(state, known_ops=(*others, op_id)[-REMEMBERED_OPS:])

@@ -19,7 +19,7 @@ from clew.policy import ContextPolicy
 from clew.thread import Lane, Thread
 from workflows.decision import Decision
 from workflows.effects import Failure, Summarize, Summarized
-from workflows.state import Moment, State, Summarizing
+from workflows.state import Moment, State, Summarizing, remembering
 
 RUNS_WITHOUT = 10
 """After a failure the session goes on for so many runs before it tries again by itself."""
@@ -209,7 +209,8 @@ def written(state: State, event: Summarized, _at: Moment) -> Decision:
     }
     asked_for = making.operation if making else None
     op_id = asked_for.op_id if asked_for else f"compaction:{asked.summary_id}"
-    return Decision(state, (Draft("ai_context_operation", lane | {"op_id": op_id, "operation": operation}, refs),))
+    draft = Draft("ai_context_operation", lane | {"op_id": op_id, "operation": operation}, refs)
+    return Decision(remembering(state, op_id), (draft,))
 
 
 def failed(state: State, failure: Failure, _at: Moment) -> Decision:

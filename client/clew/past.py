@@ -66,8 +66,9 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
     marks = _marks(view, first_seq)
     if any(view.policy.window == "epoch" for view in views):
         marks += [reply for reply in [last_at(lane.replies, view.upto)] if reply]
-    pinned, groups_pinned = _pinned(view)
-    special = {entry.seq: entry for entry in (*asked, *marks, *groups_pinned) if entry.seq < first_seq}
+    held, pinned = _pinned(view, min(low, first_seq), room - size)
+    size += _weight(pinned)
+    special = {entry.seq: entry for entry in (*asked, *marks, *pinned) if entry.seq < first_seq}
     present = {entry.seq for entry in window} | special.keys()
     older = lane.message_seqs[: bisect_left(lane.message_seqs, low)]
     missing = (seq for seq in reversed(older) if seq not in present)
@@ -77,7 +78,7 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
     summed, summed_messages, summed_tokens = _counted(view, view.summed, stays, newest)
     gap = Gap(
         newest, mark, messages, tokens, before, summed, summed_messages, summed_tokens,
-        pinned=tuple(seq for seq in pinned if seq <= newest),
+        pinned=tuple(seq for seq in held if seq <= newest),
         ground=lane.ground_at(first_seq - 1),
     )  # fmt: skip
     return _Part(gap, [*(entry for entry in window if entry.seq not in special), *special.values()], size)
@@ -99,12 +100,23 @@ def _stands_on(ground: Ground) -> tuple[int, ...]:
     return tuple(seq for seq in (ground.top.anchor, ground.top.summary) if seq >= 0)
 
 
-def _pinned(view: LaneView) -> tuple[list[int], list[Entry]]:
-    """The seqs of what is pinned and held whole, and the entries of their groups."""
+def _pinned(view: LaneView, upto: int, room: int) -> tuple[list[int], list[Entry]]:
+    """The seqs of what is pinned and kept, and the entries of their groups before a seq, as far as they have room."""
     lane = view.lane
-    held = [seq for seq in view.ground.pinned if seq > lane.gap.newest or seq in lane.gap.pinned]
-    groups = {group.start: group for seq in held if (group := lane.group_at(seq))}
-    return held, [entry for group in groups.values() for entry in group.entries]
+    kept: dict[int, Entry] = {}
+    seqs = []
+    for seq in view.ground.pinned:
+        if seq > lane.gap.newest or seq in lane.gap.pinned:
+            group = lane.group_at(seq)
+            entries = [entry for entry in group.entries if entry.seq < upto] if group else []
+            if _weight(entries) <= room - _weight(kept.values()):
+                kept |= {entry.seq: entry for entry in entries}
+                seqs.append(seq)
+    return seqs, list(kept.values())
+
+
+def _weight(entries: Iterable[Entry]) -> int:
+    return sum(len(to_json(entry.as_json())) for entry in entries)
 
 
 def _counted(view: LaneView, mark: int, stays: Sequence[int], newest: int) -> tuple[int, int, int]:
@@ -139,10 +151,9 @@ def _within(lane: Lane, low: int, first_seq: int, room: int) -> tuple[int, int]:
     for group in reversed(lane.groups[: bisect_left(lane.group_starts, first_seq)]):
         # Of a group that began before, a result may be left that no context shows; but it is counted.
         kept = [entry for entry in group.entries if low <= entry.seq < first_seq]
-        weight = sum(len(to_json(entry.as_json())) for entry in kept)
-        if not kept or size + weight > room:
+        if not kept or size + _weight(kept) > room:
             break
-        size, reached = size + weight, kept[0].seq
+        size, reached = size + _weight(kept), kept[0].seq
     goes = lane.groups[: bisect_left(lane.group_starts, reached)]
     last = max((entry.seq for entry in goes[-1].entries if entry.seq < reached), default=-1) if goes else -1
     return max(last, lane.gap.newest) + 1, size

@@ -111,6 +111,21 @@ def test_what_will_be_cleared_does_not_hide_what_is_before_it() -> None:
     assert "question 38" in str(answer(here, policy, DEFAULT_LANE))
 
 
+def test_what_is_pinned_is_kept_as_far_as_there_is_room() -> None:
+    """What has none is said to be in the archive, so that it is fetched, and nothing else is amiss."""
+    policy = ContextPolicy(max_input_tokens=4000, reserve_output_tokens=0)
+    writer = Writer()
+    writer.thread = write([Turn(DEFAULT_LANE, f"question {n} " + "x" * 900, [], "an answer") for n in range(30)])
+    writer.pin(0, 2)
+    whole = writer.thread
+    for room, expected in ((PLENTY, (0, 2)), (0, ())):
+        past = parted(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
+        assert past.gaps[DEFAULT_LANE].pinned == expected
+        here = without(whole, whole.last_seq, whole.rev, past)
+        full = answer(whole, policy, DEFAULT_LANE)
+        assert answer(here, policy, DEFAULT_LANE) == (full if room else "archived")
+
+
 def replace_budget(policy: ContextPolicy, tokens: int) -> ContextPolicy:
     """The same policy with another budget."""
     return policy.model_copy(update={"max_input_tokens": tokens})

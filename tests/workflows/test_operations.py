@@ -12,8 +12,9 @@ from clew.contract import ModelOptions
 from clew.errors import InvalidOperation, InvalidTokenBudget
 from clew.policy import ContextPolicy
 from tests.workflows.paper import UNKNOWN, Session
-from workflows import commands, operations
+from workflows import commands
 from workflows.effects import Prepare
+from workflows.state import REMEMBERED_OPS
 
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "x", "name": "add", "arguments": {}}]}
 RESULT = {"role": "tool", "content": "4", "tool_call_id": "x", "name": "add"}
@@ -94,7 +95,7 @@ def test_an_operation_is_known_by_its_id() -> None:
 
 def test_the_newest_128_ids_are_known() -> None:
     session = Session()
-    for number in range(operations.REMEMBERED + 1):
+    for number in range(REMEMBERED_OPS + 1):
         session.operate(f"o-{number}")
     assert session.operate("o-1").status == "duplicate"
     assert session.operate("o-0").status == "applied"

@@ -29,10 +29,10 @@ from workflows.session import AgentSession
 
 HISTORIES = [WorkflowHistory.from_json(file.stem, file.read_text()) for file in sorted(FOLDER.glob("*.json"))]
 THREADS = {
-    "compacting-1.1": "2d980dcd7961f954",
-    "compacting-1.2": "bb3e48a61aa33b42",
-    "compacting-1.3": "951941e9df3dd1cc",
-    "compacting-1.4": "dda1437ca600fe83",
+    "compacting-1.1": "774a0cd57c3e2969",
+    "compacting-1.2": "ef4547787559f7c7",
+    "compacting-1.3": "344c533ba537f4d3",
+    "compacting-1.4": "1ae468207b0b5799",
     "control-1": "3663d4377a39f140",
     "conversation-1": "d83120ca8514858d",
     "defaults-1": "c778e22ed8647c79",

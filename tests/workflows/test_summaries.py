@@ -263,6 +263,17 @@ def test_a_session_that_ends_gives_its_summary_up() -> None:
     assert not of.state.summarizing
 
 
+def test_a_summary_can_be_cancelled() -> None:
+    """What waits for it comes next, and the thread says so."""
+    of = session(on_busy="queue")
+    summarize(of)
+    of.ask("waiting")
+    assert of.cancel().cancelled
+    assert isinstance(of.effect, CallModel)
+    (error,) = of.thread.filter_by_kind("error")
+    assert error.payload["type"] == "cancelled"
+
+
 def test_the_answer_names_the_summary() -> None:
     of = session()
     assert of.do(SummarizeInput()) == commands.SummaryAwaited("summary-1")
