@@ -10,7 +10,7 @@ from typing import Protocol
 from clew.clearing import marker_tokens
 from clew.context import policy_of
 from clew.contract import EntriesQuery
-from clew.entries import DEFAULT_LANE, Entry, system_prompt_of
+from clew.entries import DEFAULT_LANE, Entry, call_ids, system_prompt_of
 from clew.ground import Ground, is_base
 from clew.policy import ContextPolicy
 from clew.thread import Gap, Past, Thread
@@ -70,7 +70,7 @@ async def part_of_lane(
     marks, pinned = await asyncio.gather(_marks(back, context_ref, ground), _pinned(back, context_ref, ground))
     top = ground.top
     after = top.summed if all(policy.uses_summary for policy in policies) else top.after
-    reach = _Reach(policies)
+    reach, kept = _Reach(policies), {entry.seq for entry in pinned}
     messages: list[Entry] = []
     # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
     gap = Gap(newest=after, mark=after, summed=top.summed, pinned=ground.pinned, ground=ground)
@@ -82,6 +82,8 @@ async def part_of_lane(
         if not any(policy.window == "epoch" for policy in policies):
             gap = replace(gap, newest=entry.seq, mark=entry.seq, summed=-1)
             break
+        if entry.seq in kept:
+            continue
         # Where an epoch begins follows from all that the lane has said.
         summed = entry.seq > gap.summed
         gap = replace(
@@ -211,17 +213,24 @@ class _Reach:
         self._said, self._tools = "message" in kinds, {"tool_call", "tool_result"} <= kinds
         self._heuristic = encoding("heuristic")
         self._clears = any(policy.clear_tool_results for policy in policies)
+        self._results: dict[str, int] = {}
         self._run_id: str | None = None
         self._asked = 0
         self.enough = False
 
     def read(self, entry: Entry) -> None:
         role = entry.payload["role"]
-        if self._tools if role == "tool" or entry.payload.get("tool_calls") else self._said:
-            sizes = [entry.tokens, self._heuristic.message(entry.message)]
-            if self._clears and role == "tool":
+        sizes = [entry.tokens, self._heuristic.message(entry.message)]
+        if role == "tool":
+            if self._clears:
                 sizes.append(marker_tokens(entry.message))
-            self._left -= min(sizes)
+            self._results[entry.payload["tool_call_id"]] = min(sizes)
+        else:
+            # A result without its call is in no context.
+            answered = [self._results.get(call_id, 0) for call_id in call_ids(entry.message)]
+            if self._tools if answered else self._said:
+                self._left -= min(sizes) + sum(answered)
+            self._results.clear()
         if role == "user":
             run_id = entry.refs.get("run_id")
             if self._asked == 0 or run_id is None or run_id != self._run_id:
