@@ -41,6 +41,7 @@ _SMALLEST_BUDGET = 1024
 
 _BLOCKS_SENT_BACK = frozenset({"thinking", "redacted_thinking", "text"})
 
+_BREAKPOINT = {"type": "ephemeral"}
 _NOTHING_BEFORE = "(earlier messages are not shown)"
 
 
@@ -56,15 +57,19 @@ class Anthropic:
         """The request as the body of `POST /v1/messages`."""
         body: dict[str, Any] = {
             "model": request.model,
-            # One breakpoint that moves with the conversation: the prefix before it is read from the cache.
-            "cache_control": {"type": "ephemeral"},
+            # The breakpoint that moves with the conversation: the prefix before it is read from the cache.
+            "cache_control": _BREAKPOINT,
             "messages": _messages(request.messages, self.name),
             "stream": True,
         }
-        if system := _system(request.messages):
+        tools, system = [_tool(spec) for spec in request.tools], _system(request.messages)
+        # What stays when the conversation is cut: tools and prompt, and up to the next one a summary. Four are taken.
+        for stable in system[:2] or tools[-1:]:
+            stable["cache_control"] = _BREAKPOINT
+        if system:
             body["system"] = system
-        if request.tools:
-            body["tools"] = [_tool(spec) for spec in request.tools]
+        if tools:
+            body["tools"] = tools
         body |= _options(request, self.name)
         version = _VERSION_WITH_TEMPERATURE if "temperature" in body else _VERSION
         headers = {"anthropic-version": version}

@@ -80,7 +80,8 @@ def test_system_messages_leave_the_conversation_in_order() -> None:
             {"role": "user", "content": "Well?"},
         )
     ).body
-    assert body["system"] == [text("Be brief."), text("Summary of earlier conversation: none.")]
+    ends = {"cache_control": {"type": "ephemeral"}}
+    assert body["system"] == [text("Be brief.") | ends, text("Summary of earlier conversation: none.") | ends]
     assert body["messages"] == [{"role": "user", "content": [text("hello"), text("Well?")]}]
 
 
@@ -371,3 +372,10 @@ def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events:
         json.dumps(reply.provider_data, ensure_ascii=False).encode()
     except ProviderError as error:
         error.message.encode()
+
+
+def test_without_a_prompt_the_tools_are_what_stays() -> None:
+    """They are cached apart from the conversation, which may be cut."""
+    body = PROVIDER.encode(request(HELLO, tools=[ADD, ADD])).body
+    assert [tool.get("cache_control") for tool in body["tools"]] == [None, {"type": "ephemeral"}]
+    assert "system" not in body
