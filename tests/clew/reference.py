@@ -65,7 +65,7 @@ def reference(given: ProjectionInput) -> Expected:
     lane = _Lane(given)
     counted = encoding("heuristic") if policy.token_estimator == "heuristic" else None
     by = counted or encoding(given.encoding)
-    whole = _with_pinned(_units(lane.pieces), lane.pinned)
+    whole = _with_pinned(_units(lane.pieces), lane.pinned if given.request_must_fit else [])
     units = [unit for unit in whole if _included(unit, set(policy.include_kinds))]
     rendered = [_render(unit, given.provider, counted) for unit in units]
 
