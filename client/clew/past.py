@@ -106,7 +106,7 @@ def _pinned(view: LaneView, upto: int, room: int) -> tuple[list[int], list[Entry
     kept: dict[int, Entry] = {}
     seqs = []
     for seq in view.ground.pinned:
-        if seq > lane.gap.newest or seq in lane.gap.pinned:
+        if lane.holds(seq):
             group = lane.group_at(seq)
             entries = [entry for entry in group.entries if entry.seq < upto] if group else []
             if _weight(entries) <= room - _weight(kept.values()):

@@ -249,7 +249,7 @@ class LaneView:
     def _pinned_starts(self) -> list[int]:
         lane, starts = self.lane, set[int]()
         for seq in self.ground.pinned:
-            if seq <= lane.gap.newest and seq not in lane.gap.pinned:
+            if not lane.holds(seq):
                 raise archived(lane)
             if seq <= self.upto and (group := lane.group_at(seq)):
                 starts.add(group.start)

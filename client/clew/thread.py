@@ -106,6 +106,14 @@ class Lane:
         place = bisect_right(self.grounds, seq, key=lambda ground: ground.seq)
         return self.grounds[place - 1] if place else Ground(())
 
+    def holds(self, seq: int) -> bool:
+        """Whether what is here tells whether there is a message at a seq, and holds its whole group."""
+        if seq in self.gap.pinned or self.gap.newest < 0:
+            return True
+        # A result that comes first after the gap may answer a call that is in it.
+        place = bisect_right(self.group_starts, seq)
+        return place > 0 and self.group_starts[place - 1] > self.gap.newest
+
     def group_at(self, seq: int) -> Group | None:
         """The group that holds a message, where it is here."""
         place = bisect_right(self.group_starts, seq)
