@@ -158,13 +158,15 @@ def test_is_never_over_budget(
 def test_the_cap_on_messages_is_hard(some: ProjectionInput) -> None:
     """`max_messages` bounds the history, repaired results included; prompt, summary and pending come on top.
 
-    Only what the current run is about is never given up for it: what was asked first and last, the newest results.
+    Only what the current run is about is never given up for it, what was asked first and last and the newest results,
+    and what is pinned.
     """
     made = projected(some)
     besides = bool(some.system) + made.meta.summary_used + len(some.pending)
     largest_group = max((1 + len(message.get("tool_calls", [])) for message in made.messages), default=0)
+    pinned = sum(len(block.messages) for block in made.blocks if block.pinned)
     if some.policy.max_messages:
-        assert len(made.messages) - besides <= max(some.policy.max_messages, 2 + largest_group)
+        assert len(made.messages) - besides <= max(some.policy.max_messages, 2 + largest_group + pinned)
 
 
 def conversation_shown(some: ProjectionInput) -> tuple[list[Entry], list[Entry]]:
