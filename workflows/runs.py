@@ -73,8 +73,8 @@ def call_model(state: State, at: Moment) -> Decision:
 
 def _call(state: State, at: Moment, instead_of: CallModel | None = None) -> Decision:
     run = running(state)
-    if spent := _spent(state):
-        return fail(state, spent, at)
+    if problem := spent(state):
+        return fail(state, problem, at)
     if at.time >= run.deadline:
         return fail(state, timed_out(run), at)
     request = run.request
@@ -100,7 +100,7 @@ def _call(state: State, at: Moment, instead_of: CallModel | None = None) -> Deci
     return Decision(replace(state, run=run, calls=state.calls + 1, phase="awaiting_model"), (), call)
 
 
-def _spent(state: State) -> Failure | None:
+def spent(state: State) -> Failure | None:
     """Why the session may spend no more, where it may not."""
     limits, usage = state.config.limits, state.usage
     tokens, cost = usage.input_tokens + usage.output_tokens, usage.cost_usd or 0.0
@@ -118,21 +118,21 @@ def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
     run, reply = running(state), answer.reply
     if run.call:
         state = budgets.noted(state, run.call, answer)
-    spent = reply.usage.model_copy(update={"model_calls": 1})
+    used = reply.usage.model_copy(update={"model_calls": 1})
     asked = tuple(
         _asked(state, f"tool-{state.tool_calls + number}", tool) for number, tool in enumerate(reply.tool_calls, 1)
     )
     message = facts.assistant_message(state, run, answer, asked)
     run = replace(
         run,
-        usage=run.usage.plus(spent),
+        usage=run.usage.plus(used),
         answer_seq=at.rev if reply.content else run.answer_seq,
         asked=asked,
     )
     state = replace(
         state,
         run=run,
-        usage=state.usage.plus(spent),
+        usage=state.usage.plus(used),
         tool_calls=state.tool_calls + len(asked),
         summary_due=run.request.context_ref if answer.needs_summary and state.policy.writes_summaries else None,
     )

@@ -10,7 +10,7 @@ from clew.answers import SummaryReceipt
 from clew.context import prompt_of_lane
 from clew.contract import ContextQuery
 from clew.errors import Refusal
-from workflows import summaries, world
+from workflows import runs, summaries, world
 from workflows.archivist import Archivist
 from workflows.effects import Event, Failure, Summarize, Summarized
 from workflows.journal import Journal
@@ -19,6 +19,8 @@ from workflows.journal import Journal
 async def summarize(journal: Journal, archivist: Archivist, effect: Summarize) -> Event:
     """What came of a summary that was asked for."""
     lane = effect.context_ref
+    if problem := runs.spent(journal.state):
+        return problem
     if failure := await archivist.recall(lane, journal.state.policy, ContextQuery(context_ref=lane)):
         return failure
     try:

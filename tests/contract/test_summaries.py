@@ -100,6 +100,15 @@ async def test_a_summary_that_cannot_be_written_leaves_its_reason(world: World, 
     assert await session.ask("still there?")
 
 
+async def test_a_session_that_may_spend_no_more_writes_no_summary(world: World) -> None:
+    """The limit is the whole session's; nothing is asked of a model."""
+    session = await talked(world, 3)
+    await session.configure(limits={"max_total_tokens": 1})
+    with pytest.raises(Refusal, match="its limits allow"):
+        await session.summarize()
+    assert not list(filter(wants_summary, world.requests_to((await session.status()).model)))
+
+
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
 @pytest.mark.parametrize("how", ["request_new", "compact"])
 async def test_a_session_keeps_its_context_in_bounds_by_itself(world: World, runs: str, how: str) -> None:
