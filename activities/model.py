@@ -64,7 +64,7 @@ class ModelActivities:
                     cache_key=_cache_key(call),
                 )
                 decoder = provider.decoder()
-                reply = _priced(call.model, _fitted(await stream(self._http, provider, request, decoder)))
+                reply = priced(call.model, _fitted(await stream(self._http, provider, request, decoder)))
             except ProviderError as error:
                 raise application_error(error, context) from error
             except SchemaUnusable as error:
@@ -144,7 +144,7 @@ def application_error(error: ProviderError, context: Context | None = None) -> A
     )
 
 
-def _priced(model: str, reply: ModelReply) -> ModelReply:
+def priced(model: str, reply: ModelReply) -> ModelReply:
     """The reply with what it cost, where that is known."""
     usage = reply.usage.model_copy(update={"cost_usd": cost_usd(model, reply.usage)})
     return reply.model_copy(update={"usage": usage})

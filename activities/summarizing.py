@@ -11,12 +11,11 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import beating
-from activities.model import application_error
+from activities.model import application_error, priced
 from activities.providers import ModelRequest, ProviderError, Providers, stream
 from activities.reading import Threads
 from clew.answers import Usage
 from clew.canonical import canonical
-from clew.catalog import cost_usd
 from clew.contract import EntriesQuery, ModelOptions
 from clew.entries import Entry
 from clew.messages import Message
@@ -112,8 +111,8 @@ class SummaryActivities:
             raise application_error(error) from error
         if not reply.content.strip():
             raise ApplicationError("the model wrote no summary", type="unusable_summary", non_retryable=True)
-        spent = {"model_calls": 1, "cost_usd": cost_usd(asked.model, reply.usage)}
-        return reply.content.strip(), reply.usage.model_copy(update=spent)
+        usage = priced(asked.model, reply).usage
+        return reply.content.strip(), usage.model_copy(update={"model_calls": 1})
 
 
 @dataclass

@@ -6,7 +6,7 @@ Either is undone by `expand`: the thread keeps everything.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -111,7 +111,7 @@ def ranged(state: State, thread: Thread, asked: Summarize) -> Summarize:
     first, last, builds_on = reach(thread, policy, asked, as_it_is)
     # A window that cuts even so would have the session write a summary after every run.
     bounded = policy.summarize_threshold is not None or policy.max_thread_tokens is not None
-    if by_itself and not bounded and _tokens(lane, first, last) * 4 < policy.budget:
+    if by_itself and not bounded and lane.said_between(first, last)[1] * 4 < policy.budget:
         raise NothingToSummarize("too little has been said since the last summary")
     pinned = tuple(seq for seq in lane.grounds[-1].pinned if seq <= last)
     return asked.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
@@ -147,19 +147,12 @@ def _before_last_turns(lane: Lane, turns: int, tokens: int) -> int:
         return lane.gap.newest
     last, start = lane.message_seqs[-1], lane.message_seqs[-1] + 1
     for number, turn in enumerate(reversed(lane.turn_starts), 1):
-        if number > turns and _tokens(lane, turn, last) > tokens:
+        if number > turns and lane.said_between(turn, last)[1] > tokens:
             break
         start = turn
     else:
         return min(start - 1, lane.gap.newest)
     return start - 1
-
-
-def _tokens(lane: Lane, first: int, last: int) -> int:
-    """The tokens of the lane's messages from one seq to another, as far as they are held."""
-    begin, end = bisect_left(lane.message_seqs, first), bisect_right(lane.message_seqs, last)
-    upto = lane.tokens_upto
-    return (upto[end - 1] if end else 0) - (upto[begin - 1] if begin else 0)
 
 
 def _lane(thread: Thread, context_ref: str) -> Lane:

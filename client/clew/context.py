@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import to_json
@@ -107,10 +108,16 @@ def prompt_of_lane(thread: Thread, context_ref: str) -> str | None:
     """
     config = thread.prompt_at(thread.last_seq)
     anchor = thread.anchor_at(context_ref, thread.last_seq)
-    if config is None or anchor is None or anchor.seq < config.seq:
+    snapshot = _prompting(anchor, config) if config else None
+    return snapshot["system_prompt"] if snapshot else None
+
+
+def _prompting(anchor: Entry | None, config: Entry) -> Mapping[str, Any] | None:
+    """The snapshot under a lane, where it brings a system prompt that is newer than the session's."""
+    if anchor is None or anchor.seq < config.seq:
         return None
-    prompt: str | None = anchor.payload["operation"]["result_context"].get("system_prompt")
-    return prompt
+    snapshot: Mapping[str, Any] = anchor.payload["operation"]["result_context"]
+    return None if snapshot.get("system_prompt") is None else snapshot
 
 
 def _system_prompt(
@@ -122,7 +129,6 @@ def _system_prompt(
     """
     if policy and policy.system_prompt is not None:
         return policy.system_prompt, None
-    snapshot = anchor.payload["operation"]["result_context"] if anchor else {}
-    if anchor and anchor.seq > config.seq and snapshot.get("system_prompt") is not None:
+    if snapshot := _prompting(anchor, config):
         return snapshot["system_prompt"], snapshot["system_prompt_tokens"]
     return system_prompt_of(config.payload), config.payload["tokens"]["system_prompt"]

@@ -8,7 +8,7 @@ there is. Its cost follows the window, not the thread.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -323,8 +323,7 @@ class LaneView:
     def said_since(self, seq: int) -> tuple[int, int]:
         """How many messages the lane has had since a seq, and their tokens."""
         lane = self.lane
-        first, last = bisect_right(lane.message_seqs, seq), bisect_right(lane.message_seqs, self.upto)
-        messages, tokens = last - first, _upto(lane, last) - _upto(lane, first)
+        messages, tokens = lane.said_between(seq + 1, self.upto)
         if seq >= lane.gap.newest:
             return messages, tokens
         if seq == lane.gap.mark:
@@ -344,13 +343,10 @@ class LaneView:
 
     def measured_blocks(self) -> Iterator[tuple[Block, int, int]]:
         """The blocks, from the newest on, each with how much there is from its start on: messages and tokens."""
-        lane = self.lane
-        last = bisect_right(lane.message_seqs, self.upto)
         messages = tokens = 0
         for block in self.blocks():
             if block.start is not None:
-                first = bisect_left(lane.message_seqs, block.start)
-                messages, tokens = last - first, _upto(lane, last) - _upto(lane, first)
+                messages, tokens = self.lane.said_between(block.start, self.upto)
             else:
                 messages, tokens = messages + len(block.messages), tokens + block.tokens
             yield block, messages, tokens
@@ -375,11 +371,6 @@ class LaneView:
             and self.ground.seq <= recipe["basis_seq"]
         )
         return int(recipe["input_tokens"]) if same else 0
-
-
-def _upto(lane: Lane, count: int) -> int:
-    """The tokens of a lane's first messages."""
-    return lane.tokens_upto[count - 1] if count else 0
 
 
 class _Sizes:

@@ -8,7 +8,7 @@ alone, a thread may keep what contexts still need (`Past`): it answers as the wh
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -100,6 +100,14 @@ class Lane:
             ground = self.grounds[-1].under(entry)
             if ground is not self.grounds[-1]:
                 self.grounds.append(ground)
+
+    def said_between(self, first: int, last: int) -> tuple[int, int]:
+        """How many messages it holds from one seq to another, both included, and their tokens."""
+        begin, end = bisect_left(self.message_seqs, first), bisect_right(self.message_seqs, last)
+        return end - begin, self._tokens_of(end) - self._tokens_of(begin)
+
+    def _tokens_of(self, count: int) -> int:
+        return self.tokens_upto[count - 1] if count else 0
 
     def ground_at(self, seq: int) -> Ground:
         """The ground at a seq; one without layers where it is not known."""

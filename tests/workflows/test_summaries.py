@@ -46,6 +46,13 @@ def written(of: Session, content: str = "They talked.", prompt: str | None = Non
     of.happened(Summarized(asked=asked(of), written=answer, system_prompt=prompt))
 
 
+def turn_starts(of: Session) -> list[int]:
+    """The seqs of what users have said."""
+    lane = of.thread.lane("default")
+    assert lane
+    return lane.turn_starts
+
+
 def texts(of: Session) -> list[str]:
     """The context as it is now."""
     return [message["content"] for message in of.context().messages]
@@ -60,7 +67,7 @@ def test_a_summary_stands_for_all_but_the_last_turns() -> None:
     """It is committed with its range and where it comes from, and the next context begins with it."""
     of = session()
     given = summarize(of)
-    last = of.thread.lane("default").turn_starts[-1]  # type: ignore[union-attr]
+    last = turn_starts(of)[-1]
     assert of.thread[given.to_seq or 0].payload["content"] == "answer to question 1"
     assert (given.from_seq, given.builds_on) == (0, None)
     written(of)
@@ -233,7 +240,7 @@ def test_expand_brings_back_what_was_there() -> None:
 def test_what_is_pinned_survives() -> None:
     """Word for word, in a context that cuts and behind a compaction, until it is unpinned."""
     of = session(turns=1)
-    pinned = of.thread.lane("default").turn_starts[0]  # type: ignore[union-attr]
+    pinned = turn_starts(of)[0]
     of.operate("p-1", "pin", seqs=[pinned])
     for number in range(20):
         turn(of, f"filler {number}")
@@ -250,7 +257,7 @@ def test_more_than_half_of_the_budget_is_not_pinned() -> None:
     of = session(turns=1)
     of.ask("word " * 150)
     of.reply("yes")
-    long = of.thread.lane("default").turn_starts[-1]  # type: ignore[union-attr]
+    long = turn_starts(of)[-1]
     with pytest.raises(Exception, match="at most half of the budget"):
         of.operate("p-1", "pin", seqs=[long])
 
