@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.archive import Archive, ArchiveError, Head, ObjectDamaged, ObjectMissing, ThreadMismatch
 from activities.asking import ask, own_session
+from activities.heartbeat import beating
 from clew.entries import Entry
 from clew.past import parted
 from clew.reading import archived_thread, part_of_lane
@@ -54,7 +55,7 @@ class ArchiveActivities:
         """Write all entries that are not there yet, and then what the session goes on from. It may be repeated."""
         place, session_id = asked.archive, activity.info().workflow_id or ""
         session = own_session()
-        async with explained():
+        async with beating(), explained():
             whole = await ask(session, "carried")
             entries = []
             seq = place.upto + 1
@@ -84,7 +85,7 @@ class ArchiveActivities:
     async def thaw(self, asked: Thaw) -> Thawed:
         """What a session goes on from, and from now on its archive is this execution's."""
         place, session_id = asked.archive, activity.info().workflow_id or ""
-        async with explained():
+        async with beating(), explained():
             carried = from_json(await self._archive.read_state(place.family, asked.state))
             if carried["version"] != VERSION:
                 raise ThreadMismatch(f"the session was archived in another form: {carried['version']!r}")
@@ -105,7 +106,7 @@ class ArchiveActivities:
     async def recall(self, asked: Recall) -> Recalled:
         """The part of a lane that contexts need, as far as it fits into one answer, the newest first."""
         place = asked.archive
-        async with explained():
+        async with beating(), explained():
             back = ArchiveBack(self._archive, place.family, place.root, place.upto)
             part = await part_of_lane(back, asked.context_ref, asked.policies, asked.ground)
         return fitted(archived_thread(place.upto, part.entries, {asked.context_ref: part.gap}), asked)

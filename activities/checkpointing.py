@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from temporalio import activity
@@ -15,6 +15,7 @@ from activities.archive import Archive
 from activities.archiving import explained
 from activities.asking import ask, own_session
 from activities.checkpoints import Keys, op_id_of, sign, verified
+from activities.heartbeat import beating
 from activities.tools import Tools
 from clew.contract import SessionConfig
 from clew.entries import DEFAULT_LANE
@@ -36,7 +37,7 @@ class CheckpointActivities:
     @activity.defn(name="sign_checkpoint")
     async def sign_checkpoint(self, asked: SignCheckpoint) -> Signed:
         """The signature of what the session holds ready, and what was signed beside it."""
-        with _refusing():
+        async with beating(), _refusing():
             self._keys.first()
             draft = await ask(own_session(), "checkpoint", {"number": asked.number})
             return sign(
@@ -51,7 +52,7 @@ class CheckpointActivities:
     @activity.defn(name="open_checkpoint")
     async def open_checkpoint(self, asked: OpenCheckpoint) -> OpenedCheckpoint:
         """The configuration of a checkpoint, if it is good and its session can be made here and now."""
-        with _refusing():
+        async with beating(), _refusing():
             payload = verified(asked.token, self._keys, self._namespace, int(time.time()))
             config = self._checked_config(payload)
             async with explained():
@@ -64,15 +65,15 @@ class CheckpointActivities:
     async def put_context(self, asked: OpenCheckpoint) -> dict[str, Any]:
         """Put the checkpoint's context under its lane in the session that was started for it; it may be repeated."""
         op_id = op_id_of(asked.token)
-        with _refusing():
+        async with beating(), _refusing():
             payload = verified(asked.token, self._keys, self._namespace, None)
-        lane = payload["context_ref"]
-        await self._operate(asked.session_id, restoring(payload, op_id))
-        if lane != DEFAULT_LANE:
-            switch = {"type": "switch", "reason": "restore"}
-            await self._operate(
-                asked.session_id, {"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch}
-            )
+            lane = payload["context_ref"]
+            await self._operate(asked.session_id, restoring(payload, op_id))
+            if lane != DEFAULT_LANE:
+                switch = {"type": "switch", "reason": "restore"}
+                await self._operate(
+                    asked.session_id, {"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch}
+                )
         return {}
 
     def _checked_config(self, payload: dict[str, Any]) -> dict[str, Any]:
@@ -108,8 +109,8 @@ class CheckpointActivities:
             raise ApplicationError(str(error.cause), type=word or "internal", non_retryable=final) from error
 
 
-@contextmanager
-def _refusing() -> Iterator[None]:
+@asynccontextmanager
+async def _refusing() -> AsyncIterator[None]:
     """Refusals in the words that travel; no attempt after this one would end otherwise."""
     try:
         yield

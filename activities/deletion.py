@@ -13,6 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.archive import Archive
 from activities.archiving import explained
+from activities.heartbeat import beating
 from activities.reading import Threads
 from clew.answers import DeleteReceipt
 from clew.contract import DeleteSessionInput
@@ -30,7 +31,7 @@ class DeletionActivities:
     async def delete_session(self, asked: DeleteSessionInput) -> dict[str, Any]:
         """Close the session, delete its archive and its event histories; one begun and interrupted is finished."""
         session_id = asked.session_id
-        async with explained(damage_is_final=True):
+        async with beating(), explained(damage_is_final=True):
             try:
                 place = await self._threads.find(session_id)
             except ApplicationError as error:
@@ -40,7 +41,7 @@ class DeletionActivities:
             if place.running:
                 await _closed(session_id)
             deleted = await self._archive.delete(session_id)
-        await _forget(session_id)
+            await _forget(session_id)
         return DeleteReceipt(deleted_segments=deleted).as_json()
 
 

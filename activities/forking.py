@@ -14,6 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.archive import Archive, Head, ObjectMissing
 from activities.archiving import ArchiveBack, explained
+from activities.heartbeat import beating
 from activities.reading import Place, Threads, ask_begun
 from clew.answers import ForkReceipt
 from clew.contract import WORKFLOW_TYPE, EntriesQuery, SessionStart
@@ -39,7 +40,7 @@ class ForkingActivities:
     @activity.defn(name="fork_session")
     async def fork_session(self, asked: Fork) -> dict[str, Any]:
         """Write the fork's archive, begin it, and tell its parent; back when the fork answers."""
-        async with explained(damage_is_final=True):
+        async with beating(), explained(damage_is_final=True):
             parent = await self._threads.find(asked.session_id)
             last_seq = await self._threads.last_seq(parent)
             if asked.at_seq > last_seq:

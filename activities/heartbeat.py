@@ -1,4 +1,7 @@
-"""Heartbeats in the background: the sign of life of every call, and the window through which it is watched."""
+"""Heartbeats in the background: the sign of life of every activity, and the window through which it is watched.
+
+Every activity beats: the work of a worker that has died is taken over as soon as its beats fail to come.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ INTERVAL_SECONDS = 0.2
 
 
 @asynccontextmanager
-async def beating(details: Callable[[], Any]) -> AsyncIterator[None]:
+async def beating(details: Callable[[], Any] = lambda: None) -> AsyncIterator[None]:
     """Beat while the body runs, each beat with what `details` gives; the first one comes before the body."""
     activity.heartbeat(details())
     task = asyncio.create_task(_beat(details))

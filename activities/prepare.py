@@ -9,6 +9,7 @@ from temporalio import activity
 
 from activities.archive import Archive
 from activities.archiving import explained
+from activities.heartbeat import beating
 from activities.providers import Providers
 from activities.providers.errors import ProviderError
 from activities.results import READ_RESULT
@@ -42,10 +43,11 @@ class PrepareActivities:
 
         With them comes what the catalog chooses for the model.
         """
-        prepared = self._resolved(asked).model_copy(update={"defaults": defaults_for(asked.model)})
-        if prepared.problem is None:
-            self._warn_of(asked.model)
-        return prepared if asked.look is None else await self._looked(prepared, asked.look)
+        async with beating():
+            prepared = self._resolved(asked).model_copy(update={"defaults": defaults_for(asked.model)})
+            if prepared.problem is None:
+                self._warn_of(asked.model)
+            return prepared if asked.look is None else await self._looked(prepared, asked.look)
 
     async def _looked(self, prepared: Prepared, execution: str) -> Prepared:
         """What is known of the session's archive: none, one that it goes on from, or another execution's."""

@@ -16,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.archive import Archive, Head
 from activities.archiving import explained
 from activities.asking import ask
+from activities.heartbeat import beating
 from clew.contract import MAX_PAGE_BYTES, WORKFLOW_TYPE, EntriesQuery, ReadThreadInput
 from clew.entries import Entry
 from clew.errors import Starting, ThreadMismatch
@@ -175,7 +176,7 @@ class ReadingActivities:
     @activity.defn(name="read_thread")
     async def read_thread(self, asked: ReadThreadInput) -> dict[str, Any]:
         """One page of a thread, and where the next one begins; with `newest`, where it ends."""
-        async with explained(damage_is_final=True):
+        async with beating(), explained(damage_is_final=True):
             place = await self._threads.find(asked.session_id)
             if asked.newest is None:
                 page = await _page(self._threads.forward(place, asked, asked.to_seq), asked, asked.limit)

@@ -40,6 +40,7 @@ class Archivist:
         self._fullness = fullness
         self._waiters = waiters
         self._ask_again_at = 0.0
+        self._full_when_asked = False
         self._writing = asyncio.Lock()
         self._put_away_upto: int | None = None
 
@@ -47,7 +48,7 @@ class Archivist:
     def due(self) -> bool:
         """Whether it is time to go on in a new run: between requests if that can be had, else between steps."""
         state = self._journal.state
-        if state.archive is None or workflow.time() < self._ask_again_at:
+        if state.archive is None or self.pause:
             return False
         # A summary adds next to nothing, and who asked for it waits.
         if state.phase in ("summarizing", "hibernating", "closed"):
@@ -63,9 +64,12 @@ class Archivist:
 
     @property
     def pause(self) -> timedelta | None:
-        """How long until the store is asked again, where it did not answer."""
+        """How long until the store is asked again, where it did not answer.
+
+        A session that has become full since then asks at once, and waits for the answer: it can do nothing else.
+        """
         left = self._ask_again_at - workflow.time()
-        return timedelta(seconds=left) if left > 0 else None
+        return timedelta(seconds=left) if left > 0 and (self._full_when_asked or not self.full) else None
 
     async def awake(self) -> None:
         """Find out what the session is: new, or one that was archived and goes on with every seq intact.
@@ -107,6 +111,7 @@ class Archivist:
         """Go on in a new run of the workflow, once all is in the archive. Back where that could not be done."""
         journal = self._journal
         self._ask_again_at = workflow.time() + PAUSE_SECONDS
+        self._full_when_asked = self.full
         with suppress(ActivityError):
             await self._archive(None if self.full else PATIENCE)
             if journal.state.phase == "summarizing":

@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from clew.contract import (
         DELETE_WORKFLOW,
         FORK_WORKFLOW,
+        MAX_MESSAGE_BYTES,
         READ_WORKFLOW,
         DeleteSessionInput,
         ForkSessionInput,
@@ -26,12 +27,14 @@ with workflow.unsafe.imports_passed_through():
     from clew.errors import ArchiveUnavailable, Refusal
     from workflows import door
     from workflows.effects import Fork
+    from workflows.world import HEARTBEAT_TIMEOUT
 
 READ_TIMEOUT = timedelta(seconds=30)
 CHANGE_TIMEOUT = timedelta(seconds=90)
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
 M = TypeVar("M", bound=BaseModel)
-_NOTHING = RawValue(Payload())
+NOTHING = RawValue(Payload())
+"""The input of an errand that was sent without one."""
 
 
 # What the SDK itself finds wrong with an input ends the workflow too: a failing task would be repeated for ever.
@@ -40,9 +43,9 @@ class ReadThread:
     """Answers one page of a thread, archived and live as one: `{entries, next_seq?}`."""
 
     @workflow.run
-    async def run(self, asked: RawValue = _NOTHING) -> dict[str, Any]:
+    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
         """One page, and where the next one begins."""
-        return await _carry_out("read_thread", _decoded(asked, ReadThreadInput), READ_TIMEOUT)
+        return await carry_out("read_thread", decoded(asked, ReadThreadInput), READ_TIMEOUT)
 
 
 @workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception])
@@ -50,9 +53,9 @@ class ForkSession:
     """Makes a new session of another one's thread up to an entry: `{session_id, fork_seq}`."""
 
     @workflow.run
-    async def run(self, asked: RawValue = _NOTHING) -> dict[str, Any]:
+    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
         """Back when the new session answers."""
-        given = _decoded(asked, ForkSessionInput)
+        given = decoded(asked, ForkSessionInput)
         fork = Fork(
             session_id=given.session_id,
             at_seq=given.at_seq,
@@ -61,7 +64,7 @@ class ForkSession:
             at=workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             entry_ids=(_entry_id(), _entry_id()),
         )
-        return await _carry_out("fork_session", fork, CHANGE_TIMEOUT)
+        return await carry_out("fork_session", fork, CHANGE_TIMEOUT)
 
 
 @workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception])
@@ -69,9 +72,9 @@ class DeleteSession:
     """Ends a session and deletes its archive, without what its forks need: `{deleted_segments}`."""
 
     @workflow.run
-    async def run(self, asked: RawValue = _NOTHING) -> dict[str, Any]:
+    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
         """Back when there is nothing left of it to be read."""
-        return await _carry_out("delete_session", _decoded(asked, DeleteSessionInput), CHANGE_TIMEOUT)
+        return await carry_out("delete_session", decoded(asked, DeleteSessionInput), CHANGE_TIMEOUT)
 
 
 ERRANDS = (ReadThread, ForkSession, DeleteSession)
@@ -81,21 +84,31 @@ def _entry_id() -> str:
     return f"e-{workflow.random().getrandbits(64):016x}"
 
 
-def _decoded(asked: RawValue, model: type[M]) -> M:
+def decoded(asked: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
+    """What an errand was asked for.
+
+    Raises:
+        ApplicationError: `invalid_input` or `too_large`, for what cannot be used.
+    """
     try:
-        return door.errand([asked], model)
+        return door.errand([asked], model, max_bytes)
     except Refusal as refusal:
         raise door.application_error(refusal) from None
 
 
-async def _carry_out(name: str, asked: BaseModel, patience: timedelta) -> dict[str, Any]:
-    """The answer of an activity; its failure as the workflow's own, under its own word."""
+async def carry_out(name: str, asked: BaseModel, patience: timedelta) -> dict[str, Any]:
+    """The answer of an activity; its failure as the workflow's own, under its own word.
+
+    Raises:
+        ApplicationError: it was refused, or there was no answer in time: `archive_unavailable`.
+    """
     try:
         answer: dict[str, Any] = await workflow.execute_activity(
             name,
             asked,
             result_type=dict,
             schedule_to_close_timeout=patience,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RETRIES,
         )
     except ActivityError as error:

@@ -90,7 +90,6 @@ async def carry_out(effect: Prepare | CallModel | RunTools, time_left: timedelta
                     effect,
                     ModelAnswered,
                     schedule_to_close_timeout=time_left,
-                    heartbeat_timeout=HEARTBEAT_TIMEOUT,
                     retry_policy=MODEL_RETRIES,
                     summary=details.call_summary(effect),
                     event_groups=[workflow.create_event_group(effect.run_id)],
@@ -110,7 +109,6 @@ async def summarize(asked: Summarize) -> Written | Failure:
             asked,
             Written,
             schedule_to_close_timeout=SUMMARY_TIMEOUT,
-            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=SUMMARY_RETRIES,
             summary=details.summarize_summary(asked),
         )
@@ -161,7 +159,6 @@ async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta | No
             ToolAnswered,
             schedule_to_close_timeout=time_left,
             start_to_close_timeout=min(tool_time, time_left or tool_time),
-            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RetryPolicy(
                 maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
             ),
@@ -188,6 +185,7 @@ async def _execute(name: str, effect: BaseModel, answer: type[T], **options: Any
             name,
             effect,
             result_type=answer,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             # Who gives an effect up does not wait for it.
             cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
             **options,

@@ -259,10 +259,13 @@ class Fickle(Store):
         await super().put_new(path, data)
 
 
-async def test_a_store_that_is_away_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session serves on; full, it refuses new messages; when the store is back it goes on by itself."""
+@pytest.mark.parametrize("pause_seconds", [1, 3600])
+async def test_a_store_that_is_away_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, pause_seconds: int
+) -> None:
+    """The session serves on; full, it refuses new messages; when the store is back it goes on by itself, at once."""
     monkeypatch.setattr("workflows.archivist.PATIENCE", timedelta(seconds=0.5))
-    monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", 1)
+    monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", pause_seconds)
     store = Fickle(MemoryStore())
     async with rolling(world, store=store) as clew:
         model = world.model("fine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from activities.providers import http_client, providers_from_env
 from clew import Clew, Session
 from deploy.local import Reply, ToolCall, Worker, worker_process
 from tests.conftest import World, last
+from tests.rolling import runs_of
 from worker import make_worker
 
 
 @asynccontextmanager
-async def worker(world: World, task_queue: str) -> AsyncIterator[Worker]:
+async def worker(world: World, task_queue: str, **settings: str) -> AsyncIterator[Worker]:
     """A worker in a process of its own."""
-    env = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url}
+    env = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url, **settings}
     address = world.server.address
     async with worker_process(address, env=env, tools=["tests.toolbox"], task_queue=task_queue) as running:
         yield running
@@ -132,6 +133,62 @@ async def test_a_call_that_must_not_run_twice_is_in_doubt(world: World, tmp_path
             assert started.read_text() == "begun\n"
             (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
             assert result.payload["in_doubt"] is True
+
+
+@asynccontextmanager
+async def silent_bucket() -> AsyncIterator[tuple[asyncio.Event, dict[str, str]]]:
+    """A bucket that never answers; whether it was asked, and the environment of workers that use it."""
+    asked = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        with suppress(ConnectionError):
+            while await reader.read(4096):
+                pass
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        credentials = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": "none", "AWS_REGION": "us-east-1"}
+        endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true"}
+        yield asked, {"CLEW_STORE": "s3://silent", **credentials, **endpoint}
+
+
+async def test_a_rollover_survives_the_death_of_its_worker(world: World) -> None:
+    """SIGKILL while the archive is written: another worker writes it, and the session goes on in its new run."""
+    queue, often = f"queue-{uuid.uuid4().hex}", {"CLEW_ROLLOVER_UPDATES": "5"}
+    async with silent_bucket() as (asked, silent):
+        async with worker(world, queue, **often):
+            session = await open_on(world, queue, lambda _body: Reply("fine"))
+            for turn in range(4):
+                await session.ask(f"turn {turn}")
+        async with worker(world, queue, **silent) as first:
+            await session.ask("one more")
+            await asked.wait()
+            await first.kill()
+    async with worker(world, queue):
+        assert await session.ask("and on") == "fine"
+        assert await shape(session) == ["config", *["user", "assistant", "run"] * 6]
+    (_, begun) = await runs_of(Clew(world.clew.temporal, queue), session.id)
+    history = await world.clew.temporal.get_workflow_handle(session.id, run_id=begun).fetch_history()
+    scheduled = [e.activity_task_scheduled_event_attributes for e in history.events]
+    assert [attributes.activity_type.name for attributes in scheduled].count("archive") == 1
+
+
+async def test_a_thread_is_read_though_its_reader_dies(world: World) -> None:
+    """SIGKILL while a page is read from the archive: another worker reads it, within the caller's patience."""
+    queue = f"queue-{uuid.uuid4().hex}"
+    async with silent_bucket() as (asked, silent):
+        async with worker(world, queue):
+            session = await open_on(world, queue, lambda _body: Reply("fine"))
+            await session.ask("one")
+            await session.hibernate()
+        async with worker(world, queue, **silent) as first:
+            reading = asyncio.create_task(shape(session))
+            await asked.wait()
+            await first.kill()
+    async with worker(world, queue):
+        assert (await reading)[:4] == ["config", "user", "assistant", "run"]
 
 
 async def test_a_workers_end_is_not_a_users_cancel(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
