@@ -55,6 +55,8 @@ SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coe
 STORE_RETRIES = RetryPolicy(
     initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
 )
+# Nobody waits long for one that says that it is away; another worker may take over from one that has died.
+STORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
 PREPARE_TIMEOUT = timedelta(seconds=30)
 ARCHIVE_TIMEOUT = timedelta(minutes=5)
 SUMMARY_TIMEOUT = timedelta(minutes=10)
@@ -122,7 +124,8 @@ async def archive(effect: Archiving, patience: timedelta | None) -> ArchiveRef:
     Raises:
         ActivityError: it could not be done in time.
     """
-    return await _with_store("archive", effect, ArchiveRef, schedule_to_close_timeout=patience)
+    retries = STORE_RETRIES if patience is None else STORE_ATTEMPTS
+    return await _with_store("archive", effect, ArchiveRef, schedule_to_close_timeout=patience, retry_policy=retries)
 
 
 async def thaw(effect: Thaw) -> Thawed:
@@ -173,9 +176,11 @@ async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta | No
         return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
 
 
-async def _with_store(name: str, effect: BaseModel, answer: type[T], **options: Any) -> T:
+async def _with_store(
+    name: str, effect: BaseModel, answer: type[T], retry_policy: RetryPolicy = STORE_RETRIES, **options: Any
+) -> T:
     return await _execute(
-        name, effect, answer, start_to_close_timeout=ARCHIVE_TIMEOUT, retry_policy=STORE_RETRIES, **options
+        name, effect, answer, start_to_close_timeout=ARCHIVE_TIMEOUT, retry_policy=retry_policy, **options
     )
 
 

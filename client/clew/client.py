@@ -40,6 +40,7 @@ from clew.entries import Entry
 from clew.errands import run_errand
 from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.policy import ContextPolicy
+from clew.queries import prompt
 from clew.reader import Reader
 from clew.session import Session
 from clew.wire import checked, payload, translated
@@ -62,7 +63,7 @@ class Clew:
     """A connection to Temporal and the task queue that sessions live on."""
 
     def __init__(self, client: Client, task_queue: str = TASK_QUEUE) -> None:
-        self.temporal = client
+        self.temporal = prompt(client)
         self.task_queue = task_queue
 
     @classmethod

@@ -1,0 +1,104 @@
+"""Queries that are not kept waiting: a client's own way to ask again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import QueryWorkflowRequest, QueryWorkflowResponse
+from temporalio.client import (
+    Client,
+    Interceptor,
+    OutboundInterceptor,
+    QueryWorkflowInput,
+    WorkflowExecutionStatus,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+from temporalio.common import HeaderCodecBehavior
+from temporalio.converter import WorkflowSerializationContext
+from temporalio.service import RPCError, RPCStatusCode
+
+PATIENCE_SECONDS = 10.0
+"""How long a query is asked again that the server refuses for now; as long as the SDK does."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
+# What the SDK, too, takes for passing.
+_PASSING = (
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.ABORTED,
+    RPCStatusCode.INTERNAL,
+    RPCStatusCode.UNKNOWN,
+    RPCStatusCode.DATA_LOSS,
+    RPCStatusCode.OUT_OF_RANGE,
+)
+
+
+def prompt(client: Client) -> Client:
+    """A client like this one, whose queries do not wait longer than they have to.
+
+    While a workflow task is under way, the server keeps one query for when it is done, and refuses those that come
+    besides (`history.maxBufferedQueryCount` is 1). Milliseconds later there is a place again. The SDK takes the
+    refusal for a sign of overload and waits a second; a session that is asked by its model call, its callers and
+    whoever watches them would pay that second every few turns.
+    """
+    config = client.config()
+    if any(isinstance(one, _Prompt) for one in config["interceptors"]):
+        return client
+    # The last one is the innermost: whoever traces queries sees them as before.
+    config["interceptors"] = [*config["interceptors"], _Prompt(client)]
+    return Client(**config)
+
+
+class _Prompt(Interceptor):
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's name
+        return _Outbound(next, self._client)
+
+
+class _Outbound(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, client: Client) -> None:  # noqa: A002 - the SDK's name
+        super().__init__(next)
+        self._client = client
+
+    async def query_workflow(self, input: QueryWorkflowInput) -> Any:  # noqa: A002 - the SDK's name
+        client = self._client
+        if input.headers and client.config()["header_codec_behavior"] == HeaderCodecBehavior.CODEC:
+            return await super().query_workflow(input)
+        context = WorkflowSerializationContext(namespace=client.namespace, workflow_id=input.id)
+        converter = client.data_converter.with_context(context)
+        request = QueryWorkflowRequest(
+            namespace=client.namespace,
+            execution=WorkflowExecution(workflow_id=input.id, run_id=input.run_id or ""),
+        )
+        if input.reject_condition:
+            request.query_reject_condition = int(input.reject_condition)  # type: ignore[assignment]
+        request.query.query_type = input.query
+        request.query.query_args.payloads.extend(await converter.encode(input.args))
+        for name, payload in input.headers.items():
+            request.query.header.fields[name].CopyFrom(payload)
+        found = await self._answered(request, input)
+        if found.HasField("query_rejected"):
+            raise WorkflowQueryRejectedError(WorkflowExecutionStatus(found.query_rejected.status))
+        hints = [input.ret_type] if input.ret_type else None
+        (answer,) = await converter.decode(found.query_result.payloads, hints) or [None]
+        return answer
+
+    async def _answered(self, request: QueryWorkflowRequest, asked: QueryWorkflowInput) -> QueryWorkflowResponse:
+        give_up_at, pause = time.monotonic() + PATIENCE_SECONDS, _FIRST_PAUSE
+        while True:
+            try:
+                return await self._client.workflow_service.query_workflow(
+                    request, metadata=asked.rpc_metadata, timeout=asked.rpc_timeout
+                )
+            except RPCError as error:
+                if error.status == RPCStatusCode.INVALID_ARGUMENT:
+                    raise WorkflowQueryFailedError(error.message) from error
+                if error.status not in _PASSING or time.monotonic() + pause > give_up_at:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
