@@ -102,8 +102,8 @@ async def test_who_traces_queries_sees_them(world: World) -> None:
     """A client's own interceptors stay where they were, and it is not changed a second time."""
     watched = Watched()
     config = world.clew.temporal.config()
-    client = Client(**{**config, "interceptors": [watched]})
-    clew = Clew(client)
+    config["interceptors"] = [watched]
+    clew = Clew(Client(**config))
     assert prompt(clew.temporal) is clew.temporal
     session = await world.open()
     again = await clew.open(session.id)
