@@ -5,8 +5,9 @@
 A real server, two workers in processes of their own, a scripted model over HTTP. Four users at once talk, steer,
 inject, replace, switch and reset contexts, configure, cancel, interrupt and repeat themselves, all by chance from a
 seed; with `--kill`, workers die by SIGKILL meanwhile. Then the whole thread is read, the archived part from the
-store and the rest from the session, and held against what the callers know (`bench.ledger`), and the histories of
-all runs of the workflow are searched for failed tasks.
+store and the rest from the session, and held against what the callers know (`bench.ledger`), the histories of all
+runs of the workflow are searched for failed tasks, and the session is audited as `clew audit` does it: every run
+replayed, every entry compared, every model call's digest made again.
 
 What is measured, and how it stays fair: the first and the last hundred turns are quiet ones, the same plain turns
 one after another. Each is timed side by side with the same turn of a control session that began with that hundred,
@@ -35,10 +36,12 @@ from rich.console import Console
 from rich.table import Table
 
 from activities.archive import Archive, Store
+from audit.auditing import Report as Audited
+from audit.auditing import audit_session
 from bench import users
 from bench.chain import WorkflowRun, runs_of
 from bench.crew import Crew
-from bench.ledger import Ledger, check, check_digests
+from bench.ledger import Ledger, check
 from bench.users import BASE, User, insist
 from clew import Clew, Session
 from clew.entries import Entry
@@ -48,7 +51,6 @@ WINDOW, JUDGED = 100, 50
 USERS = 4
 STATUS_PER_TURN = 4
 TURNS_PER_KILL = 400
-SAMPLE = 400
 LIMIT = 1.2
 MAX_CARRIED = 512 * 1024
 THRESHOLDS = {
@@ -94,7 +96,7 @@ class Report:
     runs: list[WorkflowRun]
     entries: int
     archived: int
-    digests: int
+    audited: Audited
     ledger: Ledger
     kinds: Counter[str]
     problems: list[str]
@@ -147,13 +149,13 @@ class _Bench:
         seconds = time.monotonic() - self._begun
         entries, archived, problems = await self._thread(session, archive)
         problems += check(entries, self._ledger)
-        digests, differing = check_digests(entries, SAMPLE, self._chance)
         runs = await runs_of(self._clew.temporal, session.id)
-        problems += [*differing, *_histories(runs), *_times(first, last)]
+        audited = await audit_session(self._clew.temporal, archive, session.id)
+        problems += [*_histories(runs), *_times(first, last), *_audit(audited, len(runs))]
         kinds = Counter(str(entry.kind) for entry in entries)
         return Report(
             self._done, seconds, (first, last), self._resident, self._crew.kills, runs, len(entries), archived,
-            digests, self._ledger, kinds, problems,
+            audited, self._ledger, kinds, problems,
         )  # fmt: skip
 
     async def _crowd(self, session: Session, seed: int, turns: int) -> None:
@@ -269,6 +271,15 @@ def _histories(runs: Sequence[WorkflowRun]) -> list[str]:
     return [*problems, *([f"{largest} bytes were carried"] if largest > MAX_CARRIED else [])]
 
 
+def _audit(audited: Audited, runs: int) -> list[str]:
+    problems = [f"the audit found: {difference}" for difference in audited.differences]
+    if len(audited.runs) != runs:
+        problems.append(f"{len(audited.runs)} runs were audited, and there are {runs}")
+    if audited.calls.unverified:
+        problems.append(f"{len(audited.calls.unverified)} model calls could not be audited")
+    return problems
+
+
 def _times(first: Window, last: Window) -> list[str]:
     if first.turns < JUDGED:
         return []
@@ -301,7 +312,7 @@ def show(report: Report, console: Console) -> None:
             "signals, refusals, repetitions",
             f"{len(ledger.signalled):,}, {len(ledger.refused):,}, {ledger.repeated:,}",
         ),
-        ("model calls shown again", f"{report.digests:,}"),
+        ("audited", f"{report.audited.entries:,} entries, {report.audited.calls.verified:,} model calls"),
         ("history, all runs", f"{sum(run.size for run in report.runs):,} bytes"),
         ("events, all runs", f"{sum(run.events for run in report.runs):,}"),
         ("largest state carried", f"{max(run.start_size for run in report.runs):,} bytes"),

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from clew import ContextPolicy
 from clew.answers import RequestOutcome
-from clew.contract import ContextQuery, SessionConfig
 from clew.entries import Entry
-from clew.thread import Thread
 from workflows.runs import FOLLOW_UP
-from workflows.state import State
-from workflows.views import projection
 
 MAX_ID = 40
 """Characters of a tool call's id."""
@@ -193,18 +187,3 @@ def _runs(entries: Iterable[Entry]) -> Iterator[str]:
             if entry.payload["role"] == "assistant":
                 calls[entry.refs["call_id"]] += 1
     yield from (f"{call} is answered {times} times" for call, times in calls.items() if times > 1)
-
-
-def check_digests(entries: Sequence[Entry], sample: int, chance: random.Random) -> tuple[int, list[str]]:
-    """How many model calls were looked at, and which of them cannot be shown again from the entries alone."""
-    thread = Thread(entries)
-    nobody = State("nobody", SessionConfig(model="bench:any"), ContextPolicy())
-    replies = [entry for entry in entries if entry.kind == "ai_message" and entry.payload["role"] == "assistant"]
-    chosen = replies if len(replies) <= sample else chance.sample(replies, sample)
-    problems = []
-    for reply in chosen:
-        recipe, call_id = reply.payload["recipe"], reply.refs["call_id"]
-        meta = projection(nobody, thread, ContextQuery(call_id=call_id)).meta
-        if (meta.digest, meta.policy_hash) != (recipe["digest"], recipe["policy_hash"]):
-            problems.append(f"{call_id}, answered at {reply.seq}, was shown something else than its recipe gives")
-    return len(chosen), problems
