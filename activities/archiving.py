@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from pydantic_core import from_json, to_json
 from temporalio import activity
@@ -14,10 +14,11 @@ from activities.archive import Archive, ArchiveError, Head, ObjectDamaged, Objec
 from activities.asking import ask, own_session
 from activities.heartbeat import beating
 from clew.entries import Entry
+from clew.errors import InvalidInput
 from clew.past import parted
 from clew.reading import archived_thread, part_of_lane
 from clew.thread import Thread
-from workflows.carried import VERSION, restore
+from workflows.carried import carry, restore
 from workflows.effects import ArchiveRef, Archiving, Packed, Recall, Recalled, Thaw, Thawed
 
 MAX_RECALLED_BYTES = 1_500_000
@@ -63,10 +64,9 @@ class ArchiveActivities:
                 page = await ask(session, "entries", {"from_seq": seq})
                 entries += [Entry.from_json(row) for row in page["entries"] if row["seq"] <= whole["last_seq"]]
                 seq = page.get("next_seq", whole["last_seq"] + 1)
-            root, upto = await self._archive.append(place.family, place.root, entries)
-            head = await self._archive.head(session_id)
-            if head and (head.run_id != place.execution or head.root not in (place.root, root)):
-                raise ThreadMismatch(f"the archive of {session_id!r} has been written by another execution")
+            head, written = await self._written(place, session_id, entries)
+            root = head.root if head else place.root
+            root, upto = await self._archive.append(place.family, root, entries[written:])
             state = await self._archive.write_state(place.family, to_json(whole["carried"]))
             await self._archive.set_head(
                 Head(
@@ -77,30 +77,58 @@ class ArchiveActivities:
                     state=state,
                     status="closed" if asked.closed else "live",
                     run_id=place.execution,
-                )
+                ),
+                head,
             )
         return place.model_copy(update={"root": root, "upto": upto})
+
+    async def _written(self, place: ArchiveRef, session_id: str, entries: list[Entry]) -> tuple[Head | None, int]:
+        """The head to go on from, and how many of the entries are there already.
+
+        An attempt before this one may have written the head although nobody was told so, and when it did the thread
+        may have been shorter.
+
+        Raises:
+            ThreadMismatch: what is there is another execution's, or not what the session has said.
+        """
+        try:
+            head = await self._archive.head(session_id)
+        except ObjectDamaged:
+            # Of use to nobody, and made good by the one that is written next.
+            head = None
+        if head is None:
+            return None, 0
+        if head.run_id == place.execution:
+            if head.root == place.root:
+                return head, 0
+            there = self._archive.read(head.family, head.root, place.upto + 1)
+            written = [entry async for entry in there]
+            if written == entries[: len(written)]:
+                return head, len(written)
+        raise ThreadMismatch(f"the archive of {session_id!r} has been written by another execution")
 
     @activity.defn(name="thaw")
     async def thaw(self, asked: Thaw) -> Thawed:
         """What a session goes on from, and from now on its archive is this execution's."""
         place, session_id = asked.archive, activity.info().workflow_id or ""
         async with beating(), explained():
-            carried = from_json(await self._archive.read_state(place.family, asked.state))
-            if carried["version"] != VERSION:
-                raise ThreadMismatch(f"the session was archived in another form: {carried['version']!r}")
             head = await self._archive.head(session_id)
             if head is None or head.state != asked.state:
                 raise ThreadMismatch(f"the archive of {session_id!r} has changed meanwhile")
-            live = head.model_copy(update={"status": "live", "run_id": place.execution})
-            await self._archive.set_head(live)
-            if await self._archive.head(session_id) != live:
-                # Who forks a session that is away adds to its archive, and may have done so right now.
-                raise ApplicationError(f"the archive of {session_id!r} has just changed", type="archive_changed")
-            upto = restore(carried).thread.last_seq
-            newer = [entry.as_json() async for entry in self._archive.read(head.family, head.root, upto + 1)]
-        place = place.model_copy(update={"root": head.root, "upto": head.last_seq})
-        return Thawed(zlib=carried["zlib"], archive=place, newer=tuple(newer))
+            carried = from_json(await self._archive.read_state(place.family, asked.state))
+            try:
+                begun = restore(carried)
+            except InvalidInput as error:
+                raise ThreadMismatch(f"the session was archived in another form: {error}") from error
+            place = place.model_copy(update={"root": head.root, "upto": head.last_seq})
+            last_seq = begun.thread.last_seq
+            async for entry in self._archive.read(head.family, head.root, last_seq + 1):
+                begun.thread.append(entry)
+            if begun.thread.last_seq > last_seq:
+                carried = carry(replace(begun.state, archive=place), begun.thread, begun.effect)
+            # Who forks a session that is away adds to its archive; if that was right now, there is more to be read.
+            await self._archive.set_head(head.model_copy(update={"status": "live", "run_id": place.execution}), head)
+        return Thawed(zlib=carried["zlib"], archive=place)
 
     @activity.defn(name="recall")
     async def recall(self, asked: Recall) -> Recalled:

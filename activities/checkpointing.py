@@ -102,7 +102,7 @@ class CheckpointActivities:
     async def _operate(self, session_id: str, operation: dict[str, Any]) -> None:
         session = activity.client().get_workflow_handle(session_id)
         try:
-            await session.execute_update("submit_context_operation", operation, id=operation["op_id"])
+            await session.execute_update("submit_context_operation", operation)
         except WorkflowUpdateFailedError as error:
             word = error.cause.type if isinstance(error.cause, ApplicationError) else None
             final = word != "archive_unavailable"

@@ -37,6 +37,7 @@ class DeletionActivities:
             except ApplicationError as error:
                 if error.type != NotFound.type or activity.info().attempt == 1:
                     raise
+                await _forget(session_id)
                 return DeleteReceipt(deleted_segments=0).as_json()
             if place.running:
                 await _closed(session_id)

@@ -69,6 +69,8 @@ class ForkingActivities:
         begins = EntriesQuery(from_seq=asked.at_seq + 1)
         async for entry in self._threads.forward(place, begins, asked.at_seq + 1):
             if entry.payload == origin:
+                if place.head:
+                    await self._archive.enroll(place.head.family, asked.new_session_id)
                 return place
         raise _refused(f"new_session_id: there is a session {asked.new_session_id!r}, and it is not this fork")
 
@@ -87,11 +89,13 @@ class ForkingActivities:
             root, last_seq = await self._archive.append(family, root, [*rest, origin])
             state = await self._state(parent, asked, ArchiveBack(self._archive, family, root, at_seq), origin)
         except BaseException:
-            await self._archive.leave(family, fork_id)
+            # Another attempt, or another request for the same fork, may have made it meanwhile.
+            if await self._archive.head(fork_id) is None:
+                await self._archive.leave(family, fork_id)
             raise
         digest = await self._archive.write_state(family, state)
         await self._archive.set_head(
-            Head(session_id=fork_id, family=family, root=root, last_seq=last_seq, state=digest, status="closed")
+            Head(session_id=fork_id, family=family, root=root, last_seq=last_seq, state=digest, status="closed"), None
         )
 
     async def _joined(self, parent: Place, fork_id: str) -> Place:
@@ -124,7 +128,14 @@ class ForkingActivities:
                     raise
         if place.head is None or place.head.state is None:
             raise ObjectMissing(f"the state of session {place.session_id!r}")
-        return carried.restore(from_json(await self._archive.read_state(place.head.family, place.head.state)))
+        try:
+            return carried.restore(from_json(await self._archive.read_state(place.head.family, place.head.state)))
+        except ObjectMissing:
+            # A session that has been taken up meanwhile has another one.
+            newer = await self._threads.find(place.session_id)
+            if newer.head == place.head:
+                raise
+        return await self._carried(newer)
 
     async def _begin(self, fork: Place) -> None:
         """Start the fork's workflow, unless that was done before, and wait until it answers."""
@@ -176,12 +187,15 @@ class ForkingActivities:
         root, last_seq = await self._archive.append(head.family, head.root, [entry])
         place = await self._threads.find(asked.session_id)
         if place.head == head and not place.running:
-            await self._archive.set_head(head.model_copy(update={"root": root, "last_seq": last_seq}))
+            await self._archive.set_head(head.model_copy(update={"root": root, "last_seq": last_seq}), head)
 
     async def _is_told(self, place: Place, asked: Fork) -> bool:
         told = forking.fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
         forks = EntriesQuery(from_seq=asked.at_seq + 1, kind="fork")
-        return any([entry.payload == told async for entry in self._threads.forward(place, forks)])
+        async for entry in self._threads.backward(place, forks):
+            if entry.payload == told:
+                return True
+        return False
 
 
 def _entry(asked: Fork, which: int, session_id: str, seq: int) -> Entry:

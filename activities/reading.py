@@ -19,7 +19,7 @@ from activities.asking import ask
 from activities.heartbeat import beating
 from clew.contract import MAX_PAGE_BYTES, WORKFLOW_TYPE, EntriesQuery, ReadThreadInput
 from clew.entries import Entry
-from clew.errors import Starting, ThreadMismatch
+from clew.errors import Starting
 from clew.reading import meeting
 
 MAX_SCANNED = 50_000
@@ -68,10 +68,10 @@ class Threads:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
         head = await self._archive.head(session_id)
-        # What has ended by itself is in the archive to the last entry, and may have got more there since. One that
-        # failed has never begun.
-        put_away = status in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.FAILED) or (
-            head is not None and head.status == "closed" and status != WorkflowExecutionStatus.RUNNING
+        # What has ended by itself is in the archive to the last entry, and may have got more there since. What failed
+        # has never begun, and is whole where it was put away before; what was broken off may have said more.
+        put_away = status == WorkflowExecutionStatus.COMPLETED or (
+            status == WorkflowExecutionStatus.FAILED and (head is None or head.status == "closed")
         )
         live = None if status is None or put_away else handle
         if head is None and live is None:
@@ -134,10 +134,11 @@ class Threads:
             return {"entries": []}
         filters = asked.model_dump(exclude_none=True, include=EntriesQuery.model_fields.keys() - {"limit"})
         try:
-            page = await ask_begun(place.live, "entries", filters | {"from_seq": seq})
+            asking = ask_begun if place.running else ask
+            page = await asking(place.live, "entries", filters | {"from_seq": seq})
         except ApplicationError as error:
-            # One that cannot go on from its archive has said nothing more.
-            if error.type != ThreadMismatch.type:
+            # One that was broken off before it had begun has said nothing.
+            if error.type != Starting.type:
                 raise
             return {"entries": []}
         return None if "archived_before" in page else page

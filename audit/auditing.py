@@ -162,13 +162,13 @@ class _Audit:
                 if run.replaced:
                     continue
                 if run.history is None:
-                    self._complete = False
+                    self._complete, before = False, None
                     continue
                 try:
                     rebuilt = await rebuild(run.history, source.converter)
                 except DoesNotReplay as error:
                     self._found(Difference("history", str(error), run.run_id))
-                    self._complete = False
+                    self._complete, before = False, None
                     continue
                 self._run(row, rebuilt)
                 if before and (before[0].ended, before[0].execution) == ("continued", run.execution):

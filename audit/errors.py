@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from activities.archive import ObjectDamaged, ObjectMissing, StoreUnavailable, ThreadMismatch
+from activities.archive import ObjectChanged, ObjectDamaged, ObjectMissing, StoreUnavailable, ThreadMismatch
 from clew import errors
 from clew.errors import ArchiveUnavailable, ClewError
 
@@ -33,5 +33,5 @@ async def archived() -> AsyncIterator[None]:
             yield
     except (ObjectDamaged, ObjectMissing) as error:
         raise ArchiveDamaged(str(error)) from error
-    except ThreadMismatch as error:
+    except (ObjectChanged, ThreadMismatch) as error:
         raise errors.ThreadMismatch(str(error)) from error

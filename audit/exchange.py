@@ -91,7 +91,7 @@ async def import_session(
     session = putting.ending(folding.session(place), ())
     place = await putting.appended(archive, place, session.thread.slice(place.upto + 1, session.thread.last_seq))
     session = replace(session, state=replace(session.state, archive=place))
-    await putting.put_away(archive, session)
+    await putting.put_away(archive, session, None)
     await putting.start(client, session_id, task_queue, session.state.config)
     return session_id, count
 

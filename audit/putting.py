@@ -32,8 +32,8 @@ async def appended(archive: Archive, place: ArchiveRef, entries: Sequence[Entry]
     return place.model_copy(update={"root": root, "upto": upto})
 
 
-async def put_away(archive: Archive, session: Carried) -> None:
-    """Write what the session goes on from, and then its head; all its entries are there."""
+async def put_away(archive: Archive, session: Carried, before: Head | None) -> None:
+    """Write what the session goes on from, and then its head over the one before; all its entries are there."""
     state = session.state
     place = state.archive
     assert place is not None
@@ -49,7 +49,8 @@ async def put_away(archive: Archive, session: Carried) -> None:
                 state=digest,
                 status="closed",
                 run_id=place.execution or None,
-            )
+            ),
+            before,
         )
 
 

@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from audit import putting
 from audit.comparing import differing
-from audit.errors import archived, reading
+from audit.errors import ArchiveDamaged, archived, reading
 from audit.folding import Folding
 from audit.histories import Server
 from audit.rebuild import DoesNotReplay, Rebuilt, rebuild
@@ -66,11 +66,17 @@ async def recover(
     ended, own_queue = await putting.standing(client, session_id)
     if ended is WorkflowExecutionStatus.RUNNING:
         return Recovery(session_id, "running")
-    async with archived():
-        head = await archive.head(session_id)
-    report = Recovery(session_id, "recovered")
+    report, head, damage = Recovery(session_id, "recovered"), None, None
+    try:
+        async with reading():
+            head = await archive.head(session_id)
+    except ObjectDamaged as error:
+        damage = error
+        report.remarks.append(f"the archive was found by the history, for its head is damaged: {error}")
     found = await _from_history(Server(client, session_id), report, keep)
     told = found.session if found else None
+    if told is None and damage:
+        raise ArchiveDamaged(str(damage))
     if told is None and head is None:
         raise Closed(f"there is nothing to recover of a session {session_id!r}: no history, and no archive")
     session, place = await _chosen(archive, head, told, report, keep)
@@ -86,7 +92,7 @@ async def recover(
         place = await putting.appended(archive, place, thread.slice(before + 1, thread.last_seq))
         report.closing, report.written, report.last_seq = thread.rev - committed, place.upto - before, place.upto
         session = replace(session, state=replace(session.state, archive=place))
-        await putting.put_away(archive, session)
+        await putting.put_away(archive, session, head)
     await putting.start(client, session_id, own_queue or task_queue, session.state.config)
     return report
 
@@ -118,10 +124,10 @@ async def _chosen(
     """What the session goes on from, and how much of it is in the archive already."""
     if head is None:
         assert told is not None
-        _check_follows(told, -1)
-        execution = told.state.archive.execution if told.state.archive else ""
+        place = told.state.archive or ArchiveRef(execution="", family=report.session_id)
+        _check_follows(told, place.upto)
         report.source = "history"
-        return told, ArchiveRef(execution=execution, family=report.session_id)
+        return told, place
     place = ArchiveRef(execution=head.run_id or "", family=head.family, root=head.root, upto=head.last_seq)
     diverged = await _diverged(archive, head, told) if told else None
     if diverged is not None and keep is None:

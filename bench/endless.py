@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -110,13 +111,19 @@ def p95(values: Sequence[float]) -> float:
 async def endless(turns: int, seed: int, thresholds: str, kill: bool) -> Report:
     """Everything, from the start of the server to the last check."""
     with tempfile.TemporaryDirectory(prefix="clew-endless-", ignore_cleanup_errors=True) as folder:
-        async with temporal_server(ui=False) as server, scripted_model(users.script) as model:
-            env = {"CLEW_STORE": folder, "CLEW_PROVIDER_BENCH_BASE_URL": model.base_url}
+        # In a file, for a server that holds all of it in memory for long has been seen to run out of that.
+        async with (
+            temporal_server(ui=False, db_filename=Path(folder) / "temporal.db") as server,
+            scripted_model(users.script) as model,
+        ):
+            env = {"CLEW_STORE": f"file://{folder}/archive", "CLEW_PROVIDER_BENCH_BASE_URL": model.base_url}
             env |= {f"CLEW_ROLLOVER_{name}": value for name, value in THRESHOLDS[thresholds].items()}
             clew = await Clew.connect(server.address)
             async with Crew(server.address, env) as crew:
                 bench = _Bench(clew, crew, model.requests, turns, chance=random.Random(seed), kill=kill)
-                report = await bench.measure(seed, Archive(Store.from_url(f"file://{folder}"), server.namespace))
+                report = await bench.measure(
+                    seed, Archive(Store.from_url(f"file://{folder}/archive"), server.namespace)
+                )
         report.problems += [f"a worker logged: {line}" for line in dict.fromkeys(crew.trouble)]
         return report
 

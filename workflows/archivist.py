@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
@@ -23,6 +25,8 @@ from workflows.failures import failure_of
 from workflows.fullness import FULL, PRESSING, Fullness
 from workflows.journal import Journal
 from workflows.waiting import Waiters
+
+T = TypeVar("T")
 
 PATIENCE = timedelta(seconds=15)
 """How long a session that could do without waits for the archive's store, and its callers with it."""
@@ -43,6 +47,7 @@ class Archivist:
         self._full_when_asked = False
         self._writing = asyncio.Lock()
         self._put_away_upto: int | None = None
+        self._says_closed = False
 
     @property
     def due(self) -> bool:
@@ -53,6 +58,8 @@ class Archivist:
         # A summary adds next to nothing, and who asked for it waits.
         if state.phase in ("summarizing", "hibernating", "closed"):
             return False
+        if self._says_closed:
+            return True
         enough = PRESSING if state.busy or state.phase == "preparing" else 1.0
         return self._fullness.share(state.archive.thresholds) >= enough
 
@@ -79,12 +86,8 @@ class Archivist:
         """
         journal = self._journal
         look = journal.state.preparation.model_copy(update={"look": workflow.info().first_execution_run_id})
-        found = await world.carry_out(look, PATIENCE)
-        if not isinstance(found, Prepared):
-            self.away = _unavailable(found)
-            found = await world.carry_out(look, None)
-            assert isinstance(found, Prepared)
-            self.away = None
+        found = await self._insisting(lambda patience: world.carry_out(look, patience))
+        assert isinstance(found, Prepared)
         if found.mismatch:
             raise ThreadMismatch(found.mismatch)
         journal.effect = None
@@ -94,13 +97,24 @@ class Archivist:
             journal.state = replace(journal.state, archive=found.archive)
             journal.apply(decisions.happened(journal.state, found, journal.now))
 
+    async def _insisting(self, attempt: Callable[[timedelta | None], Awaitable[T | Failure]]) -> T:
+        """What comes of an attempt, however long that takes; whoever comes meanwhile is told soon.
+
+        Raises:
+            Refusal: nothing will ever come of it.
+        """
+        found = await attempt(PATIENCE)
+        if isinstance(found, Failure) and found.retryable:
+            self.away = _unavailable(found)
+            found = await attempt(None)
+            self.away = None
+        if isinstance(found, Failure):
+            raise refusal(found.type, found.message)
+        return found
+
     async def _thawed(self, archive: ArchiveRef, state: str) -> Carried:
         """What an archived session goes on from. Its tools are those of the worker that it finds."""
-        try:
-            thawed = await world.thaw(Thaw(archive=archive, state=state))
-        except ActivityError as error:
-            failure = failure_of(error)
-            raise refusal(failure.type, failure.message) from None
+        thawed = await self._insisting(lambda patience: world.thaw(Thaw(archive=archive, state=state), patience))
         begun = carried.restore({"version": carried.VERSION, "zlib": thawed.zlib})
         for row in thawed.newer:
             begun.thread.append(Entry.from_json(row))
@@ -114,33 +128,44 @@ class Archivist:
         self._full_when_asked = self.full
         with suppress(ActivityError):
             await self._archive(None if self.full else PATIENCE)
-            if journal.state.phase == "summarizing":
+            # Begun meanwhile, and ends where it is.
+            if journal.state.phase in ("summarizing", "hibernating"):
                 self._ask_again_at = 0.0
                 return
             # What waits for its turn may be too much to be carried; it becomes less.
-            if carried.size_of(self._carried()) > (carried.MOST_BYTES if self.full else carried.ENOUGH_BYTES):
+            if len(to_json(self._start())) > (carried.MOST_BYTES if self.full else carried.ENOUGH_BYTES):
                 return
             self.rolling = True
             self._waiters.dismiss()
             await workflow.wait_condition(workflow.all_handlers_finished)
             if not journal.state.closed:
-                config = journal.state.config.model_dump(mode="json", exclude_unset=True)
-                workflow.continue_as_new(args=[{"config": config, "carried": self._carried()}])
+                workflow.continue_as_new(args=[self._start()])
 
     async def put_away(self, patience: timedelta | None = None) -> None:
         """Archive the whole session: it goes on in another execution, if ever.
 
         Raises:
             ArchiveUnavailable: that could not be done within the time.
+            ThreadMismatch: the archive is another execution's.
         """
         if self._journal.state.archive is None:
             return
         try:
+            if self._writing.locked():
+                # What is being written for another reason may wait for the store without an end.
+                await workflow.wait_condition(lambda: not self._writing.locked(), timeout=patience)
             while self._put_away_upto != self._journal.thread.last_seq:
                 self._put_away_upto = (await self._archive(patience, closed=True)).upto
+        except TimeoutError:
+            raise _unavailable(None) from None
         except ActivityError as error:
             self._put_away_upto = None
-            raise _unavailable(failure_of(error)) from None
+            # Who cannot be told that it was done may have done it: the archive is not to say so for long.
+            self._says_closed = True
+            failure = failure_of(error)
+            if failure.retryable:
+                raise _unavailable(failure) from None
+            raise refusal(failure.type, failure.message) from None
 
     async def recall(self, context_ref: str, policy: ContextPolicy, asked: ContextQuery) -> Failure | None:
         """Fetch what a context of a lane needs of the archive, or say why that could not be done."""
@@ -190,9 +215,11 @@ class Archivist:
             raise TooLarge("more waits for its turn than can be carried: it becomes less as the session works")
         return {"last_seq": last_seq, "carried": whole}
 
-    def _carried(self) -> dict[str, Any]:
+    def _start(self) -> dict[str, Any]:
+        """What the next run of the workflow starts with."""
         journal = self._journal
-        return carried.carry(journal.state, journal.thread, journal.effect)
+        config = journal.state.config.model_dump(mode="json", exclude_unset=True)
+        return {"config": config, "carried": carried.carry(journal.state, journal.thread, journal.effect)}
 
     async def _archive(self, patience: timedelta | None, closed: bool = False) -> ArchiveRef:
         journal = self._journal
@@ -201,6 +228,7 @@ class Archivist:
             assert journal.state.archive is not None
             written = await world.archive(Archiving(archive=journal.state.archive, closed=closed), patience)
             journal.state = replace(journal.state, archive=written)
+            self._says_closed = self._says_closed and closed
         return written
 
 

@@ -52,7 +52,7 @@ class Carried:
 def carry(state: State, thread: Thread, effect: Effect | None) -> dict[str, Any]:
     """The session, as it travels: opaque, versioned, and under `MAX_BYTES` unless its queues alone are more."""
     state = replace(state, outcomes=outcomes.remembered(state, thread))
-    if state.closed:
+    if state.closed or state.phase == "hibernating":
         state = replace(state, phase="idle")
     # A call that has been decided upon will be asked for with the thread as it was then.
     upto = effect.at_seq if isinstance(effect, CallModel) else thread.last_seq

@@ -77,7 +77,7 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
     Raises:
         Refusal: for the reason it gives.
     """
-    if state.phase == "hibernating" and not isinstance(command, ForkedInput):
+    if state.phase == "hibernating" and not isinstance(command, ForkedInput | CloseInput):
         raise Closed("the session hibernates: open it again")
     match command:
         case MessageInput():

@@ -8,7 +8,7 @@ from typing import Any
 from temporalio import workflow
 
 from clew.answers import HibernateReceipt
-from clew.errors import ArchiveUnavailable, Busy, Refusal
+from clew.errors import Busy, Refusal
 from workflows import commands, decisions
 from workflows.archivist import PATIENCE, Archivist
 from workflows.journal import Journal
@@ -25,20 +25,22 @@ class Hibernation:
         """The session ends with all that it is in the archive, or goes on as before.
 
         Raises:
-            ArchiveUnavailable, Busy, Closed: as their words say.
+            ArchiveUnavailable, Busy, Closed, ThreadMismatch: as their words say.
         """
         journal, archivist = self._journal, self._archivist
         await workflow.wait_condition(lambda: journal.state.phase != "preparing" or archivist.rolling)
-        if journal.state.phase == "preparing":
+        if journal.state.phase == "preparing" or archivist.rolling:
             raise Busy("the session goes on in a new run of its workflow: try again in a moment")
         commands.check_hibernate(journal.state)
         journal.apply(decisions.hibernate(journal.state))
         try:
             await archivist.put_away(PATIENCE)
-        except ArchiveUnavailable:
-            journal.apply(decisions.wake(journal.state))
+        except Refusal:
+            if not journal.state.closed:
+                journal.apply(decisions.wake(journal.state))
             raise
-        journal.apply(decisions.close(journal.state, journal.now))
+        if not journal.state.closed:
+            journal.apply(decisions.close(journal.state, journal.now))
         return HibernateReceipt(last_seq=journal.thread.last_seq).as_json()
 
     async def doze(self, seconds: int) -> None:

@@ -76,6 +76,9 @@ class AgentSession:
             raise door.application_error(self._refusal)
         try:
             return await self._live()
+        except Refusal as refusal:
+            await self._answered()
+            raise door.application_error(refusal) from None
         # And nothing else: a worker that ends throws GeneratorExit at whatever it still holds.
         except (FailureError, asyncio.CancelledError):
             await self._answered()
@@ -202,7 +205,9 @@ class AgentSession:
             await workflow.wait_condition(lambda: waking.done() or archivist.away is not None)
             if archivist.away and not waking.done():
                 reception.turn_away(archivist.away)
-                await workflow.wait_condition(lambda: waking.done() or reception.asked_to_close)
+                await workflow.wait_condition(
+                    lambda: waking.done() or archivist.away is None or reception.asked_to_close
+                )
                 if reception.asked_to_close:
                     waking.cancel()
                     return

@@ -25,10 +25,11 @@ class Waiters:
     def __init__(self) -> None:
         self._waiting: set[Waiter] = set()
         self._sweeping = False
+        self._dismissed = False
 
     def enter(self) -> Waiter:
         """A caller comes."""
-        waiter = Waiter(since=workflow.time(), expired=len(self._waiting) >= MAX_WAITERS)
+        waiter = Waiter(since=workflow.time(), expired=self._dismissed or len(self._waiting) >= MAX_WAITERS)
         if not waiter.expired:
             self._waiting.add(waiter)
             if not self._sweeping:
@@ -47,7 +48,8 @@ class Waiters:
             self._waiting.discard(waiter)
 
     def dismiss(self) -> None:
-        """Everybody has waited long enough."""
+        """Everybody has waited long enough, and who is still to come, for this run of the workflow ends."""
+        self._dismissed = True
         for waiter in self._waiting:
             waiter.expired = True
 

@@ -128,9 +128,12 @@ async def archive(effect: Archiving, patience: timedelta | None) -> ArchiveRef:
     return await _with_store("archive", effect, ArchiveRef, schedule_to_close_timeout=patience, retry_policy=retries)
 
 
-async def thaw(effect: Thaw) -> Thawed:
-    """Fetch what a session goes on from that was archived whole."""
-    return await _with_store("thaw", effect, Thawed)
+async def thaw(effect: Thaw, patience: timedelta | None) -> Thawed | Failure:
+    """Fetch what a session goes on from that was archived whole, or say why that cannot be done within the time."""
+    try:
+        return await _with_store("thaw", effect, Thawed, schedule_to_close_timeout=patience)
+    except ActivityError as error:
+        return failure_of(error)
 
 
 async def recall(effect: Recall, time_left: timedelta) -> Recalled:

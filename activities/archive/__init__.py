@@ -3,6 +3,7 @@
 from activities.archive.archive import Archive
 from activities.archive.errors import (
     ArchiveError,
+    ObjectChanged,
     ObjectDamaged,
     ObjectMissing,
     SegmentDamaged,
@@ -18,6 +19,7 @@ __all__ = [
     "ArchiveError",
     "Check",
     "Head",
+    "ObjectChanged",
     "ObjectDamaged",
     "ObjectMissing",
     "SegmentDamaged",

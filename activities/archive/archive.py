@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
 
 from activities.archive import index
-from activities.archive.errors import ObjectDamaged, ObjectMissing
+from activities.archive.errors import ObjectDamaged, ObjectMissing, StoreUnavailable
 from activities.archive.family import Check, Family
 from activities.archive.head import Head
 from activities.archive.segment import digest_of
 from activities.archive.store import Store
 from clew.entries import Entry
 
+MAKING = timedelta(hours=1)
+"""How long a fork may be in the making; `ForkSession` gives up after minutes."""
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 
 
@@ -47,17 +51,27 @@ class Archive:
             return None
         return Head.decoded(data, session_id, path)
 
-    async def set_head(self, head: Head) -> None:
-        """Write a session's head, and delete the state that the one before it named.
+    async def set_head(self, head: Head, before: Head | None) -> None:
+        """Write a session's head over the one before it, and delete the state that this one named.
 
-        Only after this is what was appended and written part of the session.
+        Only after this is what was appended and written part of the session. A head that is damaged gives way.
+
+        Raises:
+            ObjectChanged: the head is not `before`, or no longer.
         """
-        before = await self.head(head.session_id)
+        path = self._head_path(head.session_id)
+
+        def suits(data: bytes | None) -> bool:
+            try:
+                return before == (data and Head.decoded(data, head.session_id, path))
+            except ObjectDamaged:
+                return True
+
         await self._store.put(self._marker_path(head.family, head.session_id), b"")
-        await self._store.put(self._head_path(head.session_id), head.encoded())
+        await self._store.replace(path, head.encoded(), suits)
+        # A state names its session, so no other head names it. What was to be done is done, whatever comes of this.
         if before and before.state and before.state != head.state:
-            siblings = await self._siblings(before)
-            if siblings is not None and before.state not in {sibling.state for sibling in siblings}:
+            with suppress(StoreUnavailable):
                 await self._store.delete(self._family(before.family).path("states", before.state))
 
     async def append(self, family: str, root: str | None, entries: Sequence[Entry]) -> tuple[str | None, int]:
@@ -219,7 +233,11 @@ class Archive:
             ]
 
     async def _siblings(self, head: Head) -> list[Head] | None:
-        """The heads of the family's other members; None while one of them is in the making and has none."""
+        """The heads of the family's other members; None while one of them is in the making and has none.
+
+        The founder, too, may have none: it has archived nothing yet, and does so when it likes. A fork that is given
+        up midway leaves a marker that says nothing after a while.
+        """
         folder = f"{self._family(head.family).folder}/members"
         siblings = []
         for member in [path.rpartition("/s-")[2] async for path in self._store.list(folder)]:
@@ -227,7 +245,7 @@ class Archive:
                 continue
             if sibling := await self.head(member):
                 siblings.append(sibling)
-            elif await self._is_member(head.family, member):
+            elif await self._is_in_the_making(head.family, member):
                 return None
         return siblings
 
@@ -243,9 +261,16 @@ class Archive:
                 if await self._is_member(head.family, sibling.session_id):
                     raise
         own = await family.reached(head.root, broken=True)
-        if head.state and head.state not in {sibling.state for sibling in siblings}:
+        if head.state:
             own[family.path("states", head.state)] = 0
         return sorted(own.keys() - needed, key=lambda path: (own[path], path))
+
+    async def _is_in_the_making(self, family: str, session_id: str) -> bool:
+        try:
+            age = await self._store.age(self._marker_path(family, session_id))
+        except ObjectMissing:
+            return False
+        return session_id == family or age < MAKING
 
     async def _is_member(self, family: str, session_id: str) -> bool:
         try:

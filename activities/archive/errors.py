@@ -23,6 +23,14 @@ class ObjectMissing(ArchiveError):
         self.name = name
 
 
+class ObjectChanged(ArchiveError):
+    """Somebody else has written an object since it was read. Another attempt finds what is there now."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} has just been written by somebody else")
+        self.name = name
+
+
 class ObjectDamaged(ArchiveError):
     """An object is not what was written, or does not fit what refers to it."""
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
-from activities.archive.errors import ObjectMissing, StoreUnavailable
+from activities.archive.errors import ObjectChanged, ObjectMissing, StoreUnavailable
 
 if TYPE_CHECKING:
+    from obstore import PutMode, UpdateVersion
     from obstore.store import ClientConfig, RetryConfig
 
 TIMEOUT_SECONDS = 20.0
@@ -75,12 +76,39 @@ class Store:
                 await obstore.put_async(self._objects, path, data, use_multipart=False)
 
     async def put_new(self, path: str, data: bytes) -> None:
-        """Write an object whose path is made from its content; where it exists, nothing is written."""
+        """Write an object whose path is made from its content; where it is there whole, nothing is written."""
         # Asked first, and not put on condition: not every store knows conditions, and two who write the same is fine.
-        try:
-            await self.size(path)
-        except ObjectMissing:
-            await self.put(path, data)
+        with suppress(ObjectMissing):
+            if await self.size(path) == len(data):
+                return
+        await self.put(path, data)
+
+    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
+        """Write an object if what is there suits `over`, which is given its bytes, or None where there is none.
+
+        A bucket makes sure that nobody writes it in between; a folder cannot, and leaves a moment for that.
+
+        Raises:
+            ObjectChanged: it does not suit, or was written in between.
+        """
+        with _named(path, put=True):
+            async with asyncio.timeout(self._timeout):
+                present: bytes | None = None
+                mode: PutMode = "create"
+                with suppress(FileNotFoundError):
+                    found = await obstore.get_async(self._objects, path)
+                    present = bytes(await found.bytes_async())
+                    # The library takes no `None` back that it has given.
+                    known = {key: value for key in ("e_tag", "version") if (value := found.meta[key])}
+                    mode = cast("UpdateVersion", known)
+                if not over(present):
+                    raise ObjectChanged(path)
+                try:
+                    await obstore.put_async(self._objects, path, data, mode=mode, use_multipart=False)
+                except NotImplementedError:
+                    await obstore.put_async(self._objects, path, data, use_multipart=False)
+                except (AlreadyExistsError, PreconditionError):
+                    raise ObjectChanged(path) from None
 
     async def get(self, path: str) -> bytes:
         """The whole object."""
@@ -100,6 +128,12 @@ class Store:
         with _named(path):
             async with asyncio.timeout(self._timeout):
                 return (await obstore.head_async(self._objects, path))["size"]
+
+    async def age(self, path: str) -> timedelta:
+        """How long ago the object was written, by the store's clock and this machine's."""
+        with _named(path):
+            async with asyncio.timeout(self._timeout):
+                return datetime.now(UTC) - (await obstore.head_async(self._objects, path))["last_modified"]
 
     async def delete(self, path: str) -> None:
         """Remove an object; one that is absent is fine."""

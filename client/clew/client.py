@@ -133,14 +133,14 @@ class Clew:
         session = Session(self.temporal, session_id, self.task_queue)
         if model is None:
             try:
-                status = await session.status()
+                status = await Reader(self.temporal, session_id, self.task_queue).query("status", only_open=True)
             except Closed:
-                # The server has forgotten it; its archive has not, and knows its configuration.
+                # It has ended, and the server may have forgotten it; its archive has not.
                 model = await self._archived_model(session_id)
             else:
-                if not status.closed:
+                if not status["closed"]:
                     return session
-                model = status.model
+                model = status["model"]
         config = checked(
             SessionConfig,
             {

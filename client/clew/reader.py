@@ -28,6 +28,8 @@ QUERY_SECONDS = 20
 STARTING_SECONDS = 0.05
 """Until a session is asked again that has just begun."""
 MARKS = 10
+ROUND = 65
+"""A reply and the results of as many tools as it may call."""
 AT_A_TIME = {"config": 1, "summary": 1, "ai_context_operation": MARKS, "ai_message": 500}
 """How many entries of a kind are fetched at once where the newest are asked for."""
 
@@ -193,10 +195,7 @@ class Reader:
         return context_of(thread, context_ref=asked.context_ref, policy=own)
 
     async def _project_call(self, call_id: str) -> Projection:
-        reply = None
-        async for entry in self._newest(self._input(kind="ai_message", call_id=call_id, newest=MARKS)):
-            if entry.payload["role"] == "assistant":
-                reply = entry
+        reply = await self._reply(call_id)
         if reply is None:
             raise InvalidInput(f"no model call {call_id!r}: calls are named by `call_id` in the entries' refs")
         recipe = reply.payload["recipe"]
@@ -209,6 +208,17 @@ class Reader:
             (asking,) = (await self.page(self._input(from_seq=seq, to_seq=seq)))["entries"]
             schema = asking["payload"]["output_schema"]
         return context_of_call(thread, reply, schema)
+
+    async def _reply(self, call_id: str) -> Entry | None:
+        """The reply of a model call. Behind it are the results of its tools, which name the call as well."""
+        async for newest in self._newest(self._input(kind="ai_message", call_id=call_id, newest=1)):
+            if newest.payload["role"] == "assistant":
+                return newest
+            before = self._input(kind="ai_message", context_ref=newest.lane, to_seq=newest.seq, newest=ROUND)
+            async for entry in self._newest(before):
+                if entry.payload["role"] == "assistant" and entry.refs.get("call_id") == call_id:
+                    return entry
+        return None
 
     async def _back(self, at_seq: int | None = None) -> Back:
         """Reads from the newest entry back, or from a seq."""

@@ -125,12 +125,13 @@ class Session:
             "timeout_seconds": timeout_seconds,
             "output_schema": output_schema,
             "metadata": metadata,
+            "request_id": request_id,
         }
-        request_id = request_id or uuid.uuid4().hex
-        # The id of the Update is the request's id where the message names none: once in the history is enough.
-        checked(MessageInput, given | {"request_id": request_id})
-        update = await self.update("message", checked(MessageInput, given), request_id)
-        return Request(self, request_id, update)
+        # The id of the Update is the request's id where the caller names none: once in the history is enough. A
+        # caller's own comes again, also when it was refused, and what came of an Update is kept with its id.
+        update_id = uuid.uuid4().hex
+        update = await self.update("message", checked(MessageInput, given), update_id)
+        return Request(self, request_id or update_id, update)
 
     def request(self, request_id: str) -> Request:
         """A request by its id, sent by whomever and whenever."""

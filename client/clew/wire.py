@@ -28,6 +28,8 @@ from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, Work
 
 M = TypeVar("M", bound=BaseModel)
 
+ROLLOVER_SECONDS = 0.02
+"""Until an update is sent again that met the end of a run of the workflow."""
 ACCEPT_SECONDS = 60
 """How long an update waits for a worker to take it."""
 
@@ -133,6 +135,7 @@ async def sent(
                 running = WorkflowExecutionStatus.RUNNING
                 if not met_a_rollover(error) or (await handle.describe()).status != running:
                     raise
+            await asyncio.sleep(ROLLOVER_SECONDS)
         # A refused update counts as complete, and the SDK would tell so only to who waits for the outcome.
         if update._known_outcome is not None:
             await update.result()

@@ -95,7 +95,8 @@ class Place:
     async def put_away(self) -> None:
         """All that is live moves to the archive."""
         root, upto = await self.archive.append(FAMILY, None, self.live)
-        await self.archive.set_head(Head(session_id=SESSION, family=FAMILY, root=root, last_seq=upto))
+        before = await self.archive.head(SESSION)
+        await self.archive.set_head(Head(session_id=SESSION, family=FAMILY, root=root, last_seq=upto), before)
         self.first_live, self.live = upto + 1, []
 
 

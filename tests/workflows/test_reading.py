@@ -194,6 +194,23 @@ async def test_every_call_is_shown_again_as_it_was(long: Long) -> None:
         await long.session.context(call_id="call-0")
 
 
+async def test_a_call_of_many_tools_is_shown_again_from_the_archive(world: World, clew: Clew) -> None:
+    """However many results name it as well."""
+
+    def many(body: dict[str, Any]) -> Reply:
+        if last(body)["role"] == "user":
+            return Reply(tool_calls=tuple(ToolCall("add", {"a": n, "b": 1}) for n in range(14)))
+        return Reply("done")
+
+    session = await clew.open(name(), model=world.model(many), tools=["add"])
+    await session.ask("add")
+    replies = [entry for entry in await session.entries() if "recipe" in entry.payload]
+    await session.hibernate()
+    for reply in replies:
+        shown = await session.context(call_id=reply.refs["call_id"])
+        assert shown.meta.digest == reply.payload["recipe"]["digest"]
+
+
 async def test_every_context_and_window_is_projected_anywhere(long: Long) -> None:
     """At any seq of the archive and for any policy, the context is that of the whole thread; windows too."""
     whole = Thread(long.recorded)
@@ -228,7 +245,7 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(world: World
     head = await archive.head(session.id)
     assert head
     forgotten = clew.session(name())
-    await archive.set_head(head.model_copy(update={"session_id": forgotten.id}))
+    await archive.set_head(head.model_copy(update={"session_id": forgotten.id}), None)
     for asleep in (session, forgotten):
         assert await asleep.entries() == entries
         assert await asleep.transcript() == said

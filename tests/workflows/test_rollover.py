@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 from obstore.store import MemoryStore
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
-from activities.archive import Archive, Store, StoreUnavailable
+from activities.archive import Archive, Head, Store, StoreUnavailable
 from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, ThreadMismatch
 from deploy.local import Reply, ToolCall
 from tests.conftest import World
@@ -236,19 +238,28 @@ async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(world: Wo
 
 
 class Fickle(Store):
-    """A store that is away when it is told to be."""
+    """A store that is away when it is told to be, or as far as states go, or keeps for itself what it has done."""
 
-    def __init__(self, objects: Any) -> None:
-        super().__init__(objects)
-        self.away = False
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self.away = self.stateless = self.silent = False
+        self.ready = asyncio.Event()
+        self.ready.set()
 
-    def _check(self) -> None:
-        if self.away:
+    def _check(self, path: str = "") -> None:
+        if self.away or (self.stateless and "/states/" in path):
             raise StoreUnavailable("somewhere", "it is away")
 
     async def get(self, path: str) -> bytes:
-        self._check()
+        self._check(path)
         return await super().get(path)
+
+    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
+        self._check()
+        await self.ready.wait()
+        await super().replace(path, data, over)
+        if self.silent:
+            raise StoreUnavailable("somewhere", "the answer is lost")
 
     async def put(self, path: str, data: bytes) -> None:
         self._check()
@@ -266,7 +277,7 @@ async def test_a_store_that_is_away_is_waited_for(
     """The session serves on; full, it refuses new messages; when the store is back it goes on by itself, at once."""
     monkeypatch.setattr("workflows.archivist.PATIENCE", timedelta(seconds=0.5))
     monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", pause_seconds)
-    store = Fickle(MemoryStore())
+    store = Fickle()
     async with rolling(world, store=store) as clew:
         model = world.model("fine")
         session = await clew.open(name(), model=model)
@@ -292,3 +303,127 @@ async def test_a_store_that_is_away_is_waited_for(
         entries = await session.entries()
         assert [entry.seq for entry in entries] == list(range(len(entries)))
         assert len(entries) == 1 + 3 * (said + 1)
+
+
+async def test_what_was_archived_without_an_answer_is_gone_on_from(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head stands, nobody was told, and more has been said since: the next attempt goes on from there."""
+    monkeypatch.setattr("workflows.archivist.PATIENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", 1)
+    store = Fickle()
+    async with rolling(world, store=store) as clew:
+        session = await clew.open(name(), model=world.model("fine"))
+        store.silent = True
+        archive = Archive(store, "default")
+        said = 0
+
+        async def written() -> bool:
+            nonlocal said
+            said += 1
+            await session.ask(f"turn {said}")
+            return await archive.head(session.id) is not None
+
+        await until(written)
+        for _ in range(3):
+            await written()
+        assert len(await runs_of(clew, session.id)) == 1
+        store.silent = False
+
+        async def rolled() -> bool:
+            return len(await runs_of(clew, session.id)) > 1
+
+        await until(rolled)
+        assert await session.ask("and on") == "fine"
+        entries = await session.entries()
+        assert [entry.seq for entry in entries] == list(range(1 + 3 * (said + 1)))
+        await session.close()
+
+
+async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(world: World, clew: Clew) -> None:
+    """What cannot be archived is not passed over in silence: closing ends, with the reason."""
+    session = await clew.open(name(), model=world.model("fine"))
+    await session.ask("one")
+    archive = Archive(world.store, "default")
+    root, upto = await archive.append(session.id, None, (await session.entries())[:2])
+    await archive.set_head(
+        Head(session_id=session.id, family=session.id, root=root, last_seq=upto, run_id="another"), None
+    )
+    with pytest.raises(ThreadMismatch, match="another execution"):
+        await session.hibernate()
+    assert await session.ask("two") == "fine"
+    await session._handle.signal("close", {})
+    with pytest.raises(WorkflowFailureError) as ended:
+        await session._handle.result()
+    assert isinstance(ended.value.cause, ApplicationError)
+    assert ended.value.cause.type == "thread_mismatch"
+    again = await clew.open(session.id, model=world.model("fine"))
+    with pytest.raises(ThreadMismatch, match="clew recover"):
+        await again.ask("three")
+
+
+async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found, and cannot go on yet: callers are refused, and answered when it can; closed, it is as it was."""
+    monkeypatch.setattr("workflows.archivist.PATIENCE", timedelta(seconds=0.5))
+    store = Fickle()
+    async with rolling(world, store=store) as clew:
+        session = await clew.open(name(), model=world.model("fine"))
+        await session.ask("one")
+        await session.hibernate()
+        for ending in ("closed", "back"):
+            store.stateless = True
+            again = await clew.open(session.id, model=world.model("fine"))
+            with pytest.raises(ArchiveUnavailable):
+                await again.ask("two", request_id="r-two")
+            if ending == "closed":
+                await again.close()
+            store.stateless = False
+
+        async def answered() -> bool:
+            with suppress(ArchiveUnavailable):
+                return await again.ask("two", request_id="r-two") == "fine"
+            return False
+
+        await until(answered)
+        kinds = [entry.kind for entry in await again.entries()]
+        assert kinds == ["config", *["ai_message", "ai_message", "run"] * 2]
+
+
+async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(world: World) -> None:
+    """It has idled for long enough before the store has answered: it ends, and goes on when it is opened."""
+    store = Fickle()
+    async with rolling(world, Thresholds(updates=5), store=store) as clew:
+        session = await clew.open(name(), model=world.model("fine"), idle_timeout_seconds=1)
+        store.ready.clear()
+        for turn in range(5):
+            await session.ask(f"turn {turn}")
+
+        async def dozes() -> bool:
+            return (await session.status()).status == "hibernating"
+
+        await until(dozes)
+        store.ready.set()
+        assert await session._handle.result() == {"last_seq": 15}
+        assert await (await clew.open(session.id)).ask("and on") == "fine"
+
+
+async def test_what_was_cut_off_is_not_read_as_if_it_were_whole(world: World, clew: Clew) -> None:
+    """Nor when somebody has started it again, who was refused for it; nor opened without a model."""
+    session = await clew.open(name(), model=world.model("fine"))
+    for turn in range(30):
+        await session.ask(f"turn {turn}")
+    await session._handle.terminate("gone")
+    whole = await session.entries()
+    assert len(whole) == 1 + 3 * 30
+    with pytest.raises(ThreadMismatch, match="clew recover"):
+        await clew.open(session.id)
+    start = {"config": {"model": world.model("fine")}}
+    handle = await clew.temporal.start_workflow(
+        "AgentSession", start, id=session.id, task_queue=clew.task_queue, result_type=dict
+    )
+    with pytest.raises(WorkflowFailureError):
+        await handle.result()
+    with pytest.raises(ThreadMismatch, match="clew recover"):
+        await session.entries()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import get_args
 
 from hypothesis import strategies as st
@@ -73,6 +74,11 @@ class Failing(Store):
         await self.inner.put(path, data)
         self._counted("put", path, after=True)
 
+    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
+        self._counted("replace", path, after=False)
+        await self.inner.replace(path, data, over)
+        self._counted("replace", path, after=True)
+
     async def get(self, path: str) -> bytes:
         self._counted("get", path, after=False)
         data = await self.inner.get(path)
@@ -84,6 +90,12 @@ class Failing(Store):
         size = await self.inner.size(path)
         self._counted("size", path, after=True)
         return size
+
+    async def age(self, path: str) -> timedelta:
+        self._counted("age", path, after=False)
+        age = await self.inner.age(path)
+        self._counted("age", path, after=True)
+        return age
 
     async def delete(self, path: str) -> None:
         self._counted("delete", path, after=False)
@@ -112,7 +124,7 @@ async def extend(archive: Archive, head: Head, entries: list[Entry]) -> Head:
     root, last_seq = await archive.append(head.family, head.root, entries)
     state = await archive.write_state(head.family, f"{head.session_id} at {last_seq}".encode())
     longer = head.model_copy(update={"root": root, "last_seq": last_seq, "state": state})
-    await archive.set_head(longer)
+    await archive.set_head(longer, await archive.head(head.session_id))
     return longer
 
 
@@ -122,7 +134,7 @@ async def fork(archive: Archive, source: str, session_id: str, at_seq: int) -> H
     assert origin.root is not None
     root = await archive.cut(origin.family, origin.root, at_seq)
     head = Head(session_id=session_id, family=origin.family, root=root, last_seq=at_seq)
-    await archive.set_head(head)
+    await archive.set_head(head, None)
     return head
 
 

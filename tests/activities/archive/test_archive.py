@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import tracemalloc
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from activities.archive import (
     Archive,
     Head,
+    ObjectChanged,
     ObjectDamaged,
     ObjectMissing,
     SegmentDamaged,
@@ -119,8 +121,36 @@ async def test_a_head_replaces_the_one_before_it_and_its_state(archive: Archive,
     assert head.state
     assert await objects(store, f"{FOLDER}/states") == {f"{FOLDER}/states/{head.state}.json"}
     assert await objects(store, f"{FOLDER}/members") == {f"{FOLDER}/members/s-root"}
-    await archive.set_head(head.model_copy(update={"status": "closed"}))
+    await archive.set_head(head.model_copy(update={"status": "closed"}), head)
     assert await archive.read_state("root", head.state)
+
+
+async def test_of_two_who_write_a_head_one_is_told(archive: Archive) -> None:
+    """Whoever goes on from a head that is no longer there, or begins what has begun, changes nothing."""
+    first = await begin(archive, "root", run(0, 1))
+    second = await extend(archive, first, run(1, 1))
+    for before in (first, None):
+        with pytest.raises(ObjectChanged, match="root"):
+            await archive.set_head(first.model_copy(update={"status": "closed"}), before)
+    assert await archive.head("root") == second
+
+
+async def test_of_many_who_write_a_head_at_once_one_does() -> None:
+    """Between reading and writing nobody comes, where the store knows conditions."""
+    archive = Archive(Store.from_url("memory://"), "default")
+    first = await begin(archive, "root", run(0, 1))
+    heads = [first.model_copy(update={"run_id": f"r-{n}"}) for n in range(6)]
+    told = await asyncio.gather(*(archive.set_head(head, first) for head in heads), return_exceptions=True)
+    assert sum(isinstance(error, ObjectChanged) for error in told) == len(heads) - 1
+    assert await archive.head("root") == heads[told.index(None)]
+
+
+async def test_a_damaged_head_gives_way(archive: Archive, store: Store) -> None:
+    """It is of use to nobody."""
+    head = await begin(archive, "root", run(0, 1))
+    await store.put("default/sessions/s-root.json", b"garbage")
+    await archive.set_head(head, None)
+    assert await archive.head("root") == head
 
 
 async def test_reading_touches_what_it_needs() -> None:
@@ -279,7 +309,7 @@ async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool, monkeypa
             assert done == expected
             if failing.exhausted:
                 break
-    assert crashes > 15
+    assert crashes > 12
 
 
 @settings(deadline=None, max_examples=50)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -234,21 +235,6 @@ async def test_a_real_store_takes_deletions_at_the_same_time(local_store: Store)
     assert await objects(local_store) == set()
 
 
-async def test_a_state_that_two_members_name_stays_for_the_other(store: Store) -> None:
-    """A fork may carry its source's state: neither a newer head nor a deletion of the source takes it away."""
-    archive = Archive(store, "default")
-    head = await begin(archive, "root", run(0, 1))
-    assert head.state
-    await archive.set_head(head.model_copy(update={"session_id": "branch"}))
-    await extend(archive, head, run(1, 1))
-    assert await archive.read_state("root", head.state)
-    await archive.set_head(head)
-    await archive.delete("root")
-    assert await archive.read_state("root", head.state)
-    await archive.delete("branch")
-    assert await objects(store) == set()
-
-
 async def test_a_fork_in_the_making_keeps_what_it_will_need() -> None:
     """Between joining the family and its own head a fork's source may be deleted, and the fork is whole."""
     store = Store.from_url("memory://")
@@ -256,14 +242,11 @@ async def test_a_fork_in_the_making_keeps_what_it_will_need() -> None:
     head = await begin(archive, "root", run(0, 4))
     assert head.root
     assert await archive.join("root", "branch") == head
-    state = head.state
     head = await extend(archive, head, run(4, 1))
-    assert state
-    assert await archive.read_state("root", state)
     assert await archive.delete("root") == 0
     root = await archive.cut("root", head.root or "", 2)
     branch = Head(session_id="branch", family="root", root=root, last_seq=2)
-    await archive.set_head(branch)
+    await archive.set_head(branch, None)
     assert await thread(archive, branch) == run(0, 3)
     await archive.delete("branch")
     assert await objects(store) == set()
@@ -293,6 +276,26 @@ async def test_a_fork_that_is_not_made_leaves() -> None:
     await archive.leave("root", "branch")
     assert await archive.delete("root") == 1
     assert await objects(store) == set()
+
+
+async def test_a_fork_that_was_given_up_midway_holds_nothing_back_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its marker counts for as long as a fork may take; the founder's counts always: it may archive at any time."""
+    store = Store.from_url("memory://")
+    archive = Archive(store, "default")
+    await begin(archive, "root", run(0, 4))
+    await archive.join("root", "given-up")
+    await fork(archive, "root", "branch", 1)
+    assert await archive.delete("root") == 0
+    monkeypatch.setattr("activities.archive.archive.MAKING", timedelta(0))
+    assert await archive.delete("branch") == 1
+    assert await objects(store) == set()
+    await archive.enroll("young", "young")
+    await archive.enroll("young", "branch")
+    await archive.set_head(
+        (await begin(archive, "other", run(0, 1))).model_copy(update={"session_id": "branch", "family": "young"}),
+        None,
+    )
+    assert await archive.delete("branch") == 0
 
 
 async def test_what_is_damaged_can_be_deleted_and_what_others_need_is_not_guessed(

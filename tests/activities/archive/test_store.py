@@ -80,10 +80,13 @@ async def test_what_is_not_there_is_missing(store: Store) -> None:
 
 
 async def test_put_new_writes_once(store: Store) -> None:
-    """An immutable object that exists is left as it is."""
+    """What exists is left as it is; what was cut short, as a full disk leaves it, is mended."""
     await store.put_new("n/x", b"first")
-    await store.put_new("n/x", b"second")
+    await store.put_new("n/x", b"other")
     assert await store.get("n/x") == b"first"
+    await store.put("n/y", b"sec")
+    await store.put_new("n/y", b"second")
+    assert await store.get("n/y") == b"second"
 
 
 async def test_writes_at_the_same_time_leave_one_of_them_whole(local_store: Store) -> None:

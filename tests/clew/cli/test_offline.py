@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from activities.archive import Store
 from clew import Clew, Session
 from tests.audit.conftest import hanging, hung
 from tests.clew.cli.running import clew as command
 from tests.conftest import World
-from tests.rolling import name, rolling
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("store")
-
-
-@pytest.fixture(scope="module")
-async def clew(world: World, folder: Path) -> AsyncIterator[Clew]:
-    """A client whose worker keeps its archive in the folder."""
-    async with rolling(world, store=Store.from_url(folder.as_uri())) as clew:
-        yield clew
+from tests.rolling import name
 
 
 @pytest.fixture(scope="module")

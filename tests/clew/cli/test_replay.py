@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from activities.archive import Store
 from clew import Clew, ContextPolicy, Session
 from deploy.local import Reply, ToolCall
 from tests.clew.cli.running import clew as command
 from tests.clew.cli.running import terminal
 from tests.conftest import World, last
-from tests.rolling import name, rolling
+from tests.rolling import name
 
 NARROW: dict[str, Any] = {"max_input_tokens": 500, "reserve_output_tokens": 100, "keep_last_turns": 1}
 CLEARING: dict[str, Any] = {"clear_tool_results": {"keep": 1}}
@@ -26,18 +24,6 @@ def script(body: dict[str, Any]) -> Reply:
     if last(body)["role"] == "user":
         return Reply(tool_calls=(ToolCall("flood", {"size": 600}),))
     return Reply("That was a lot. " * 5)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("store")
-
-
-@pytest.fixture(scope="module")
-async def clew(world: World, folder: Path) -> AsyncIterator[Clew]:
-    """A client whose sessions have most of their entries in the archive."""
-    async with rolling(world, store=Store.from_url(folder.as_uri())) as clew:
-        yield clew
 
 
 @pytest.fixture(scope="module")

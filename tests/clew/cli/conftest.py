@@ -1,0 +1,26 @@
+"""Sessions that roll over often, with an archive in a folder that commands reach."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from activities.archive import Store
+from clew import Clew
+from tests.conftest import World
+from tests.rolling import rolling
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the archive is."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+async def clew(world: World, folder: Path) -> AsyncIterator[Clew]:
+    """A client whose sessions have most of their entries in the archive."""
+    async with rolling(world, store=Store.from_url(folder.as_uri())) as clew:
+        yield clew
