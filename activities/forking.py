@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.archive import Archive, Head, ObjectMissing
+from activities.archive import Archive, Head, ObjectChanged, ObjectMissing
 from activities.archiving import ArchiveBack, explained
 from activities.heartbeat import beating
 from activities.reading import Place, Threads, ask_begun
@@ -187,7 +188,9 @@ class ForkingActivities:
         root, last_seq = await self._archive.append(head.family, head.root, [entry])
         place = await self._threads.find(asked.session_id)
         if place.head == head and not place.running:
-            await self._archive.set_head(head.model_copy(update={"root": root, "last_seq": last_seq}), head)
+            # Others who fork it at the same time add to it as well: whoever is not first looks again.
+            with suppress(ObjectChanged):
+                await self._archive.set_head(head.model_copy(update={"root": root, "last_seq": last_seq}), head)
 
     async def _is_told(self, place: Place, asked: Fork) -> bool:
         told = forking.fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)

@@ -3,15 +3,18 @@
     {"clew": "export", "version": 1, "session_id": "support-4711", "config": {...}}
     {"at": "...", "id": "e-...", "kind": "config", "payload": {...}, "refs": {...}, "seq": 0, "tokens": 12}
     ...
+    {"result": {"digest": "...", "text": "..."}}
+    ...
     {"clew": "end", "lines": 152, "sha256": "..."}
 
-Neither way holds more than a piece of the thread in memory.
+An entry a line, and behind the entry that names it what is stored of a large tool result; one that cannot be read any
+more has a `problem` instead of its `text`. Neither way holds more than a piece of the thread in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from pydantic import ValidationError
@@ -50,13 +53,18 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
     header: dict[str, Any] = {"session_id": session_id}
     if config:
         header["config"] = config.model_dump(mode="json", exclude_unset=True)
-    writer = Writer(file, KIND, header)
+    writer, count, known = Writer(file, KIND, header), 0, set[str]()
+    family = head.family if head else session_id
     async for entry in _entries(archive, head, session):
-        if entry.seq != writer.count:
-            raise ThreadMismatch(f"entry {writer.count} is neither in the archive nor in the session")
+        if entry.seq != count:
+            raise ThreadMismatch(f"entry {count} is neither in the archive nor in the session")
         writer.row(entry.as_json())
+        count += 1
+        for digest in _stored(entry) - known:
+            writer.row({"result": await _result(archive, family, digest)})
+            known.add(digest)
     writer.end()
-    return writer.count
+    return count
 
 
 async def import_session(
@@ -80,10 +88,13 @@ async def import_session(
     folding = Folding(session_id, _given_config(reader.header))
     place = ArchiveRef(execution="", family=session_id)
     for piece in _pieces(reader):
-        if piece[0].seq != place.upto + 1:
-            raise FileDamaged(f"entry {place.upto + 1} is missing: entry {piece[0].seq} stands in its place")
-        place = await putting.appended(archive, place, piece)
-        folding.add(piece, place)
+        if piece.entries[0].seq != place.upto + 1:
+            raise FileDamaged(f"entry {place.upto + 1} is missing: entry {piece.entries[0].seq} stands in its place")
+        async with archived():
+            for text in piece.results:
+                await archive.put_result(session_id, text.encode())
+        place = await putting.appended(archive, place, piece.entries)
+        folding.add(piece.entries, place)
     if place.upto < 0:
         raise FileDamaged("it holds no entry")
     count = place.upto + 1
@@ -102,28 +113,58 @@ def exported(file: Iterable[bytes]) -> list[Entry]:
     Raises:
         FileDamaged: the file is not what was exported.
     """
-    entries = [entry for piece in _pieces(Reader(file, KIND)) for entry in piece]
+    entries = [entry for piece in _pieces(Reader(file, KIND)) for entry in piece.entries]
     for seq, entry in enumerate(entries):
         if entry.seq != seq:
             raise FileDamaged(f"entry {seq} is missing: entry {entry.seq} stands in its place")
     return entries
 
 
-def _pieces(reader: Reader) -> Iterable[list[Entry]]:
-    """The entries of a file, some at a time."""
-    piece: list[Entry] = []
-    size = 0
+@dataclass(slots=True)
+class _Piece:
+    """Some entries of a file, and what is stored of the results that they name."""
+
+    entries: list[Entry] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+def _pieces(reader: Reader) -> Iterable[_Piece]:
+    """What is in a file, some at a time."""
+    piece = _Piece()
     for row in reader.rows():
+        is_entry = not (isinstance(row, dict) and row.keys() == {"result"})
+        if is_entry and piece.entries and piece.size > PIECE_BYTES:
+            yield piece
+            piece = _Piece()
         try:
-            piece.append(Entry.from_json(row))
+            if is_entry:
+                piece.entries.append(Entry.from_json(row))
+            elif "text" in row["result"]:
+                piece.results.append(str(row["result"]["text"]))
         except (ValueError, TypeError) as error:
             raise FileDamaged(f"it holds what is no entry: {str(error)[:200]}") from None
-        size += len(line(row))
-        if size > PIECE_BYTES:
-            yield piece
-            piece, size = [], 0
-    if piece:
+        piece.size += len(line(row))
+    if piece.entries:
         yield piece
+
+
+def _stored(entry: Entry) -> set[str]:
+    """The digests of the large tool results that an entry names."""
+    messages = [entry.payload]
+    if entry.kind == "ai_context_operation":
+        messages = entry.payload["operation"].get("result_context", {}).get("messages", [])
+    return {message["result"]["digest"] for message in messages if "result" in message}
+
+
+async def _result(archive: Archive, family: str, digest: str) -> dict[str, str]:
+    try:
+        async with reading():
+            text, _ = await archive.get_result(family, digest)
+        return {"digest": digest, "text": text.decode()}
+    except (ObjectDamaged, ObjectMissing, UnicodeDecodeError) as error:
+        # The thread is whole all the same, and shows what it showed.
+        return {"digest": digest, "problem": str(error)}
 
 
 def _given_config(header: dict[str, Any]) -> SessionConfig | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from audit.exchange import export_session, import_session
 from audit.lines import FileDamaged
 from clew import Clew, Session, ThreadMismatch
 from clew.errors import Closed
+from deploy.local import Reply, ToolCall
 from tests.audit.conftest import hanging, hung
-from tests.conftest import World
+from tests.conftest import World, last
 from tests.rolling import name
 
 
@@ -101,6 +103,38 @@ async def test_a_hibernating_session_is_exported_from_its_archive(world: World, 
     assert await export_session(clew.temporal, archive, session.id, file) == 4
     with pytest.raises(Closed, match="there is no session"):
         await export_session(clew.temporal, archive, name(), io.BytesIO())
+
+
+async def test_large_results_travel_with_the_thread(world: World, clew: Clew, archive: Archive) -> None:
+    """The model reads on in them where the session arrives; one that is lost is told of, and the thread arrives."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        newest = last(body)
+        if newest["role"] == "tool":
+            return Reply(newest["content"])
+        if newest["content"] == "flood":
+            return Reply(tool_calls=(ToolCall("flood", {"size": 5_000}),))
+        reading = {"tool_call_id": "tool-1", "offset": 4_990, "length": 100}
+        return Reply(tool_calls=(ToolCall("read_result", reading),))
+
+    limits = {"max_tool_result_bytes": 1_024}
+    session = await clew.open(name(), model=world.model(script), tools=["flood"], limits=limits)
+    await session.ask("flood")
+    file = io.BytesIO()
+    count = await export_session(clew.temporal, archive, session.id, file)
+    new, brought = await import_session(
+        clew.temporal, archive, io.BytesIO(file.getvalue()), session_id=name(), task_queue=clew.task_queue
+    )
+    assert (brought, len(file.getvalue().splitlines())) == (count, count + 3)
+    assert (await clew.session(new).ask("read")).startswith("xxxxxxxxxx\n[bytes 4990 to 5000 of 5000")
+    (stored,) = [entry.payload["result"] for entry in await session.entries() if "result" in entry.payload]
+    await world.store.delete(f"default/families/s-{session.id}/results/{stored['digest']}")
+    file = io.BytesIO()
+    assert await export_session(clew.temporal, archive, session.id, file) > count - 1
+    (row,) = [row["result"] for row in map(json.loads, file.getvalue().splitlines()) if "result" in row]
+    assert (row["digest"], "text" in row) == (stored["digest"], False)
+    assert "is missing" in row["problem"]
+    await import_session(clew.temporal, archive, file.getvalue().splitlines(True), session_id=name(), task_queue="x")
 
 
 @pytest.mark.parametrize("damage", ["cut", "one line less", "one byte", "empty"])

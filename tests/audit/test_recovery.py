@@ -79,6 +79,27 @@ async def test_a_session_that_needs_no_recovery_is_left_alone(world: World, clew
         await recover(clew.temporal, archive, name(), task_queue="nowhere")
 
 
+@pytest.mark.parametrize("head", ["damaged", "lost"])
+async def test_the_history_finds_an_archive_without_its_head(
+    world: World, clew: Clew, archive: Archive, head: str
+) -> None:
+    """The newest history names the root."""
+    session = await begun(world, clew, 30)
+    entries = await session.entries()
+    path = f"default/sessions/s-{session.id}.json"
+    await terminate(clew, session)
+    if head == "damaged":
+        await world.store.put(path, b"garbage")
+    else:
+        await world.store.delete(path)
+    done = await recover(clew.temporal, archive, session.id, task_queue=clew.task_queue)
+    assert (done.status, done.source, len(done.remarks)) == ("recovered", "history", int(head == "damaged"))
+    session = await clew.open(session.id)
+    assert (await session.ask("and now?")).startswith("I read")
+    assert (await session.entries())[: len(entries)] == entries
+    assert (await audit_session(clew.temporal, archive, session.id)).clean
+
+
 async def test_a_signal_that_nobody_has_seen_leaves_a_fact(world: World, archive: Archive) -> None:
     """What came between the last task of the workflow and its termination does not disappear silently."""
     clew = Clew(world.clew.temporal, f"deserted-{uuid.uuid4().hex}")

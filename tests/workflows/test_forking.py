@@ -137,6 +137,23 @@ async def test_a_fork_of_a_fork_and_of_who_sleeps(world: World, clew: Clew) -> N
     assert len(await child.transcript()) == len(await grandchild.transcript()) + 7
 
 
+async def test_many_forks_at_once_of_who_sleeps(world: World, clew: Clew) -> None:
+    """Each of them is in the parent's thread, and none has taken another's place."""
+    parent = await clew.open(name(), model=world.model("fine"))
+    await talk(parent, "one", "two")
+    await parent.hibernate()
+    thread = await parent.entries()
+    forks = await asyncio.gather(*(parent.fork(at_seq) for at_seq in (1, 2, 3, 4, 5, 6, 6, 6)))
+    assert all([await fork.entries() for fork in forks])
+    whole = await parent.entries()
+    assert whole[: len(thread)] == thread
+    assert [entry.seq for entry in whole] == list(range(len(thread) + len(forks)))
+    assert {entry.payload["session_id"] for entry in whole[len(thread) :]} == {fork.id for fork in forks}
+    awake = await clew.open(parent.id)
+    await talk(awake, "three")
+    assert (await awake.entries())[: len(whole)] == whole
+
+
 async def test_the_same_fork_is_made_once(world: World, clew: Clew) -> None:
     """Asked for again it is answered again; under an id that is another session's it is refused."""
     parent = await clew.open(name(), model=world.model("fine"))

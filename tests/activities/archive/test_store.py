@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from activities.archive import ObjectMissing, Store, StoreUnavailable, store_from_env
+from activities.archive import ObjectChanged, ObjectMissing, Store, StoreUnavailable, store_from_env
 from tests.activities.archive.helping import objects
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -87,6 +88,29 @@ async def test_put_new_writes_once(store: Store) -> None:
     await store.put("n/y", b"sec")
     await store.put_new("n/y", b"second")
     assert await store.get("n/y") == b"second"
+
+
+async def test_an_object_is_replaced_if_it_is_what_it_was(store: Store) -> None:
+    """Whoever replaces it looks at what is there; where that does not suit, nothing is written."""
+    await store.replace("n/x", b"first", lambda there: there is None)
+    await store.replace("n/x", b"second", lambda there: there == b"first")
+    with pytest.raises(ObjectChanged, match="n/x"):
+        await store.replace("n/x", b"third", lambda there: there is None)
+    with pytest.raises(ObjectChanged, match="n/x"):
+        await store.replace("n/x", b"third", lambda there: there == b"first")
+    assert await store.get("n/x") == b"second"
+
+
+@pytest.mark.usefixtures("s3_env")
+async def test_a_bucket_without_conditions_is_written_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a folder is: looked at right before."""
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    store = Store.from_url(f"s3://clew/{uuid.uuid4().hex}")
+    await store.replace("n/x", b"first", lambda there: there is None)
+    await store.replace("n/x", b"second", lambda there: there == b"first")
+    with pytest.raises(ObjectChanged):
+        await store.replace("n/x", b"third", lambda there: there is None)
+    assert await store.get("n/x") == b"second"
 
 
 async def test_writes_at_the_same_time_leave_one_of_them_whole(local_store: Store) -> None:
