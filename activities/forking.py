@@ -161,7 +161,7 @@ class ForkingActivities:
                 return
             if place.running and place.live:
                 await self._signal(place, asked)
-            elif place.head is None or place.head.status != "closed":
+            elif place.head is None or place.head.status != "closed" or place.live:
                 return
             else:
                 await self._add(asked)

@@ -22,6 +22,8 @@ from clew.entries import Entry
 from clew.errors import Starting
 from clew.reading import meeting
 
+UNBEGUN_EVENTS = 4
+"""Of an execution that was broken off before its first workflow task was done: nobody can be asked about it."""
 MAX_SCANNED = 50_000
 """Entries that one page looks at: what is rare is found within several pages, each in bounded time."""
 STARTING_SECONDS = 0.05
@@ -60,20 +62,28 @@ class Threads:
             ApplicationError: `not_found`; there is none.
         """
         handle = activity.client().get_workflow_handle(session_id)
-        status = None
+        status, begun = None, False
         try:
             described = await handle.describe()
             status = described.status if described.workflow_type == WORKFLOW_TYPE else None
+            begun = described.history_length > UNBEGUN_EVENTS
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
         head = await self._archive.head(session_id)
-        # What has ended by itself is in the archive to the last entry, and may have got more there since. What failed
-        # has never begun, and is whole where it was put away before; what was broken off may have said more.
-        put_away = status == WorkflowExecutionStatus.COMPLETED or (
-            status == WorkflowExecutionStatus.FAILED and (head is None or head.status == "closed")
-        )
-        live = None if status is None or put_away else handle
+        whole = head is None or head.status == "closed"
+        match status:
+            # It is in the archive to the last entry, and may have got more there since.
+            case None | WorkflowExecutionStatus.COMPLETED:
+                live = None
+            # It was put away, or has never begun: it had no archive, or the one that it found is not for it.
+            case WorkflowExecutionStatus.CANCELED | WorkflowExecutionStatus.FAILED if whole:
+                live = None
+            # Broken off, it may have said more than it has put away, if it has begun at all.
+            case WorkflowExecutionStatus.TERMINATED | WorkflowExecutionStatus.TIMED_OUT if whole and not begun:
+                live = None
+            case _:
+                live = handle
         if head is None and live is None:
             raise ApplicationError(f"there is no session {session_id!r}", type="not_found", non_retryable=True)
         return Place(session_id, head, live, status is not None, status == WorkflowExecutionStatus.RUNNING)

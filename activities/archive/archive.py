@@ -63,7 +63,7 @@ class Archive:
 
         def suits(data: bytes | None) -> bool:
             try:
-                return before == (data and Head.decoded(data, head.session_id, path))
+                return before == (None if data is None else Head.decoded(data, head.session_id, path))
             except ObjectDamaged:
                 return True
 

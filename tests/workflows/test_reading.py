@@ -346,6 +346,10 @@ async def test_what_there_is_not_is_not_found(clew: Clew) -> None:
     await clew.temporal.start_workflow("Stranger", id="a-stranger", task_queue="none")
     with pytest.raises(NotFound):
         await all_of(clew.read_thread("a-stranger"))
+    unborn = await clew.temporal.start_workflow("AgentSession", {"config": {}}, id="unborn", task_queue="none")
+    await unborn.terminate()
+    with pytest.raises(NotFound):
+        await all_of(clew.read_thread("unborn"))
 
 
 async def test_damage_is_named(world: World) -> None:
