@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,13 @@ from deploy.local import Reply, ScriptedModel, TemporalServer, scripted_model, t
 from deploy.local.scripted import Script
 from tests import toolbox
 from worker import make_worker
+
+
+def pytest_configure() -> None:
+    """What is started in the background of a shell ignores SIGINT, and so would all that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 KEYS = Keys({"test": b"k" * 32})
 """What the world's worker signs checkpoints with."""

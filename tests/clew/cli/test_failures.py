@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -175,15 +174,6 @@ async def test_what_cannot_be_used_is_a_usage_error() -> None:
     assert profile.err == "misconfigured: Temporal's configuration cannot be used: Profile 'absent' not found\n"
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """What is started in the background of a shell ignores SIGINT, and all that it starts inherits that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 async def test_ctrl_c_ends_quietly_and_the_request_goes_on(world: World) -> None:
     """Exit code 130 and not a word; what was asked is answered all the same."""
     called, free = asyncio.Event(), asyncio.Event()
