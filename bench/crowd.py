@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from statistics import median, quantiles
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +21,7 @@ from temporalio.client import Client
 
 from activities.archive import Store
 from activities.providers import http_client, providers_from_env
+from bench.endless import p95
 from clew import Clew, Session
 from deploy.local import Reply, scripted_model, temporal_server
 from worker import make_worker
@@ -95,11 +96,6 @@ def show(ours: Seconds, theirs: Seconds, console: Console) -> None:
             one, two = value(own), value(other)
             table.add_row(f"{name}, {measure_of}", f"{one * 1e3:.0f}", f"{two * 1e3:.0f}", f"{two / one:.1f}")
     console.print(table)
-
-
-def p95(values: list[float]) -> float:
-    """The value that 95 of 100 are under."""
-    return quantiles(values, n=20)[-1]
 
 
 if __name__ == "__main__":

@@ -121,9 +121,7 @@ async def endless(turns: int, seed: int, thresholds: str, kill: bool) -> Report:
             clew = await Clew.connect(server.address)
             async with Crew(server.address, env) as crew:
                 bench = _Bench(clew, crew, model.requests, turns, chance=random.Random(seed), kill=kill)
-                report = await bench.measure(
-                    seed, Archive(Store.from_url(f"file://{folder}/archive"), server.namespace)
-                )
+                report = await bench.measure(seed, Archive(Store.from_url(env["CLEW_STORE"]), server.namespace))
         report.problems += [f"a worker logged: {line}" for line in dict.fromkeys(crew.trouble)]
         return report
 

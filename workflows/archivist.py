@@ -28,6 +28,8 @@ from workflows.waiting import Waiters
 
 T = TypeVar("T")
 
+# What is being done ends in this run of the workflow. A summary adds next to nothing, and who asked for it waits.
+_STAYING = ("summarizing", "hibernating", "closed")
 PATIENCE = timedelta(seconds=15)
 """How long a session that could do without waits for the archive's store, and its callers with it."""
 PAUSE_SECONDS = 60
@@ -55,8 +57,7 @@ class Archivist:
         state = self._journal.state
         if state.archive is None or self.pause:
             return False
-        # A summary adds next to nothing, and who asked for it waits.
-        if state.phase in ("summarizing", "hibernating", "closed"):
+        if state.phase in _STAYING:
             return False
         if self._says_closed:
             return True
@@ -128,8 +129,7 @@ class Archivist:
         self._full_when_asked = self.full
         with suppress(ActivityError):
             await self._archive(None if self.full else PATIENCE)
-            # Begun meanwhile, and ends where it is.
-            if journal.state.phase in ("summarizing", "hibernating"):
+            if journal.state.phase in _STAYING:
                 self._ask_again_at = 0.0
                 return
             # What waits for its turn may be too much to be carried; it becomes less.

@@ -19,7 +19,7 @@ from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 from activities.archive.errors import ObjectChanged, ObjectMissing, StoreUnavailable
 
 if TYPE_CHECKING:
-    from obstore import PutMode, UpdateVersion
+    from obstore import ObjectMeta, PutMode, UpdateVersion
     from obstore.store import ClientConfig, RetryConfig
 
 TIMEOUT_SECONDS = 20.0
@@ -125,15 +125,11 @@ class Store:
 
     async def size(self, path: str) -> int:
         """The object's length in bytes."""
-        with _named(path):
-            async with asyncio.timeout(self._timeout):
-                return (await obstore.head_async(self._objects, path))["size"]
+        return (await self._described(path))["size"]
 
     async def age(self, path: str) -> timedelta:
         """How long ago the object was written, by the store's clock and this machine's."""
-        with _named(path):
-            async with asyncio.timeout(self._timeout):
-                return datetime.now(UTC) - (await obstore.head_async(self._objects, path))["last_modified"]
+        return datetime.now(UTC) - (await self._described(path))["last_modified"]
 
     async def delete(self, path: str) -> None:
         """Remove an object; one that is absent is fine."""
@@ -155,6 +151,11 @@ class Store:
                     return
                 for found in chunk:
                     yield found["path"]
+
+    async def _described(self, path: str) -> ObjectMeta:
+        with _named(path):
+            async with asyncio.timeout(self._timeout):
+                return await obstore.head_async(self._objects, path)
 
 
 def store_from_env(env: Mapping[str, str]) -> Store:

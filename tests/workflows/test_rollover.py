@@ -16,7 +16,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from activities.archive import Archive, Head, Store, StoreUnavailable
-from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, ThreadMismatch
+from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, Session, ThreadMismatch
 from deploy.local import Reply, ToolCall
 from tests.conftest import World
 from tests.rolling import name, rolling, runs_of
@@ -33,6 +33,18 @@ async def until(holds: Callable[[], Awaitable[object]]) -> None:
     """Back when something holds that only asking again can tell."""
     while not await holds():  # noqa: ASYNC110
         await asyncio.sleep(0.02)
+
+
+async def rolled(clew: Clew, session: Session) -> bool:
+    """Whether the session is in its second run of the workflow, or a later one."""
+    return len(await runs_of(clew, session.id)) > 1
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that wait half a second for their store, and then one until they ask again."""
+    monkeypatch.setattr("workflows.archivist.PATIENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", 1)
 
 
 async def test_a_session_goes_on_in_new_runs_of_its_workflow(world: World, clew: Clew) -> None:
@@ -149,14 +161,11 @@ async def test_an_approval_is_waited_for_over_runs_of_the_workflow(world: World,
     async def pending() -> list[dict[str, Any]]:
         return (await session.status()).pending_approvals
 
-    async def rolled() -> bool:
-        return len(await runs_of(clew, session.id)) > 1
-
     await until(pending)
     (call,) = await pending()
     for _ in range(120):
         await session._handle.signal("nobody", 1)
-    await until(rolled)
+    await until(lambda: rolled(clew, session))
     await session.approve(call["tool_call_id"])
     assert await request.answer() == "3"
 
@@ -270,12 +279,12 @@ class Fickle(Store):
         await super().put_new(path, data)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("pause_seconds", [1, 3600])
 async def test_a_store_that_is_away_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch, pause_seconds: int
 ) -> None:
     """The session serves on; full, it refuses new messages; when the store is back it goes on by itself, at once."""
-    monkeypatch.setattr("workflows.archivist.PATIENCE", timedelta(seconds=0.5))
     monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", pause_seconds)
     store = Fickle()
     async with rolling(world, store=store) as clew:
@@ -295,22 +304,16 @@ async def test_a_store_that_is_away_is_waited_for(
             await (await clew.open(name(), model=model)).ask("nobody knows whether there was something")
         store.away = False
 
-        async def rolled() -> bool:
-            return len(await runs_of(clew, session.id)) > 1
-
-        await until(rolled)
+        await until(lambda: rolled(clew, session))
         assert await session.ask("and on") == "fine"
         entries = await session.entries()
         assert [entry.seq for entry in entries] == list(range(len(entries)))
         assert len(entries) == 1 + 3 * (said + 1)
 
 
-async def test_what_was_archived_without_an_answer_is_gone_on_from(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_what_was_archived_without_an_answer_is_gone_on_from(world: World) -> None:
     """The head stands, nobody was told, and more has been said since: the next attempt goes on from there."""
-    monkeypatch.setattr("workflows.archivist.PATIENCE", timedelta(seconds=0.5))
-    monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", 1)
     store = Fickle()
     async with rolling(world, store=store) as clew:
         session = await clew.open(name(), model=world.model("fine"))
@@ -330,10 +333,7 @@ async def test_what_was_archived_without_an_answer_is_gone_on_from(
         assert len(await runs_of(clew, session.id)) == 1
         store.silent = False
 
-        async def rolled() -> bool:
-            return len(await runs_of(clew, session.id)) > 1
-
-        await until(rolled)
+        await until(lambda: rolled(clew, session))
         assert await session.ask("and on") == "fine"
         entries = await session.entries()
         assert [entry.seq for entry in entries] == list(range(1 + 3 * (said + 1)))
@@ -362,11 +362,9 @@ async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(wo
         await again.ask("three")
 
 
-async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(world: World) -> None:
     """It is found, and cannot go on yet: callers are refused, and answered when it can; closed, it is as it was."""
-    monkeypatch.setattr("workflows.archivist.PATIENCE", timedelta(seconds=0.5))
     store = Fickle()
     async with rolling(world, store=store) as clew:
         session = await clew.open(name(), model=world.model("fine"))

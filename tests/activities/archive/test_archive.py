@@ -288,28 +288,28 @@ async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool, monkeypa
         return store, await begin(Archive(store, "default"), "root", run(0, 7))
 
     store, head = await before()
-    expected = await extend(Archive(store, "default"), head, run(7, 9))
+    expected = await extend(Archive(store, "default"), head, run(7, 15))
     contents = {path: await store.get(path) for path in await objects(store)}
     crashes = 0
     for n in itertools.count():
         store, head = await before()
         failing = Failing(store, n, lost=lost)
         try:
-            done = await extend(Archive(failing, "default"), head, run(7, 9))
+            done = await extend(Archive(failing, "default"), head, run(7, 15))
         except StoreUnavailable:
             crashes += 1
             archive = Archive(store, "default")
             known = await archive.head("root")
             assert known
             assert await thread(archive, known) == run(0, known.last_seq + 1)
-            assert await extend(archive, head, run(7, 9)) == expected
+            assert await extend(archive, head, run(7, 15)) == expected
             leftover = {f"{FOLDER}/states/{head.state}.json"}
             assert {path: await store.get(path) for path in await objects(store) - leftover} == contents
         else:
             assert done == expected
             if failing.exhausted:
                 break
-    assert crashes > 12
+    assert crashes > 15
 
 
 @settings(deadline=None, max_examples=50)
