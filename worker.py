@@ -11,26 +11,29 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import httpx
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import Worker, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.archive import Archive, Store, store_from_env
 from activities.archiving import ArchiveActivities
 from activities.checkpointing import CheckpointActivities
 from activities.checkpoints import Keys, keys_from_env
+from activities.contexts import ContextActivities
 from activities.deletion import DeletionActivities
 from activities.forking import ForkingActivities
 from activities.heartbeat import INTERVAL_SECONDS
 from activities.model import ModelActivities
 from activities.prepare import PrepareActivities
-from activities.providers import Providers, http_client, providers_from_env
+from activities.providers import Providers, Redaction, http_client, providers_from_env
 from activities.reading import ReadingActivities, Threads
 from activities.results import Results
+from activities.serving import Capacity, SessionWorker, capacity_from_env, leave_soon, make_room
 from activities.summarizing import SummaryActivities
 from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
 from clew.client import Clew
@@ -39,6 +42,8 @@ from clew.errors import ClewError
 from clew.tokens import ENCODINGS, encoding
 from workflows.effects import Thresholds
 from workflows.errands import ERRANDS
+from workflows.payloads import tolerant
+from workflows.queues import model_queue, tool_queue
 from workflows.restoring import RestoreSession
 from workflows.session import AgentSession
 
@@ -46,11 +51,24 @@ GRACE = timedelta(seconds=20)
 """What runs at a stop has this long to finish; then another worker takes it over."""
 
 DEFAULT_THRESHOLDS = Thresholds()
+DEFAULT_CAPACITY = Capacity()
 
 # Pure and deterministic, and loaded once instead of once a session.
 _PASSED_THROUGH = ("annotated_types", "clew", "pydantic", "pydantic_core", "rfc8785", "tiktoken", "workflows")
 
 log = logging.getLogger("clew.worker")
+
+
+class RedactingFormatter(logging.Formatter):
+    """Log lines without secrets: messages, arguments, exceptions with all their causes, stacks."""
+
+    def __init__(self, redaction: Redaction) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self._redaction = redaction
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The whole record as text, without secrets."""
+        return self._redaction.text(super().format(record))
 
 
 def make_worker(
@@ -63,41 +81,65 @@ def make_worker(
     store: Store,
     keys: Keys | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
-) -> Worker:
+    capacity: Capacity = DEFAULT_CAPACITY,
+) -> SessionWorker:
     """A worker for sessions.
 
     Raises:
         EncodingUnavailable: a vocabulary cannot be loaded; a worker that counted otherwise would do harm.
     """
     load_encodings()
+    config = client.config()
+    config["data_converter"] = tolerant(client.data_converter)
     archive = Archive(store, client.namespace)
     archiving = ArchiveActivities(archive)
     checkpointing = CheckpointActivities(keys or Keys(), tools, archive, client.namespace)
-    return Worker(
-        client,
-        task_queue=task_queue,
-        workflows=[AgentSession, RestoreSession, *ERRANDS],
-        activities=[
-            ModelActivities(providers, http).call_model,
-            SummaryActivities(providers, http, Threads(archive)).summarize,
-            PrepareActivities(providers, tools, archive, thresholds).prepare,
-            archiving.archive,
-            archiving.thaw,
-            archiving.recall,
-            checkpointing.sign_checkpoint,
-            checkpointing.open_checkpoint,
-            checkpointing.put_context,
-            ToolActivities(tools, Results(archive)).run_tool,
-            ReadingActivities(archive).read_thread,
-            ForkingActivities(archive).fork_session,
-            DeletionActivities(archive).delete_session,
+    config = client.config()
+    config["data_converter"] = tolerant(client.data_converter)
+    serving = Client(**config)
+    running = ToolActivities(tools, Results(archive))
+
+    def worker(
+        queue: str, slots: int, activities: Sequence[Callable[..., Any]], workflows: Sequence[type] = ()
+    ) -> Worker:
+        return Worker(
+            serving,
+            task_queue=queue,
+            workflows=workflows,
+            activities=activities,
+            tuner=WorkerTuner.create_fixed(activity_slots=slots),
+            workflow_runner=sandbox(),
+            graceful_shutdown_timeout=GRACE,
+            # A killed worker's calls are taken over within seconds: its queries must not wait long for it either.
+            sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
+            max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
+            default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
+        )
+
+    models: list[Callable[..., Any]] = [
+        ModelActivities(providers, http).call_model,
+        SummaryActivities(providers, http, Threads(archive)).summarize,
+    ]
+    others: list[Callable[..., Any]] = [
+        PrepareActivities(providers, tools, archive, thresholds).prepare,
+        archiving.archive,
+        archiving.thaw,
+        archiving.recall,
+        checkpointing.sign_checkpoint,
+        checkpointing.open_checkpoint,
+        checkpointing.put_context,
+        ReadingActivities(archive).read_thread,
+        ContextActivities(archive).read_context,
+        ForkingActivities(archive).fork_session,
+        DeletionActivities(archive).delete_session,
+    ]
+    return SessionWorker(
+        [
+            worker(model_queue(task_queue), capacity.model_calls, models),
+            worker(tool_queue(task_queue), capacity.tool_calls, [running.run_tool]),
+            worker(task_queue, capacity.store_calls, others, [AgentSession, RestoreSession, *ERRANDS]),
         ],
-        workflow_runner=sandbox(),
-        graceful_shutdown_timeout=GRACE,
-        # A killed worker's calls are taken over within seconds: its queries must not wait long for it either.
-        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
-        max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
-        default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
+        running,
     )
 
 
@@ -137,6 +179,8 @@ async def serve(task_queue: str, providers: Providers, tools: Tools, store: Stor
     Raises:
         ServerUnreachable: no server answers.
     """
+    capacity = capacity_from_env(os.environ)
+    make_room(asyncio.get_running_loop(), capacity)
     clew = await Clew.connect(task_queue=task_queue)
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -151,12 +195,22 @@ async def serve(task_queue: str, providers: Providers, tools: Tools, store: Stor
             store=store,
             keys=keys_from_env(os.environ),
             thresholds=thresholds_from_env(os.environ),
+            capacity=capacity,
         )
         async with worker:
             log.info("models: %s; tools: %s", ", ".join(providers.names) or "none", ", ".join(tools) or "none")
             log.info("worker ready: task queue %r", task_queue)
             await stopped.wait()
             log.info("stopping: running calls have %d seconds to finish", GRACE.total_seconds())
+    leave_soon()
+
+
+def log_without_secrets(redaction: Redaction) -> None:
+    """Log to standard error, and no secret with it."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(RedactingFormatter(redaction))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 def main() -> None:
@@ -169,15 +223,16 @@ def main() -> None:
         help="modules that define tools, separated by commas (CLEW_TOOLS)",
     )
     args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    redaction = Redaction()
     try:
-        load_encodings()
         providers = providers_from_env(os.environ)
+        redaction = providers.redaction
+        log_without_secrets(redaction)
+        load_encodings()
         tools = load_tools(name.strip() for name in args.tools.split(",") if name.strip())
         asyncio.run(serve(args.task_queue, providers, tools, store_from_env(os.environ)))
     except (ClewError, ToolsUnusable, ValueError) as error:
-        sys.exit(f"the worker cannot start: {error}")
+        sys.exit(redaction.text(f"the worker cannot start: {error}"))
 
 
 if __name__ == "__main__":

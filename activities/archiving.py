@@ -19,7 +19,8 @@ from clew.past import parted
 from clew.reading import archived_thread, part_of_lane
 from clew.thread import Thread
 from workflows.carried import carry, restore
-from workflows.effects import ArchiveRef, Archiving, Packed, Recall, Recalled, Thaw, Thawed
+from workflows.effects import ArchiveRef, Archiving, Recall, Recalled, Thaw, Thawed
+from workflows.packed import Packed
 
 MAX_RECALLED_BYTES = 1_500_000
 """Of one answer, as it is written to the history."""

@@ -7,23 +7,22 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from temporalio import activity
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.archive import Archive, Head, ObjectChanged, ObjectMissing
+from activities.archive import Archive, Head, ObjectChanged
 from activities.archiving import ArchiveBack, explained
 from activities.heartbeat import beating
 from activities.reading import Place, Threads, ask_begun
 from clew.answers import ForkReceipt
 from clew.contract import WORKFLOW_TYPE, EntriesQuery, SessionStart
 from clew.entries import Entry
-from clew.errors import InvalidInput, NotFound, ThreadMismatch
+from clew.errors import InvalidInput, NotFound
 from clew.reading import part_of_thread
 from workflows import carried, forking
-from workflows.carried import Carried
 from workflows.effects import Fork
 from workflows.state import REMEMBERED_OPS
 
@@ -115,34 +114,15 @@ class ForkingActivities:
             op_ids.append(entry.payload["op_id"])
             if len(op_ids) == REMEMBERED_OPS:
                 break
-        state = forking.forked(await self._carried(parent), thread, asked.new_session_id, op_ids[::-1])
+        state = forking.forked(await self._threads.carried(parent), thread, asked.new_session_id, op_ids[::-1])
         thread.append(origin)
         return to_json(carried.carry(state, thread, None))
-
-    async def _carried(self, place: Place) -> Carried:
-        """What a session would go on from at present."""
-        if place.live:
-            try:
-                return carried.restore((await ask_begun(place.live, "carried"))["carried"])
-            except ApplicationError as error:
-                if error.type != ThreadMismatch.type:
-                    raise
-        if place.head is None or place.head.state is None:
-            raise ObjectMissing(f"the state of session {place.session_id!r}")
-        try:
-            return carried.restore(from_json(await self._archive.read_state(place.head.family, place.head.state)))
-        except ObjectMissing:
-            # A session that has been taken up meanwhile has another one.
-            newer = await self._threads.find(place.session_id)
-            if newer.head == place.head:
-                raise
-        return await self._carried(newer)
 
     async def _begin(self, fork: Place) -> None:
         """Start the fork's workflow, unless that was done before, and wait until it answers."""
         client = activity.client()
         if not fork.began:
-            config = (await self._carried(fork)).state.config
+            config = (await self._threads.carried(fork)).state.config
             await client.start_workflow(
                 WORKFLOW_TYPE,
                 SessionStart(config=config).model_dump(mode="json", exclude_unset=True),

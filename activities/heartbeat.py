@@ -14,6 +14,13 @@ from temporalio import activity
 
 INTERVAL_SECONDS = 0.2
 """Also the worker's throttle. With it a cancellation arrives in about 0.2 s, and a reply is seen to grow."""
+MAX_INTERVAL_SECONDS = 2.0
+"""Between two beats of a worker with many activities. The session takes one for lost after 5 s without a beat."""
+BEATS_PER_SECOND = 100
+"""Of all activities of a process together: beyond 100 of them each beats less often. 500 take about a sixth of a
+core of the worker, and the server has to store each of them."""
+
+_beating: set[object] = set()
 
 
 @asynccontextmanager
@@ -21,13 +28,20 @@ async def beating(details: Callable[[], Any] = lambda: None) -> AsyncIterator[No
     """Beat while the body runs, each beat with what `details` gives; the first one comes before the body."""
     activity.heartbeat(details())
     task = asyncio.create_task(_beat(details))
+    _beating.add(task)
     try:
         yield
     finally:
+        _beating.discard(task)
         task.cancel()
+
+
+def interval_seconds(activities: int) -> float:
+    """The time between two beats of one of so many activities."""
+    return min(max(INTERVAL_SECONDS, activities / BEATS_PER_SECOND), MAX_INTERVAL_SECONDS)
 
 
 async def _beat(details: Callable[[], Any]) -> None:
     while True:
-        await asyncio.sleep(INTERVAL_SECONDS)
+        await asyncio.sleep(interval_seconds(len(_beating)))
         activity.heartbeat(details())

@@ -12,9 +12,9 @@ from temporalio.exceptions import ApplicationError
 
 from activities.asking import ask, own_session
 from activities.heartbeat import beating
-from activities.providers import Decoder, ModelRequest, ProviderError, Providers, stream
+from activities.providers import ModelRequest, ProviderError, Providers, Screened, stream
 from activities.providers.errors import ContextLengthExceeded
-from activities.structured import SchemaUnusable, problem_of
+from activities.structured import SchemaUnusable, Validation
 from clew.answers import Context, ContextMeta, StreamState, Usage
 from clew.canonical import digest
 from clew.catalog import cost_usd
@@ -39,12 +39,13 @@ class ModelActivities:
     def __init__(self, providers: Providers, http: httpx.AsyncClient) -> None:
         self._providers = providers
         self._http = http
+        self._validation = Validation()
 
     @activity.defn(name="call_model")
     async def call_model(self, call: CallModel) -> ModelAnswered:
         """One attempt of one model call; its heartbeats hold the reply so far, as `StreamState`."""
         provider_name, _, model = call.model.partition(":")
-        decoder: Decoder | None = None
+        decoder: Screened | None = None
         async with beating(lambda: _stream_state(call, decoder)):
             context: Context | None = None
             if call.priced and cost_usd(call.model, Usage()) is None:
@@ -53,8 +54,8 @@ class ModelActivities:
                 provider = self._providers.get(provider_name)
                 context = await _fetch_context(call)
                 schema = context.output_schema
-                if schema is not None:
-                    problem_of("null", schema)
+                if schema is not None and call.iteration == 1:
+                    await self._validation.check(schema)
                 request = ModelRequest(
                     model=model,
                     messages=context.messages,
@@ -63,13 +64,15 @@ class ModelActivities:
                     output_schema=schema,
                     cache_key=_cache_key(call),
                 )
-                decoder = provider.decoder()
+                decoder = Screened(provider.decoder(), self._providers.redaction)
                 reply = priced(call.model, _fitted(await stream(self._http, provider, request, decoder)))
+                problem = None
+                if schema is not None and not reply.tool_calls:
+                    problem = await self._validation.problem_of(reply.content, schema)
             except ProviderError as error:
-                raise application_error(error, context) from error
+                raise application_error(error, context) from None
             except SchemaUnusable as error:
                 raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
-        problem = problem_of(reply.content, schema) if schema is not None and not reply.tool_calls else None
         return ModelAnswered(
             reply=reply,
             digest=context.meta.digest,
@@ -79,6 +82,7 @@ class ModelActivities:
             epoch=context.meta.epoch,
             shared_prefix_tokens=context.meta.shared_prefix_tokens,
             cleared_tool_results=context.meta.cleared_tool_results,
+            cut_tool_results=context.meta.cut_tool_results,
             schema_problem=problem,
             needs_summary=context.meta.needs_summary,
         )
@@ -111,7 +115,7 @@ def _cache_key(call: CallModel) -> str:
     return digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
-def _stream_state(call: CallModel, decoder: Decoder | None) -> dict[str, Any]:
+def _stream_state(call: CallModel, decoder: Screened | None) -> dict[str, Any]:
     text = decoder.text if decoder else ""
     return StreamState(
         request_id=call.request_id,

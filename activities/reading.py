@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.archive import Archive, Head
-from activities.archiving import explained
+from activities.archive import Archive, Head, ObjectMissing
+from activities.archiving import ArchiveBack, explained
 from activities.asking import ask
 from activities.heartbeat import beating
 from clew.contract import MAX_PAGE_BYTES, WORKFLOW_TYPE, EntriesQuery, ReadThreadInput
 from clew.entries import Entry
-from clew.errors import Starting
+from clew.errors import Starting, ThreadMismatch
 from clew.reading import meeting
+from workflows.carried import Carried, restore
 
 UNBEGUN_EVENTS = 4
 """Of an execution that was broken off before its first workflow task was done: nobody can be asked about it."""
@@ -47,6 +48,35 @@ class Place:
     def archived_upto(self) -> int:
         """The seq of the newest archived entry, -1 where there is none."""
         return self.head.last_seq if self.head else -1
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadBack:
+    """Reads a thread as it was at one moment, up to a seq, the newest entry first.
+
+    `live` is what the session itself held, in order; `archived` reads all that is before it.
+    """
+
+    upto: int
+    live: tuple[Entry, ...]
+    archived: ArchiveBack | None
+
+    async def read(
+        self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
+    ) -> AsyncIterator[Entry]:
+        """The entries of a kind, and of a lane where one is named, from `to_seq` down to `from_seq`."""
+        upto = self.upto if to_seq is None else min(to_seq, self.upto)
+        for entry in reversed(self.live):
+            if from_seq <= entry.seq <= upto and entry.kind == kind and context_ref in (None, entry.lane):
+                yield entry
+        if self.archived and from_seq <= self.archived.upto:
+            found = self.archived.read(kind, context_ref=context_ref, from_seq=from_seq, to_seq=upto)
+            async for entry in found:
+                yield entry
+
+    def up_to(self, seq: int) -> ThreadBack:
+        """The same thread, read from an earlier seq back."""
+        return replace(self, upto=min(seq, self.upto))
 
 
 class Threads:
@@ -112,6 +142,26 @@ class Threads:
 
     async def backward(self, place: Place, asked: EntriesQuery, to_seq: int | None = None) -> AsyncIterator[Entry]:
         """The entries down to `asked.from_seq`, the newest first."""
+        place, live = await self._tail(place, asked, to_seq)
+        for entry in reversed(live):
+            yield entry
+        if head := place.head:
+            upto = head.last_seq if to_seq is None else min(head.last_seq, to_seq)
+            async for entry in self._archive.read_back(
+                head.family, head.root, asked.from_seq, upto, kinds=_kinds(asked)
+            ):
+                yield entry
+
+    async def back(self, place: Place, at_seq: int | None = None) -> ThreadBack:
+        """Reads from the newest entry back, or from a seq: one state of the thread, however it goes on meanwhile."""
+        place, live = await self._tail(place, EntriesQuery(), at_seq)
+        newest = live[-1].seq if live else place.archived_upto
+        head = place.head
+        archived = ArchiveBack(self._archive, head.family, head.root, head.last_seq) if head else None
+        return ThreadBack(newest if at_seq is None else min(at_seq, newest), tuple(live), archived)
+
+    async def _tail(self, place: Place, asked: EntriesQuery, to_seq: int | None) -> tuple[Place, list[Entry]]:
+        """What only the session itself holds, up to a seq, in order, and where the thread was meanwhile."""
         live: list[Entry] = []
         while to_seq is None or to_seq > place.archived_upto:
             seq: int | None = max(asked.from_seq, place.archived_upto + 1)
@@ -122,15 +172,30 @@ class Threads:
                 break
             live.clear()
             place = await self._moved_on(place, seq)
-        for entry in reversed(live):
-            if to_seq is None or entry.seq <= to_seq:
-                yield entry
-        if head := place.head:
-            upto = head.last_seq if to_seq is None else min(head.last_seq, to_seq)
-            async for entry in self._archive.read_back(
-                head.family, head.root, asked.from_seq, upto, kinds=_kinds(asked)
-            ):
-                yield entry
+        return place, [entry for entry in live if to_seq is None or entry.seq <= to_seq]
+
+    async def carried(self, place: Place) -> Carried:
+        """What a session would go on from at present.
+
+        Raises:
+            ObjectMissing: the archive has no state of it.
+        """
+        if place.live:
+            try:
+                return restore((await ask_begun(place.live, "carried"))["carried"])
+            except ApplicationError as error:
+                if error.type != ThreadMismatch.type:
+                    raise
+        if place.head is None or place.head.state is None:
+            raise ObjectMissing(f"the state of session {place.session_id!r}")
+        try:
+            return restore(from_json(await self._archive.read_state(place.head.family, place.head.state)))
+        except ObjectMissing:
+            # A session that has been taken up meanwhile has another one.
+            newer = await self.find(place.session_id)
+            if newer.head == place.head:
+                raise
+        return await self.carried(newer)
 
     async def last_seq(self, place: Place) -> int:
         """The seq of a thread's newest entry; -1 while there is none."""

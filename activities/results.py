@@ -20,6 +20,8 @@ from workflows.effects import STORING_SECONDS, RunTool, StoredResult, ToolAnswer
 MAX_MARK_BYTES = 200
 """Of what is said about the part of a result that is shown."""
 WIDEST_CHARACTER = 4
+MAX_STORED_BYTES = 16 * 1024 * 1024
+"""Largest tool result that is stored, in bytes. What is beyond that is dropped, and the mark says so."""
 
 
 @tool(timeout_seconds=60, retries=2)
@@ -59,6 +61,10 @@ class Results:
             return ToolAnswered(content=data.decode())
         if call.family is None:
             return ToolAnswered(content=truncated(data, call.max_result_bytes)[0])
+        dropped = ""
+        if len(data) > MAX_STORED_BYTES:
+            dropped = f"; only {MAX_STORED_BYTES} bytes of {len(data)} were stored"
+            data = cut(data, MAX_STORED_BYTES).encode()
         try:
             async with asyncio.timeout(STORING_SECONDS):
                 digest = await self._archive.put_result(call.family, data)
@@ -67,7 +73,7 @@ class Results:
             content, _ = truncated(data, call.max_result_bytes, "; the rest could not be stored")
             return ToolAnswered(content=content)
         how = f"; read_result(tool_call_id={call.tool_call_id!r}, offset={{shown}}) reads on" if readable else ""
-        content, shown = truncated(data, call.max_result_bytes, how)
+        content, shown = truncated(data, call.max_result_bytes, dropped + how)
         return ToolAnswered(content=content, result=StoredResult(digest=digest, bytes=len(data), shown=shown))
 
     async def read(self, call: RunTool, tool_call_id: str, offset: int, length: int) -> str:

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import beating
 from activities.model import application_error, priced
-from activities.providers import ModelRequest, ProviderError, Providers, stream
+from activities.providers import ModelRequest, ProviderError, Providers, Screened, stream
 from activities.reading import Threads
 from clew.answers import Usage
 from clew.canonical import canonical
@@ -106,9 +106,10 @@ class SummaryActivities:
             provider = self._providers.get(name)
             options = ModelOptions(max_output_tokens=asked.max_output_tokens)
             request = ModelRequest(model=model, messages=messages, tools=(), options=options)
-            reply = await stream(self._http, provider, request, provider.decoder())
+            decoder = Screened(provider.decoder(), self._providers.redaction)
+            reply = await stream(self._http, provider, request, decoder)
         except ProviderError as error:
-            raise application_error(error) from error
+            raise application_error(error) from None
         if not reply.content.strip():
             raise ApplicationError("the model wrote no summary", type="unusable_summary", non_retryable=True)
         usage = priced(asked.model, reply).usage

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import importlib
-import inspect
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,8 +15,9 @@ from temporalio.exceptions import ApplicationError
 from activities.heartbeat import beating
 from activities.providers.sanitize import clean
 from activities.results import READ_RESULT, Results, Unreadable, truncated
+from activities.tool_threads import ToolCall, ToolThreads, TooManyLeftBehind, code_file_of
 from clew.tools import Tool, ToolContext
-from workflows.effects import RunTool, ToolAnswered, idempotency_key
+from workflows.effects import STORING_SECONDS, RunTool, ToolAnswered, idempotency_key
 
 Tools = Mapping[str, Tool[..., Any]]
 """Every tool of a worker by its name."""
@@ -60,6 +58,11 @@ class ToolActivities:
     def __init__(self, tools: Tools, results: Results) -> None:
         self._tools = tools
         self._results = results
+        self._threads = ToolThreads()
+
+    def close(self) -> None:
+        """Let go of what the tools run on. No call may run any more."""
+        self._threads.close()
 
     @activity.defn(name="run_tool")
     async def run_tool(self, call: RunTool) -> ToolAnswered:
@@ -80,72 +83,55 @@ class ToolActivities:
                 # What cannot be encoded would end the heartbeats, and with them the call.
                 _report=lambda text: progress.update(progress=clean(str(text)[:1000])),
             )
-            try:
-                arguments = tool.bind(call.arguments, context)
-            except Exception as error:
-                return _error(f"invalid arguments: {_explain(error)}", call)
-            clock = asyncio.timeout(tool.timeout_seconds)
-            try:
-                async with clock:
-                    if tool is READ_RESULT:
-                        value: Any = await self._results.read(call, **arguments)
-                    else:
-                        value = await _invoke(tool, arguments)
-            except Unreadable as error:
-                return _error(str(error), call)
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                raise
-            # A tool may raise anything, SystemExit and a foreign library's panic included, and must not take
-            # the worker with it.
-            except BaseException as error:
-                if isinstance(error, TimeoutError) and clock.expired():
-                    if not tool.idempotent:
-                        # The workflow tells the model what is known of a call that cannot be repeated.
-                        raise ApplicationError("it took too long", type="tool_timeout", non_retryable=True) from None
-                    return _error(f"tool {call.name!r} took longer than {tool.timeout_seconds:g} seconds", call)
-                said = _said(error)
-                if info.attempt <= tool.retries:
-                    raise ApplicationError(said, type="tool_failed") from None
-                return _error(said, call)
-            # Outside of all that: the tool has done its work, and no fault of its result does it again.
-            return await self._results.shown(_encoded(value), call, readable=READ_RESULT.name not in self._tools)
+            return await self._answer(tool, call, context)
 
-
-async def _invoke(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:
-    if tool.is_async:
-        return await tool.function(**arguments)
-    value = await _in_thread(lambda: tool.function(**arguments))
-    # What a plain wrapper around an async function returns.
-    return await value if inspect.isawaitable(value) else value
-
-
-async def _in_thread(function: Callable[[], Any]) -> Any:
-    """The function's result from a daemon thread of its own: one that hangs holds neither a pool nor the exit."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def resolve(value: Any, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(value)
-        else:
-            # A future cannot hold StopIteration, nor let SystemExit pass through the loop.
-            done.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-    def work() -> None:
-        value, failure = None, None
+    async def _answer(self, tool: Tool[..., Any], call: RunTool, context: ToolContext) -> ToolAnswered:
+        named = ToolCall(tool.name, context.session_id, call.tool_call_id, code_file_of(tool.function))
+        clock = asyncio.timeout(tool.timeout_seconds)
         try:
-            value = context.run(function)
+            async with clock:
+                # Validators are the author's code, too, and may block.
+                arguments = await self._threads.call(named, lambda: _bound(tool, call, context), is_async=False)
+                if tool is READ_RESULT:
+                    value: Any = await self._results.read(call, **arguments)
+                else:
+                    value = await self._threads.call(
+                        named, lambda: tool.function(**arguments), is_async=tool.is_async
+                    )
+        except (_Unusable, Unreadable, TooManyLeftBehind) as error:
+            return _error(str(error), call)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        # A tool may raise anything, a foreign library's panic included, and must not take the worker with it.
         except BaseException as error:
-            failure = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
-        # The loop may be gone when a thread that was given up on comes back.
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(resolve, value, failure)
+            if isinstance(error, TimeoutError) and clock.expired():
+                if not tool.idempotent:
+                    # The workflow tells the model what is known of a call that cannot be repeated.
+                    raise ApplicationError("it took too long", type="tool_timeout", non_retryable=True) from None
+                return _error(f"tool {call.name!r} took longer than {tool.timeout_seconds:g} seconds", call)
+            said = _said(error)
+            if context.attempt <= tool.retries:
+                raise ApplicationError(said, type="tool_failed") from None
+            return _error(said, call)
+        # From here on nothing may fail: the tool has done its work, and no fault of its result does it again.
+        try:
+            async with asyncio.timeout(STORING_SECONDS):
+                # What turns an object into text may be the author's code, and a large one takes its time.
+                data = await self._threads.call(named, lambda: _encoded(value), is_async=False)
+        except Exception as error:
+            return _error(f"tool {call.name!r} has run, but its result cannot be written: {_said(error)}", call)
+        return await self._results.shown(data, call, readable=READ_RESULT.name not in self._tools)
 
-    context = contextvars.copy_context()
-    threading.Thread(target=work, name="clew-tool", daemon=True).start()
-    return await done
+
+class _Unusable(Exception):
+    """The arguments of a call do not fit its tool. Its message is for the model."""
+
+
+def _bound(tool: Tool[..., Any], call: RunTool, context: ToolContext) -> dict[str, Any]:
+    try:
+        return tool.bind(call.arguments, context)
+    except Exception as error:
+        raise _Unusable(f"invalid arguments: {_explain(error)}") from None
 
 
 def _encoded(value: Any) -> bytes:

@@ -1,6 +1,6 @@
 """Export and import: a whole thread as a file of JSON Lines, and a session made of one.
 
-    {"clew": "export", "version": 1, "session_id": "support-4711", "config": {...}}
+    {"clew": "export", "version": 1, "session_id": "support-4711"}
     {"at": "...", "id": "e-...", "kind": "config", "payload": {...}, "refs": {...}, "seq": 0, "tokens": 12}
     ...
     {"result": {"digest": "...", "text": "..."}}
@@ -17,26 +17,27 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from pydantic import ValidationError
-from pydantic_core import from_json, to_json
 from temporalio.client import Client
 
 from activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
+from activities.results import MAX_STORED_BYTES
 from audit import putting
 from audit.errors import archived, reading
 from audit.folding import Folding
 from audit.lines import FileDamaged, Reader, Writer, line
+from clew.canonical import canonical
 from clew.client import checked_id
-from clew.contract import TASK_QUEUE, EntriesQuery, SessionConfig
+from clew.contract import TASK_QUEUE, EntriesQuery
 from clew.entries import Entry
-from clew.errors import Closed, InvalidInput, ThreadMismatch
+from clew.errors import Closed, ThreadMismatch
 from clew.reader import Reader as SessionReader
-from workflows import carried
 from workflows.effects import ArchiveRef
 
 KIND = "export"
 PIECE_BYTES = 1_000_000
 """How much of a file is put into the archive at a time."""
+MAX_ENTRY_BYTES = 2_000_000
+"""Largest entry that is imported, in bytes of JSON. What a session commits is smaller: Temporal's payloads are."""
 
 
 async def export_session(client: Client, archive: Archive, session_id: str, file: BinaryIO) -> int:
@@ -49,11 +50,7 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
         head = await archive.head(session_id)
     closed = head is not None and head.status == "closed"
     session = None if closed else await _existing(client, session_id, head)
-    config = await (_config_of(session) if session else _archived_config(archive, head))
-    header: dict[str, Any] = {"session_id": session_id}
-    if config:
-        header["config"] = config.model_dump(mode="json", exclude_unset=True)
-    writer, count, known = Writer(file, KIND, header), 0, set[str]()
+    writer, count, known = Writer(file, KIND, {"session_id": session_id}), 0, set[str]()
     family = head.family if head else session_id
     async for entry in _entries(archive, head, session):
         if entry.seq != count:
@@ -68,7 +65,7 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
 
 
 async def import_session(
-    client: Client, archive: Archive, file: Iterable[bytes], *, session_id: str | None, task_queue: str
+    client: Client, archive: Archive, file: BinaryIO, *, session_id: str | None, task_queue: str
 ) -> tuple[str, int]:
     """Make a session of an exported thread, under its own id or another: the id, and the number of its entries.
 
@@ -85,7 +82,7 @@ async def import_session(
         head = await archive.head(session_id)
     if head or await putting.standing(client, session_id) != (None, None):
         raise ThreadMismatch(f"a session {session_id!r} exists, or has existed: import it --as another id")
-    folding = Folding(session_id, _given_config(reader.header))
+    folding = Folding(session_id)
     place = ArchiveRef(execution="", family=session_id)
     for piece in _pieces(reader):
         if piece.entries[0].seq != place.upto + 1:
@@ -99,7 +96,7 @@ async def import_session(
         raise FileDamaged("it holds no entry")
     count = place.upto + 1
     # Who exported it in the middle of a run has its beginning alone.
-    session = putting.ending(folding.session(place), ())
+    session = putting.ending(folding.session(place))
     place = await putting.appended(archive, place, session.thread.slice(place.upto + 1, session.thread.last_seq))
     session = replace(session, state=replace(session.state, archive=place))
     await putting.put_away(archive, session, None)
@@ -107,7 +104,7 @@ async def import_session(
     return session_id, count
 
 
-def exported(file: Iterable[bytes]) -> list[Entry]:
+def exported(file: BinaryIO) -> list[Entry]:
     """The whole thread in an exported file.
 
     Raises:
@@ -138,15 +135,29 @@ def _pieces(reader: Reader) -> Iterable[_Piece]:
             yield piece
             piece = _Piece()
         try:
+            size = len(line(row))
+            if is_entry and size > MAX_ENTRY_BYTES:
+                raise FileDamaged(f"it holds an entry of {size} bytes: an entry has at most {MAX_ENTRY_BYTES}")
             if is_entry:
+                # Refuses what could not be written again: it is nested without an end, or no JSON.
+                canonical(row)
                 piece.entries.append(Entry.from_json(row))
             elif "text" in row["result"]:
-                piece.results.append(str(row["result"]["text"]))
-        except (ValueError, TypeError) as error:
+                piece.results.append(_stored_text(row["result"]))
+        except (ValueError, TypeError, RecursionError) as error:
             raise FileDamaged(f"it holds what is no entry: {str(error)[:200]}") from None
-        piece.size += len(line(row))
+        piece.size += size
     if piece.entries:
         yield piece
+
+
+def _stored_text(result: dict[str, Any]) -> str:
+    text = result["text"]
+    if not isinstance(text, str):
+        raise FileDamaged("it holds a tool result that is no text")
+    if (size := len(text.encode())) > MAX_STORED_BYTES:
+        raise FileDamaged(f"it holds a tool result of {size} bytes: at most {MAX_STORED_BYTES} are stored of one")
+    return text
 
 
 def _stored(entry: Entry) -> set[str]:
@@ -165,15 +176,6 @@ async def _result(archive: Archive, family: str, digest: str) -> dict[str, str]:
     except (ObjectDamaged, ObjectMissing, UnicodeDecodeError) as error:
         # The thread is whole all the same, and shows what it showed.
         return {"digest": digest, "problem": str(error)}
-
-
-def _given_config(header: dict[str, Any]) -> SessionConfig | None:
-    if "config" not in header:
-        return None
-    try:
-        return SessionConfig.model_validate_json(to_json(header["config"]))
-    except ValidationError as error:
-        raise FileDamaged(f"its configuration cannot be used: {error.errors()[0]['msg']}") from None
 
 
 async def _existing(client: Client, session_id: str, head: Head | None) -> SessionReader:
@@ -213,21 +215,3 @@ async def _entries(archive: Archive, head: Head | None, session: SessionReader |
         if newer is None or newer.last_seq < seq:
             raise ThreadMismatch(f"entry {seq} is neither in the archive nor in the session")
         head = newer
-
-
-async def _config_of(session: SessionReader) -> SessionConfig:
-    """What the session is configured as at present, its entries' part of it included."""
-    whole = await session.query("carried")
-    return carried.restore(whole["carried"]).state.config
-
-
-async def _archived_config(archive: Archive, head: Head | None) -> SessionConfig | None:
-    if head is None or head.state is None:
-        return None
-    try:
-        async with reading():
-            state = from_json(await archive.read_state(head.family, head.state))
-        return carried.restore(state).state.config
-    except (ObjectDamaged, ObjectMissing, InvalidInput, ValueError):
-        # The entries are whole all the same, and hold the most of it.
-        return None

@@ -13,6 +13,7 @@ from clew.context import policy_of
 from clew.contract import ModelOptions, SessionConfig
 from clew.entries import DEFAULT_LANE, Entry, call_ids
 from clew.errors import InvalidInput
+from clew.messages import Message
 from clew.policy import ContextPolicy, resolve
 from clew.thread import Thread
 from workflows import budgets, carried, facts, inputs
@@ -24,14 +25,12 @@ from workflows.state import REMEMBERED_OPS, AskedCall, Learned, Request, Run, St
 class Folding:
     """Entries, in order, become what a session goes on from. No more of the thread is kept than a session keeps.
 
-    `config` is what it was started with, where that is known: entries do not hold all of it. What is only in the
-    entries wins. The same entries make the same state, however they are divided.
+    The same entries make the same state, however they are divided.
     """
 
-    def __init__(self, session_id: str, config: SessionConfig | None = None) -> None:
+    def __init__(self, session_id: str) -> None:
         self.thread = Thread()
         self._session_id = session_id
-        self._given = config
         self._config: Entry | None = None
         self._context_ref = DEFAULT_LANE
         self._usage = Usage()
@@ -68,8 +67,7 @@ class Folding:
             if retried := payload["details"].get("retried"):
                 self._learned = budgets.refused(self._learned, retried["model"], retried["budget"])
         elif entry.kind == "ai_context_operation":
-            if payload["operation"]["type"] == "switch":
-                self._context_ref = payload["context_ref"]
+            self._note_operation(entry)
         elif entry.kind == "ai_message":
             self._note_message(entry)
         elif entry.kind == "run":
@@ -90,14 +88,22 @@ class Folding:
             if len(self._receipts) > inputs.REMEMBERED:
                 del self._receipts[next(iter(self._receipts))]
 
+    def _note_operation(self, entry: Entry) -> None:
+        operation = entry.payload["operation"]
+        if operation["type"] == "switch":
+            self._context_ref = entry.payload["context_ref"]
+        for message in (operation.get("result_context") or {}).get("messages", ()):
+            self._count_calls(message)
+
     def _note_message(self, entry: Entry) -> None:
         payload, run_id = entry.payload, entry.refs.get("run_id")
+        if payload.get("late"):
+            return
         if run_id and run_id != self._run.run_id:
             self._run = _OpenRun(run_id)
         if run_id:
             self._run.note(entry)
-        for tool_call_id in call_ids(entry.message):
-            self._count("tool", tool_call_id)
+        self._count_calls(entry.message)
         if recipe := payload.get("recipe"):
             spent = Usage.model_validate(recipe["usage"]).model_copy(update={"model_calls": 1})
             self._learn(recipe, spent)
@@ -114,6 +120,10 @@ class Folding:
             self._learned, recipe["model"], policy, recipe["input_tokens"], spent.input_tokens
         )
 
+    def _count_calls(self, message: Message) -> None:
+        for tool_call_id in call_ids(message):
+            self._count("tool", tool_call_id)
+
     def _count(self, name: str, minted: object) -> None:
         if isinstance(minted, str) and (found := re.fullmatch(rf"{name}-([0-9]+)", minted)):
             self._numbers[name] = max(self._numbers[name], int(found[1]))
@@ -121,7 +131,7 @@ class Folding:
     def _state(self, place: ArchiveRef) -> State:
         if self._config is None:
             raise InvalidInput("the entries begin without a configuration: they are no session's")
-        config, policy, defaults = _configured(self._given, self._config)
+        config, policy, defaults = _configured(self._config)
         state = State(
             self._session_id,
             config,
@@ -182,7 +192,8 @@ class _OpenRun:
             self._asked.pop(payload["tool_call_id"], None)
         elif payload["role"] == "assistant":
             self._asked = {
-                call["id"]: AskedCall(call["id"], call["name"], call["arguments"])
+                # The entries do not tell whether a call was started: it may have run.
+                call["id"]: AskedCall(call["id"], call["name"], call["arguments"], scheduled=True)
                 for call in payload.get("tool_calls", ())
             }
             if payload["content"]:
@@ -218,12 +229,12 @@ def _policy_alone(before: Entry, after: Entry) -> bool:
     return policy_of(before) != policy_of(after)
 
 
-def _configured(given: SessionConfig | None, entry: Entry) -> tuple[SessionConfig, ContextPolicy, Defaults | None]:
+def _configured(entry: Entry) -> tuple[SessionConfig, ContextPolicy, Defaults | None]:
     """The configuration in force, its policy as a whole, and what of it a worker's catalog has chosen.
 
     A policy that is none of the catalog's was given, as far as the entries tell.
     """
-    config, policy = facts.configured(given, entry), policy_of(entry)
+    config, policy = facts.configured(entry), policy_of(entry)
     if config.context_policy is None and resolve(agent=ContextPolicy.for_model(config.model, edition=0)) == policy:
         return config, policy, None
     defaults = defaults_for(config.model)

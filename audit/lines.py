@@ -4,19 +4,23 @@
     ...
     {"clew": "end", "lines": 2, "sha256": "..."}
 
-The last line speaks of all the bytes before it. Neither side holds more than one line in memory.
+The last line speaks of all the bytes before it. Neither side holds more than one line in memory, and no line has more
+than `MAX_LINE_BYTES`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from clew.errors import ClewError
 
 VERSION = 1
+MAX_LINE_BYTES = 128 * 1024 * 1024
+"""Largest line, in bytes. The history of a workflow run has 50 MB at most, a third more in base64; a stored tool
+result has 16 MiB, six times as much where JSON escapes every character."""
 
 
 class FileDamaged(ClewError):
@@ -57,8 +61,8 @@ class Writer:
 class Reader:
     """A file of a kind, read from its beginning to its end."""
 
-    def __init__(self, file: Iterable[bytes], kind: str) -> None:
-        self._lines = iter(file)
+    def __init__(self, file: BinaryIO, kind: str) -> None:
+        self._lines = _lines(file)
         self._checksum = hashlib.sha256()
         self._kind = kind
         self.header = self._header()
@@ -97,6 +101,15 @@ class Reader:
             raise FileDamaged("its checksum does not match: it has been changed since it was written")
         if next(self._lines, None) is not None:
             raise FileDamaged("it goes on after its last line")
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    number = 0
+    while data := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(data) > MAX_LINE_BYTES:
+            raise FileDamaged(f"line {number} has more than {MAX_LINE_BYTES} bytes")
+        yield data
 
 
 def _parsed(data: bytes, what: str) -> Any:

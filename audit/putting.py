@@ -81,10 +81,29 @@ async def standing(client: Client, session_id: str) -> tuple[WorkflowExecutionSt
     return described.status, described.task_queue
 
 
-def ending(session: Carried, unread: tuple[tuple[str, str], ...]) -> Carried:
+def recovered(
+    session: Carried, unread: tuple[tuple[str, str], ...], *, workflow: str | None, reason: str | None
+) -> Carried:
+    """The session with what ran and what waited ended, and with an entry that tells of the recovery.
+
+    Args:
+        session: What is known of the session.
+        unread: The names and the beginnings of signals that the session has never seen.
+        workflow: How its workflow was cut off, where the server knows.
+        reason: The reason that was given for that.
+    """
+    ended = ending(session, unread)
+    state, thread = ended.state, ended.thread
+    if thread.rev:
+        told = {"workflow": workflow} if workflow else {}
+        _commit(thread, [facts.session_entry(state, "recovered", reason, **told)], state.config.encoding)
+    return ended
+
+
+def ending(session: Carried, unread: tuple[tuple[str, str], ...] = ()) -> Carried:
     """The session with what ran and what waited ended, in its state and behind its thread.
 
-    `unread` are the names and the beginnings of signals that it has never seen.
+    `unread` are the names and the beginnings of signals that the session has never seen.
     """
     state, thread = session.state, session.thread
     lost = [facts.input_entry(state, "dropped", name, "recovered", excerpt) for name, excerpt in unread]

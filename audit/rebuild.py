@@ -32,6 +32,7 @@ from workflows import door
 from workflows.carried import Carried
 from workflows.effects import Effect
 from workflows.journal import Journal
+from workflows.payloads import tolerant
 from workflows.session import AgentSession
 from workflows.state import State
 
@@ -46,13 +47,15 @@ class Rebuilt:
 
     `session` is None where the start was refused. `handed_over` is the state, and the effect, that the run before it
     has left to it; None where it is the first of its execution. `thawed` says that it went on from the archive.
-    `unread` are signals that came after that last task: their names, and the first characters of each.
+    `unread` are signals that came after that last task: their names, and the first characters of each. `reason` is
+    what the operator who terminated the run gave as the reason.
     """
 
     session: Carried | None = None
     handed_over: tuple[State, Effect | None] | None = None
     thawed: bool = False
     unread: tuple[tuple[str, str], ...] = ()
+    reason: str | None = None
 
     @property
     def began_anew(self) -> bool:
@@ -68,7 +71,7 @@ async def rebuild(history: WorkflowHistory, converter: DataConverter = pydantic_
     Raises:
         DoesNotReplay: the code would have done another thing than the history says, or cannot read it.
     """
-    watch = _Watch()
+    watch, converter = _Watch(), tolerant(converter)
 
     replayer = Replayer(
         workflows=[_Replayed],
@@ -83,7 +86,8 @@ async def rebuild(history: WorkflowHistory, converter: DataConverter = pydantic_
     except Exception as error:
         raise DoesNotReplay(f"its history does not replay: {str(error)[:500]}") from error
     unread = [await _signal(event, converter) for event in _unread(history)]
-    return replace(watch.rebuilt, thawed=any(map(_is_thaw, history.events)), unread=tuple(unread))
+    reason = history.events[-1].workflow_execution_terminated_event_attributes.reason or None
+    return replace(watch.rebuilt, thawed=any(map(_is_thaw, history.events)), unread=tuple(unread), reason=reason)
 
 
 def _unread(history: WorkflowHistory) -> list[HistoryEvent]:

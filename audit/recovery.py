@@ -87,7 +87,12 @@ async def recover(
             return report
     else:
         before, committed = place.upto, session.thread.rev
-        session = putting.ending(session, found.unread if found and report.source == "history" else ())
+        session = putting.recovered(
+            session,
+            found.unread if found and report.source == "history" else (),
+            workflow=ended.name.lower() if ended else None,
+            reason=found.reason if found else None,
+        )
         thread = session.thread
         place = await putting.appended(archive, place, thread.slice(before + 1, thread.last_seq))
         report.closing, report.written, report.last_seq = thread.rev - committed, place.upto - before, place.upto

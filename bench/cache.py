@@ -40,7 +40,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from activities.providers import ModelRequest, Provider, providers_from_env, stream
+from activities.providers import ModelRequest, Provider, Redaction, Screened, providers_from_env, stream
 from activities.providers.errors import EmptyReply, OutputExhausted
 from clew import Clew, ContextPolicy
 from clew.context import context_of, context_of_call
@@ -270,7 +270,7 @@ async def read(
         request = ModelRequest(model="smollm2", messages=shown.messages, tools=shown.tool_spec, options=options)
         # Nobody asks what it says.
         with suppress(EmptyReply, OutputExhausted):
-            await stream(http, provider, request, provider.decoder())
+            await stream(http, provider, request, Screened(provider.decoder(), Redaction()))
     return (await Reading.of(counters)).since(before)
 
 

@@ -153,16 +153,25 @@ def _inputs(ledger: Ledger, traces: Traces) -> Iterator[str]:
 
 
 def tool_groups(entries: Iterable[Entry]) -> Iterator[str]:
-    """Whatever calls tools is followed, in its lane, by one result for each, in order, before anything else."""
+    """Whatever calls tools is followed, in its lane, by one result for each before anything else.
+
+    A result in doubt may be followed by one that arrives late, once.
+    """
     waiting: dict[str, list[str]] = {}
     seen: set[str] = set()
+    doubts: set[str] = set()
     for entry in entries:
         if entry.kind != "ai_message":
             continue
         due = waiting.setdefault(entry.payload["context_ref"], [])
         if entry.payload["role"] == "tool":
-            if not due or due.pop(0) != entry.payload["tool_call_id"]:
+            call_id, expected = entry.payload["tool_call_id"], doubts if entry.payload.get("late") else due
+            if call_id not in expected:
                 yield f"the tool result at {entry.seq} answers no call"
+                continue
+            expected.remove(call_id)
+            if entry.payload.get("in_doubt"):
+                doubts.add(call_id)
             continue
         if due:
             yield f"the tool calls {due} are not answered before {entry.seq}"
@@ -182,7 +191,7 @@ def _runs(entries: Iterable[Entry]) -> Iterator[str]:
         if entry.kind == "run":
             ended.add(entry.refs["run_id"])
         elif entry.kind == "ai_message":
-            if entry.refs["run_id"] in ended:
+            if entry.refs["run_id"] in ended and not entry.payload.get("late"):
                 yield f"run {entry.refs['run_id']} goes on at {entry.seq}, after its end"
             if entry.payload["role"] == "assistant":
                 calls[entry.refs["call_id"]] += 1

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from activities.archive import Store
+from obstore.store import MemoryStore
+
+from activities.archive import Store, StoreUnavailable
+from activities.archive.objects import Bucket
 from activities.checkpoints import Keys
 from activities.providers import http_client, providers_from_env
+from activities.serving import Capacity
 from activities.tools import load_tools
 from clew import Clew
 from tests import toolbox
 from tests.conftest import KEYS, World
-from worker import make_worker
+from worker import DEFAULT_CAPACITY, make_worker
 from workflows.effects import Thresholds
 
 OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
@@ -21,10 +26,16 @@ OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
 
 @asynccontextmanager
 async def rolling(
-    world: World, thresholds: Thresholds = OFTEN, store: Store | None = None, keys: Keys = KEYS
+    world: World,
+    thresholds: Thresholds = OFTEN,
+    store: Store | None = None,
+    keys: Keys = KEYS,
+    *,
+    task_queue: str | None = None,
+    capacity: Capacity = DEFAULT_CAPACITY,
 ) -> AsyncIterator[Clew]:
     """A worker of its own, and a client for its sessions."""
-    clew = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
+    clew = Clew(world.clew.temporal, task_queue or f"queue-{uuid.uuid4().hex}")
     async with http_client() as http:
         worker = make_worker(
             clew.temporal,
@@ -35,6 +46,7 @@ async def rolling(
             store=store or world.store,
             keys=keys,
             thresholds=thresholds,
+            capacity=capacity,
         )
         async with worker:
             yield clew
@@ -54,3 +66,42 @@ async def runs_of(clew: Clew, session_id: str) -> list[str]:
         history = await clew.temporal.get_workflow_handle(session_id, run_id=run_id).fetch_history()
         run_id = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
     return runs
+
+
+async def until(holds: Callable[[], Awaitable[object]]) -> None:
+    """Back when something holds that only asking again can tell."""
+    while not await holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+class Fickle(Store):
+    """A store that is away when it is told to be, or as far as states go, or keeps for itself what it has done."""
+
+    def __init__(self) -> None:
+        super().__init__(Bucket(MemoryStore()))
+        self.away = self.stateless = self.silent = False
+        self.ready = asyncio.Event()
+        self.ready.set()
+
+    def _check(self, path: str = "") -> None:
+        if self.away or (self.stateless and "/states/" in path):
+            raise StoreUnavailable("somewhere", "it is away")
+
+    async def get(self, path: str) -> bytes:
+        self._check(path)
+        return await super().get(path)
+
+    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
+        self._check()
+        await self.ready.wait()
+        await super().replace(path, data, over)
+        if self.silent:
+            raise StoreUnavailable("somewhere", "the answer is lost")
+
+    async def put(self, path: str, data: bytes) -> None:
+        self._check()
+        await super().put(path, data)
+
+    async def put_new(self, path: str, data: bytes) -> None:
+        self._check()
+        await super().put_new(path, data)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,10 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
-from deploy.local import TemporalServer, worker_process
+from activities.serving import Capacity, capacity_from_env
+from clew import Clew
+from deploy.local import Reply, TemporalServer, ToolCall, worker_process
+from tests.conftest import World
 
 ROOT = Path(__file__).parent.parent
 # Where nothing listens; a name that is no host, should anything look it up.
@@ -148,6 +153,14 @@ async def test_a_provider_that_is_configured_wrongly_is_told(
     assert "hunter2" not in line
 
 
+def test_what_a_worker_says_holds_none_of_its_keys() -> None:
+    """Also where the one who set them has put one in the wrong place."""
+    key = "sk-test-0123456789abcdef"
+    worker = ended("--tools", f"tools_{key}", OPENAI_API_KEY=key)
+    assert "[redacted]" in told(worker)
+    assert key not in worker.stderr
+
+
 async def test_a_worker_stops_when_it_is_told_to(server: TemporalServer) -> None:
     """It says what it serves; SIGTERM ends it by itself."""
     local = {"CLEW_PROVIDER_LOCAL_BASE_URL": f"http://{NOWHERE}"}
@@ -158,3 +171,42 @@ async def test_a_worker_stops_when_it_is_told_to(server: TemporalServer) -> None
         await worker.stop()
         assert not worker.running
         assert "stopping: running calls have 20 seconds to finish" in worker.log.read_text()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "100001", "9" * 5000, "\u0663"])
+@pytest.mark.parametrize("variable", ["CLEW_MODEL_CALLS", "CLEW_TOOL_CALLS", "CLEW_STORE_CALLS"])
+def test_how_much_it_does_at_once_is_a_number(variable: str, value: str) -> None:
+    """By the name of its variable."""
+    with pytest.raises(ValueError, match=f"^{variable} is a number from 1 to 100000"):
+        capacity_from_env({variable: value})
+
+
+def test_how_much_it_does_at_once_is_read_from_the_environment() -> None:
+    """What is not set has its default."""
+    assert capacity_from_env({}) == Capacity()
+    given = {"CLEW_MODEL_CALLS": "3000", "CLEW_TOOL_CALLS": "", "CLEW_STORE_CALLS": "7", "CLEW_OTHER": "x"}
+    assert capacity_from_env(given) == Capacity(model_calls=3000, store_calls=7)
+
+
+async def test_a_tool_that_never_ends_does_not_hold_the_end_of_the_process(world: World, tmp_path: Path) -> None:
+    """Not even one in a thread that Python waits for; the log says which threads were left."""
+    queue = "hanging-at-the-end"
+    clew = Clew(world.clew.temporal, queue)
+    settings = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url}
+    calls = (ToolCall("hang_in_a_thread", {"folder": str(tmp_path)}),)
+    async with worker_process(
+        world.server.address, env=settings, tools=["tests.toolbox"], task_queue=queue
+    ) as worker:
+        model = world.model(lambda _body: Reply(tool_calls=calls))
+        session = await clew.open("hanging-at-the-end", model=model, tools=["hang_in_a_thread"])
+        request = await session.message("go")
+        async with asyncio.timeout(30):
+            while not (tmp_path / "started").exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.01)
+        await session.cancel()
+        assert (await request.result()).status == "cancelled"
+        clock = time.monotonic()
+        await worker.stop(60)
+        assert time.monotonic() - clock < 15
+        assert not worker.running
+        assert "the process ends although threads still run: " in worker.log.read_text()

@@ -3,17 +3,62 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
+from temporalio import activity
+
 from clew import ToolContext, tool
 
-_gates: dict[str, asyncio.Event] = {}
+
+class Gate:
+    """An event that tests and tools wait for, each of them on an event loop of its own."""
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._waiting: list[Future[None]] = []
+        self._lock = threading.Lock()
+
+    def set(self) -> None:
+        """Let everybody through."""
+        with self._lock:
+            self._is_open = True
+            waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if one.set_running_or_notify_cancel():
+                one.set_result(None)
+
+    def block(self) -> None:
+        """Hold the thread until the gate is open."""
+        self._opening().result()
+
+    async def wait(self) -> None:
+        """Back when the gate is open."""
+        await asyncio.wrap_future(self._opening())
+
+    def _opening(self) -> Future[None]:
+        one: Future[None] = Future()
+        with self._lock:
+            if self._is_open:
+                one.set_result(None)
+            else:
+                self._waiting.append(one)
+        return one
 
 
-def gate(name: str) -> asyncio.Event:
-    """The event that `wait_for` waits for."""
-    return _gates.setdefault(name, asyncio.Event())
+_gates: dict[str, Gate] = {}
+
+
+def gate(name: str) -> Gate:
+    """The gate of a name."""
+    return _gates.setdefault(name, Gate())
+
+
+_gate = gate
+"""Under a name that no parameter of a tool hides."""
 
 
 @tool
@@ -25,14 +70,14 @@ def add(a: int, b: int) -> int:
 @tool
 async def wait_for(gate: str) -> str:
     """Answers when a gate is opened."""
-    await _gates.setdefault(gate, asyncio.Event()).wait()
+    await _gate(gate).wait()
     return f"{gate} is open"
 
 
 @tool
 async def open_gate(gate: str) -> str:
     """Opens a gate."""
-    _gates.setdefault(gate, asyncio.Event()).set()
+    _gate(gate).set()
     return "opened"
 
 
@@ -88,21 +133,21 @@ async def linger(folder: str) -> str:
 @tool
 async def note_cancel(gate: str) -> str:
     """Opens a gate when it starts, and another when it is cancelled."""
-    _gates.setdefault(f"{gate}-started", asyncio.Event()).set()
+    _gate(f"{gate}-started").set()
     try:
         await asyncio.Event().wait()
     finally:
-        _gates.setdefault(f"{gate}-cancelled", asyncio.Event()).set()
+        _gate(f"{gate}-cancelled").set()
     return "never"
 
 
 @tool
 async def ignore_cancel(gate: str) -> str:
     """Opens a gate when it starts, and ends when another one opens, whoever cancels it."""
-    _gates.setdefault(f"{gate}-started", asyncio.Event()).set()
+    _gate(f"{gate}-started").set()
     with suppress(asyncio.CancelledError):
         await asyncio.Event().wait()
-    await _gates.setdefault(gate, asyncio.Event()).wait()
+    await _gate(gate).wait()
     return "at my own time"
 
 
@@ -113,9 +158,46 @@ def guarded() -> str:
 
 
 @tool(idempotent=False)
+def pay(folder: str, cents: int) -> str:
+    """Pays, and notes it in a ledger. A large payment returns once somebody puts a file `release` there."""
+    place = Path(folder)
+    with (place / "ledger").open("a") as ledger:
+        ledger.write(f"{cents}\n")
+    while cents > 100 and not (place / "release").exists():
+        if activity.is_cancelled():
+            (place / "stop").touch()
+        time.sleep(0.02)
+    return f"paid {cents}"
+
+
+@tool(idempotent=False)
 async def pay_once(folder: str) -> str:
     """Notes that it has begun, and never ends by itself."""
     with (Path(folder) / "started").open("a") as started:
         started.write("begun\n")
     await asyncio.Event().wait()
     return "paid"
+
+
+@tool
+async def hang_in_a_thread(folder: str) -> str:
+    """Notes in a folder that it has begun, and gives a thread something that never ends."""
+    (Path(folder) / "started").touch()
+    await asyncio.to_thread(threading.Event().wait)
+    return "never"
+
+
+@tool
+async def block(gate: str) -> str:
+    """Opens a gate when it starts, and blocks its event loop until another one opens."""
+    _gate(f"{gate}-started").set()
+    _gate(gate).block()
+    return "at last"
+
+
+@tool
+async def tell_and_wait(gate: str) -> str:
+    """Opens a gate when it starts, and answers when another one opens."""
+    _gate(f"{gate}-started").set()
+    await _gate(gate).wait()
+    return f"{gate} is open"

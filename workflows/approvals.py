@@ -9,18 +9,18 @@ from clew.contract import ApprovalInput
 from clew.entries import Draft
 from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
 from clew.thread import Thread
-from workflows import facts, runs
+from workflows import facts, runs, tool_rounds
 from workflows.decision import Decision
 from workflows.effects import ToolAnswered
-from workflows.schemas import problems
-from workflows.state import AskedCall, Moment, State
+from workflows.schemas import problem_of_arguments
+from workflows.state import AskedCall, Moment, Run, State
 
 
 def pending_approvals(state: State) -> tuple[AskedCall, ...]:
     """The tool calls that wait for somebody's word."""
     if state.phase != "awaiting_approval" or state.run is None:
         return ()
-    return tuple(call for call in state.run.asked if call.needs_approval and call.answer is None)
+    return tool_rounds.needing_approval(state.run.asked)
 
 
 def check(state: State, thread: Thread, given: ApprovalInput) -> None:
@@ -39,11 +39,7 @@ def check(state: State, thread: Thread, given: ApprovalInput) -> None:
     if given.decision == "deny":
         raise InvalidInput("arguments: a denied call has none to edit")
     schema = next(tool.spec["parameters"] for tool in state.tools or () if tool.spec["name"] == call.name)
-    try:
-        problem = next(problems(given.arguments, schema), None)
-    except ValueError as error:
-        problem = str(error)
-    if problem:
+    if problem := problem_of_arguments(given.arguments, schema):
         raise InvalidInput(f"arguments: {problem}")
 
 
@@ -52,22 +48,25 @@ def resolve(state: State, given: ApprovalInput, at: Moment) -> Decision:
     run = runs.running(state)
     payload: dict[str, Any] = given.model_dump(exclude_none=True)
     fact = Draft("approval", payload, facts.run_refs(state, run) | {"tool_call_id": given.tool_call_id})
-    denied = f"denied: {given.reason or 'no reason was given'}"
-    asked = tuple(
-        call
-        if call.tool_call_id != given.tool_call_id
-        else replace(
-            call,
-            arguments=call.arguments if given.arguments is None else given.arguments,
-            answer=ToolAnswered(content=denied, is_error=True) if given.decision == "deny" else None,
-            needs_approval=False,
-        )
-        for call in run.asked
-    )
-    state = replace(state, run=replace(run, asked=asked))
-    if pending_approvals(state):
-        return Decision(state, (fact,))
-    # People take their time, which is not the request's.
+    call = next(call for call in run.asked if call.tool_call_id == given.tool_call_id)
+    if given.decision == "deny":
+        denied = ToolAnswered(content=f"denied: {given.reason or 'no reason was given'}", is_error=True)
+        decision = tool_rounds.commit(state, run, call, denied).after(fact)
+    else:
+        decision = Decision(replace(state, run=_approved(run, call, given.arguments)), (fact,))
+    return decision if pending_approvals(decision.state) else decision.then(_resume, at)
+
+
+def _approved(run: Run, call: AskedCall, arguments: dict[str, Any] | None) -> Run:
+    approved = replace(call, needs_approval=False)
+    if arguments is not None and arguments != call.arguments:
+        approved = replace(approved, arguments=arguments, edited=True)
+    return replace(run, asked=tuple(approved if other is call else other for other in run.asked))
+
+
+def _resume(state: State, at: Moment) -> Decision:
+    """The round runs. What the decisions have taken is not the request's time."""
+    run = runs.running(state)
     waited = 0.0 if run.paused_at is None else at.time - run.paused_at
-    resumed = replace(run, asked=asked, deadline=run.deadline + waited, paused_at=None)
-    return Decision(replace(state, run=resumed), (fact,)).then(runs.run_tools, at)
+    resumed = replace(run, deadline=run.deadline + waited, paused_at=None)
+    return runs.run_tools(replace(state, run=resumed), at)

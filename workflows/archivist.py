@@ -61,7 +61,7 @@ class Archivist:
             return False
         if self._says_closed:
             return True
-        enough = PRESSING if state.busy or state.phase == "preparing" else 1.0
+        enough = PRESSING if state.busy or state.late_calls or state.phase == "preparing" else 1.0
         return self._fullness.share(state.archive.thresholds) >= enough
 
     @property
@@ -129,6 +129,8 @@ class Archivist:
         self._full_when_asked = self.full
         with suppress(ActivityError):
             await self._archive(None if self.full else PATIENCE)
+            # What operations have just brought back into contexts goes along to the next run.
+            await self.recall_changed()
             if journal.state.phase in _STAYING:
                 self._ask_again_at = 0.0
                 return
@@ -137,7 +139,8 @@ class Archivist:
                 return
             self.rolling = True
             self._waiters.dismiss()
-            await workflow.wait_condition(workflow.all_handlers_finished)
+            # The caller of a close is answered when the session has ended: in this run of the workflow.
+            await workflow.wait_condition(lambda: journal.state.closed or workflow.all_handlers_finished())
             if not journal.state.closed:
                 workflow.continue_as_new(args=[self._start()])
 
@@ -192,6 +195,32 @@ class Archivist:
             if not self._covers(asked) and journal.thread.held_from(context_ref) >= before:
                 return Failure(type="archived", message="the context needs more of the archive than can be fetched")
         return None
+
+    @property
+    def recall_due(self) -> bool:
+        """Whether lanes have changed, and no request is served: a model call recalls its own lane."""
+        return bool(self._journal.changed_lanes) and not (self._journal.state.busy or self._journal.state.closed)
+
+    async def recall_changed(self) -> None:
+        """Fetch what lanes need that operations have changed.
+
+        Best effort: where it cannot be fetched the query `context` says `archived`.
+        """
+        lanes, journal = self._journal.changed_lanes, self._journal
+        while self.recall_due:
+            await self.recall(lanes[0], journal.state.policy, ContextQuery(context_ref=lanes[0]))
+            del lanes[0]
+
+    async def changes_recalled(self) -> None:
+        """Back when the lanes that operations have changed can be told, or when that takes too long."""
+        journal = self._journal
+        if all(self._covers(ContextQuery(context_ref=lane)) for lane in journal.changed_lanes):
+            return
+        with suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: not self.recall_due or self.rolling,
+                timeout=PATIENCE,
+            )
 
     def _covers(self, asked: ContextQuery) -> bool:
         if self._journal.thread.past.upto < 0:

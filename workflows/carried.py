@@ -15,7 +15,8 @@ from clew.past import parted
 from clew.policy import ContextPolicy
 from clew.thread import Gap, Past, Thread
 from workflows import outcomes
-from workflows.effects import CallModel, Effect, Packed, Prepare, Recalled, RunTools, Summarize
+from workflows.effects import CallModel, Effect, Prepare, Recalled, RunTools, Summarize
+from workflows.packed import Packed
 from workflows.state import State
 
 VERSION = 1
@@ -51,7 +52,8 @@ class Carried:
 
 def carry(state: State, thread: Thread, effect: Effect | None) -> dict[str, Any]:
     """The session, as it travels: opaque, versioned, and under `MAX_BYTES` unless its queues alone are more."""
-    state = replace(state, outcomes=outcomes.remembered(state, thread))
+    # Nothing that a call returns reaches the next run of the workflow: it stays in doubt.
+    state = replace(state, outcomes=outcomes.remembered(state, thread), late_calls=())
     if state.closed or state.phase == "hibernating":
         state = replace(state, phase="idle")
     # A call that has been decided upon will be asked for with the thread as it was then.

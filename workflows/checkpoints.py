@@ -53,7 +53,7 @@ def check(state: State, thread: Thread, given: CheckpointInput) -> None:
     Raises:
         ClewError: for the reason it gives.
     """
-    if state.busy or state.phase != "idle":
+    if not state.at_rest:
         raise Busy("a request is running or waits: wait for it, or cancel it")
     lane = given.context_ref or state.context_ref
     if lane != state.context_ref and thread.lane(lane) is None:
@@ -72,9 +72,9 @@ def drafted(state: State, thread: Thread, context_ref: str, at_seq: int) -> Draf
         TooLarge: it is more than one input of a session, or than a token may be.
     """
     config = _config_of(state)
-    # The new session has no thread that what was cleared could be read from.
+    # The new session has no thread that what was cleared or cut could be read from.
     whole = ContextPolicy(clear_tool_results=None)
-    shown = context_of(thread, context_ref=context_ref, at_seq=at_seq, policy=whole)
+    shown = context_of(thread, context_ref=context_ref, at_seq=at_seq, policy=whole, standalone=True)
     context = _snapshot(shown, thread, at_seq)
     payload = {
         "v": VERSION,
@@ -118,14 +118,7 @@ def fingerprint(of: Mapping[str, Any]) -> str:
 def restoring(payload: Mapping[str, Any], op_id: str) -> dict[str, Any]:
     """The context operation that puts a checkpoint's context under its lane."""
     origin = {"session_id": payload["session_id"], "at_seq": payload["at_seq"]}
-    context = payload["context"]
-    said = [_renamed(message, payload["session_id"]) for message in context["messages"]]
-    operation = {
-        "type": "replace",
-        "reason": "restore",
-        "result_context": {**context, "messages": said},
-        "meta": origin,
-    }
+    operation = {"type": "replace", "reason": "restore", "result_context": payload["context"], "meta": origin}
     return {"op_id": op_id, "context_ref": payload["context_ref"], "operation": operation}
 
 
@@ -139,20 +132,6 @@ def signed_part(payload: str, signed: Signed) -> str:
 def base64url(data: bytes) -> str:
     """Bytes in the alphabet of URLs, without padding."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _renamed(message: Mapping[str, Any], session_id: str) -> dict[str, Any]:
-    """A message whose tool calls have ids that the new session, which counts from 1 too, will not mint again."""
-    named = dict(message)
-    if calls := message.get("tool_calls"):
-        named["tool_calls"] = [{**call, "id": _elsewhere(call["id"], session_id)} for call in calls]
-    if "tool_call_id" in message:
-        named["tool_call_id"] = _elsewhere(message["tool_call_id"], session_id)
-    return named
-
-
-def _elsewhere(tool_call_id: str, session_id: str) -> str:
-    return f"then-{digest([session_id, tool_call_id])[:20]}"
 
 
 def _text(value: Mapping[str, Any]) -> str:

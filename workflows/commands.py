@@ -5,7 +5,7 @@ Updates and signals come here alike. A check has no effect; what passes it is ac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clew.answers import ApprovalReceipt, CancelReceipt, ConfigureReceipt, InputReceipt, OperationReceipt
 from clew.contract import (
@@ -59,6 +59,13 @@ class Checkpointing:
 class Hibernating:
     """The answer is given when the session is in the archive."""
 
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The answer is given when the closed session is in the archive."""
+
 
 @dataclass(frozen=True, slots=True)
 class SummaryAwaited:
@@ -68,7 +75,7 @@ class SummaryAwaited:
 
 
 Receipt = InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt
-Answer = Outcome | Configured | Checkpointing | Hibernating | SummaryAwaited | Receipt | None
+Answer = Outcome | Configured | Checkpointing | Hibernating | Closing | SummaryAwaited | Receipt | None
 
 
 def check(state: State, thread: Thread, command: Command, own_id: str | None) -> None:
@@ -103,6 +110,17 @@ def check(state: State, thread: Thread, command: Command, own_id: str | None) ->
 
 def decide(state: State, thread: Thread, command: Command, own_id: str | None, at: Moment) -> tuple[Decision, Answer]:
     """What follows from a command that was accepted, and what its caller is answered."""
+    if not (state.own_summary and _displaces_summary(state, thread, command, own_id)):
+        return _decide(state, thread, command, own_id, at)
+    given_up = summaries.give_up(state, "something else arrived")
+    later = replace(at, rev=at.rev + len(given_up.commit))
+    decision, answer = _decide(given_up.state, thread, command, own_id, later)
+    return decision.after(*given_up.commit), answer
+
+
+def _decide(
+    state: State, thread: Thread, command: Command, own_id: str | None, at: Moment
+) -> tuple[Decision, Answer]:
     match command:
         case MessageInput():
             request_id = command.request_id or own_id or ""
@@ -130,9 +148,12 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             lane = command.context_ref or state.context_ref
             return Decision(state), Checkpointing(state, lane, thread.last_seq, command.expires_seconds)
         case HibernateInput():
-            return Decision(state), Hibernating()
-        case CloseInput() | ForkedInput():
-            return _decide_signal(state, thread, command, at), None
+            return Decision(state), Hibernating(command.reason)
+        case CloseInput():
+            # Sent again while the store is away, it asks once more whether the session has ended.
+            return decisions.close(state, at, command.reason), Closing()
+        case ForkedInput():
+            return forking.recorded(state, thread, command), None
 
 
 def _check_change(state: State, thread: Thread, given: ContextOperation | ConfigureInput | SummarizeInput) -> None:
@@ -140,7 +161,9 @@ def _check_change(state: State, thread: Thread, given: ContextOperation | Config
     match given:
         case ContextOperation():
             operations.check(given, thread.rev)
-            operations.check_lane(state, thread, given)
+            if not operations.is_known(state, given.op_id):
+                operations.check_lane(state, thread, given)
+                operations.check_room(state, given)
         case ConfigureInput():
             operations.check_configure(state, given)
         case SummarizeInput():
@@ -152,7 +175,7 @@ def _decide_change(
 ) -> tuple[Decision, Answer]:
     match given:
         case ContextOperation():
-            decision, done = operations.submit(state, given)
+            decision, done = operations.submit(state, given, at)
             seq = at.rev if done == "applied" else None
             return decision, OperationReceipt(op_id=given.op_id, status=done, seq=seq)
         case ConfigureInput():
@@ -163,11 +186,15 @@ def _decide_change(
             return decision, SummaryAwaited(f"summary-{decision.state.summaries}")
 
 
-def _decide_signal(state: State, thread: Thread, command: CloseInput | ForkedInput, at: Moment) -> Decision:
-    """What follows from what is sent as a signal alone."""
-    if isinstance(command, ForkedInput):
-        return forking.recorded(state, thread, command)
-    return decisions.close(state, at)
+def _displaces_summary(state: State, thread: Thread, command: Command, own_id: str | None) -> bool:
+    """Whether a command is work for which a summary of the session's own accord is given up."""
+    match command:
+        case MessageInput():
+            return is_new(state, thread, command, own_id)
+        case ContextOperation():
+            return not operations.is_known(state, command.op_id)
+        case _:
+            return isinstance(command, ConfigureInput | SummarizeInput | HibernateInput | CheckpointInput)
 
 
 def _check_message(state: State, thread: Thread, given: MessageInput, request_id: str) -> None:

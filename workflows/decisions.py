@@ -14,7 +14,7 @@ from clew.policy import ContextPolicy, resolve
 from clew.projection import projector_named
 from workflows import defaults, facts, inputs, operations, runs, summaries
 from workflows.decision import Decision
-from workflows.effects import Event, Failure, ModelAnswered, Prepared, Summarized, ToolsAnswered
+from workflows.effects import Event, Failure, ModelAnswered, Prepared, Summarized, ToolReturned
 from workflows.state import Moment, State
 
 
@@ -23,10 +23,12 @@ def begin(session_id: str, config: SessionConfig) -> State:
 
     Raises:
         InvalidInput, InvalidTokenBudget: the configuration's policy cannot be used.
+        UnknownTool: approval is required for a tool that the session does not have.
     """
     state = State(session_id, config, policy=ContextPolicy(), defaults_due=True)
     state = replace(state, policy=resolve(agent=defaults.agent_policy(state, config)))
     projector_named(state.policy.projector)
+    operations.check_approvals(config)
     return state
 
 
@@ -39,8 +41,8 @@ def happened(state: State, event: Event, at: Moment) -> Decision:
             return prepared(state, event, at)
         case ModelAnswered():
             return runs.model_answered(state, event, at)
-        case ToolsAnswered():
-            return runs.tools_answered(state, event.answers, at)
+        case ToolReturned():
+            return runs.tool_returned(state, event, at)
         case Summarized():
             return _after_summary(summaries.written(state, event, at), at)
         case Failure() if state.phase == "summarizing":
@@ -67,7 +69,9 @@ def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
     ready = Decision(state, (facts.config_entry(state),) if changed else ())
     if state.run:
         return ready.then(_resumed, at)
-    return ready.then(operations.apply_deferred, at).then(_first_run, at)
+    # Operations that wait beside a request came after it.
+    apply = operations.apply_config if state.queue else operations.apply_deferred
+    return ready.then(apply, at).then(_first_run, at)
 
 
 def reject(state: State, signal: str, reason: str, content: str) -> Decision:
@@ -75,20 +79,30 @@ def reject(state: State, signal: str, reason: str, content: str) -> Decision:
     return Decision(state, (facts.input_entry(state, "rejected", signal, reason, content),))
 
 
-def hibernate(state: State) -> Decision:
+def hibernate(state: State, reason: str | None) -> Decision:
     """The session is put away: until that is done, or has failed, it takes nothing."""
-    return Decision(replace(state, phase="hibernating"))
+    entry = facts.session_entry(state, "hibernated", reason)
+    return Decision(replace(state, phase="hibernating"), (entry,))
 
 
-def wake(state: State) -> Decision:
+def wake(state: State, reason: str) -> Decision:
     """The session could not be put away, and goes on."""
-    return Decision(replace(state, phase="idle"))
+    return Decision(replace(state, phase="idle"), (facts.session_entry(state, "woken", reason),))
 
 
-def close(state: State, at: Moment) -> Decision:
+def end(state: State) -> Decision:
+    """The session is in the archive whole, and ends."""
+    return Decision(replace(state, phase="closed"))
+
+
+def close(state: State, at: Moment, reason: str | None = None) -> Decision:
     """The session ends. What runs is cancelled; what was accepted and never ran leaves its outcome too."""
-    decision = _cut(state, "closed", at)
-    return replace(decision, state=replace(decision.state, phase="closed"), effect=None)
+    if state.closed:
+        return Decision(state)
+    cut = _cut(state, "closed", at, reason)
+    # A thread begins with its configuration, and not with its end.
+    told = (facts.session_entry(state, "closed", reason),) if at.rev else ()
+    return Decision(replace(cut.state, phase="closed"), (*cut.commit, *told))
 
 
 def recover(state: State, at: Moment) -> Decision:
@@ -96,14 +110,17 @@ def recover(state: State, at: Moment) -> Decision:
 
     A configuration that no worker has resolved is still due.
     """
-    decision = _cut(replace(state, config_due=False), "recovered", at)
-    return replace(decision, state=replace(decision.state, phase="idle", config_due=state.config_due), effect=None)
+    cut = _cut(replace(state, config_due=False), "recovered", at)
+    ended = replace(cut.state, phase="idle", config_due=state.config_due, late_calls=())
+    return Decision(ended, cut.commit)
 
 
-def _cut(state: State, reason: str, at: Moment) -> Decision:
+def _cut(state: State, reason: str, at: Moment, explanation: str | None = None) -> Decision:
     """What was begun ends; whatever was accepted and waits leaves a fact, and requests leave their outcome."""
     decision = (
-        runs.end_run(state, "cancelled", reason, inputs="drop") if state.run else summaries.give_up(state, reason)
+        runs.end_run(state, "cancelled", reason, inputs="drop", explanation=explanation)
+        if state.run
+        else summaries.give_up(state, reason)
     )
     return decision.then(lambda state, at: _drop_waiting(state, reason, at), at)
 

@@ -48,12 +48,12 @@ def current(state: State, thread: Thread) -> str:
             f"`{run.run_id}` serves `{run.request.request_id}` · iteration {run.iteration} of "
             f"{run.request.max_iterations}",
         ]
-        lines += [f"- tool `{call.name}` · `{call.tool_call_id}`" for call in run.asked]
+        lines += [f"- tool `{call.name}` · `{call.tool_call_id}`" for call in run.asked if not call.returned]
     waits = {
         "inputs": len(state.inbox),
         "queued messages": len(state.queue),
         "approvals": len(pending_approvals(state)),
-        "context operations": int(state.pending_op is not None),
+        "context operations": len(state.pending_ops),
     }
     if any(waits.values()):
         lines += ["", "waiting: " + " · ".join(f"{count} {what}" for what, count in waits.items() if count)]

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from clew.canonical import canonical
+from clew.canonical import canonical, check_depth
 from clew.contract import (
     MAX_MESSAGE_BYTES,
     MAX_SYSTEM_PROMPT_BYTES,
@@ -52,15 +53,32 @@ from clew.policy import ContextPolicy
 from workflows.effects import DraftQuery
 
 M = TypeVar("M", bound=BaseModel)
+C = TypeVar("C", bound=ContextQuery)
 
 MAX_START_BYTES = 2_000_000
 """A start may carry a whole session; more than this the server does not take either."""
 
+MAX_DEPTH = 100
+"""Levels of nesting in an input. Entries and pages nest it deeper, and 200 levels are all that is read."""
+
 _session_id: TypeAdapter[str] = TypeAdapter(SessionId)
 
 
-def session_start(session_id: str, args: Sequence[RawValue]) -> SessionStart:
-    """What a session is started with.
+def is_continued(info: workflow.Info) -> bool:
+    """Whether the argument of this workflow run was written by the session's own earlier run, not by a caller.
+
+    The server alone sets `continued_run_id`. It does so for a run that another one has continued as new, and also
+    for the second run of a retry policy or a cron schedule, which has the caller's argument: of these the former has
+    an `attempt` over 1, the latter a `cron_schedule`. A reset run has what the reset one had.
+
+    To continue a workflow as new is to answer workflow tasks. A client that may do that can take the tasks of the
+    sessions themselves and answer those as it likes, so no signature would keep more out.
+    """
+    return info.continued_run_id is not None and info.attempt == 1 and not info.cron_schedule
+
+
+def session_start(session_id: str, args: Sequence[RawValue], *, is_continued: bool = False) -> SessionStart:
+    """What a session is started with. `is_continued`: by its own earlier run, which may hand on a past.
 
     Raises:
         Refusal: the start cannot be used, for the reason it gives.
@@ -71,6 +89,8 @@ def session_start(session_id: str, args: Sequence[RawValue]) -> SessionStart:
         raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
     carries = len(args) == 1 and b'"carried"' in args[0].payload.data
     start = _decode(args, SessionStart, MAX_START_BYTES if carries else MAX_MESSAGE_BYTES)
+    if start.carried is not None and not is_continued:
+        raise InvalidInput("carried: only a session's own earlier run may hand on a past. Leave it out")
     config = start.config
     if config.strategy != "react":
         raise UnsupportedStrategy(f"unknown strategy {config.strategy[:50]!r}: the strategy is 'react'")
@@ -104,6 +124,7 @@ _UPDATES: dict[str, type[Command]] = {
     "resolve_approval": ApprovalInput,
     "checkpoint": CheckpointInput,
     "hibernate": HibernateInput,
+    "close_session": CloseInput,
     "summarize": SummarizeInput,
 }
 _SIGNALS: dict[str, type[Command | SteerInput]] = {
@@ -116,7 +137,7 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     "forked": ForkedInput,
 }
 # What says nothing more than its name does may come without an argument.
-_BARE = ("cancel_request", "cancel", "checkpoint", "close", "hibernate", "summarize")
+_BARE = ("cancel_request", "cancel", "checkpoint", "close", "close_session", "hibernate", "summarize")
 
 
 def update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
@@ -176,9 +197,7 @@ def query(name: str, args: Sequence[RawValue]) -> Query | None:
         case "status":
             return None
         case "context":
-            asked = _decode(args, ContextQuery, optional=True)
-            _check_prompts(None, asked.context_policy)
-            return asked
+            return checked_context(_decode(args, ContextQuery, optional=True))
         case "transcript":
             return _decode(args, TranscriptQuery, optional=True)
         case "entries":
@@ -192,6 +211,22 @@ def query(name: str, args: Sequence[RawValue]) -> Query | None:
             return _decode(args, DraftQuery)
         case _:
             raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, status, transcript or window")
+
+
+def checked_context(asked: C) -> C:
+    """What a query or an errand asks of a context, checked further; pending messages come trimmed.
+
+    Raises:
+        EmptyContent: a pending message has no content beside white space.
+        TooLarge: the policy's system prompt is over its cap.
+    """
+    _check_prompts(None, asked.context_policy)
+    if asked.pending is None:
+        return asked
+    pending = tuple(message.model_copy(update={"content": message.content.strip()}) for message in asked.pending)
+    if not all(message.content for message in pending):
+        raise EmptyContent("pending: content is needed, there was none beside white space")
+    return asked.model_copy(update={"pending": pending})
 
 
 def errand(args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
@@ -235,7 +270,9 @@ def _decode(
     try:
         decoded = model.model_validate_json(payload.data)
         # What the types leave open (schemas, metadata) must be JSON that can be written again.
-        canonical(decoded.model_dump(exclude_unset=True))
+        plain = decoded.model_dump(exclude_unset=True)
+        check_depth(plain, MAX_DEPTH)
+        canonical(plain)
     except ValidationError as error:
         raise InvalidInput(_explain(error)) from None
     except ValueError as error:

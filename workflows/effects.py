@@ -6,12 +6,9 @@ references, never conversations, so that the history grows by what is new and no
 
 from __future__ import annotations
 
-import zlib
-from base64 import b64decode, b64encode
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import from_json, to_json
 
 from clew.answers import Usage
 from clew.contract import ModelOptions
@@ -19,6 +16,7 @@ from clew.ground import Ground
 from clew.messages import ProviderData, ToolSpec
 from clew.policy import ContextPolicy
 from clew.tokens import EncodingName
+from workflows.packed import Packed
 
 
 class _Value(BaseModel):
@@ -140,29 +138,6 @@ class Recalled(_Value):
     """What of a lane was fetched: the entries, and the gap that is left before them."""
 
     packed: Packed
-
-
-class Packed(_Value):
-    """JSON, compressed: what is written to the history for no eyes but ours."""
-
-    zlib: str
-
-    @classmethod
-    def of(cls, value: Any) -> Packed:
-        """A JSON value, compressed."""
-        return cls(zlib=b64encode(zlib.compress(to_json(value), 6)).decode())
-
-    @property
-    def value(self) -> Any:
-        """What was compressed.
-
-        Raises:
-            ValueError: it is damaged.
-        """
-        try:
-            return from_json(zlib.decompress(b64decode(self.zlib)))
-        except zlib.error as error:
-            raise ValueError(str(error)) from None
 
 
 class Thawed(Packed):
@@ -320,6 +295,7 @@ class ModelAnswered(_Value):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
+    cut_tool_results: dict[str, tuple[int, int]] | None = None
     schema_problem: str | None = None
     needs_summary: bool = False
 
@@ -388,13 +364,15 @@ class Failure(_Value):
     details: dict[str, Any] = {}
 
 
-class ToolsAnswered(_Value):
-    """What all tools of a round said, in the order of their calls."""
+class ToolReturned(_Value):
+    """What came of one tool call: what the tool said, or why nothing came. Neither: the call was cancelled."""
 
-    answers: tuple[ToolAnswered, ...]
+    tool_call_id: str
+    answer: ToolAnswered | None = None
+    failure: Failure | None = None
 
 
-Event = Prepared | ModelAnswered | ToolsAnswered | Summarized | Failure
+Event = Prepared | ModelAnswered | ToolReturned | Summarized | Failure
 
 Prepared.model_rebuild()
 Recalled.model_rebuild()

@@ -19,9 +19,11 @@ with workflow.unsafe.imports_passed_through():
         DELETE_WORKFLOW,
         FORK_WORKFLOW,
         MAX_MESSAGE_BYTES,
+        READ_CONTEXT_WORKFLOW,
         READ_WORKFLOW,
         DeleteSessionInput,
         ForkSessionInput,
+        ReadContextInput,
         ReadThreadInput,
     )
     from clew.errors import ArchiveUnavailable, Refusal
@@ -30,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.world import HEARTBEAT_TIMEOUT
 
 READ_TIMEOUT = timedelta(seconds=30)
+CONTEXT_TIMEOUT = timedelta(seconds=90)
 CHANGE_TIMEOUT = timedelta(seconds=90)
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
 M = TypeVar("M", bound=BaseModel)
@@ -46,6 +49,16 @@ class ReadThread:
     async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
         """One page, and where the next one begins."""
         return await carry_out("read_thread", decoded(asked, ReadThreadInput), READ_TIMEOUT)
+
+
+@workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception])
+class ReadContext:
+    """Answers one page of a context, as the query `context` does, of any call and at any seq, archived or not."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+        """One page, and with which `page` and `at_seq` the next one is asked for."""
+        return await carry_out("read_context", decoded_context(asked), CONTEXT_TIMEOUT)
 
 
 @workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception])
@@ -77,7 +90,7 @@ class DeleteSession:
         return await carry_out("delete_session", decoded(asked, DeleteSessionInput), CHANGE_TIMEOUT)
 
 
-ERRANDS = (ReadThread, ForkSession, DeleteSession)
+ERRANDS = (ReadThread, ReadContext, ForkSession, DeleteSession)
 
 
 def _entry_id() -> str:
@@ -96,7 +109,20 @@ def decoded(asked: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES)
         raise door.application_error(refusal) from None
 
 
-async def carry_out(name: str, asked: BaseModel, patience: timedelta) -> dict[str, Any]:
+def decoded_context(asked: RawValue) -> dict[str, Any]:
+    """The context that an errand was asked for, with the fields that were given: others would overlay a policy.
+
+    Raises:
+        ApplicationError: `invalid_input`, `empty_content` or `too_large`, for what cannot be used.
+    """
+    try:
+        checked = door.checked_context(decoded(asked, ReadContextInput))
+    except Refusal as refusal:
+        raise door.application_error(refusal) from None
+    return checked.model_dump(mode="json", exclude_unset=True)
+
+
+async def carry_out(name: str, asked: BaseModel | dict[str, Any], patience: timedelta) -> dict[str, Any]:
     """The answer of an activity; its failure as the workflow's own, under its own word.
 
     Raises:

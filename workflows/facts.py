@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import to_json
@@ -11,6 +12,8 @@ from clew.entries import Draft, Entry
 from workflows.effects import Failure, ModelAnswered, ResolvedTool, ToolAnswered
 from workflows.state import AskedCall, Input, Request, Run, State
 
+_ELSEWHERE = {"content", "request_id", "metadata", "output_schema"}
+"""Fields of a message that its entry holds under a name of its own."""
 EXCERPT = 200
 """Characters that an `input` entry keeps of what did not enter the thread."""
 
@@ -29,6 +32,18 @@ def user_message(state: State, run: Run, content: str, given: Input | None = Non
     return _message(state, run, {"role": "user", "content": content} | payload, refs)
 
 
+def request_message(state: State, run: Run) -> Draft:
+    """The message that opened a run, with the settings that it brought."""
+    request, payload = run.request, dict[str, Any]()
+    if request.metadata:
+        payload["metadata"] = request.metadata
+    if request.output_schema is not None:
+        payload["output_schema"] = request.output_schema
+    if request.given and (settings := request.given.model_dump(mode="json", exclude_unset=True, exclude=_ELSEWHERE)):
+        payload["settings"] = settings
+    return user_message(state, run, request.content, **payload)
+
+
 def assistant_message(state: State, run: Run, answer: ModelAnswered, asked: tuple[AskedCall, ...]) -> Draft:
     """A model's reply, with the recipe of what it was shown for it."""
     reply = answer.reply
@@ -45,49 +60,62 @@ def assistant_message(state: State, run: Run, answer: ModelAnswered, asked: tupl
 
 
 def tool_message(state: State, run: Run, call: AskedCall, answer: ToolAnswered) -> Draft:
-    """A tool's result."""
-    payload: dict[str, Any] = {
-        "role": "tool",
-        "content": answer.content,
-        "tool_call_id": call.tool_call_id,
-        "name": call.name,
-    }
-    if answer.result:
-        payload["result"] = answer.result.model_dump()
-    if answer.is_error:
-        payload["is_error"] = True
-    if answer.in_doubt:
-        payload["in_doubt"] = True
+    """A tool's result. Where a person has changed the call, it says to what."""
+    payload: dict[str, Any] = {"role": "tool", "tool_call_id": call.tool_call_id, "name": call.name}
+    if call.edited:
+        payload["edited_arguments"] = call.arguments
+    payload |= result(answer)
     return _message(state, run, payload, call_refs(run) | {"tool_call_id": call.tool_call_id})
+
+
+def result(answer: ToolAnswered) -> dict[str, Any]:
+    """What a tool said, as the payload of its result has it."""
+    said: dict[str, Any] = {"content": answer.content}
+    if answer.result:
+        said["result"] = answer.result.model_dump()
+    if answer.is_error:
+        said["is_error"] = True
+    if answer.in_doubt:
+        said["in_doubt"] = True
+    return said
+
+
+def without_result(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload of a tool's result without what the tool said."""
+    said = ("content", "result", "is_error", "in_doubt")
+    return {name: value for name, value in payload.items() if name not in said}
 
 
 def config_entry(state: State) -> Draft:
     """All that shapes a model's input from here on, complete, so that no later default can change it."""
-    config = state.config
-    payload = {
-        "model": config.model,
-        "model_options": config.model_options.model_dump(mode="json", exclude_none=True),
-        "system_prompt": config.system_prompt,
-        "context_policy": state.policy.model_dump(mode="json"),
-        "tools": [tool.spec for tool in state.tools or ()],
-        "encoding": config.encoding,
-        "limits": config.limits.model_dump(mode="json", exclude_none=True),
-    }
+    payload = configuration(state) | {"tools": [tool.spec for tool in state.tools or ()]}
     return Draft("config", payload, {"session_id": state.session_id})
 
 
-def configured(config: SessionConfig | None, entry: Entry) -> SessionConfig:
-    """The configuration that a `config` entry tells of, its policy aside; `config` has what no entry holds."""
-    payload = entry.payload
-    told = {name: payload[name] for name in ("model", "model_options", "system_prompt", "encoding", "limits")}
-    told["tools"] = [tool["name"] for tool in payload["tools"]]
-    known = config.model_dump(mode="json", exclude_unset=True) if config else {}
-    return SessionConfig.model_validate_json(to_json(known | told))
+def configuration(state: State) -> dict[str, Any]:
+    """The configuration in force as JSON: every field of `SessionConfig` with its value, the policy complete."""
+    config = state.config
+    return config.model_dump(mode="json") | {
+        "model_options": config.model_options.model_dump(mode="json", exclude_none=True),
+        "limits": config.limits.model_dump(mode="json", exclude_none=True),
+        "context_policy": state.policy.model_dump(mode="json"),
+    }
+
+
+def configured(entry: Entry) -> SessionConfig:
+    """The configuration that a `config` entry tells of, its policy aside."""
+    told = {name: value for name, value in entry.payload.items() if name in SessionConfig.model_fields}
+    told["tools"] = [tool["name"] for tool in entry.payload["tools"]]
+    del told["context_policy"]
+    return SessionConfig.model_validate_json(to_json(told))
 
 
 def unresolved_tools(entry: Entry) -> tuple[ResolvedTool, ...]:
     """The tools of a `config` entry, which has their schemas alone; a worker resolves them before one is called."""
-    return tuple(ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1) for spec in entry.payload["tools"])
+    return tuple(
+        ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, idempotent=False)
+        for spec in entry.payload["tools"]
+    )
 
 
 def run_entry(state: State, run: Run, request_id: str, payload: dict[str, Any]) -> Draft:
@@ -121,6 +149,12 @@ def dropped_request(state: State, request: Request, reason: str) -> tuple[Draft,
     if request.inputs:
         return tuple(dropped_input(state, given, reason, request.request_id) for given in request.inputs)
     return (input_entry(state, "dropped", "message", reason, request.content, request_id=request.request_id),)
+
+
+def session_entry(state: State, event: str, reason: str | None, **told: Any) -> Draft:
+    """What became of the session as a whole, and why."""
+    payload = {"event": event} | told | ({"reason": reason} if reason else {})
+    return Draft("session", payload, {"session_id": state.session_id})
 
 
 def run_refs(state: State, run: Run) -> dict[str, Any]:
@@ -165,6 +199,8 @@ def _recipe(run: Run, answer: ModelAnswered) -> dict[str, Any]:
         recipe |= {"epoch": list(answer.epoch), "shared_prefix_tokens": answer.shared_prefix_tokens}
     if answer.cleared_tool_results is not None:
         recipe["cleared_tool_results"] = answer.cleared_tool_results
+    if answer.cut_tool_results is not None:
+        recipe["cut_tool_results"] = {call_id: list(shown) for call_id, shown in answer.cut_tool_results.items()}
     if call.context_policy:
         recipe["context_policy"] = call.context_policy.model_dump(mode="json", exclude_unset=True)
     if call.token_ratio is not None:

@@ -18,9 +18,7 @@ def failure_of(error: ActivityError) -> Failure:
     cause = error.cause
     if isinstance(cause, exceptions.TimeoutError):
         if cause.type in _OUT_OF_TIME or error.retry_state == RetryState.TIMEOUT:
-            last = cause.__cause__
-            message = str(last or "no worker answered in time")[:MAX_MESSAGE]
-            return Failure(type="timeout", message=message, retryable=True)
+            return Failure(type="timeout", message=_under_way(error, cause)[:MAX_MESSAGE], retryable=True)
         message = "the worker that carried it out went away, and so did those after it"
         return Failure(type="worker_lost", message=message, retryable=True)
     if isinstance(cause, ApplicationError):
@@ -34,3 +32,19 @@ def failure_of(error: ActivityError) -> Failure:
             details=details,
         )
     return Failure(type="internal", message=str(cause or error)[:MAX_MESSAGE])
+
+
+def _under_way(error: ActivityError, cause: exceptions.TimeoutError) -> str:
+    """What was happening when the time was over, by the last heartbeat; or how the attempt before had failed."""
+    beat = cause.last_heartbeat_details[0] if cause.last_heartbeat_details else None
+    told = beat if isinstance(beat, dict) else {}
+    if cause.__cause__ is not None:
+        return f"the last attempt failed: {cause.__cause__}"
+    if "call_id" in told:
+        arrived = int(told.get("offset", 0)) + len(told.get("text", ""))
+        if arrived:
+            return f"the reply was being streamed, {arrived} characters had arrived"
+        return "the model had not begun to reply"
+    if not error.started_event_id and not told:
+        return "no worker took up the work in time"
+    return "the work was under way"

@@ -54,7 +54,8 @@ def forked(parent: Carried, thread: Thread, session_id: str, op_ids: Sequence[st
         queue=(),
         inbox=(),
         receipts=tuple(receipt for receipt in state.receipts if receipt.request_id in outcomes),
-        pending_op=None,
+        pending_ops=(),
+        late_calls=(),
         pending_config=None,
         summarizing=None,
         summary_due=None,
@@ -71,7 +72,7 @@ def _as_configured(state: State, config: Entry) -> State:
     policy = policy_of(config)
     return replace(
         state,
-        config=facts.configured(state.config, config),
+        config=facts.configured(config),
         policy=policy,
         own_policy=state.own_policy if policy == state.policy else policy,
         tools=facts.unresolved_tools(config),
@@ -81,11 +82,15 @@ def _as_configured(state: State, config: Entry) -> State:
 
 
 def _usage_upto(state: State, at_seq: int) -> Usage:
-    later = {outcome.run_id: outcome.usage for outcome in state.outcomes.values() if outcome.last_seq > at_seq}
+    later = {
+        outcome.run_id: outcome.usage
+        for outcome in state.outcomes.values()
+        if outcome.last_seq > at_seq and outcome.usage.shared_with is None
+    }
     if state.run:
         later[state.run.run_id] = state.run.usage
     spent = state.usage.model_dump()
     for usage in later.values():
-        for name, tokens in usage.model_dump(exclude_none=True).items():
+        for name, tokens in usage.model_dump(exclude_none=True, exclude={"shared_with"}).items():
             spent[name] = max((spent[name] or 0) - tokens, 0)
     return Usage(**spent)

@@ -68,12 +68,12 @@ def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decis
         number = state.inputs + 1
         joining = Input(
             f"input-{number}", "message", request.content, state.config.steering, "follow_up", "message",
-            request.request_id, request.metadata,
+            request.request_id, request.given,
         )  # fmt: skip
         run = replace(state.run, joined=(*state.run.joined, request.request_id))
         return Decision(replace(state, run=run, inbox=(*state.inbox, joining), inputs=number))
     if on_busy == "interrupt" and state.run:
-        return runs.finish(state, "cancelled", "interrupted", at, inputs="drop", first=(request,))
+        return runs.finish(state, "cancelled", "interrupted", at, inputs="drop", first=request)
     if on_busy == "interrupt":
         waiting = replace(state, queue=(request, *state.queue))
         return summaries.give_up(waiting, "interrupted").then(runs.next_run, at)
@@ -138,29 +138,35 @@ def check_cancel(state: State, thread: Thread, given: CancelInput) -> None:
             return
         if state.busy:
             raise RequestMismatch(f"request {state.request_id!r} is running, not {given.request_id!r}")
-    if not state.busy:
+    if not (state.busy or state.own_summary):
         raise Idle("nothing is running that could be cancelled")
 
 
 def cancel(state: State, given: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
     """The run in progress ends, or a request that waits never runs; or a summary in the making is given up."""
     if state.summarizing and given.request_id is None:
-        given_up = summaries.give_up(state, "cancelled").then(operations.apply_deferred, at)
+        given_up = summaries.give_up(state, given.reason or "cancelled").then(operations.apply_deferred, at)
         return given_up.then(runs.next_run, at), CancelReceipt(request_id="", cancelled=True)
     request_id = given.request_id or state.request_id or ""
     run = state.run
     if run and request_id in (run.request.request_id, *run.joined):
-        decision = runs.finish(state, "cancelled", "cancelled", at, inputs=given.inputs)
+        decision = runs.finish(state, "cancelled", "cancelled", at, inputs=given.inputs, explanation=given.reason)
         return decision, CancelReceipt(request_id=request_id, cancelled=True)
     for waiting in state.queue:
         if waiting.request_id == request_id:
-            decision = never_ran(state, waiting, "cancelled", at, inputs=given.inputs)
+            decision = never_ran(state, waiting, "cancelled", at, inputs=given.inputs, explanation=given.reason)
             return decision, CancelReceipt(request_id=request_id, cancelled=True)
     return Decision(state), CancelReceipt(request_id=request_id, cancelled=False)
 
 
 def never_ran(
-    state: State, request: Request, reason: str, at: Moment, inputs: Literal["drop", "follow_up"] = "drop"
+    state: State,
+    request: Request,
+    reason: str,
+    at: Moment,
+    *,
+    inputs: Literal["drop", "follow_up"] = "drop",
+    explanation: str | None = None,
 ) -> Decision:
     """A request that waited gets its outcome, and what it asked leaves a fact; inputs go as those of a run do."""
     run = Run(f"run-{state.runs + 1}", request, at.time, at.rev)
@@ -170,6 +176,8 @@ def never_ran(
         "usage": run.usage.as_json(),
         "iterations": 0,
     }
+    if explanation:
+        payload["reason"] = explanation
     left = replace(state, queue=tuple(waiting for waiting in state.queue if waiting is not request))
     # Without a run, inputs wait for the next one's.
     is_next = state.request_id == request.request_id

@@ -22,7 +22,11 @@ PREPARE_TIMEOUT = timedelta(minutes=10)
 
 
 class Journal:
-    """State and thread of one session. `effect` is what the session asks of the world, `task` what carries it out."""
+    """State and thread of one session.
+
+    `effect` is what the session asks of the world, `task` what carries it out. `changed_lanes` are those that context
+    operations have changed: their contexts may need more of the archive than is held.
+    """
 
     def __init__(self, begun: Carried) -> None:
         self.state: State
@@ -30,6 +34,7 @@ class Journal:
         self.effect: Effect | None
         self.resume(begun)
         self.task: asyncio.Task[Event] | None = None
+        self.changed_lanes: list[str] = []
         self.active_at = workflow.time()
         self._memo: tuple[int, int, ContextQuery, Projection] | None = None
 
@@ -57,6 +62,9 @@ class Journal:
         at = workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
         entry_id = f"e-{workflow.random().getrandbits(64):016x}"
         self.thread.append(Entry(self.thread.rev, entry_id, draft.kind, at, payload, draft.refs, tokens))
+        lane = payload["context_ref"] if draft.kind == "ai_context_operation" else None
+        if lane is not None and lane not in self.changed_lanes:
+            self.changed_lanes.append(lane)
 
     def projection(self, asked: ContextQuery) -> Projection:
         """The projection that a query asks for; its next pages come from the same one.

@@ -7,7 +7,7 @@ from itertools import islice
 from clew.answers import OutcomeError, RequestOutcome, Usage
 from clew.entries import Entry
 from clew.thread import Thread
-from workflows.state import State
+from workflows.state import Run, State
 
 REMEMBERED = 1000
 """Requests whose ids are known again when their entries are in the archive."""
@@ -37,8 +37,14 @@ def running(state: State, thread: Thread, request_id: str) -> RequestOutcome:
         status="running",
         last_seq=thread.last_seq,
         iterations=run.iteration if run else 0,
-        usage=run.usage if run else Usage(),
+        usage=_usage(run, request_id),
     )
+
+
+def _usage(run: Run | None, request_id: str) -> Usage:
+    if run is None:
+        return Usage()
+    return run.usage if request_id == run.request.request_id else Usage(shared_with=run.request.request_id)
 
 
 def remembered(state: State, thread: Thread) -> dict[str, RequestOutcome]:
@@ -63,6 +69,7 @@ def _read(request_id: str, ended: Entry) -> RequestOutcome:
         run_id=ended.refs["run_id"],
         status=payload["status"],
         termination_reason=payload["termination_reason"],
+        reason=payload.get("reason"),
         answer_seq=payload.get("answer_seq"),
         last_seq=ended.seq,
         iterations=payload["iterations"],

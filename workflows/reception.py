@@ -54,17 +54,23 @@ class Reception:
                 self._decide(arrival)
 
     def turn_away(self, refusal: Refusal) -> None:
-        """The callers of updates that wait are refused."""
+        """Refuse the callers of updates that wait."""
         for arrival in self._waiting:
-            if arrival.own_id is not None:
+            if arrival.own_id is not None and not arrival.settled:
                 arrival.refusal, arrival.settled = refusal, True
+
+    def confirm_close(self) -> None:
+        """Answer the callers who asked to close a session that never opened."""
+        for arrival in self._waiting:
+            if isinstance(arrival.command, CloseInput) and not arrival.settled:
+                arrival.answer, arrival.settled = commands.Closing(), True
 
     def _decide(self, arrival: Arrival) -> None:
         """A refused update told its caller so; a signal that cannot be used becomes a fact."""
         journal = self._journal
         arrival.settled = True
         try:
-            if journal.state.closed:
+            if journal.state.closed and not isinstance(arrival.command, CloseInput):
                 raise Closed("the session has closed: open it again, or another one")
             if arrival.refusal or arrival.command is None:
                 raise arrival.refusal or Closed("nothing came")

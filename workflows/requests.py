@@ -8,7 +8,7 @@ from clew.contract import MessageInput
 from clew.policy import resolve
 from clew.projection import projector_named
 from workflows.defaults import suiting
-from workflows.state import Request, State
+from workflows.state import Input, Request, State
 
 DEFAULT_OUTPUT_TOKENS = 4096
 """For a reply under a policy that reserves nothing; some providers want a number."""
@@ -40,16 +40,21 @@ def request_of(state: State, message: MessageInput, request_id: str) -> Request:
         message.timeout_seconds or config.request_timeout_seconds,
         message.metadata,
         message.output_schema,
-        given=message,
+        message,
     )
 
 
+def follow_up(state: State, request_id: str, inputs: tuple[Input, ...]) -> Request:
+    """The request of a run that answers what an earlier one has not read, under the session's configuration."""
+    return replace(request_of(state, MessageInput(content=""), request_id), given=None, inputs=inputs)
+
+
 def renewed(state: State, request: Request) -> Request:
-    """The request as the session would take it now: while it waited, lane and configuration may have changed.
+    """The request under the lane and the configuration that are in force now; they may have changed meanwhile.
 
     Raises:
         InvalidInput, InvalidTokenBudget: its policy and the session's can no longer be used together.
     """
     if request.given is None:
-        return replace(request, context_ref=state.context_ref)
+        return follow_up(state, request.request_id, request.inputs)
     return request_of(state, request.given, request.request_id)

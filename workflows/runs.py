@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from clew.answers import Usage
 from clew.errors import Refusal
-from workflows import budgets, facts, operations, requests, summaries
+from workflows import budgets, facts, operations, requests, summaries, tool_rounds
 from workflows.decision import Decision
-from workflows.effects import (
-    AskedTool,
-    CallModel,
-    Failure,
-    ModelAnswered,
-    RunTool,
-    RunTools,
-    ToolAnswered,
-)
-from workflows.state import AskedCall, Input, Moment, Request, Run, State
+from workflows.effects import CallModel, Failure, ModelAnswered, ToolReturned
+from workflows.state import Input, Moment, Request, Run, State
 
 FOLLOW_UP = "followup:"
 """What the ids of the session's own requests begin with."""
-NOT_RUN = "[not run: the run ended ({reason}) before this tool call was answered]"
 
 
 def next_run(state: State, at: Moment) -> Decision:
@@ -45,15 +36,10 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
     number = state.runs + 1
     deadline = at.time + request.timeout_seconds
     run = Run(f"run-{number}", request, deadline, opened_seq=at.rev)
-    asked: dict[str, Any] = {}
-    if request.metadata:
-        asked["metadata"] = request.metadata
-    if request.output_schema is not None:
-        asked["output_schema"] = request.output_schema
     if request.inputs:
         messages = tuple(facts.user_message(state, run, given.content, given) for given in request.inputs)
     else:
-        messages = (facts.user_message(state, run, request.content, **asked),)
+        messages = (facts.request_message(state, run),)
     opened = Decision(replace(state, runs=number, run=run), messages)
     problem = refused or (state.problem if prepared_now else None)
     if problem:
@@ -76,7 +62,7 @@ def _call(state: State, at: Moment, instead_of: CallModel | None = None) -> Deci
     if problem := spent(state):
         return fail(state, problem, at)
     if at.time >= run.deadline:
-        return fail(state, timed_out(run), at)
+        return fail(state, timed_out(run, ", ".join(run.cut)), at)
     request = run.request
     ratio = state.learned.get(request.model, budgets.NOTHING).ratio
     parent = run.call.call_id if run.call else None
@@ -119,10 +105,10 @@ def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
     if run.call:
         state = budgets.noted(state, run.call, answer)
     used = reply.usage.model_copy(update={"model_calls": 1})
-    asked = tuple(
-        _asked(state, f"tool-{state.tool_calls + number}", tool) for number, tool in enumerate(reply.tool_calls, 1)
-    )
+    calls = tool_rounds.open_calls(state, reply.tool_calls)
+    asked = tuple(call for call, _ in calls)
     message = facts.assistant_message(state, run, answer, asked)
+    refused = tuple(facts.tool_message(state, run, call, result) for call, result in calls if result)
     run = replace(
         run,
         usage=run.usage.plus(used),
@@ -136,7 +122,7 @@ def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
         tool_calls=state.tool_calls + len(asked),
         summary_due=run.request.context_ref if answer.needs_summary and state.policy.writes_summaries else None,
     )
-    committed, exhausted = Decision(state, (message,)), run.iteration >= run.request.max_iterations
+    committed, exhausted = Decision(state, (message, *refused)), run.iteration >= run.request.max_iterations
     if asked or (state.inbox and exhausted):
         if exhausted:
             return committed.then(lambda state, at: finish(state, "completed", "max_iterations", at), at)
@@ -166,36 +152,21 @@ def too_long(state: State, refusal: Failure, at: Moment) -> Decision:
 def run_tools(state: State, at: Moment) -> Decision:
     """The tools of a round run side by side, once those that need it are approved."""
     run = running(state)
-    if any(call.needs_approval and call.answer is None for call in run.asked):
+    if tool_rounds.needing_approval(run.asked):
         return Decision(replace(state, run=replace(run, paused_at=at.time), phase="awaiting_approval"))
-    by_name = {tool.spec["name"]: tool for tool in state.tools or ()}
-    calls = tuple(
-        (
-            RunTool(
-                request_id=run.request.request_id,
-                run_id=run.run_id,
-                call_id=run.call.call_id if run.call else "",
-                tool_call_id=call.tool_call_id,
-                name=call.name,
-                arguments=call.arguments,
-                max_result_bytes=state.config.limits.max_tool_result_bytes,
-                family=state.archive.family if state.archive else None,
-            ),
-            by_name[call.name],
-        )
-        for call in run.asked
-        if call.answer is None
-    )
-    if not calls:
-        return _results(state).then(call_model, at)
-    return Decision(replace(state, phase="awaiting_tools"), (), RunTools(calls=calls))
+    effect = tool_rounds.effect_of(state, run)
+    if effect is None:
+        return call_model(state, at)
+    return Decision(replace(state, phase="awaiting_tools"), (), effect)
 
 
-def tools_answered(state: State, answers: Sequence[ToolAnswered], at: Moment) -> Decision:
-    """All results of a round are there; they are committed in call order, and the model reads them."""
-    run, results = running(state), iter(answers)
-    asked = tuple(call if call.answer else replace(call, answer=next(results)) for call in run.asked)
-    return _results(replace(state, run=replace(run, asked=asked))).then(call_model, at)
+def tool_returned(state: State, event: ToolReturned, at: Moment) -> Decision:
+    """A tool call has returned; after the last one of its round the model reads the results."""
+    decision = tool_rounds.returned(state, event)
+    run = decision.state.run
+    if run is None or decision.state.phase != "awaiting_tools" or not all(call.returned for call in run.asked):
+        return decision
+    return decision.then(call_model, at)
 
 
 def fail(state: State, failure: Failure, at: Moment) -> Decision:
@@ -213,16 +184,23 @@ def finish(
     *,
     failure: Failure | None = None,
     inputs: Literal["drop", "follow_up"] = "follow_up",
-    first: tuple[Request, ...] = (),
+    explanation: str | None = None,
+    first: Request | None = None,
 ) -> Decision:
     """The terminal transition. Its order is fixed.
 
-    Dangling tool calls are closed; the outcome is committed; then the deferred operation and configuration; then a
-    summary that is due, an interrupting message (`first`), the follow-up run of what was not read, the queue.
+    Dangling tool calls are closed; the outcome is committed; then the deferred operations and configuration; then an
+    interrupting message (`first`), the follow-up run of what was not read, the queue. A summary that is due comes
+    last: it is written after a completed run, and only if nothing waits.
     """
-    ended = end_run(state, status, reason, failure=failure, inputs=inputs)
-    ended = replace(ended, state=replace(ended.state, queue=(*first, *ended.state.queue)))
-    return ended.then(operations.apply_deferred, at).then(summaries.begin_due, at).then(next_run, at)
+    ended = end_run(state, status, reason, failure=failure, inputs=inputs, explanation=explanation)
+    if first is None:
+        followed = ended.then(operations.apply_deferred, at)
+    else:
+        ended = replace(ended, state=replace(ended.state, queue=(first, *ended.state.queue)))
+        followed = ended.then(operations.apply_before_interrupt, at)
+    followed = followed.then(next_run, at)
+    return followed.then(summaries.begin_due, at) if status == "completed" else followed
 
 
 def end_run(
@@ -232,15 +210,14 @@ def end_run(
     *,
     failure: Failure | None = None,
     inputs: Literal["drop", "follow_up"] = "follow_up",
+    explanation: str | None = None,
 ) -> Decision:
-    """The run ends: every call has its result, every request that it served its outcome."""
+    """The run ends: every call has its result, every request that it served its outcome.
+
+    `explanation` is what the caller gave as the reason of a cancellation.
+    """
     run = running(state)
-    closers = tuple(
-        facts.tool_message(
-            state, run, call, call.answer or ToolAnswered(content=NOT_RUN.format(reason=reason), is_error=True)
-        )
-        for call in run.asked
-    )
+    closers, late = tool_rounds.close(state, run, reason)
     unread = leave_unread(state, run, reason, inputs)
     payload: dict[str, Any] = {
         "status": status,
@@ -252,10 +229,15 @@ def end_run(
         payload["answer_seq"] = run.answer_seq
     if failure:
         payload["error"] = failure.model_dump(include={"type", "message", "retryable"})
+    if explanation:
+        payload["reason"] = explanation
+    # The numbers stand with one of the requests that shared the run, so that they add up.
+    shared = payload | {"usage": Usage(shared_with=run.request.request_id).as_json()}
     waiting = {request.request_id for request in unread.state.queue}
-    served = (run.request.request_id, *(joined for joined in run.joined if joined not in waiting))
-    outcomes = tuple(facts.run_entry(state, run, request_id, payload) for request_id in served)
-    return Decision(replace(unread.state, run=None, phase="idle"), (*closers, *unread.commit, *outcomes))
+    outcome = facts.run_entry(state, run, run.request.request_id, payload)
+    joined = tuple(facts.run_entry(state, run, joined, shared) for joined in run.joined if joined not in waiting)
+    ended = replace(unread.state, run=None, phase="idle", late_calls=(*state.late_calls, *late))
+    return Decision(ended, (*closers, *unread.commit, outcome, *joined))
 
 
 def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "follow_up"]) -> Decision:
@@ -268,41 +250,22 @@ def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "f
         for given in state.inbox
         if given not in follow and given not in asks_again
     )
-    later = tuple(_later(run, given.request_id or "", given.content, given.metadata) for given in asks_again)
+    later = tuple(requests.request_of(state, i.joined, i.request_id or "") for i in asks_again if i.joined)
     if follow:
-        later = (_later(run, f"{FOLLOW_UP}{run.run_id}", inputs=follow), *later)
+        later = (requests.follow_up(state, f"{FOLLOW_UP}{run.run_id}", follow), *later)
     return Decision(replace(state, inbox=(), queue=(*later, *state.queue)), dropped)
 
 
 def timed_out(run: Run, last: str | None = None) -> Failure:
-    """The request's time is over; `last` is what stood in its way."""
+    """The request's time is over; `last` is what was under way by then."""
     message = f"no answer within {run.request.timeout_seconds} seconds"
-    return Failure(type="timeout", message=f"{message}; last: {last}" if last else message, retryable=True)
+    return Failure(type="timeout", message=f"{message}: {last}" if last else message, retryable=True)
 
 
 def running(state: State) -> Run:
     """The run in progress, where there must be one."""
     assert state.run is not None, "no run is active"
     return state.run
-
-
-def _later(
-    run: Run,
-    request_id: str,
-    content: str = "",
-    metadata: dict[str, str] | None = None,
-    inputs: tuple[Input, ...] = (),
-) -> Request:
-    """A request that goes on where a run ended, with the settings of that run's own."""
-    return replace(
-        run.request,
-        request_id=request_id,
-        content=content,
-        inputs=inputs,
-        metadata=metadata,
-        output_schema=None,
-        given=None,
-    )
 
 
 def _drained(state: State, inputs: tuple[Input, ...]) -> Decision:
@@ -323,25 +286,3 @@ def _repair(state: State, problem: str, exhausted: bool, at: Moment) -> Decision
     request = Input(f"input-{number}", "repair", wanted, "terminal", "drop", "repair")
     state = replace(state, run=replace(run, repaired=True), inputs=number)
     return _drained(state, (request,)).then(call_model, at)
-
-
-def _results(state: State) -> Decision:
-    run = running(state)
-    results = tuple(facts.tool_message(state, run, call, call.answer) for call in run.asked if call.answer)
-    return Decision(replace(state, run=replace(run, asked=())), results)
-
-
-def _asked(state: State, tool_call_id: str, tool: AskedTool) -> AskedCall:
-    """A tool call under an id of our own; what cannot be run is answered at once, for the model to read."""
-    tools = {resolved.spec["name"]: resolved for resolved in state.tools or ()}
-    answer = None
-    if tool.name not in tools:
-        known = f"the tools are: {', '.join(tools)}" if tools else "there are no tools"
-        answer = ToolAnswered(content=f"error: unknown tool {tool.name!r}; {known}", is_error=True)
-    elif tool.malformed is not None:
-        content = f"error: the arguments were not a JSON object: {tool.malformed[:1000]}"
-        answer = ToolAnswered(content=content, is_error=True)
-    needs_approval = answer is None and (
-        tools[tool.name].requires_approval or tool.name in state.config.require_approval
-    )
-    return AskedCall(tool_call_id, tool.name, tool.arguments, answer, needs_approval)

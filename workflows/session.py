@@ -7,7 +7,7 @@ said by the decisions, the journal commits it, and the loop carries it out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,10 +16,12 @@ from temporalio.common import RawValue
 from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from clew.answers import ConfigureReceipt
+    from clew.answers import ConfigureReceipt, OperationReceipt
+    from clew.context import context_page
     from clew.contract import (
         WORKFLOW_TYPE,
         AwaitRequestInput,
+        CloseInput,
         ContextQuery,
         EntriesQuery,
         MessageInput,
@@ -31,12 +33,14 @@ with workflow.unsafe.imports_passed_through():
     from workflows import carried, commands, decisions, door, outcomes, summaries, summarizing, views, world
     from workflows.archivist import Archivist
     from workflows.carried import Carried
-    from workflows.effects import CallModel, DraftQuery, Effect, Event, Summarize
+    from workflows.effects import CallModel, DraftQuery, Effect, Event, Prepare, RunTools, Summarize
     from workflows.fullness import Fullness
     from workflows.hibernation import Hibernation
     from workflows.journal import Journal
     from workflows.reception import Arrival, Reception
     from workflows.signing import Signing
+    from workflows.task_commands import TaskCommands
+    from workflows.tool_calls import ToolCalls
     from workflows.waiting import Waiter, Waiters
 
 
@@ -50,12 +54,15 @@ class AgentSession:
     def __init__(self, args: Sequence[RawValue]) -> None:
         self._waiters = Waiters()
         self._fullness = Fullness()
+        self._task_commands = TaskCommands()
         self._refusal: ClewError | None = None
         info = workflow.info()
         try:
             if info.workflow_type != WORKFLOW_TYPE:
                 raise InvalidInput(f"unknown workflow type {info.workflow_type[:200]!r}: it is {WORKFLOW_TYPE!r}")
-            start = door.session_start(info.workflow_id, args)
+            if info.cron_schedule:
+                raise InvalidInput("a session lives until it is closed: start it without a cron schedule")
+            start = door.session_start(info.workflow_id, args, is_continued=door.is_continued(info))
             if start.carried is not None:
                 begun = carried.restore(start.carried)
                 self._fullness.fetched(events=0, size=len(args[0].payload.data))
@@ -66,6 +73,7 @@ class AgentSession:
             self._archivist = Archivist(self._journal, self._fullness, self._waiters)
             self._hibernation = Hibernation(self._journal, self._archivist)
             self._signing = Signing(self._journal, self._archivist)
+            self._tool_calls = ToolCalls(self._journal, self._task_commands)
         except Refusal as refusal:
             self._refusal = refusal
 
@@ -101,11 +109,13 @@ class AgentSession:
         except asyncio.CancelledError:
             reception.turn_away(Closed("the session was cancelled before it had begun"))
             if reception.is_open:
-                journal.apply(decisions.close(journal.state, journal.now))
-                await self._archivist.put_away()
+                reason = f"the workflow was cancelled: {workflow.cancellation_reason() or 'no reason was given'}"
+                journal.apply(decisions.close(journal.state, journal.now, reason))
+                await self._hibernation.end()
             raise
+        self._waiters.dismiss()
+        await self._hibernation.end()
         await self._answered()
-        await self._archivist.put_away()
         return {"last_seq": journal.thread.last_seq}
 
     @workflow.update(dynamic=True)
@@ -130,11 +140,15 @@ class AgentSession:
                 return await self._summed_up(summary_id)
             case commands.Checkpointing() as asked:
                 return await self._signing.checkpoint(asked)
-            case commands.Hibernating():
-                return await self._hibernated()
+            case commands.Hibernating(reason):
+                return await self._or_refused(self._hibernation.hibernate(reason))
+            case commands.Closing():
+                return await self._or_refused(self._hibernation.closed())
             case None:
                 return {}
             case receipt:
+                if isinstance(receipt, OperationReceipt):
+                    await self._archivist.changes_recalled()
                 return receipt.as_json()
 
     @update.validator
@@ -144,11 +158,13 @@ class AgentSession:
             if self._refusal:
                 raise self._refusal
             state, thread = self._journal.state, self._journal.thread
-            if state.closed:
-                raise Closed("the session is closed: open it again, or another one")
-            if self._archivist.away:
-                raise self._archivist.away
             command = door.update(name, args, state.config)
+            # A close can be sent again until the workflow completes, and needs no archive to be accepted.
+            if not isinstance(command, CloseInput):
+                if state.closed:
+                    raise Closed("the session is closed: open it again, or another one")
+                if self._archivist.away:
+                    raise self._archivist.away
             if self._reception.is_open:
                 commands.check(state, thread, command, self._update_id())
                 if self._archivist.full and commands.is_new(state, thread, command, self._update_id()):
@@ -162,6 +178,7 @@ class AgentSession:
         self._fullness.signals += 1
         if self._refusal or self._journal.state.closed:
             return
+        self._task_commands.ensure()
         arrival = Arrival(name, excerpt=door.excerpt(args))
         try:
             arrival.command = door.signal(name, args, self._journal.state.config)
@@ -187,7 +204,7 @@ class AgentSession:
                 case DraftQuery():
                     return self._signing.draft(asked.number)
                 case ContextQuery():
-                    return views.context_page(self._journal.projection(asked), asked.page)
+                    return context_page(self._journal.projection(asked), asked.page)
                 case TranscriptQuery():
                     return views.transcript(state, thread, asked)
                 case EntriesQuery():
@@ -204,12 +221,15 @@ class AgentSession:
         while not waking.done():
             await workflow.wait_condition(lambda: waking.done() or archivist.away is not None)
             if archivist.away and not waking.done():
+                if reception.asked_to_close:
+                    reception.confirm_close()
                 reception.turn_away(archivist.away)
                 await workflow.wait_condition(
                     lambda: waking.done() or archivist.away is None or reception.asked_to_close
                 )
-                if reception.asked_to_close:
+                if reception.asked_to_close and not waking.done():
                     waking.cancel()
+                    reception.confirm_close()
                     return
         if isinstance(refusal := waking.exception(), Refusal):
             self._refusal = refusal
@@ -225,10 +245,11 @@ class AgentSession:
         if seconds := journal.state.config.idle_timeout_seconds:
             asyncio.create_task(self._hibernation.doze(seconds))  # noqa: RUF006 - the workflow's loop holds its tasks
         while True:
+            self._before_waiting()
             # Woken by whatever decides: a message that opens a run, a signal that closes the session, a full history.
             with suppress(asyncio.TimeoutError):
                 await workflow.wait_condition(
-                    lambda: journal.effect is not None or journal.state.closed or archivist.due,
+                    lambda: bool(journal.effect or journal.state.closed or archivist.due or archivist.recall_due),
                     timeout=archivist.pause,
                 )
             if archivist.due and not journal.state.closed:
@@ -237,9 +258,20 @@ class AgentSession:
                 return
             if (effect := journal.effect) is not None:
                 await self._carry_out(effect)
+            else:
+                await archivist.recall_changed()
+
+    def _before_waiting(self) -> None:
+        """Give the current task a command, unless an activity is to be scheduled or callers are answered in it."""
+        answering = self._waiters.any and not self._journal.state.busy
+        if self._journal.effect is None and not answering:
+            self._task_commands.ensure()
 
     async def _carry_out(self, effect: Effect) -> None:
         journal = self._journal
+        if isinstance(effect, RunTools):
+            await self._tool_calls.run(effect)
+            return
         journal.task = asyncio.create_task(self._perform(effect))
         try:
             event = await journal.task
@@ -253,7 +285,7 @@ class AgentSession:
             journal.effect = None
             journal.apply(decisions.happened(journal.state, event, journal.now))
 
-    async def _perform(self, effect: Effect) -> Event:
+    async def _perform(self, effect: Prepare | CallModel | Summarize) -> Event:
         if isinstance(effect, CallModel):
             policy = self._journal.state.policy.overlaid(effect.context_policy)
             asked = ContextQuery(call_id=effect.call_id)
@@ -294,9 +326,9 @@ class AgentSession:
         )
         return summarizing.receipt(journal, summary_id)
 
-    async def _hibernated(self) -> dict[str, Any]:
+    async def _or_refused(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         try:
-            return await self._hibernation.hibernate()
+            return await answer
         except Refusal as refusal:
             raise door.application_error(refusal) from None
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from clew.answers import InputReceipt, RequestOutcome, Usage
 from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig
 from clew.policy import ContextPolicy
-from workflows.effects import ArchiveRef, CallModel, Defaults, Failure, Prepare, ResolvedTool, ToolAnswered
+from workflows.effects import ArchiveRef, CallModel, Defaults, Failure, Prepare, ResolvedTool
 
 Phase = Literal[
     "preparing",
@@ -24,6 +24,8 @@ Phase = Literal[
 
 REMEMBERED_OPS = 128
 """Ids of operations, applied or overtaken, that are known again."""
+LANE_OPS = ("replace", "switch")
+"""Operations of which one waits for a run to end: the latest."""
 MAX_WAITING = 64
 """Inputs, and queued messages, that a session keeps; and how many bytes of them."""
 MAX_WAITING_BYTES = 512 * 1024
@@ -43,7 +45,8 @@ class Moment:
 class Input:
     """What was steered in or injected, waiting for its place in the run.
 
-    `request_id` is set where a message joined the run under a request id of its own; `metadata` is that message's.
+    Attributes:
+        joined: The message that joined the run, where the input is one; it is a request of its own.
     """
 
     input_id: str
@@ -53,15 +56,26 @@ class Input:
     on_failure: Literal["follow_up", "drop"]
     source: str
     request_id: str | None = None
-    metadata: dict[str, str] | None = None
+    joined: MessageInput | None = None
+
+    @property
+    def metadata(self) -> dict[str, str] | None:
+        """The metadata of the message that joined."""
+        return self.joined.metadata if self.joined else None
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An accepted message with the settings of its own, or the inputs that a follow-up run answers.
+    """An accepted message with its settings filled in, or the inputs that a follow-up run answers.
 
-    `context_policy` holds what differs from the session's; where the request brings a model, and the agent has
-    chosen no policy, that is the whole policy for the model.
+    The settings are filled in again when the run starts: a request that waited runs under the configuration that is
+    in force by then.
+
+    Attributes:
+        context_policy: What differs from the session's policy. Where the request names a model, and the agent has
+            chosen no policy, it is the whole policy for that model.
+        given: The message. A follow-up run has none.
+        inputs: What a follow-up run answers.
     """
 
     request_id: str
@@ -74,19 +88,41 @@ class Request:
     timeout_seconds: int
     metadata: dict[str, str] | None = None
     output_schema: dict[str, Any] | None = None
-    inputs: tuple[Input, ...] = ()
     given: MessageInput | None = None
+    inputs: tuple[Input, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AskedCall:
-    """A tool call of the current round. `answer` is there as soon as it is known."""
+    """A tool call of the current round.
+
+    Attributes:
+        arguments: What the tool is run with: the model's, or those that a person put in their place.
+        edited: A person has changed the arguments.
+        scheduled: An activity has been started for the call, so that it may have run.
+        returned: Its result is in the thread.
+    """
 
     tool_call_id: str
     name: str
     arguments: dict[str, Any]
-    answer: ToolAnswered | None = None
     needs_approval: bool = False
+    idempotent: bool = False
+    edited: bool = False
+    scheduled: bool = False
+    returned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LateCall:
+    """A tool call whose activity may still return although its run has ended.
+
+    `payload` and `refs` are those of its result, without what the tool says.
+    """
+
+    tool_call_id: str
+    payload: Mapping[str, Any]
+    refs: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +131,8 @@ class Run:
 
     `deadline` is in seconds of the workflow's clock. `opened_seq` is the seq of the message that opened it,
     `paused_at` when it began to wait for approvals: people take their time. `repaired` and `tightened` say that an
-    answer was asked for again, and that a context was made shorter: each is done once.
+    answer was asked for again, and that a context was made shorter: each is done once. `cut` names the tool calls
+    that the deadline cut off.
     """
 
     run_id: str
@@ -109,6 +146,7 @@ class Run:
     iteration: int = 0
     call: CallModel | None = None
     asked: tuple[AskedCall, ...] = ()
+    cut: tuple[str, ...] = ()
     answer_seq: int | None = None
     usage: Usage = Usage()
 
@@ -146,15 +184,27 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The session. `tools` is None until a worker has resolved them; `problem` is why it could not.
+    """The session beside its thread.
 
-    `config` is the configuration in force, `own_policy` what `configure` has laid over the agent's. The counters make
-    ids that are unique in the thread. `pending_op` and `pending_config` wait for the run to end, `config_due` says
-    that a configuration waits for its preparation to be committed. `defaults` is what a worker's catalog has chosen,
-    and `defaults_due` says that the next preparation is to tell; `learned` is what providers have told of their
-    models, by name. `archive` is where older entries are, and `outcomes` are those of requests whose `run` entries
-    may be there alone. `summary_due` is a lane whose contexts want a summary, `no_summary_before` the number of the
-    run up to whose end none is tried, since one has failed.
+    Attributes:
+        config: The configuration in force.
+        policy: The context policy in force, complete.
+        tools: The tools as a worker resolved them; None until one has.
+        problem: Why a worker could not resolve the configuration.
+        own_policy: What `configure` has laid over the agent's policy.
+        pending_ops: Context operations that wait for the run to end, in order; at most one `replace` or `switch`.
+        pending_config: A change of configuration that waits for the run to end.
+        known_ops: The ids of the newest operations, applied or overtaken.
+        config_due: A configuration waits for its preparation to be committed.
+        defaults: What a worker's catalog has chosen for the model.
+        defaults_due: The next preparation is to bring `defaults`.
+        learned: What providers have told of their models, by name.
+        runs, calls, tool_calls, inputs, summaries: Counters; they make ids that are unique in the thread.
+        late_calls: Tool calls of ended runs that may still return.
+        archive: Where older entries are.
+        outcomes: Outcomes of requests whose `run` entries may be in the archive alone.
+        summary_due: A lane whose contexts want a summary.
+        no_summary_before: No automatic summary is tried before the end of this run: one has failed.
     """
 
     session_id: str
@@ -168,7 +218,7 @@ class State:
     queue: tuple[Request, ...] = ()
     inbox: tuple[Input, ...] = ()
     receipts: tuple[InputReceipt, ...] = ()
-    pending_op: ContextOperation | None = None
+    pending_ops: tuple[ContextOperation, ...] = ()
     pending_config: ConfigureInput | None = None
     known_ops: tuple[str, ...] = ()
     config_due: bool = True
@@ -181,6 +231,7 @@ class State:
     calls: int = 0
     tool_calls: int = 0
     inputs: int = 0
+    late_calls: tuple[LateCall, ...] = ()
     archive: ArchiveRef | None = None
     outcomes: Mapping[str, RequestOutcome] = field(default_factory=dict)
     summarizing: Summarizing | None = None
@@ -202,8 +253,23 @@ class State:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being served or waits, or a summary is in the making."""
-        return self.run is not None or bool(self.queue) or self.summarizing is not None
+        """Whether a request is being served or waits, or a summary that was asked for is in the making."""
+        return self.run is not None or bool(self.queue) or (self.summarizing is not None and not self.own_summary)
+
+    @property
+    def own_summary(self) -> bool:
+        """Whether the session is writing a summary of its own accord; it gives way to whatever arrives."""
+        return self.summarizing is not None and self.summarizing.automatic
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing runs, waits or is being prepared, but for a summary of the session's own accord."""
+        return not self.busy and (self.phase == "idle" or self.own_summary)
+
+    @property
+    def pending_op(self) -> ContextOperation | None:
+        """The `replace` or `switch` that waits for the run to end."""
+        return next((waiting for waiting in self.pending_ops if waiting.operation.type in LANE_OPS), None)
 
     @property
     def preparation(self) -> Prepare:

@@ -14,7 +14,7 @@ from typing import Any
 from clew.catalog import window_of
 from clew.contract import ContextOperation, SummarizeInput
 from clew.entries import Draft, summary_message
-from clew.errors import Archived, Busy, NothingToSummarize
+from clew.errors import Archived, Busy, InvalidInput, NothingToSummarize
 from clew.policy import ContextPolicy
 from clew.thread import Lane, Thread
 from workflows.decision import Decision
@@ -31,9 +31,11 @@ def check(state: State, thread: Thread, given: SummarizeInput) -> None:
     """Refuse a summary that could not be made.
 
     Raises:
-        Busy, NothingToSummarize: as their words say.
+        Busy: a request is running or waits, or a summary is in the making.
+        InvalidInput: the range ends before the summary in force does.
+        NothingToSummarize: there is nothing between the last summary and what is kept as it is.
     """
-    if state.busy or state.phase != "idle":
+    if not state.at_rest:
         raise Busy("the session is at work: wait for it, or cancel what runs")
     asked = _asked(state, state.policy, given.context_ref or state.context_ref)
     asked = asked.model_copy(update={"from_seq": given.from_seq, "to_seq": given.to_seq})
@@ -55,9 +57,9 @@ def begin_compaction(state: State, operation: ContextOperation) -> Decision:
 
 
 def begin_due(state: State, _at: Moment) -> Decision:
-    """At the end of a run a lane is summed up whose contexts have become too long, if its policy says so."""
+    """After a completed run, and if nothing waits, a lane is summed up whose contexts have become too long."""
     lane, policy = state.summary_due, state.policy
-    if lane is None or state.phase != "idle" or state.summarizing:
+    if lane is None or state.phase != "idle" or state.busy:
         return Decision(state)
     state = replace(state, summary_due=None)
     if not policy.writes_summaries or state.runs < state.no_summary_before:
@@ -103,6 +105,7 @@ def ranged(state: State, thread: Thread, asked: Summarize) -> Summarize:
 
     Raises:
         Archived: that cannot be told from what the thread keeps of its past.
+        InvalidInput: the range ends before the summary in force does.
         NothingToSummarize: there is nothing between the last summary and what is kept as it is.
     """
     policy, lane = state.policy, _lane(thread, asked.context_ref)
@@ -125,15 +128,23 @@ def reach(thread: Thread, policy: ContextPolicy, asked: Summarize, as_it_is: int
 
     Raises:
         Archived, NothingToSummarize: see `ranged`.
+        InvalidInput: `to_seq` is before the end of the summary in force.
     """
     lane, from_seq, to_seq = _lane(thread, asked.context_ref), asked.from_seq, asked.to_seq
     top = lane.grounds[-1].top
+    if to_seq is not None and top.summary >= 0 and to_seq < top.summed:
+        raise InvalidInput(
+            f"to_seq ({to_seq}) is before {top.summed}, up to which the summary in force (entry {top.summary}) "
+            "speaks: name a later to_seq, or take that summary off with expand first"
+        )
     again = from_seq is not None and from_seq <= top.summed
     after = top.after if again else top.summed
     builds_on = top.anchor if again or top.summary < 0 else top.summary
     last = _before_last_turns(lane, policy.keep_last_turns, as_it_is) if to_seq is None else to_seq
-    last = _end_of_group(lane, last)
-    newest = max((seq for seq in lane.message_seqs if seq <= last), default=min(lane.gap.newest, last))
+    # A summary never gives way to one of less.
+    last = _end_of_group(lane, max(last, top.summed))
+    newest = max((seq for seq in lane.message_seqs if seq <= last), default=-1)
+    newest = max(newest, min(lane.gap.newest, last))
     if newest <= after:
         raise NothingToSummarize(
             f"after {after} the lane has said nothing but its last turns: name a later to_seq, or keep fewer turns"
@@ -215,10 +226,13 @@ def failed(state: State, failure: Failure, _at: Moment) -> Decision:
         if failure.type == NothingToSummarize.type:
             return Decision(state)
         state = replace(state, no_summary_before=state.runs + RUNS_WITHOUT)
+    return Decision(state, (_error(state, making, failure),))
+
+
+def _error(state: State, making: Summarizing, failure: Failure) -> Draft:
     details = failure.details | ({"op_id": making.operation.op_id} if making.operation else {})
     payload = {"type": failure.type, "message": failure.message, "details": details}
-    refs = {"session_id": state.session_id, "summary_id": making.summary_id}
-    return Decision(state, (Draft("error", payload, refs),))
+    return Draft("error", payload, {"session_id": state.session_id, "summary_id": making.summary_id})
 
 
 def is_making(state: State, summary_id: str) -> bool:
@@ -227,9 +241,9 @@ def is_making(state: State, summary_id: str) -> bool:
 
 
 def give_up(state: State, reason: str) -> Decision:
-    """The summary in the making is not waited for."""
+    """Give up the summary in the making. One of the session's own accord is tried again after a later run."""
     making = state.summarizing
     if making is None:
         return Decision(state)
-    message = f"the summary was given up: {reason}"
-    return failed(state, Failure(type="cancelled", message=message), Moment(0, 0.0))
+    failure = Failure(type="cancelled", message=f"the summary was given up: {reason}")
+    return Decision(replace(state, phase="idle", summarizing=None), (_error(state, making, failure),))

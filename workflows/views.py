@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -15,10 +15,8 @@ from clew.errors import Archived, InvalidInput
 from clew.projection import Projection
 from clew.reading import meeting
 from clew.thread import Thread
-from workflows import approvals
+from workflows import approvals, facts, previews
 from workflows.state import State
-
-T = TypeVar("T")
 
 
 def status(state: State, thread: Thread) -> dict[str, Any]:
@@ -34,6 +32,7 @@ def status(state: State, thread: Thread) -> dict[str, Any]:
         rev=thread.rev,
         projection_cursor_seq=_cursor(state, thread),
         pending_context_op=_operation(state.pending_op) if state.pending_op else None,
+        pending_operations=[_operation(waiting) for waiting in state.pending_ops],
         pending_inputs=len(state.inbox),
         queued_messages=len(state.queue),
         queued_request_ids=[request.request_id for request in state.queue],
@@ -44,6 +43,8 @@ def status(state: State, thread: Thread) -> dict[str, Any]:
         ],
         usage=state.usage,
         model=state.config.model,
+        config=facts.configuration(state),
+        metadata=state.config.metadata,
         first_live_seq=thread.first_seq,
         closed=state.closed,
     ).as_json()
@@ -55,6 +56,8 @@ def projection(state: State, thread: Thread, asked: ContextQuery) -> Projection:
     Raises:
         ClewError: there is no such call, or no context can be made under the policy.
     """
+    if asked.pending is not None:
+        return previews.preview(state, thread, asked, asked.pending)
     if asked.call_id is None:
         return context_of(thread, context_ref=asked.context_ref, at_seq=asked.at_seq, policy=asked.context_policy)
     call = state.run.call if state.run else None
@@ -69,25 +72,12 @@ def projection(state: State, thread: Thread, asked: ContextQuery) -> Projection:
         )
     reply = thread.reply_to(asked.call_id)
     if reply is None and thread.first_seq > 0:
-        raise Archived(f"model call {asked.call_id!r} may be in the archive: read it through ReadThread")
+        raise Archived(f"model call {asked.call_id!r} may be in the archive: read it through ReadContext")
     if reply is None:
         raise InvalidInput(f"no model call {asked.call_id!r}: calls are named by `call_id` in the entries' refs")
     schema_seq = reply.payload["recipe"].get("output_schema_seq")
     schema = None if schema_seq is None else thread[schema_seq].payload["output_schema"]
     return context_of_call(thread, reply, schema)
-
-
-def context_page(whole: Projection, first: int) -> dict[str, Any]:
-    """One page of a context, from a message on; the tool schemas are on the first."""
-    tool_spec = whole.tool_spec if first == 0 else []
-    room = MAX_PAGE_BYTES - len(to_json(tool_spec)) - (0 if first else len(to_json(whole.output_schema)))
-    messages = list(_within(whole.messages[first:], room))
-    answer = {"messages": messages, "tool_spec": tool_spec, "meta": whole.meta.as_json()}
-    if whole.output_schema is not None and first == 0:
-        answer["output_schema"] = whole.output_schema
-    if first + len(messages) < len(whole.messages):
-        answer["next_page"] = first + len(messages)
-    return answer
 
 
 def window(state: State, thread: Thread, asked: WindowQuery) -> dict[str, Any]:
@@ -137,15 +127,6 @@ def _archived_before(thread: Thread, from_seq: int) -> dict[str, int]:
 def _operation(waiting: ContextOperation) -> dict[str, Any]:
     shown = {"op_id": waiting.op_id, "type": waiting.operation.type, "reason": waiting.operation.reason}
     return shown | ({"context_ref": waiting.context_ref} if waiting.context_ref else {})
-
-
-def _within(rows: Iterable[T], room: int) -> Iterable[T]:
-    """As many rows as have room, in bytes of JSON; the first one always."""
-    for number, row in enumerate(rows):
-        room -= len(to_json(row)) + 1
-        if number and room < 0:
-            return
-        yield row
 
 
 def _cursor(state: State, thread: Thread) -> int:

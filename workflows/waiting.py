@@ -27,6 +27,11 @@ class Waiters:
         self._sweeping = False
         self._dismissed = False
 
+    @property
+    def any(self) -> bool:
+        """Whether a caller waits."""
+        return bool(self._waiting)
+
     def enter(self) -> Waiter:
         """A caller comes."""
         waiter = Waiter(since=workflow.time(), expired=self._dismissed or len(self._waiting) >= MAX_WAITERS)

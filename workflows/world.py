@@ -29,18 +29,17 @@ from workflows.effects import (
     Recalled,
     ResolvedTool,
     RunTool,
-    RunTools,
     SignCheckpoint,
     Signed,
     Summarize,
     Thaw,
     Thawed,
     ToolAnswered,
-    ToolsAnswered,
+    ToolReturned,
     Written,
-    idempotency_key,
 )
 from workflows.failures import failure_of
+from workflows.queues import model_queue, tool_queue
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -63,13 +62,9 @@ SUMMARY_TIMEOUT = timedelta(minutes=10)
 SIGN_TIMEOUT = timedelta(seconds=20)
 # A tool that takes its worker down with it is not given every worker there is.
 WORKERS_PER_TOOL_CALL = 3
-IN_DOUBT = (
-    "in doubt ({failure}): it is not known whether this call took effect, and it was not repeated. "
-    "Its idempotency key is {key}"
-)
 
 
-async def carry_out(effect: Prepare | CallModel | RunTools, time_left: timedelta | None) -> Event:
+async def carry_out(effect: Prepare | CallModel, time_left: timedelta | None) -> Event:
     """What the world answers to an effect, or how it failed to within the time; None: however long it takes.
 
     Raises:
@@ -91,14 +86,12 @@ async def carry_out(effect: Prepare | CallModel | RunTools, time_left: timedelta
                     "call_model",
                     effect,
                     ModelAnswered,
+                    task_queue=model_queue(workflow.info().task_queue),
                     schedule_to_close_timeout=time_left,
                     retry_policy=MODEL_RETRIES,
                     summary=details.call_summary(effect),
                     event_groups=[workflow.create_event_group(effect.run_id)],
                 )
-            case RunTools():
-                calls = (_run_tool(call, tool, time_left) for call, tool in effect.calls)
-                return ToolsAnswered(answers=tuple(await asyncio.gather(*calls)))
     except ActivityError as error:
         return failure_of(error)
 
@@ -110,6 +103,7 @@ async def summarize(asked: Summarize) -> Written | Failure:
             "summarize",
             asked,
             Written,
+            task_queue=model_queue(workflow.info().task_queue),
             schedule_to_close_timeout=SUMMARY_TIMEOUT,
             retry_policy=SUMMARY_RETRIES,
             summary=details.summarize_summary(asked),
@@ -155,28 +149,36 @@ async def sign(effect: SignCheckpoint) -> Signed:
     return await _execute("sign_checkpoint", effect, Signed, schedule_to_close_timeout=SIGN_TIMEOUT)
 
 
-async def _run_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta | None) -> ToolAnswered:
+def start_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta) -> workflow.ActivityHandle[ToolAnswered]:
+    """Start a tool call. Once it is asked to stop, its handle still waits for what comes of it."""
     # The activity keeps the tool's own time, and then stores what it said; this is for a worker that cannot.
     tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
+    return workflow.start_activity(
+        "run_tool",
+        call,
+        result_type=ToolAnswered,
+        task_queue=tool_queue(workflow.info().task_queue),
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        schedule_to_close_timeout=time_left,
+        start_to_close_timeout=min(tool_time, time_left),
+        retry_policy=RetryPolicy(
+            maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
+        ),
+        summary=details.tool_summary(call),
+        event_groups=[workflow.create_event_group(call.run_id)],
+    )
+
+
+async def tool_returned(call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
+    """What came of a tool call."""
     try:
-        return await _execute(
-            "run_tool",
-            call,
-            ToolAnswered,
-            schedule_to_close_timeout=time_left,
-            start_to_close_timeout=min(tool_time, time_left or tool_time),
-            retry_policy=RetryPolicy(
-                maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
-            ),
-            summary=details.tool_summary(call),
-            event_groups=[workflow.create_event_group(call.run_id)],
-        )
+        return ToolReturned(tool_call_id=call.tool_call_id, answer=await activity)
     except ActivityError as error:
-        failure = failure_of(error)
-        if not tool.idempotent:
-            key = idempotency_key(workflow.info().workflow_id, call.tool_call_id)
-            return ToolAnswered(content=IN_DOUBT.format(failure=failure.type, key=key), is_error=True, in_doubt=True)
-        return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
+        failure = None if is_cancelled_exception(error) else failure_of(error)
+        return ToolReturned(tool_call_id=call.tool_call_id, failure=failure)
+    except asyncio.CancelledError:
+        return ToolReturned(tool_call_id=call.tool_call_id)
 
 
 async def _with_store(

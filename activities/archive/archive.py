@@ -11,6 +11,7 @@ from activities.archive import index
 from activities.archive.errors import ObjectDamaged, ObjectMissing, StoreUnavailable
 from activities.archive.family import Check, Family
 from activities.archive.head import Head
+from activities.archive.objects import MAX_OBJECT_BYTES
 from activities.archive.segment import digest_of
 from activities.archive.store import Store
 from clew.entries import Entry
@@ -181,6 +182,8 @@ class Archive:
         path = self._family(family).path("results", digest)
         size = await self._store.size(path)
         wanted = size - offset if length is None else min(length, size - offset)
+        if wanted > MAX_OBJECT_BYTES:
+            raise ObjectDamaged(path, f"it has {size} bytes, and no object has more than {MAX_OBJECT_BYTES}")
         data = await self._store.get_range(path, offset, wanted) if wanted > 0 else b""
         if len(data) == size and digest_of(data) != digest:
             raise ObjectDamaged(path, "its checksum does not match")

@@ -47,7 +47,7 @@ class Head(BaseModel):
             if fields.pop("digest") != digest(fields):
                 raise ObjectDamaged(name, "its checksum does not match")
             head = cls.model_validate(fields)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise ObjectDamaged(name, f"it is no head of version 1: {why}") from None
         # A file system that takes upper and lower case for the same gives one session another's head.

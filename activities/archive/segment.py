@@ -44,7 +44,7 @@ def decode(data: bytes, digest: str, name: str) -> list[Entry]:
             raise SegmentDamaged(name, f"it is not a segment of version 1: {str(header)[:100]}")
         entries = [Entry.from_json(line) for line in lines]
         first, last = int(header["from_seq"]), int(header["to_seq"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SegmentDamaged(name, f"it cannot be read: {error}") from None
     if not entries or [entry.seq for entry in entries] != list(range(first, last + 1)):
         raise SegmentDamaged(name, f"it does not hold each of the entries {first} to {last} once")

@@ -1,4 +1,4 @@
-"""Objects in a local folder or in a bucket: one small API over obstore."""
+"""Objects in a local folder or in a bucket: one small API, with a time limit and the archive's errors."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
+from obstore.exceptions import BaseError
+from obstore.store import MemoryStore, from_url
 
-from activities.archive.errors import ObjectChanged, ObjectMissing, StoreUnavailable
+from activities.archive.errors import ObjectMissing, StoreUnavailable
+from activities.archive.folder import Folder
+from activities.archive.objects import Bucket, Described, Objects
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta, PutMode, UpdateVersion
     from obstore.store import ClientConfig, RetryConfig
 
 TIMEOUT_SECONDS = 20.0
@@ -37,7 +37,7 @@ class Store:
     `StoreUnavailable` for every failure that another attempt may not meet.
     """
 
-    def __init__(self, objects: ObjectStore, *, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, objects: Objects, *, timeout: float = TIMEOUT_SECONDS) -> None:
         self._objects = objects
         self._timeout = timeout
 
@@ -54,9 +54,9 @@ class Store:
             scheme, host, path, *_ = urlsplit(url)
             match scheme:
                 case "memory":
-                    return cls(MemoryStore(), timeout=timeout)
+                    return cls(Bucket(MemoryStore()), timeout=timeout)
                 case "file" if not host and path:
-                    return cls(LocalStore(unquote(path), mkdir=True, automatic_cleanup=True), timeout=timeout)
+                    return cls(Folder(Path(unquote(path))), timeout=timeout)
                 case "s3" | "gs" | "az":
                     client: ClientConfig = {
                         "timeout": timedelta(seconds=timeout),
@@ -64,98 +64,91 @@ class Store:
                         # Read here because obstore forgets its own reading once it is given a client's options.
                         "allow_http": _is_true(os.environ.get(f"{_VARIABLES[scheme]}_ALLOW_HTTP")),
                     }
-                    return cls(from_url(url, client_options=client, retry_config=_NO_RETRIES), timeout=timeout)
+                    bucket = from_url(url, client_options=client, retry_config=_NO_RETRIES)
+                    return cls(Bucket(bucket), timeout=timeout)
         except (BaseError, OSError, ValueError) as error:
             raise ValueError(f"no store at {_redacted(url)}: {_cause(error)}") from None
         raise ValueError(f"no store at {_redacted(url)}: use file://, s3://, gs://, az://, memory:// or a folder")
 
     async def put(self, path: str, data: bytes) -> None:
-        """Write an object, whole or not at all, over what is there."""
+        """Write an object, whole or not at all, over what is there. When it returns, the object is durable."""
         with _named(path, put=True):
             async with asyncio.timeout(self._timeout):
-                await obstore.put_async(self._objects, path, data, use_multipart=False)
+                await self._objects.put(path, data)
 
     async def put_new(self, path: str, data: bytes) -> None:
         """Write an object whose path is made from its content; where it is there whole, nothing is written."""
-        # Asked first, and not put on condition: not every store knows conditions, and two who write the same is fine.
-        with suppress(ObjectMissing):
-            if await self.size(path) == len(data):
-                return
-        await self.put(path, data)
+        # Not put on condition: not every store knows conditions, and two writers of the same content are fine.
+        if not await self.holds(path, len(data)):
+            await self.put(path, data)
+
+    async def holds(self, path: str, size: int) -> bool:
+        """Whether an object of this size is there, durably."""
+        with _named(path):
+            async with asyncio.timeout(self._timeout):
+                return await self._objects.holds(path, size)
 
     async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
         """Write an object if what is there suits `over`, which is given its bytes, or None where there is none.
 
-        A bucket makes sure that nobody writes it in between; a folder cannot, and leaves a moment for that.
+        Nobody writes it in between: a bucket makes sure of that, and a folder does for one machine.
 
         Raises:
             ObjectChanged: it does not suit, or was written in between.
         """
         with _named(path, put=True):
             async with asyncio.timeout(self._timeout):
-                present: bytes | None = None
-                mode: PutMode = "create"
-                with suppress(FileNotFoundError):
-                    found = await obstore.get_async(self._objects, path)
-                    present = bytes(await found.bytes_async())
-                    # The library takes no `None` back that it has given.
-                    known = {key: value for key in ("e_tag", "version") if (value := found.meta[key])}
-                    mode = cast("UpdateVersion", known)
-                if not over(present):
-                    raise ObjectChanged(path)
-                try:
-                    await obstore.put_async(self._objects, path, data, mode=mode, use_multipart=False)
-                except NotImplementedError:
-                    await obstore.put_async(self._objects, path, data, use_multipart=False)
-                except (AlreadyExistsError, PreconditionError):
-                    raise ObjectChanged(path) from None
+                await self._objects.replace(path, data, over)
 
     async def get(self, path: str) -> bytes:
-        """The whole object."""
+        """The whole object.
+
+        Raises:
+            ObjectDamaged: it has more than `MAX_OBJECT_BYTES`, so Clew has not written it.
+        """
         with _named(path):
             async with asyncio.timeout(self._timeout):
-                found = await obstore.get_async(self._objects, path)
-                return bytes(await found.bytes_async())
+                return await self._objects.get(path)
 
     async def get_range(self, path: str, start: int, length: int) -> bytes:
         """`length` bytes from `start`, which lies within the object; fewer where it ends before."""
         with _named(path):
             async with asyncio.timeout(self._timeout):
-                return bytes(await obstore.get_range_async(self._objects, path, start=start, length=length))
+                return await self._objects.get_range(path, start, length)
 
     async def size(self, path: str) -> int:
         """The object's length in bytes."""
-        return (await self._described(path))["size"]
+        return (await self._described(path)).size
 
     async def age(self, path: str) -> timedelta:
         """How long ago the object was written, by the store's clock and this machine's."""
-        return datetime.now(UTC) - (await self._described(path))["last_modified"]
+        return datetime.now(UTC) - (await self._described(path)).modified
 
     async def delete(self, path: str) -> None:
         """Remove an object; one that is absent is fine."""
         try:
             with _named(path):
                 async with asyncio.timeout(self._timeout):
-                    await obstore.delete_async(self._objects, path)
+                    await self._objects.delete(path)
         except ObjectMissing:
             pass
 
     async def list(self, prefix: str) -> AsyncIterator[str]:
         """The paths of all objects below a folder, in no order."""
         with _named(prefix):
-            chunks = obstore.list(self._objects, prefix)
+            chunks = self._objects.list(prefix)
             while True:
                 async with asyncio.timeout(self._timeout):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     return
-                for found in chunk:
-                    yield found["path"]
+                for path in chunk:
+                    yield path
 
-    async def _described(self, path: str) -> ObjectMeta:
+    async def _described(self, path: str) -> Described:
         with _named(path):
             async with asyncio.timeout(self._timeout):
-                return await obstore.head_async(self._objects, path)
+                return await self._objects.describe(path)
 
 
 def store_from_env(env: Mapping[str, str]) -> Store:

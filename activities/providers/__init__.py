@@ -2,7 +2,7 @@
 
 providers = providers_from_env(os.environ)
 provider = providers.get("openai")
-decoder = provider.decoder()
+decoder = Screened(provider.decoder(), providers.redaction)
 reply = await stream(client, provider, request, decoder)
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 
@@ -19,6 +19,8 @@ from activities.providers.base import Decoder, ModelRequest, Provider
 from activities.providers.errors import ProviderError, UnknownModel
 from activities.providers.http import http_client, stream
 from activities.providers.openai import OpenAI
+from activities.providers.redaction import Redaction, secrets_from_env
+from activities.providers.screened import Screened
 
 __all__ = [
     "Decoder",
@@ -26,6 +28,8 @@ __all__ = [
     "Provider",
     "ProviderError",
     "Providers",
+    "Redaction",
+    "Screened",
     "http_client",
     "providers_from_env",
     "stream",
@@ -43,6 +47,8 @@ class Providers:
     """The providers of this worker, by name."""
 
     _by_name: Mapping[str, Provider]
+    redaction: Redaction = field(default_factory=Redaction)
+    """Of every secret that the worker has, not only the one of the provider that is called."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,7 +73,8 @@ def providers_from_env(environ: Mapping[str, str]) -> Providers:
 
     `OPENAI_API_KEY`, `OPENAI_BASE_URL`, `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL` as the official clients read
     them: the key or the URL is enough. `CLEW_PROVIDER_<NAME>_BASE_URL`, with `CLEW_PROVIDER_<NAME>_API_KEY` where
-    the server wants a key, adds an OpenAI-compatible server under the name in lower case.
+    the server wants a key, adds an OpenAI-compatible server under the name in lower case. The worker's other
+    secrets in the environment are redacted along with the keys.
 
     Raises:
         ValueError: a variable's value cannot be used; the message names the variable, never the value.
@@ -88,7 +95,8 @@ def providers_from_env(environ: Mapping[str, str]) -> Providers:
         if url is None:
             raise ValueError(f"{variable}_API_KEY is set and {variable}_BASE_URL is not: set the URL too")
         by_name[name] = _openai(name, url, _key(settings, f"{variable}_API_KEY"))
-    return Providers(by_name)
+    secrets = [secret for provider in by_name.values() for secret in provider.secrets]
+    return Providers(by_name, Redaction([*secrets, *secrets_from_env(environ)]))
 
 
 def _openai(name: str, url: str, key: str | None) -> OpenAI:

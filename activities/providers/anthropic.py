@@ -53,6 +53,11 @@ class Anthropic:
     base_url: str
     api_key: str | None = field(default=None, repr=False)
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The key, where there is one."""
+        return (self.api_key,) if self.api_key else ()
+
     def encode(self, request: ModelRequest) -> HttpRequest:
         """The request as the body of `POST /v1/messages`."""
         body: dict[str, Any] = {

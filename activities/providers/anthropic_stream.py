@@ -35,6 +35,10 @@ _STOP_REASONS: Mapping[str, StopReason] = {
 }
 
 
+MAX_BLOCKS = 4096
+"""Content blocks of a reply's provider data. A reply with more has none; a block takes about 1 KB while it grows."""
+
+
 class _Block:
     """A content block in the making, as it will be sent back; its texts share the budget of provider data."""
 
@@ -69,6 +73,7 @@ class AnthropicDecoder:
         self._draft = ReplyDraft()
         self._budget = Budget(PROVIDER_DATA_LIMIT)
         self._blocks: dict[int, _Block] = {}
+        self._too_many_blocks = False
         self._usage: dict[str, int] = {}
 
     @property
@@ -125,6 +130,10 @@ class AnthropicDecoder:
         self._draft.ended = True
 
     def _open(self, index: int, start: object) -> None:
+        if len(self._blocks) == MAX_BLOCKS:
+            # They come one after another, so that the earlier ones are complete.
+            self._blocks.clear()
+            self._too_many_blocks = True
         block = self._blocks[index] = _Block(string(member(start, "type")), self._budget)
         if block.kind == "tool_use":
             block.call = self._draft.open_call(member(start, "id"), member(start, "name"))
@@ -173,6 +182,8 @@ class AnthropicDecoder:
         )
 
     def _provider_data(self) -> ProviderData | None:
+        if self._too_many_blocks:
+            return None
         blocks = list(self._blocks.values())
         last = max((place for place, block in enumerate(blocks) if block.thinks), default=-1)
         kept = [block for block in blocks[: last + 1] if block.thinks or block.kind == "text"]

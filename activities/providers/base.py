@@ -50,7 +50,9 @@ def safe_name(name: str) -> str:
 
 
 class Decoder(Protocol):
-    """A fold over the server-sent events of one reply. It may be looked at between any two events.
+    """A fold over the server-sent events of one reply, in time linear in their length.
+
+    It may be looked at at any time, also while another thread feeds it.
 
     Raises:
         ProviderError: from `feed`, the error that the provider sent inside the stream.
@@ -105,6 +107,11 @@ class Provider(Protocol):
     @property
     def base_url(self) -> str:
         """Without a slash at its end."""
+        ...
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What its requests carry that nobody else may see."""
         ...
 
     def encode(self, request: ModelRequest) -> HttpRequest:

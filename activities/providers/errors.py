@@ -21,16 +21,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar
 
+from activities.providers.redaction import Redaction
 from activities.providers.sanitize import clean, parse_json
 
 MESSAGE_LIMIT = 2000
 """Characters of a provider's message that are kept."""
+
+# Characters in which secrets are looked for before a message is cut to its limit.
+_READ = 32 * MESSAGE_LIMIT
 
 # Characters of a message in which a wording is looked for: it comes first, and what follows may be an echo.
 _WORDING = 2000
@@ -46,8 +50,8 @@ _LONGEST_WAIT = 86_400.0
 class ProviderError(Exception):
     """A model call that gave no reply.
 
-    `message` has at most 2000 characters and holds no key. `retry_after` is in seconds, as the provider asked.
-    `status` is the HTTP status, where there was one.
+    `message` has at most 2000 characters. `retry_after` is in seconds, as the provider asked. `status` is the HTTP
+    status, where there was one.
     """
 
     type: ClassVar[str] = "provider_error"
@@ -65,13 +69,21 @@ class ProviderError(Exception):
         self.status = status
         self.retry_after = retry_after
         self.details = dict(details or {})
-        self._told = message
-        self.hide(())
+        self._told = message[:_READ]
+        self._set_message(self._told)
 
-    def hide(self, secrets: Iterable[str]) -> None:
-        """Replace each of the secrets in the message, also where the cap cuts through one."""
-        self._told = redact(self._told, secrets)
-        self.message = self._told[:MESSAGE_LIMIT]
+    def seal(self, redaction: Redaction) -> None:
+        """Take the secrets out of the message and the details, and forget the errors that this one came from.
+
+        Their messages quote what was received, and both logs and Temporal's failures hold the whole chain.
+        """
+        self._set_message(redaction.text(self._told))
+        self._told = self.message
+        self.details = redaction.value(self.details)
+        self.__cause__ = self.__context__ = None
+
+    def _set_message(self, told: str) -> None:
+        self.message = hide_look_alikes(told)[:MESSAGE_LIMIT]
         self.args = (self.message,)
 
 
@@ -258,26 +270,22 @@ _STATUS_OF_TYPE = {
 }
 
 
-def from_response(
-    status: int, headers: Mapping[str, str], body: str, *, now: float, secrets: Iterable[str] = ()
-) -> ProviderError:
+def from_response(status: int, headers: Mapping[str, str], body: str, *, now: float) -> ProviderError:
     """The error that an HTTP answer other than 200 stands for.
 
     `headers` are looked up in lower case; `now` is in seconds since the epoch, for a `Retry-After` that names
     a date.
     """
     if 300 <= status < 400:
-        where = redact(headers.get("location", "somewhere else"), secrets)
+        where = headers.get("location", "somewhere else")
         return BadRequest(f"the provider redirects to {where}; redirects are not followed", status=status)
     payload = parse_json(body)
-    return _classify(
-        payload if isinstance(payload, dict) else {"message": body}, status, retry_after(headers, now), secrets
-    )
+    return _classify(payload if isinstance(payload, dict) else {"message": body}, status, retry_after(headers, now))
 
 
 def from_event(payload: Mapping[str, Any]) -> ProviderError:
     """The error that was sent inside a stream, after a status of 200."""
-    return _classify(payload, None, None, ())
+    return _classify(payload, None, None)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -297,12 +305,8 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         return None
 
 
-def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text, encodable as UTF-8, with every secret in it replaced: those named and those that look like one."""
-    # The longest first: one secret may hold another ("Bearer …" and what follows it).
-    for secret in sorted(secrets, key=len, reverse=True):
-        if secret:
-            text = text.replace(secret, "[redacted]")
+def hide_look_alikes(text: str) -> str:
+    """The text, encodable as UTF-8, without what looks like a key: a provider may quote one that is not ours."""
     return clean(_LOOKS_SECRET.sub(lambda match: f"{match['label'] or ''}[redacted]", text))
 
 
@@ -313,13 +317,11 @@ _LOOKS_SECRET = re.compile(
 )
 
 
-def _classify(
-    payload: Mapping[str, Any], told_status: int | None, wait: float | None, secrets: Iterable[str]
-) -> ProviderError:
+def _classify(payload: Mapping[str, Any], told_status: int | None, wait: float | None) -> ProviderError:
     inner = payload.get("error")
     fields = inner if isinstance(inner, dict) else payload
     words = frozenset(value for key in ("type", "code") if isinstance(value := fields.get(key), str))
-    message = redact(_message(payload, fields), secrets)
+    message = _message(payload, fields)[:_READ]
     status = told_status if told_status is not None else _implied_status(fields)
     rules = (rule.error for rule in (*_BY_BODY, *_BY_STATUS) if rule.matches(status, words, message[:_WORDING]))
     error = next(rules, BadRequest)

@@ -14,7 +14,16 @@ from typing import Any
 
 from activities.providers.base import HttpRequest, ModelRequest, safe_name
 from activities.providers.errors import TruncatedStream, from_event
-from activities.providers.reply import Call, ReplyDraft, StopReason, count, event_object, member, string
+from activities.providers.reply import (
+    Call,
+    ReplyDraft,
+    StopReason,
+    bounded_name,
+    count,
+    event_object,
+    member,
+    string,
+)
 from clew.answers import Usage
 from clew.contract import ModelOptions
 from clew.messages import Message, ToolSpec
@@ -32,6 +41,11 @@ class OpenAI:
     base_url: str
     official: bool
     api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The key, where there is one."""
+        return (self.api_key,) if self.api_key else ()
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """The request as the body of `POST /chat/completions`."""
@@ -61,7 +75,7 @@ class OpenAIDecoder:
 
     def __init__(self) -> None:
         self._draft = ReplyDraft()
-        self._calls: dict[int | str, Call | None] = {}
+        self._calls: dict[int | str, Call] = {}
         self._newest: Call | None = None
         self._refusal = ""
 
@@ -111,7 +125,8 @@ class OpenAIDecoder:
         self._draft.add_text(_text(member(delta, "content")))
         # Two names for one thing, and some servers send it under both.
         self._draft.add_thinking(member(delta, "reasoning_content") or member(delta, "reasoning"))
-        self._refusal = (self._refusal + string(member(delta, "refusal")))[:_REFUSAL_LIMIT]
+        if len(self._refusal) < _REFUSAL_LIMIT:
+            self._refusal = (self._refusal + string(member(delta, "refusal")))[:_REFUSAL_LIMIT]
         calls = member(delta, "tool_calls")
         for call in calls if isinstance(calls, list) else ():
             self._take_call(call)
@@ -126,7 +141,7 @@ class OpenAIDecoder:
         """
         index = member(delta, "index")
         function = member(delta, "function")
-        call_id, name = string(member(delta, "id")), string(member(function, "name"))
+        call_id, name = string(member(delta, "id")), bounded_name(string(member(function, "name")))
         arguments = member(function, "arguments")
         key = index if isinstance(index, int) else call_id
         call = self._calls.get(key, None if isinstance(index, int) else self._newest)
@@ -134,7 +149,9 @@ class OpenAIDecoder:
             call = self._draft.open_call(call_id, name)
         elif name and not call.name:
             call.rename(name)
-        self._calls[key] = self._newest = call
+        self._newest = call
+        if call is not None:
+            self._calls[key] = call
         self._draft.add_arguments(call, arguments)
 
     def _stop(self, reason: object) -> None:
@@ -163,7 +180,7 @@ def _begins_another(call: Call, call_id: str, name: str, arguments: object) -> b
         return True
     if name and call.name and name != call.name:
         return True
-    return bool(name and arguments) and call.whole
+    return bool(name and arguments) and call.has_all_arguments
 
 
 def _text(content: object) -> str:

@@ -17,7 +17,7 @@ from activities.providers.errors import (
     OutputExhausted,
     TruncatedStream,
 )
-from activities.providers.sanitize import BoundedText, Budget, clean, cut, json_object, parse_json
+from activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, cut, json_object, parse_json
 from clew.answers import Usage
 from clew.messages import ProviderData
 from workflows.effects import AskedTool, ModelReply
@@ -40,16 +40,28 @@ class Call:
         self.id = call_id
         self.rename(name)
         self.raw = BoundedText(budget)
+        self._end = ObjectEnd()
+        self._is_object: bool | None = None
 
     def rename(self, name: str) -> None:
         """Give the call its name, which may come after its id."""
-        self.name = cut(clean(name).encode(), _NAME_LIMIT)
+        self.name = bounded_name(name)
+
+    def add(self, piece: str) -> None:
+        """Take a piece of the raw arguments."""
+        self.raw.add(piece)
+        if not self.raw.overflowed:
+            self._end.add(piece)
 
     @property
-    def whole(self) -> bool:
+    def has_all_arguments(self) -> bool:
         """Whether the arguments so far are a whole JSON object, so that no more of them can follow."""
-        raw = self.raw.so_far.rstrip()
-        return raw.endswith("}") and isinstance(parse_json(raw), dict)
+        if self.raw.overflowed or not self._end.reached:
+            return False
+        # Parsed once: what comes after the end is white space, or the end is none.
+        if self._is_object is None:
+            self._is_object = isinstance(parse_json(self.raw.so_far), dict)
+        return self._is_object
 
     def asked(self) -> AskedTool:
         """The call as the session sees it. No arguments at all mean an empty object."""
@@ -114,9 +126,9 @@ class ReplyDraft:
         if call is None or not piece:
             return
         try:
-            call.raw.add(piece if isinstance(piece, str) else json.dumps(piece))
+            call.add(piece if isinstance(piece, str) else json.dumps(piece))
         except RecursionError:
-            call.raw.add("[nested too deeply]")
+            call.add("[nested too deeply]")
 
     def finish(self, provider_data: ProviderData | None = None) -> ModelReply:
         """The reply; raises as `Decoder.finish` says."""
@@ -154,8 +166,13 @@ def event_object(data: str) -> dict[str, Any]:
     """
     value = parse_json(data)
     if not isinstance(value, dict):
-        raise TruncatedStream(f"the provider sent an event that is not a JSON object: {data[:200]!r}")
+        raise TruncatedStream(f"the provider sent an event that is not a JSON object: {repr(data)[1:-1]}")
     return value
+
+
+def bounded_name(name: str) -> str:
+    """A tool's name, as long as a call may keep it."""
+    return cut(clean(name).encode(), _NAME_LIMIT)
 
 
 def member(value: object, key: str) -> Any:

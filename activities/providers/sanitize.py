@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from clew.canonical import canonical
@@ -85,9 +86,7 @@ class BoundedText:
     @property
     def so_far(self) -> str:
         """What was kept until now."""
-        if len(self._kept) > 1:
-            self._kept = ["".join(self._kept)]
-        return self._kept[0] if self._kept else ""
+        return "".join(self._kept)
 
     @property
     def overflowed(self) -> bool:
@@ -106,6 +105,39 @@ class BoundedText:
         # Room for the marker at its longest: N has at most as many digits as the total.
         text = cut(data, max(0, len(data) - len(f"[cut: {total} bytes]")))
         return f"{text}[cut: {total - len(text.encode())} bytes]"
+
+
+class ObjectEnd:
+    """Whether a JSON text that arrives in pieces is one whole object. Each character is looked at once."""
+
+    def __init__(self) -> None:
+        self.reached = False
+        self._closed = False
+        self._depth = 0
+        self._in_string = False
+        self._half = ""
+
+    def add(self, piece: str) -> None:
+        """Take a piece. Braces are counted, so a text that is not JSON may seem to be an object."""
+        if self._closed:
+            self.reached = self.reached and not piece.strip()
+            return
+        piece = self._half + piece
+        self._half = ""
+        for mark in _MARKS.finditer(piece):
+            if mark[0] == "\\":
+                self._half = mark[0]
+            elif mark[0] == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string and mark[0] in "{}":
+                self._depth += 1 if mark[0] == "{" else -1
+                if self._depth == 0:
+                    self._closed = True
+                    self.reached = not piece[mark.end() :].strip()
+                    return
+
+
+_MARKS = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 
 def _clean_value(value: Any, depth: int) -> Any:

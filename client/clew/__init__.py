@@ -7,6 +7,7 @@ pure projection of that thread.
 from clew.answers import (
     ApprovalReceipt,
     CancelReceipt,
+    CloseReceipt,
     ConfigureReceipt,
     Context,
     ContextMeta,
@@ -61,6 +62,7 @@ from clew.errors import (
     UnknownApproval,
     UnknownLane,
     UnknownRequest,
+    UnknownTool,
     UnsupportedStrategy,
     WorkerUnavailable,
 )
@@ -83,6 +85,7 @@ __all__ = [
     "ClearToolResults",
     "Clew",
     "ClewError",
+    "CloseReceipt",
     "Closed",
     "ConfigureReceipt",
     "Context",
@@ -136,6 +139,7 @@ __all__ = [
     "UnknownApproval",
     "UnknownLane",
     "UnknownRequest",
+    "UnknownTool",
     "UnsupportedStrategy",
     "Usage",
     "Window",

@@ -24,6 +24,9 @@ class Usage(_Output):
 
     `input_tokens` includes those that came from the provider's cache and those that were written to it, where it
     charges for that and so tells. `cost_usd` is what the calls with a known list price cost by that.
+
+    Requests that joined a run share what it used. The numbers stand with the request that opened the run; the others
+    name it in `shared_with` and have none, so that the usage of all requests adds up.
     """
 
     input_tokens: int = 0
@@ -32,6 +35,7 @@ class Usage(_Output):
     written_input_tokens: int | None = None
     cost_usd: float | None = None
     model_calls: int = 0
+    shared_with: str | None = None
 
     def plus(self, other: Usage) -> Usage:
         """The sum of both."""
@@ -63,13 +67,15 @@ class OutcomeError(_Output):
 class RequestOutcome(_Output):
     """How a request stands. The answer's text is the entry at `answer_seq`, so that history holds it once.
 
-    `running` means: not yet, and nothing is lost; ask again with `await_request`.
+    `running` means: not yet, and nothing is lost; ask again with `await_request`. `reason` is what the caller who
+    cancelled gave as the reason.
     """
 
     request_id: str
     run_id: str | None = None
     status: Literal["completed", "failed", "cancelled", "running"]
     termination_reason: str | None = None
+    reason: str | None = None
     answer_seq: int | None = None
     last_seq: int
     iterations: int = 0
@@ -89,6 +95,7 @@ class SessionStatus(_Output):
     rev: int
     projection_cursor_seq: int
     pending_context_op: dict[str, Any] | None = None
+    pending_operations: list[dict[str, Any]] = []
     pending_inputs: int = 0
     queued_messages: int = 0
     queued_request_ids: list[str] = []
@@ -96,6 +103,8 @@ class SessionStatus(_Output):
     pending_approvals: list[dict[str, Any]] = []
     usage: Usage = Usage()
     model: str
+    config: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
     first_live_seq: int = 0
     closed: bool = False
 
@@ -164,6 +173,15 @@ class HibernateReceipt(_Output):
     last_seq: int
 
 
+class CloseReceipt(_Output):
+    """The session has ended. It is in the archive whole, up to and with the entry `last_seq`.
+
+    `last_seq` is -1 where it ended before it knew its archive, which stays as it was.
+    """
+
+    last_seq: int
+
+
 class ForkReceipt(_Output):
     """A session was forked: the new one begins with its entries up to and with `fork_seq`."""
 
@@ -177,8 +195,25 @@ class DeleteReceipt(_Output):
     deleted_segments: int
 
 
+class Overflow(_Output):
+    """What does not fit into a context: a part of it, the tokens it needs, and those that are left for it."""
+
+    part: str
+    needed: int
+    available: int
+
+
 class ContextMeta(_Output):
-    """What is known of a projected context. Sizes are in tokens."""
+    """What is known of a projected context. Sizes are in tokens.
+
+    `cut_tool_results` names the tool results that are shown in part: of each how many bytes of its beginning and of
+    its end are shown, by the id of its tool call.
+
+    `fits` and the fields after it are those of a preview alone. Where it does not fit there are no messages, and
+    `estimated_tokens` is what the parts need up to and with the one in `overflow`. Costs are by list price, for
+    `token_ratio` tokens of the provider to one counted here, nothing being cached; absent where the price is not
+    known. `cost_usd_at_most` adds a reply of `max_output_tokens`.
+    """
 
     basis_rev: int
     basis_last_seq: int
@@ -193,7 +228,16 @@ class ContextMeta(_Output):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
+    cut_tool_results: dict[str, tuple[int, int]] | None = None
     digest: str
+    fits: bool | None = None
+    budget: int | None = None
+    overflow: Overflow | None = None
+    model: str | None = None
+    max_output_tokens: int | None = None
+    token_ratio: float | None = None
+    input_cost_usd: float | None = None
+    cost_usd_at_most: float | None = None
 
 
 class Context(_Output):

@@ -23,7 +23,7 @@ def canonical(value: Any) -> bytes:
     Raises:
         ValueError: the value is not JSON: NaN, an infinity, a lone surrogate, or nested over 200 levels deep.
     """
-    _check_depth(value)
+    check_depth(value, _MAX_DEPTH)
     try:
         return rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
@@ -35,14 +35,19 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
-def _check_depth(value: Any) -> None:
+def check_depth(value: Any, most: int) -> None:
+    """Raise where a JSON value is nested too deep.
+
+    Raises:
+        ValueError: it is nested over `most` levels deep.
+    """
     level = [value]
-    for _ in range(_MAX_DEPTH + 1):
+    for _ in range(most + 1):
         containers = [item for item in level if isinstance(item, dict | list | tuple)]
         if not containers:
             return
         level = [item for some in containers for item in (some.values() if isinstance(some, dict) else some)]
-    raise ValueError(f"nested over {_MAX_DEPTH} levels deep")
+    raise ValueError(f"nested over {most} levels deep")
 
 
 def _as_doubles(value: Any) -> Any:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from clew.groups import Block
+from clew.groups import Block, Result
 from clew.messages import Message
-from clew.policy import ClearToolResults, ContextPolicy
+from clew.policy import ClearToolResults
 
 READ_RESULT = "read_result"
 """The built-in tool that reads a tool result again."""
@@ -39,7 +39,7 @@ def older_cleared(blocks: Iterable[Block], rule: ClearToolResults) -> Iterator[B
     keep = rule.keep
     for number, block in enumerate(blocks):
         older = max(len(block.results) - keep, 0)
-        yield _without(block, older, rule) if number and older else block
+        yield cleared(block, older, rule) if number and older else block
         keep = max(keep - len(block.results), 0)
 
 
@@ -58,17 +58,9 @@ def cleared_in_steps(blocks: Sequence[Block], rule: ClearToolResults) -> tuple[l
             reached, freed = place, 0
     shown, left = [], reached
     for block in blocks:
-        shown.append(_without(block, left, rule) if left > 0 else block)
+        shown.append(cleared(block, left, rule) if left > 0 else block)
         left -= len(block.results)
     return shown, reached
-
-
-def smallest(block: Block, policy: ContextPolicy) -> int:
-    """The tokens of a block in any window of a policy, however many of its results have been cleared by then."""
-    rule = policy.clear_tool_results
-    # The window of an epoch is cut by what was said, and cleared after that.
-    clears = rule is not None and policy.window == "sliding"
-    return block.tokens - sum(_freed(block, rule)) if rule and clears else block.tokens
 
 
 def _freed(block: Block, rule: ClearToolResults) -> list[int]:
@@ -79,19 +71,31 @@ def _freed(block: Block, rule: ClearToolResults) -> list[int]:
     return [
         0
         if names.get(message.get("tool_call_id", "")) in rule.exclude_tools
-        else max(tokens - marker_tokens(message), 0)
-        for message, tokens in zip(block.messages[1:], block.results, strict=False)
+        else max(result.tokens - marker_tokens(message), 0)
+        for message, result in zip(block.messages[1:], block.results, strict=False)
     ]
 
 
-def _without(block: Block, count: int, rule: ClearToolResults) -> Block:
+def cleared(block: Block, count: int, rule: ClearToolResults) -> Block:
     """A block with its first results cleared, where that frees anything."""
-    gone = {place: tokens for place, tokens in enumerate(_freed(block, rule)[:count], 1) if tokens}
+    gone = {place: tokens for place, tokens in enumerate(_freed(block, rule)[:count]) if tokens}
     if not gone:
         return block
-    messages: list[Message] = [
-        {**message, "content": marker(message.get("tool_call_id", ""))} if place in gone else message
-        for place, message in enumerate(block.messages)
-    ]
+    messages = list(block.messages)
+    results = list(block.results)
+    for place in gone:
+        message = messages[place + 1]
+        content = marker(message.get("tool_call_id", ""))
+        messages[place + 1] = {**message, "content": content}
+        results[place] = Result(marker_tokens(message))
     freed = sum(gone.values())
-    return replace(block, messages=tuple(messages), tokens=block.tokens - freed, cleared=len(gone), freed=freed)
+    ids = {messages[place + 1].get("tool_call_id") for place in gone}
+    return replace(
+        block,
+        messages=tuple(messages),
+        tokens=block.tokens - freed,
+        results=tuple(results),
+        cleared=len(gone),
+        freed=freed,
+        cut=tuple(cut for cut in block.cut if cut[0] not in ids),
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
@@ -12,6 +12,8 @@ from clew.entries import Entry, system_prompt_of
 from clew.policy import ContextPolicy
 from clew.projection import Projection, ProjectionInput, project
 from clew.thread import Thread
+
+T = TypeVar("T")
 
 
 def context_of(
@@ -22,10 +24,12 @@ def context_of(
     policy: ContextPolicy | None = None,
     model: str | None = None,
     output_schema: dict[str, Any] | None = None,
+    standalone: bool = False,
 ) -> Projection:
     """The context of a lane (the active one unless named) at a seq (the newest unless named).
 
-    `policy`, `model` and `output_schema` are a request's own; all else is the configuration in force there.
+    `policy`, `model` and `output_schema` are a request's own; all else is the configuration in force there. A
+    `standalone` context is for a session that does not have this thread.
 
     Raises:
         ContextOverflow: what must fit does not.
@@ -53,6 +57,7 @@ def context_of(
             provider=(model or payload["model"]).partition(":")[0],
             output_schema=output_schema,
             encoding=payload["encoding"],
+            standalone=standalone,
         )
     )
 
@@ -73,6 +78,23 @@ def context_of_call(thread: Thread, reply: Entry, output_schema: dict[str, Any] 
         model=recipe["model"],
         output_schema=output_schema,
     )
+
+
+def context_page(whole: Projection, first: int) -> dict[str, Any]:
+    """One page of a context, from a message on; the tool schemas are on the first.
+
+    The next page is asked for with the answer's `next_page` and `at_seq`: so it is one of the same context, whatever
+    has been said meanwhile.
+    """
+    tool_spec = whole.tool_spec if first == 0 else []
+    room = MAX_PAGE_BYTES - len(to_json(tool_spec)) - (0 if first else len(to_json(whole.output_schema)))
+    messages = list(_within(whole.messages[first:], room))
+    answer = {"messages": messages, "tool_spec": tool_spec, "meta": whole.meta.as_json()}
+    if whole.output_schema is not None and first == 0:
+        answer["output_schema"] = whole.output_schema
+    if first + len(messages) < len(whole.messages):
+        answer |= {"next_page": first + len(messages), "at_seq": whole.meta.basis_last_seq}
+    return answer
 
 
 def window_of(thread: Thread, context_ref: str, token_budget: int) -> Projection:
@@ -110,6 +132,15 @@ def prompt_of_lane(thread: Thread, context_ref: str) -> str | None:
     anchor = thread.anchor_at(context_ref, thread.last_seq)
     snapshot = _prompting(anchor, config) if config else None
     return snapshot["system_prompt"] if snapshot else None
+
+
+def _within(rows: Iterable[T], room: int) -> Iterable[T]:
+    """As many rows as have room, in bytes of JSON; the first one always."""
+    for number, row in enumerate(rows):
+        room -= len(to_json(row)) + 1
+        if number and room < 0:
+            return
+        yield row
 
 
 def _prompting(anchor: Entry | None, config: Entry) -> Mapping[str, Any] | None:

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from clew.policy import ContextPolicy
+from clew.schemas import check_schema
 from clew.tokens import EncodingName
 
 WORKFLOW_TYPE = "AgentSession"
 RESTORE_WORKFLOW = "RestoreSession"
 READ_WORKFLOW = "ReadThread"
+READ_CONTEXT_WORKFLOW = "ReadContext"
 FORK_WORKFLOW = "ForkSession"
 DELETE_WORKFLOW = "DeleteSession"
 TASK_QUEUE = "clew"
+READ_RESULT = "read_result"
+"""The tool that every session with tools has: its model reads large results with it."""
 
 MAX_MESSAGE_BYTES = 262_144
 """A whole payload, so that ten in flight stay under the server's 4 MB for one message."""
@@ -28,6 +33,8 @@ MAX_PAGE_BYTES = 900_000
 """Every answer to a query stays under 1 MB."""
 MAX_TOKEN_BYTES = 512 * 1024
 """Of a checkpoint's token."""
+MAX_PENDING = 64
+"""Messages that a preview takes; as many inputs may wait for one run."""
 MAX_WAITERS = 6
 """Temporal holds ten updates in flight; the rest is kept free, so that a cancel always gets through."""
 MAX_WAIT_SECONDS = 60
@@ -103,10 +110,22 @@ class SessionConfig(_Input):
 
 
 class SessionStart(_Input):
-    """The argument of `AgentSession`. `carried` is written by Clew alone."""
+    """The argument of `AgentSession`. `carried`: only a session's own earlier run may hand it on."""
 
     config: SessionConfig
-    carried: dict[str, Any] | None = None
+    carried: dict[str, int | str] | None = None
+
+
+def _affordable(schema: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_schema(schema)
+    except ValueError as error:
+        raise PydanticCustomError("json_schema", "{reason}", {"reason": str(error)}) from None
+    return schema
+
+
+OutputSchema = Annotated[dict[str, Any], AfterValidator(_affordable)]
+"""A JSON Schema (draft 2020-12) within the bounds of `clew.schemas`."""
 
 
 class MessageInput(_Input):
@@ -120,7 +139,7 @@ class MessageInput(_Input):
     model_options: ModelOptions | None = None
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
     timeout_seconds: int | None = Field(default=None, ge=1, le=30 * 86400)
-    output_schema: dict[str, Any] | None = None
+    output_schema: OutputSchema | None = None
     metadata: Metadata | None = None
 
 
@@ -255,6 +274,12 @@ class SummarizeInput(_Input):
     from_seq: Seq | None = None
     to_seq: Seq | None = None
 
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.from_seq is not None and self.to_seq is not None and self.to_seq < self.from_seq:
+            raise ValueError(f"to_seq ({self.to_seq}) must not be before from_seq ({self.from_seq})")
+        return self
+
 
 class RestoreInput(_Input):
     """The argument of the workflow `RestoreSession`. Without a `session_id` the new session gets one of its own."""
@@ -270,19 +295,37 @@ class HibernateInput(_Input):
 
 
 class CloseInput(_Input):
-    """The argument of the signal `close`."""
+    """The argument of the update `close_session` and of the signal `close`."""
 
     reason: str | None = Field(default=None, max_length=2000)
 
 
+class PendingMessage(_Input):
+    """A message that may be asked next. Only users ask, so it has no other role."""
+
+    role: Literal["user"]
+    content: str
+
+
 class ContextQuery(_Input):
-    """The argument of the query `context`; `page` is what the page before it named as `next_page`."""
+    """The argument of the query `context`.
+
+    `page` and `at_seq` are what the page before it named as `next_page` and `at_seq`. With `pending` the answer is a
+    preview: what the model would be shown if these messages were asked next, in one request.
+    """
 
     context_ref: Id | None = None
     at_seq: Seq | None = None
     call_id: Id | None = None
     context_policy: ContextPolicy | None = None
+    pending: tuple[PendingMessage, ...] | None = Field(default=None, min_length=1, max_length=MAX_PENDING)
     page: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _asked_or_pending(self) -> Self:
+        if self.pending is not None and self.call_id is not None:
+            raise ValueError("pending: a call has been made already, leave call_id out")
+        return self
 
 
 class TranscriptQuery(_Input):
@@ -335,6 +378,12 @@ class ReadThreadInput(EntriesQuery):
         if self.newest is not None and self.limit is not None:
             raise ValueError("newest is a limit of its own: leave limit out")
         return self
+
+
+class ReadContextInput(ContextQuery):
+    """The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not."""
+
+    session_id: SessionId
 
 
 class ForkSessionInput(_Input):

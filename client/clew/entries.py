@@ -6,15 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from clew.canonical import canonical
 from clew.messages import Message, ToolCall
+from clew.pieces import split
 from clew.tokens import Encoding
 
 EntryKind = Literal[
-    "config", "ai_message", "ai_context_operation", "summary", "error", "run", "input", "approval", "fork"
+    "config",
+    "ai_message",
+    "ai_context_operation",
+    "summary",
+    "error",
+    "run",
+    "input",
+    "approval",
+    "fork",
+    "session",
 ]
 KINDS: tuple[str, ...] = get_args(EntryKind)
 
 DEFAULT_LANE = "default"
+EDITED = "[a person changed this call before it ran; its arguments were {}]\n"
+"""Stands before the result of a call that was approved with other arguments than the model's."""
+MAX_EDITED_CHARACTERS = 1000
+"""Characters of the changed arguments that the model reads; the whole of them is in the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +73,11 @@ class Entry:
         return self.payload.get("context_ref")
 
     @property
+    def said_tokens(self) -> int:
+        """What the entry adds to what its lane has said: a late result takes the place of one that is counted."""
+        return 0 if self.payload.get("late") else self.tokens
+
+    @property
     def message(self) -> Message:
         """An `ai_message` as a context shows it."""
         return message_of(self.payload)
@@ -72,11 +92,19 @@ class Draft:
     refs: Mapping[str, Any] = field(default_factory=dict)
 
     def counted(self, encoding: Encoding) -> tuple[Mapping[str, Any], int]:
-        """The payload to store and its tokens. Configurations and snapshots keep the counts of their parts."""
+        """The payload to store and its tokens.
+
+        Configurations and snapshots keep the counts of their parts, and longer tool results those of their pieces.
+        """
         payload = self.payload
         match self.kind:
             case "ai_message":
-                return payload, encoding.message(message_of(payload))
+                tokens = encoding.message(message_of(payload))
+                if note := edit_note(payload):
+                    payload = {**payload, "note_tokens": encoding.count(note)}
+                if payload["role"] == "tool" and len(pieces := split(payload["content"])) > 1:
+                    payload = {**payload, "pieces": [encoding.count(piece) for piece in pieces]}
+                return payload, tokens
             case "summary":
                 return payload, encoding.message(summary_message(payload["content"], "system"))
             case "config":
@@ -103,7 +131,7 @@ def message_of(payload: Mapping[str, Any]) -> Message:
     What a provider wants back goes along only where it is wanted: with tool calls, whose results the same
     provider will be shown beside it.
     """
-    message: Message = {"role": payload["role"], "content": payload["content"]}
+    message: Message = {"role": payload["role"], "content": edit_note(payload) + payload["content"]}
     if calls := payload.get("tool_calls"):
         message["tool_calls"] = calls
         if data := payload.get("provider_data"):
@@ -113,6 +141,17 @@ def message_of(payload: Mapping[str, Any]) -> Message:
         if name := payload.get("name"):
             message["name"] = name
     return message
+
+
+def edit_note(payload: Mapping[str, Any]) -> str:
+    """What stands before a tool's result where a person has changed the call; nothing where nobody has."""
+    arguments = payload.get("edited_arguments")
+    if arguments is None:
+        return ""
+    text = canonical(arguments).decode()
+    if len(text) > MAX_EDITED_CHARACTERS:
+        text = f"{text[:MAX_EDITED_CHARACTERS]}…"
+    return EDITED.format(text)
 
 
 def summary_message(content: str, role: Literal["system", "user"]) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -22,7 +23,7 @@ async def run_errand(client: Client, task_queue: str, name: str, asked: BaseMode
         Refusal: it was refused.
         WorkerUnavailable: no worker took it up.
     """
-    verb = name.removesuffix("Session").removesuffix("Thread").lower()
+    verb = re.sub("(Session|Thread|Context)$", "", name).lower()
     async with translating(session_id):
         answer: dict[str, Any] = await client.execute_workflow(
             name,

@@ -32,6 +32,7 @@ ClewError
 │   ├── UnknownApproval
 │   ├── UnknownLane
 │   ├── UnknownRequest
+│   ├── UnknownTool
 │   └── UnsupportedStrategy
 ├── ContextOverflow         what must fit into the context does not
 ├── EncodingUnavailable     the vocabulary of a token encoding cannot be loaded
@@ -242,6 +243,12 @@ class UnknownRequest(Refusal):
     """The session knows no request of that id."""
 
     type = "unknown_request"
+
+
+class UnknownTool(Refusal):
+    """A tool is named that the session does not have."""
+
+    type = "unknown_tool"
 
 
 class UnsupportedStrategy(Refusal):

@@ -59,7 +59,8 @@ class Ground:
         """The ground once one of the lane's operations or summaries has been committed."""
         if entry.kind == "summary":
             to_seq: int = entry.payload["to_seq"]
-            if not self.layers or to_seq < self.top.after:
+            # What a snapshot has taken out is not summed up, and a summary never gives way to one of less.
+            if not self.layers or to_seq < self.top.summed:
                 return self
             return self._with(replace(self.top, summary=entry.seq, summed=to_seq, base=False), entry)
         operation = entry.payload["operation"]

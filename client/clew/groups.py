@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
 from clew.canonical import canonical
-from clew.entries import Entry, call_ids, message_of
+from clew.entries import Entry, call_ids, edit_note, message_of
 from clew.errors import Archived
 from clew.messages import Message
+from clew.pieces import split
 from clew.thread import Group, Lane
 from clew.tokens import Encoding
 
@@ -26,13 +27,36 @@ MISSING_RESULT = "[no result: the conversation was cut here before this tool cal
 _MISSING_RESULT_TOKENS = 32
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A tool result as a block shows it.
+
+    Attributes:
+        tokens: Its size as it is shown.
+        pieces: The tokens of its pieces, where it may be cut; none of a text that is one piece.
+        bytes: The size of the result that `read_result` reads; None: it is not to be cut.
+        note: What stands before the result and is never cut, and its tokens.
+        in_doubt: A late result may take its place.
+    """
+
+    tokens: int
+    pieces: tuple[int, ...] = ()
+    bytes: int | None = None
+    note: tuple[str, int] = ("", 0)
+    in_doubt: bool = False
+
+
 @dataclass(frozen=True)
 class Block:
     """One atomic group as a context shows it.
 
-    `seqs` are those of its entries, and `start` is the first of them; a snapshot's blocks have none. `results` are
-    the tokens of its tool results, which come right after its first message. `cleared` of them have given way to a
-    marker, which has freed `freed` tokens; nothing of what is `pinned` does.
+    Attributes:
+        seqs: The seqs of its entries, and `start` the first of them; a snapshot's blocks have none.
+        results: Its tool results, which come right after its first message.
+        cleared: How many of them have given way to a marker, which has freed `freed` tokens.
+        pinned: Nothing of it is cleared, and it is cut only where nothing else is left to be cut.
+        cut: Of each result that is shown in part: its tool call's id, and the bytes of its beginning and of its end.
+        uncut: The block before it was cut.
     """
 
     messages: tuple[Message, ...]
@@ -40,10 +64,12 @@ class Block:
     kind: Literal["message", "tool_call"]
     seqs: tuple[int, ...] = ()
     start: int | None = None
-    results: tuple[int, ...] = ()
+    results: tuple[Result, ...] = ()
     cleared: int = 0
     freed: int = 0
     pinned: bool = False
+    cut: tuple[tuple[str, int, int], ...] = ()
+    uncut: Block | None = None
 
     @property
     def opens_turn(self) -> bool:
@@ -65,13 +91,17 @@ class Rendering:
 
     def of_group(self, group: Group, at_seq: int) -> Block:
         """A group as far as it goes up to a seq. Of a whole one, as most are, the group remembers how it looks."""
-        whole, key = group.entries[-1].seq <= at_seq, (self, len(group.entries))
+        whole = (*group.entries, *group.late)[-1].seq <= at_seq
+        key = (self, len(group.entries), len(group.late))
         if whole and group.rendered and group.rendered[0] == key:
             return group.rendered[1]
-        entries = [entry for entry in group.entries if entry.seq <= at_seq]
+        entries = _in_call_order(group, at_seq)
         messages = [entry.message for entry in entries]
         seqs = tuple(entry.seq for entry in entries)
         block = self._block(messages, [entry.tokens for entry in entries], seqs, group.start)
+        if block.results:
+            results = map(self._result, entries[1:], block.results)
+            block = replace(block, results=tuple(results))
         if whole:
             group.rendered = (key, block)
         return block
@@ -130,8 +160,20 @@ class Rendering:
             "tool_call" if first.get("tool_calls") else "message",
             seqs,
             start,
-            tuple(sizes[1:]),
+            tuple(map(Result, sizes[1:])),
         )
+
+    def _result(self, entry: Entry, plain: Result) -> Result:
+        """A result of the lane's own, which may be cut."""
+        pieces = entry.payload.get("pieces", ())
+        if pieces and self.estimator:
+            pieces = map(self.estimator.count, split(entry.payload["content"]))
+        stored = entry.payload.get("result")
+        size = stored["bytes"] if stored else len(entry.payload["content"].encode())
+        note = edit_note(entry.payload)
+        tokens = self.estimator.count(note) if self.estimator else entry.payload.get("note_tokens", 0)
+        doubt = bool(entry.payload.get("in_doubt"))
+        return replace(plain, pieces=tuple(pieces), bytes=size, note=(note, tokens), in_doubt=doubt)
 
     def _for_provider(self, message: Message) -> Message:
         data = message.get("provider_data")
@@ -140,6 +182,17 @@ class Rendering:
         rest = message.copy()
         del rest["provider_data"]
         return rest
+
+
+def _in_call_order(group: Group, at_seq: int) -> list[Entry]:
+    """A group's entries up to a seq as a context shows them: results in the order of their calls, late ones in place.
+
+    The thread has results in the order in which they arrived.
+    """
+    first, *results = (entry for entry in group.entries if entry.seq <= at_seq)
+    late = {entry.payload["tool_call_id"]: entry for entry in group.late if entry.seq <= at_seq}
+    by_call = {entry.payload["tool_call_id"]: entry for entry in results} | late
+    return [first, *(by_call[call_id] for call_id in call_ids(first.message) if call_id in by_call)]
 
 
 def newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Iterator[Block]:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from pydantic_core import to_json
 
-from clew.clearing import smallest
+from clew.cutting import saved_by, smallest
 from clew.entries import Entry
 from clew.errors import Archived
 from clew.ground import Ground
+from clew.lane_view import LaneView
 from clew.policy import ContextPolicy
-from clew.projection import LaneView, ProjectionInput
+from clew.projection import ProjectionInput
 from clew.thread import Gap, Lane, Past, Thread, last_at
 
 
@@ -62,7 +63,8 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
     low, size = _within(lane, low, first_seq, room)
     window = _messages(view, low, first_seq)
 
-    before, asked = _asked(view)
+    before, asked, unheard = _asked(view, min(low, first_seq), room - size)
+    size += _weight(entry for entry in asked if entry.seq < low)
     marks = _marks(view, first_seq)
     if any(view.policy.window == "epoch" for view in views):
         marks += [reply for reply in [last_at(lane.replies, view.upto)] if reply]
@@ -78,6 +80,9 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
     summed, summed_messages, summed_tokens = _counted(view, view.summed, stays, newest)
     gap = Gap(
         newest, mark, messages, tokens, before, summed, summed_messages, summed_tokens,
+        unheard=unheard,
+        saved=_saved(views, mark, stays),
+        summed_saved=_saved(views, summed, stays),
         pinned=tuple(seq for seq in held if seq <= newest),
         ground=lane.ground_at(first_seq - 1),
     )  # fmt: skip
@@ -108,7 +113,8 @@ def _pinned(view: LaneView, upto: int, room: int) -> tuple[list[int], list[Entry
     for seq in view.ground.pinned:
         if lane.holds(seq):
             group = lane.group_at(seq)
-            entries = [entry for entry in group.entries if entry.seq < upto] if group else []
+            members = (*group.entries, *group.late) if group else ()
+            entries = [entry for entry in members if entry.seq < upto]
             if _weight(entries) <= room - _weight(kept.values()):
                 kept |= {entry.seq: entry for entry in entries}
                 seqs.append(seq)
@@ -126,7 +132,24 @@ def _counted(view: LaneView, mark: int, stays: Sequence[int], newest: int) -> tu
     except Archived:
         return newest, 0, 0
     later = [view.thread[seq] for seq in stays[bisect_right(stays, mark) :]]
-    return mark, messages - len(later), tokens - sum(entry.tokens for entry in later)
+    return mark, messages - len(later), tokens - sum(entry.said_tokens for entry in later)
+
+
+def _saved(views: Sequence[LaneView], mark: int, stays: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """What cutting tool results to their share saves of what goes, for each share that epochs are measured by."""
+    lane, upto, kept = views[0].lane, views[0].upto, set(stays)
+    groups = lane.groups[bisect_right(lane.group_starts, mark) : bisect_right(lane.group_starts, upto)]
+    if groups and groups[-1].start not in kept:
+        # More results may come of a group that goes.
+        return ()
+    saved: dict[int, int] = {}
+    for view in views:
+        if view.policy.window == "epoch":
+            cutter, rendering = view.cutter, view.rendering
+            with suppress(Archived):
+                here = sum(saved_by(group, cutter, rendering, upto) for group in groups if group.start in kept)
+                saved[cutter.share] = view.saved_since(mark) - here
+    return tuple(sorted(saved.items()))
 
 
 def _reach(view: LaneView) -> int:
@@ -164,14 +187,23 @@ def _messages(view: LaneView, low: int, first_seq: int) -> list[Entry]:
     return [view.thread[seq] for seq in seqs[bisect_left(seqs, low) : bisect_left(seqs, first_seq)]]
 
 
-def _asked(view: LaneView) -> tuple[int, Iterable[Entry]]:
-    """The messages that say what the newest run is about, and the seq after which the first of them is looked for."""
-    lane = view.lane
+def _asked(view: LaneView, low: int, room: int) -> tuple[int, list[Entry], int]:
+    """What the user of the newest run has said in it, and the seq after which the first of that is looked for.
+
+    The first and the newest message are kept in any case, others from before `low` as far as they have room, the
+    newest first. Last comes the seq of the newest one that has none; -1: all have.
+    """
+    lane, thread = view.lane, view.thread
     runs, turns = (bisect_right(starts, view.upto) for starts in (lane.run_starts, lane.turn_starts))
     if not runs:
-        return view.after, ()
+        return view.after, [], lane.gap.unheard
     start = lane.run_starts[runs - 1]
     before = max(start - 1, view.after)
-    first = lane.turn_starts[bisect_right(lane.turn_starts, before) : turns][:1]
-    seqs = {start, *first, lane.turn_starts[turns - 1]}
-    return before, [view.thread[seq] for seq in sorted(seqs)]
+    said = lane.turn_starts[bisect_right(lane.turn_starts, before) : turns]
+    kept = {seq: thread[seq] for seq in (start, *said[:1], lane.turn_starts[turns - 1])}
+    for seq in reversed(said):
+        if seq in kept or seq >= low or (room := room - _weight([thread[seq]])) >= 0:
+            kept[seq] = thread[seq]
+        else:
+            return before, list(kept.values()), seq
+    return before, list(kept.values()), lane.gap.unheard if lane.gap.unheard > before else -1

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import QueryRejectCondition
 
-from clew.answers import Context, ContextMeta, TranscriptMessage, Window
-from clew.context import context_of, context_of_call, window_of, windowed
-from clew.contract import READ_WORKFLOW, ContextQuery, EntriesQuery, ReadThreadInput, TranscriptQuery, WindowQuery
+from clew.answers import Context, TranscriptMessage, Window
+from clew.context import window_of, windowed
+from clew.contract import (
+    READ_CONTEXT_WORKFLOW,
+    READ_WORKFLOW,
+    ContextQuery,
+    EntriesQuery,
+    ReadContextInput,
+    ReadThreadInput,
+    TranscriptQuery,
+    WindowQuery,
+)
 from clew.entries import DEFAULT_LANE, Entry, system_prompt_of
 from clew.errands import run_errand
-from clew.errors import Archived, Closed, InvalidInput, Starting
-from clew.policy import ContextPolicy
-from clew.projection import Projection
+from clew.errors import Archived, Closed, Starting
+from clew.pricing import priced
 from clew.reading import part_of_thread
 from clew.wire import payload, translating
 
@@ -28,8 +37,6 @@ QUERY_SECONDS = 20
 STARTING_SECONDS = 0.05
 """Until a session is asked again that has just begun."""
 MARKS = 10
-ROUND = 65
-"""A reply and the results of as many tools as it may call."""
 AT_A_TIME = {"config": 1, "summary": 1, "ai_context_operation": MARKS, "ai_message": 500}
 """How many entries of a kind are fetched at once where the newest are asked for."""
 
@@ -119,14 +126,12 @@ class Reader:
             yield cast("TranscriptMessage", row)
 
     async def context(self, asked: ContextQuery) -> Context:
-        """A context, projected by the session, or here where that does not hold all that it takes."""
+        """A context: the session's own answer, or `ReadContext`'s where the session does not hold enough for it."""
         try:
-            return await self._projected(asked)
+            whole = await self._in_pages(asked, self._query_context)
+            return whole.model_copy(update={"meta": priced(whole.meta)})
         except (Archived, Closed):
-            whole = await (self._project(asked) if asked.call_id is None else self._project_call(asked.call_id))
-        return Context(
-            messages=whole.messages, tool_spec=whole.tool_spec, meta=whole.meta, output_schema=whole.output_schema
-        )
+            return await self._in_pages(asked, self._read_context)
 
     async def window(self, asked: WindowQuery) -> Window:
         """The newest messages that fit a budget."""
@@ -176,49 +181,26 @@ class Reader:
         except Closed:
             return None
 
-    async def _projected(self, asked: ContextQuery) -> Context:
-        page = await self.query("context", asked)
-        messages, tools, meta, schema = page["messages"], page["tool_spec"], page["meta"], page.get("output_schema")
-        if asked.call_id is None and meta["basis_last_seq"] >= 0:
-            asked = asked.model_copy(update={"at_seq": meta["basis_last_seq"]})
-        while "next_page" in page:
-            page = await self.query("context", asked.model_copy(update={"page": page["next_page"]}))
-            messages += page["messages"]
-        return Context(
-            messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
-        )
+    async def _query_context(self, asked: ContextQuery) -> dict[str, Any]:
+        return await self.query("context", asked)
 
-    async def _project(self, asked: ContextQuery) -> Projection:
-        back = await self._back(asked.at_seq)
-        own = asked.context_policy
-        thread = await part_of_thread(back, asked.context_ref, lambda policy: policy.overlaid(own))
-        return context_of(thread, context_ref=asked.context_ref, policy=own)
+    async def _read_context(self, asked: ContextQuery) -> dict[str, Any]:
+        # Fields that are not set stay so: they would overlay the policy in force.
+        given = ReadContextInput.model_validate_json(to_json(payload(asked) | {"session_id": self.session_id}))
+        return await self.errand(READ_CONTEXT_WORKFLOW, given)
 
-    async def _project_call(self, call_id: str) -> Projection:
-        reply = await self._reply(call_id)
-        if reply is None:
-            raise InvalidInput(f"no model call {call_id!r}: calls are named by `call_id` in the entries' refs")
-        recipe = reply.payload["recipe"]
-        own = recipe.get("context_policy")
-        policy = ContextPolicy.model_validate(own, strict=False) if own else None
-        back = Back(self, recipe["basis_seq"])
-        thread = await part_of_thread(back, recipe["context_ref"], lambda in_force: in_force.overlaid(policy))
-        schema = None
-        if (seq := recipe.get("output_schema_seq")) is not None:
-            (asking,) = (await self.page(self._input(from_seq=seq, to_seq=seq)))["entries"]
-            schema = asking["payload"]["output_schema"]
-        return context_of_call(thread, reply, schema)
-
-    async def _reply(self, call_id: str) -> Entry | None:
-        """The reply of a model call. Behind it are the results of its tools, which name the call as well."""
-        async for newest in self._newest(self._input(kind="ai_message", call_id=call_id, newest=1)):
-            if newest.payload["role"] == "assistant":
-                return newest
-            before = self._input(kind="ai_message", context_ref=newest.lane, to_seq=newest.seq, newest=ROUND)
-            async for entry in self._newest(before):
-                if entry.payload["role"] == "assistant" and entry.refs.get("call_id") == call_id:
-                    return entry
-        return None
+    async def _in_pages(
+        self, asked: ContextQuery, page_of: Callable[[ContextQuery], Awaitable[dict[str, Any]]]
+    ) -> Context:
+        """A whole context. If what it is made for changes between two of a preview's pages it is read anew."""
+        while True:
+            page = whole = await page_of(asked)
+            while "next_page" in page and page["meta"]["digest"] == whole["meta"]["digest"]:
+                rest = asked.model_copy(update={"page": page["next_page"], "at_seq": page["at_seq"]})
+                page = await page_of(rest)
+                whole["messages"] += page["messages"]
+            if page["meta"]["digest"] == whole["meta"]["digest"]:
+                return Context.model_validate(whole)
 
     async def _back(self, at_seq: int | None = None) -> Back:
         """Reads from the newest entry back, or from a seq."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from clew.clearing import marker_tokens
 from clew.context import policy_of
 from clew.contract import EntriesQuery
+from clew.cutting import Cutter, results_share, saved_by, smallest
 from clew.entries import DEFAULT_LANE, Entry, call_ids, system_prompt_of
 from clew.ground import Ground, is_base
+from clew.groups import Rendering
+from clew.lane_view import estimator_of, includes
 from clew.policy import ContextPolicy
-from clew.thread import Gap, Past, Thread
-from clew.tokens import encoding
+from clew.thread import Gap, Group, Past, Thread
 
 GROUP_ENTRIES = 50
 """How far the results of a group are looked for at first."""
@@ -71,6 +73,8 @@ async def part_of_lane(
     top = ground.top
     after = top.summed if all(policy.uses_summary for policy in policies) else top.after
     reach, kept = _Reach(policies), {entry.seq for entry in pinned}
+    cutters = [Cutter(results_share(policy)) for policy in policies if policy.window == "epoch"]
+    saved, summed_saved, groups = Counter[int](), Counter[int](), Groups()
     messages: list[Entry] = []
     # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
     gap = Gap(newest=after, mark=after, summed=top.summed, pinned=ground.pinned, ground=ground)
@@ -79,7 +83,7 @@ async def part_of_lane(
             messages.append(entry)
             reach.read(entry)
             continue
-        if not any(policy.window == "epoch" for policy in policies):
+        if not cutters:
             gap = replace(gap, newest=entry.seq, mark=entry.seq, summed=-1)
             break
         if entry.seq in kept:
@@ -90,10 +94,21 @@ async def part_of_lane(
             gap,
             newest=max(gap.newest, entry.seq),
             messages=gap.messages + 1,
-            tokens=gap.tokens + entry.tokens,
+            tokens=gap.tokens + entry.said_tokens,
             summed_messages=gap.summed_messages + summed,
-            summed_tokens=gap.summed_tokens + (entry.tokens if summed else 0),
+            summed_tokens=gap.summed_tokens + (entry.said_tokens if summed else 0),
         )
+        if group := groups.older(entry):
+            for cutter in cutters:
+                tokens = saved_by(group, cutter, Rendering(), group.entries[-1].seq)
+                saved[cutter.share] += tokens
+                summed_saved[cutter.share] += tokens if summed else 0
+    shares = sorted({cutter.share for cutter in cutters})
+    gap = replace(
+        gap,
+        saved=tuple((share, saved[share]) for share in shares),
+        summed_saved=tuple((share, summed_saved[share]) for share in shares),
+    )
     found = {entry.seq: entry for entry in (*marks, *pinned, *messages)}
     return LanePart(tuple(found[seq] for seq in sorted(found)), gap)
 
@@ -157,8 +172,18 @@ async def _pinned(back: Back, context_ref: str, ground: Ground) -> list[Entry]:
     found: dict[int, Entry] = {}
     for seq in ground.pinned:
         if seq not in found:
-            found |= {entry.seq: entry for entry in await _group(back, context_ref, seq)}
+            group = await _group(back, context_ref, seq)
+            found |= {entry.seq: entry for entry in (*group, *await _late(back, context_ref, group))}
     return list(found.values())
+
+
+async def _late(back: Back, context_ref: str, group: Sequence[Entry]) -> list[Entry]:
+    """The results that arrived after the run of a group: wherever they are in the lane."""
+    doubts = {entry.payload["tool_call_id"] for entry in group if entry.payload.get("in_doubt")}
+    if not doubts:
+        return []
+    later = back.read("ai_message", context_ref=context_ref, from_seq=group[-1].seq + 1)
+    return [entry async for entry in later if entry.payload.get("late") and entry.payload["tool_call_id"] in doubts]
 
 
 async def _group(back: Back, context_ref: str, seq: int) -> list[Entry]:
@@ -204,37 +229,45 @@ async def _first(found: AsyncIterator[Entry], operation: str | None = None) -> E
     return None
 
 
+class Groups:
+    """Puts a lane's messages, read from the newest on, into groups."""
+
+    def __init__(self) -> None:
+        self._results: dict[str, Entry] = {}
+
+    def older(self, entry: Entry) -> Group | None:
+        """The group that a message is the first of. A result without its call is in none."""
+        if entry.payload["role"] == "tool":
+            self._results[entry.payload["tool_call_id"]] = entry
+            return None
+        answers = (self._results.get(call_id) for call_id in set(call_ids(entry.message)))
+        results = sorted((answer for answer in answers if answer), key=lambda answer: answer.seq)
+        self._results.clear()
+        return Group([entry, *results])
+
+
 class _Reach:
     """How much has been read of a lane, the newest first: `enough` when it is more than any context is made of."""
 
     def __init__(self, policies: Sequence[ContextPolicy]) -> None:
-        self._left = max(policy.budget for policy in policies)
-        kinds = set.intersection(*(set(policy.include_kinds) for policy in policies))
-        self._said, self._tools = "message" in kinds, {"tool_call", "tool_result"} <= kinds
-        self._heuristic = encoding("heuristic")
-        self._clears = any(policy.clear_tool_results for policy in policies)
-        self._results: dict[str, int] = {}
+        self._policies = policies
+        self._left = [policy.budget for policy in policies]
+        self._groups = Groups()
         self._run_id: str | None = None
         self._asked = 0
         self.enough = False
 
     def read(self, entry: Entry) -> None:
         role = entry.payload["role"]
-        sizes = [entry.tokens, self._heuristic.message(entry.message)]
-        if role == "tool":
-            if self._clears:
-                sizes.append(marker_tokens(entry.message))
-            self._results[entry.payload["tool_call_id"]] = min(sizes)
-        else:
-            # A result without its call is in no context.
-            answered = [self._results.get(call_id, 0) for call_id in call_ids(entry.message)]
-            if self._tools if answered else self._said:
-                self._left -= min(sizes) + sum(answered)
-            self._results.clear()
+        if group := self._groups.older(entry):
+            for place, policy in enumerate(self._policies):
+                block = Rendering(estimator=estimator_of(policy)).of_group(group, group.entries[-1].seq)
+                if includes(policy, block):
+                    self._left[place] -= smallest(block, policy)
         if role == "user":
             run_id = entry.refs.get("run_id")
             if self._asked == 0 or run_id is None or run_id != self._run_id:
                 self._asked += 1
             self._run_id = run_id
         # The newest run's first message is known by the one before it, which is another run's.
-        self.enough = self._left < 0 and self._asked > 1 and role != "tool"
+        self.enough = max(self._left) < 0 and self._asked > 1 and role != "tool"

@@ -17,6 +17,7 @@ from clew.answers import (
     ApprovalReceipt,
     CancelReceipt,
     CheckpointReceipt,
+    CloseReceipt,
     ConfigureReceipt,
     Context,
     HibernateReceipt,
@@ -55,7 +56,7 @@ from clew.policy import ContextPolicy
 from clew.reader import Reader
 from clew.request import Request
 from clew.streaming import streaming
-from clew.wire import checked, payload, sent, translating
+from clew.wire import checked, sent, translating
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -295,13 +296,25 @@ class Session:
         at_seq: int | None = None,
         call_id: str | None = None,
         context_policy: ContextPolicy | None = None,
+        pending: Sequence[str | Mapping[str, Any]] | None = None,
     ) -> Context:
-        """What a lane looks like to a model: now, at a seq, or as a model call saw it."""
+        """What a lane looks like to a model: now, at a seq, or as a model call saw it.
+
+        With `pending`, messages that a user might send, it is a preview: what the model would see if they were asked
+        next, under `context_policy` where that is given. `meta.fits` says whether it can be asked at all,
+        `meta.input_cost_usd` what its prompt would cost. Nothing is committed.
+
+        Raises:
+            InvalidInput: there is no such model call, or the policy does not go together.
+            InvalidTokenBudget: the policy leaves no budget.
+            NotFound: there is no such session.
+        """
         asked = {
             "context_ref": context_ref,
             "at_seq": at_seq,
             "call_id": call_id,
             "context_policy": context_policy,
+            "pending": None if pending is None else [_from_user(message) for message in pending],
         }
         return await self._reader.context(checked(ContextQuery, asked))
 
@@ -383,11 +396,18 @@ class Session:
         """Empty a lane (the active one unless named); what it said stays in the thread."""
         return await self.replace_context([], op_id=op_id, context_ref=context_ref)
 
-    async def close(self, reason: str | None = None) -> None:
-        """End the session: what runs is cancelled. Back when it has ended."""
+    async def close(self, reason: str | None = None) -> CloseReceipt:
+        """End the session: what runs is cancelled. Back when it has ended and all of it is in the archive.
+
+        Raises:
+            ArchiveUnavailable: the archive cannot be written at present. The session is closed all the same, and ends
+                by itself once it can; `close` called again waits for that.
+            Closed: it has ended already.
+        """
+        answer = await self._call("close_session", checked(CloseInput, {"reason": reason}))
         async with translating(self.id):
-            await self._handle.signal("close", payload(checked(CloseInput, {"reason": reason})))
             await self._handle.result()
+        return CloseReceipt.model_validate(answer)
 
     async def _submit(self, kind: str, content: str, options: dict[str, Any]) -> InputReceipt:
         given = checked(SubmitInput, {**options, "kind": kind, "content": content})
@@ -418,3 +438,7 @@ class Session:
             Refusal: it was refused, and nothing has changed.
         """
         return await sent(self._handle, name, argument, update_id or uuid.uuid4().hex)
+
+
+def _from_user(message: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"role": "user", "content": message} if isinstance(message, str) else message

@@ -19,6 +19,7 @@ from clew.ground import Ground
 from clew.messages import Message
 
 if TYPE_CHECKING:
+    from clew.cutting import Savings
     from clew.groups import Block, Rendering
 
 
@@ -28,9 +29,11 @@ class Gap:
 
     `newest` is the seq of its newest message there, -1 where there is none. `messages` and `tokens` count those of
     them that come after the seq `mark`, from which on contexts are made, `summed_messages` and `summed_tokens` those
-    after `summed`, up to which the last summary speaks. After the seq `asked_after` no user's message is there that
-    comes before the first one which the thread keeps. Of the entries pinned before the gap's end, those in `pinned`
-    are kept with their groups. `ground` is the lane's where the kept part of the thread begins.
+    after `summed`, up to which the last summary speaks. `saved` and `summed_saved` say for each share of tool results
+    how many of these tokens are not shown (`clew.cutting`). After the seq `asked_after` no user's message is there
+    that comes before the first one which the thread keeps; `unheard` is the newest one of the newest run that it does
+    not keep, and -1 where it keeps them all. Of the entries pinned before the gap's end, those in `pinned` are kept
+    with their groups. `ground` is the lane's where the kept part of the thread begins.
     """
 
     newest: int = -1
@@ -41,7 +44,10 @@ class Gap:
     summed: int = -1
     summed_messages: int = 0
     summed_tokens: int = 0
+    saved: tuple[tuple[int, int], ...] = ()
+    summed_saved: tuple[tuple[int, int], ...] = ()
     pinned: tuple[int, ...] = ()
+    unheard: int = -1
     ground: Ground | None = None
 
 
@@ -50,7 +56,7 @@ class Past:
     """What a thread keeps of its archived part: entries before its `first_seq`, in order, with gaps.
 
     It is enough for contexts at every seq from `upto` on: the configuration in force and the active lane, and of each
-    lane in `gaps` its ground, the first and the newest message that its newest run's user has sent, and every message
+    lane in `gaps` its ground, what its newest run's user has said (as far as `Gap.unheard` says), and every message
     after its gap. Of other lanes nothing is known.
     """
 
@@ -63,11 +69,13 @@ class Past:
 class Group:
     """What a context keeps or drops as one: a message, or an assistant's tool calls with all their results.
 
-    `rendered` is how it was shown last, and to whom (`clew.groups`): it is shown alike in many contexts.
+    `late` are results that arrived after the end of the run: each takes the place of one in `entries` that was in
+    doubt. `rendered` is how it was shown last, and to whom (`clew.groups`): it is shown alike in many contexts.
     """
 
     entries: list[Entry]
-    rendered: tuple[tuple[Rendering, int], Block] | None = field(default=None, compare=False, repr=False)
+    late: list[Entry] = field(default_factory=list)
+    rendered: tuple[tuple[Rendering, int, int], Block] | None = field(default=None, compare=False, repr=False)
 
     @property
     def start(self) -> int:
@@ -87,9 +95,12 @@ class Lane:
     tokens_upto: list[int] = field(default_factory=list)
     grounds: list[Ground] = field(default_factory=lambda: [Ground()])
     replies: list[Entry] = field(default_factory=list)
+    late_seqs: list[int] = field(default_factory=list)
     gap: Gap = Gap()
     folds_from: int = 0
+    savings: dict[int, Savings] = field(default_factory=dict, compare=False, repr=False)
     _open_calls: set[str] = field(default_factory=set)
+    _in_doubt: dict[str, Group] = field(default_factory=dict)
     _run_id: str | None = None
 
     def add(self, entry: Entry) -> None:
@@ -131,14 +142,21 @@ class Lane:
     def _add_message(self, entry: Entry) -> None:
         message: Message = entry.message
         self.message_seqs.append(entry.seq)
-        self.tokens_upto.append(entry.tokens + (self.tokens_upto[-1] if self.tokens_upto else 0))
+        self.tokens_upto.append(entry.said_tokens + (self.tokens_upto[-1] if self.tokens_upto else 0))
         if "recipe" in entry.payload:
             self.replies.append(entry)
         if message["role"] == "tool":
             # A result without its call would be refused by every provider; it stays in the thread alone.
-            if (call_id := message.get("tool_call_id")) in self._open_calls:
+            call_id: str = entry.payload["tool_call_id"]
+            if entry.payload.get("late"):
+                self.late_seqs.append(entry.seq)
+            if call_id in self._open_calls:
                 self._open_calls.remove(call_id)
                 self.groups[-1].entries.append(entry)
+                if entry.payload.get("in_doubt"):
+                    self._in_doubt[call_id] = self.groups[-1]
+            elif entry.payload.get("late") and (group := self._in_doubt.pop(call_id, None)):
+                group.late.append(entry)
             return
         self._open_calls = set(call_ids(message))
         self.groups.append(Group([entry]))

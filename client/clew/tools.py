@@ -20,6 +20,7 @@ from pydantic_core import to_json
 
 from clew.canonical import canonical
 from clew.messages import ToolSpec
+from clew.schemas import check_arguments, check_schema
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,6 +101,10 @@ class Tool(Generic[P, R]):
             canonical(self.spec)
         except (PydanticUserError, NameError, ValueError) as error:
             raise TypeError(f"tool {self.name!r} has no JSON Schema: {error}") from error
+        try:
+            check_schema(self.spec["parameters"])
+        except ValueError as error:
+            raise TypeError(f"tool {self.name!r} has parameters that are too costly to validate: {error}") from error
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function itself."""
@@ -113,7 +118,9 @@ class Tool(Generic[P, R]):
 
         Raises:
             pydantic.ValidationError: the arguments are not what the signature asks for.
+            ValueError: validating them would take too long.
         """
+        check_arguments(arguments, self.spec["parameters"])
         values = self._arguments.model_validate_json(to_json(arguments))
         bound: dict[str, Any] = {
             str(field.alias): getattr(values, name) for name, field in type(values).model_fields.items()

@@ -76,6 +76,11 @@ def met_a_rollover(error: RPCError) -> bool:
     return error.status == RPCStatusCode.FAILED_PRECONDITION or "already completed" in error.message
 
 
+def was_unprocessed(error: WorkflowUpdateFailedError) -> bool:
+    """Whether the server itself refused an update: a worker that had paused answered its task without it."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == "UnprocessedUpdate"
+
+
 @asynccontextmanager
 async def translating(session_id: str, seconds: float | None = None) -> AsyncIterator[None]:
     """Foreign errors become Clew's here, and nowhere else; with `seconds`, what is done has so much time."""
@@ -129,17 +134,19 @@ async def sent(
                     wait_for_stage=WorkflowUpdateStage.ACCEPTED,
                     result_type=dict,
                 )
-                break
+                # A refused update counts as complete, and the SDK would tell so only to who waits for the outcome.
+                if update._known_outcome is not None:
+                    await update.result()
+                return update
+            except WorkflowUpdateFailedError as error:
+                if not was_unprocessed(error):
+                    raise
             except RPCError as error:
                 # It came as one run of the workflow ended, and is sent again to the next, where there is one.
                 running = WorkflowExecutionStatus.RUNNING
                 if not met_a_rollover(error) or (await handle.describe()).status != running:
                     raise
             await asyncio.sleep(ROLLOVER_SECONDS)
-        # A refused update counts as complete, and the SDK would tell so only to who waits for the outcome.
-        if update._known_outcome is not None:
-            await update.result()
-        return update
 
 
 def _plain(value: Any) -> Any:

@@ -22,10 +22,11 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import model
 from activities.model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActivities
-from activities.providers import ProviderError, providers_from_env
+from activities.providers import ProviderError, Redaction, Screened, providers_from_env
 from activities.providers.errors import ContextLengthExceeded, EmptyReply, RateLimited, TruncatedStream, Unauthorized
 from clew.answers import Context, Usage
 from clew.catalog import cost_usd
+from clew.context import context_page
 from clew.contract import ContextQuery, ModelOptions
 from clew.policy import ContextPolicy
 from deploy.local import Reply, scripted_model
@@ -72,7 +73,7 @@ class Queried(Interceptor):
             return answer
         query = ContextQuery.model_validate(asked.args[0])
         whole = views.projection(self.session.state, self.session.thread, query)
-        return views.context_page(whole, query.page)
+        return context_page(whole, query.page)
 
 
 async def environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
@@ -146,7 +147,7 @@ async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
 async def test_a_context_that_does_not_arrive_as_it_was_projected_is_not_sent(damage: str) -> None:
     """It is checked against its digest, and another attempt may fetch it whole."""
     session = asking()
-    page = views.context_page(session.shown(session.call), 0)
+    page = context_page(session.shown(session.call), 0)
     match damage:
         case "a message":
             page["messages"] = [{"role": "user", "content": "hello!"}]
@@ -385,7 +386,8 @@ class Growing:
 
 
 def streamed(decoder: Growing | None) -> dict[str, Any]:
-    return ActivityEnvironment().run(model._stream_state, asking().call, decoder)
+    screened = Screened(decoder, Redaction()) if decoder else None
+    return ActivityEnvironment().run(model._stream_state, asking().call, screened)
 
 
 def test_a_growing_reply_is_shown_by_its_newest_part() -> None:

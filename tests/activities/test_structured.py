@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from activities.structured import MAX_PROBLEMS, SchemaUnusable, problem_of
+from activities import validating
+from activities.structured import SchemaUnusable, Validation
+from clew.schemas import check_schema
+from tests.support.schemas import SLOW, SLOW_ANSWER, Schema, is_running, validations
+
+
+class Sum(BaseModel):
+    """One of two alternatives that no field tells apart."""
+
+    left: Sum | Product | int
+    right: Sum | Product | int
+
+
+class Product(BaseModel):
+    """The other one."""
+
+    left: Sum | Product | int
+    right: Sum | Product | int
+
+
+EXPONENTIAL = Sum.model_json_schema()
+"""A schema of pydantic's: each level of nesting doubles the errors of a validator."""
+
+
+def nested(depth: int, innermost: Any) -> dict[str, Any]:
+    """A sum of sums."""
+    value = {"left": innermost, "right": 1}
+    for _ in range(depth):
+        value = {"left": value, "right": 1}
+    return value
+
+
+@pytest.fixture
+def validation() -> Validation:
+    return Validation()
 
 
 @pytest.mark.parametrize(
@@ -22,23 +64,26 @@ from activities.structured import MAX_PROBLEMS, SchemaUnusable, problem_of
         (r'"\ud800"', {"type": "string"}, "it is not JSON"),
         ("[" * 100_000, {}, "it is not JSON"),
         ("9" * 5000, {}, "it is not JSON"),
+        ('"0.1"', {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}, None),
     ],
 )
-def test_an_answer_is_of_the_form_or_not(answer: str, schema: dict[str, Any], problem: str | None) -> None:
+async def test_an_answer_is_of_the_form_or_not(
+    answer: str, schema: dict[str, Any], problem: str | None, validation: Validation
+) -> None:
     """By its place. An answer was paid for: whatever it is, the activity does not fail over it."""
-    found = problem_of(answer, schema)
+    found = await validation.problem_of(answer, schema)
     assert found is None if problem is None else (found or "").startswith(problem)
 
 
 @pytest.mark.parametrize("depth", [100, 180, 300, 900])
-def test_no_depth_is_an_error(depth: int) -> None:
-    assert isinstance(problem_of("[" * depth + "]" * depth, {"type": "object"}), str)
+async def test_no_depth_is_an_error(depth: int, validation: Validation) -> None:
+    assert isinstance(await validation.problem_of("[" * depth + "]" * depth, {"type": "object"}), str)
 
 
-def test_what_is_told_has_an_end() -> None:
-    problems = problem_of(f"[{', '.join(['1'] * 100)}]", {"items": {"type": "string"}})
+async def test_what_is_told_has_an_end(validation: Validation) -> None:
+    problems = await validation.problem_of(f"[{', '.join(['1'] * 100)}]", {"items": {"type": "string"}})
     assert problems is not None
-    assert problems.count(";") == MAX_PROBLEMS - 1
+    assert problems.count(";") == validating.MAX_PROBLEMS - 1
 
 
 @pytest.mark.parametrize(
@@ -49,14 +94,95 @@ def test_what_is_told_has_an_end() -> None:
         {"$ref": "file:///etc/passwd"},
         {"$ref": "#/nowhere"},
         {"pattern": "("},
-        {"pattern": "(?=a)b"},
+        {"pattern": "(a{1000}){1000}"},
     ],
 )
-def test_what_is_no_schema_is_told(schema: dict[str, Any]) -> None:
+async def test_what_is_no_schema_is_told(schema: dict[str, Any], validation: Validation) -> None:
     """Nothing is fetched for it."""
     with pytest.raises(SchemaUnusable, match="output_schema cannot be used"):
-        problem_of("null", schema)
+        await validation.check(schema)
 
 
-def test_patterns_take_linear_time() -> None:
-    assert problem_of(f'"{"a" * 5000}!"', {"pattern": "(a+)+$"}) is not None
+async def test_patterns_take_linear_time(validation: Validation) -> None:
+    assert await validation.problem_of(f'"{"a" * 5000}!"', {"pattern": "(a+)+$"}) is not None
+
+
+async def test_an_answer_too_costly_to_explain_has_its_verdict(validation: Validation) -> None:
+    """Errors that multiply with each level of nesting end the child process, but it has given its verdict before."""
+    check_schema(EXPONENTIAL)
+    assert await validation.problem_of(json.dumps(nested(60, 1)), EXPONENTIAL) is None
+    assert "in too many ways" in (await validation.problem_of(json.dumps(nested(60, "x")), EXPONENTIAL) or "")
+    assert (await validation.problem_of(json.dumps(nested(2, "x")), EXPONENTIAL) or "").startswith("left")
+
+
+async def test_a_validation_without_end_is_a_problem_that_is_told(validation: Validation) -> None:
+    """The limit is on the processor's time, so the test's own clock has room."""
+    check_schema(SLOW)
+    begun = time.monotonic()
+    assert "takes over 2 seconds" in (await validation.problem_of(SLOW_ANSWER, SLOW) or "")
+    assert time.monotonic() - begun < validating.MAX_SECONDS + 5
+
+
+TWICE: Schema = {"properties": {"a": {"$ref": "#/$defs/node"}}}
+
+COSTLY: dict[str, tuple[Schema, Any]] = {
+    "errors that repeat the answer": ({"allOf": [{"type": "null"}] * 900}, ["x" * 1000] * 200),
+    "numbers far apart": ({"items": {"multipleOf": 1e-300}}, [1e300] * 40_000),
+    "a long enum": ({"items": {"enum": [{"a": i} for i in range(8000)]}}, [{"a": -1}] * 20_000),
+    "long lengths": ({"items": {"minLength": 10**30, "maxItems": 10**30}}, ["x"] * 50_000),
+    "unique items": ({"uniqueItems": True}, [{"a": i} for i in range(25_000)]),
+    "parts that multiply": ({"$ref": "#/$defs/node", "$defs": {"node": {"allOf": [TWICE, TWICE]}}}, nested(150, "x")),
+    "names": ({"propertyNames": {"pattern": "^(a|b|ab)*$"}}, {"ab" * 500 + str(i): 1 for i in range(200)}),
+    "groups of groups": ({"items": {"pattern": "^((a{50}){50}|b){1,9}$"}}, ["a" * 2000] * 100),
+}
+"""Within the bounds, each with an answer as large as it may be."""
+
+
+@pytest.mark.parametrize("costly", COSTLY)
+async def test_what_passes_the_door_ends(costly: str, validation: Validation) -> None:
+    """With a verdict or at a limit; this process has no part in the work."""
+    schema, answer = COSTLY[costly]
+    check_schema(schema)
+    text = json.dumps(answer)
+    assert len(text) < 400_000
+    begun, memory = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    problem = await validation.problem_of(text, schema)
+    assert problem is None or len(problem) < 10_000
+    assert time.monotonic() - begun < validating.MAX_SECONDS + 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 50_000
+
+
+async def test_a_cancelled_validation_leaves_no_process(validation: Validation) -> None:
+    """Neither running nor as a zombie."""
+    task = asyncio.create_task(validation.problem_of(SLOW_ANSWER, SLOW))
+    while not (found := validations(os.getpid())):
+        await asyncio.wait([task], timeout=0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    deadline = time.monotonic() + 5
+    while found[0] in validations(os.getpid()):
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+def test_a_killed_worker_leaves_no_process() -> None:
+    """The child's own limits end it."""
+    code = (
+        "import asyncio, json, sys; from activities.structured import Validation; "
+        "asyncio.run(Validation().problem_of(*json.load(sys.stdin)))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    worker = subprocess.Popen([sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, text=True)
+    worker_input = worker.stdin
+    assert worker_input is not None
+    with worker_input:
+        json.dump([SLOW_ANSWER, SLOW], worker_input)
+    while not (found := validations(worker.pid)):
+        assert worker.poll() is None
+    worker.kill()
+    worker.wait()
+    deadline = time.monotonic() + validating.MAX_SECONDS + 5
+    while is_running(found[0]):
+        assert time.monotonic() < deadline
+        os.sched_yield()

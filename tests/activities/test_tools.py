@@ -7,6 +7,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
+from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -386,6 +388,61 @@ async def test_what_must_not_run_twice_and_raises_has_answered() -> None:
     assert await said(pay) == ToolAnswered(content="error: ValueError: no such account", is_error=True)
 
 
+@pytest.mark.parametrize("where", ["validator", "async tool", "async tool that ignores", "result"])
+async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_go_on(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The author's validators, the tool, and what makes text of its result: the worker's loop waits for none."""
+    monkeypatch.setattr("activities.tools.STORING_SECONDS", 0.5)
+    monkeypatch.setattr("activities.tool_threads.CLEANUP_SECONDS", 0.1)
+    gate = threading.Event()
+
+    class Slow(BaseModel):
+        a: int
+
+        @field_validator("a")
+        @classmethod
+        def wait(cls, value: int) -> int:
+            gate.wait(30)
+            return value
+
+    class Unshown:
+        def __str__(self) -> str:
+            gate.wait(30)
+            return "shown"
+
+    async def block() -> None:
+        gate.wait(30)
+
+    async def ignore() -> None:
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    def validated(slow: Slow) -> None: ...
+
+    def shown() -> Any:
+        return Unshown()
+
+    functions: dict[str, Callable[..., Any]] = {
+        "validator": validated,
+        "async tool": block,
+        "async tool that ignores": ignore,
+        "result": shown,
+    }
+    validated.__annotations__ = {"slow": Slow, "return": None}
+    worker = Worker(tool(name="it", timeout_seconds=0.5)(functions[where]))
+    try:
+        async with asyncio.timeout(10):
+            answer = await worker.run(call("it", {"slow": {"a": 1}} if where == "validator" else None))
+    finally:
+        gate.set()
+    assert answer.is_error
+    told = "has run, but its result cannot be written" if where == "result" else "took longer than 0.5 seconds"
+    assert told in answer.content
+    assert len(worker.heartbeats) > 1
+
+
 async def test_a_tools_own_timeout_is_an_error_of_its_own() -> None:
     """Something inside took too long, not the tool: its own words, and its own retries."""
 
@@ -444,7 +501,8 @@ async def test_a_cancellation_reaches_the_tool() -> None:
     assert cleaned.is_set()
 
 
-async def test_a_cancellation_does_not_wait_for_a_thread() -> None:
+async def test_a_worker_that_stops_does_not_wait_for_a_thread() -> None:
+    """Another worker takes the call over; nobody waits for what this one's thread returns."""
     gate, started = threading.Event(), threading.Event()
 
     @tool
@@ -456,10 +514,48 @@ async def test_a_cancellation_does_not_wait_for_a_thread() -> None:
     task = asyncio.create_task(worker.run(call("hang")))
     try:
         assert await asyncio.to_thread(started.wait, 10)
-        worker.environment.cancel()
+        worker.environment.cancel(ActivityCancellationDetails(worker_shutdown=True))
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not gate.is_set()
+    finally:
+        gate.set()
+
+
+async def test_what_a_thread_returns_after_a_stop_request_counts() -> None:
+    """A thread cannot be stopped: the session has gone on, and hears what came of the call all the same."""
+    gate, started = threading.Event(), threading.Event()
+
+    @tool
+    def pay() -> str:
+        started.set()
+        gate.wait(10)
+        return "paid"
+
+    worker = Worker(pay)
+    task = asyncio.create_task(worker.run(call("pay")))
+    assert await asyncio.to_thread(started.wait, 10)
+    worker.environment.cancel(ActivityCancellationDetails(cancel_requested=True))
+    gate.set()
+    assert (await task).content == "paid"
+
+
+async def test_a_stop_request_ends_with_the_tool_s_own_time() -> None:
+    """A thread that never returns holds the activity no longer than the tool may take."""
+    gate, started = threading.Event(), threading.Event()
+
+    @tool(timeout_seconds=0.3, idempotent=False)
+    def hang() -> None:
+        started.set()
+        gate.wait(10)
+
+    worker = Worker(hang)
+    task = asyncio.create_task(worker.run(call("hang")))
+    try:
+        assert await asyncio.to_thread(started.wait, 10)
+        worker.environment.cancel(ActivityCancellationDetails(cancel_requested=True))
+        with pytest.raises(ApplicationError, match="too long"):
+            await task
     finally:
         gate.set()
 

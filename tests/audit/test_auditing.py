@@ -19,7 +19,7 @@ from clew.errors import Closed
 from deploy.local import temporal_server
 from tests.conftest import World
 from tests.rolling import name
-from workflows.effects import Packed
+from workflows.packed import Packed
 
 
 @pytest.fixture(scope="module")

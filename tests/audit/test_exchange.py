@@ -10,14 +10,21 @@ import pytest
 
 from activities.archive import Archive
 from audit.auditing import audit_session
-from audit.exchange import export_session, import_session
-from audit.lines import FileDamaged
+from audit.exchange import KIND, export_session, import_session
+from audit.lines import FileDamaged, Writer
 from clew import Clew, Session, ThreadMismatch
 from clew.errors import Closed
 from deploy.local import Reply, ToolCall
 from tests.audit.conftest import hanging, hung
 from tests.conftest import World, last
 from tests.rolling import name
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +96,8 @@ async def test_an_exported_run_in_progress_is_ended_where_it_arrives(
     other = await brought(clew, archive, file.getvalue())
     assert (await other.request("hangs").result()).termination_reason == "recovered"
     assert (await other.ask("and now?")).startswith("I read")
-    header = json.loads(file.getvalue().splitlines()[0])
-    assert header["config"]["on_busy"] == "queue"
-    assert header["config"]["metadata"] == {"team": "a"}
+    status = await other.status()
+    assert (status.config["on_busy"], status.metadata) == ("queue", {"team": "a"})
 
 
 async def test_a_hibernating_session_is_exported_from_its_archive(world: World, clew: Clew, archive: Archive) -> None:
@@ -100,7 +106,7 @@ async def test_a_hibernating_session_is_exported_from_its_archive(world: World, 
     await session.ask("hello")
     await session.hibernate()
     file = io.BytesIO()
-    assert await export_session(clew.temporal, archive, session.id, file) == 4
+    assert await export_session(clew.temporal, archive, session.id, file) == 5
     with pytest.raises(Closed, match="there is no session"):
         await export_session(clew.temporal, archive, name(), io.BytesIO())
 
@@ -134,7 +140,7 @@ async def test_large_results_travel_with_the_thread(world: World, clew: Clew, ar
     (row,) = [row["result"] for row in map(json.loads, file.getvalue().splitlines()) if "result" in row]
     assert (row["digest"], "text" in row) == (stored["digest"], False)
     assert "is missing" in row["problem"]
-    await import_session(clew.temporal, archive, file.getvalue().splitlines(True), session_id=name(), task_queue="x")
+    await import_session(clew.temporal, archive, io.BytesIO(file.getvalue()), session_id=name(), task_queue="x")
 
 
 @pytest.mark.parametrize("damage", ["cut", "one line less", "one byte", "empty"])
@@ -153,6 +159,30 @@ async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported:
     assert await archive.head(new) is None
     with pytest.raises(Closed):
         await audit_session(clew.temporal, archive, new)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"payload": {"text": "x" * 2_000_001}}, "an entry of 2000025 bytes: an entry has at most 2000000"),
+        ({"result": {"digest": "0" * 64, "text": "x" * 17_000_000}}, "a tool result of 17000000 bytes"),
+        ({"result": {"digest": "0" * 64, "text": [["x"]] * 3}}, "a tool result that is no text"),
+        ({"payload": nested(900)}, "no entry"),
+        ({"payload": nested(300)}, "no entry"),
+    ],
+    ids=["entry", "result", "no text", "nested", "nested less"],
+)
+async def test_what_no_session_could_hold_is_refused(
+    clew: Clew, archive: Archive, row: dict[str, Any], told: str
+) -> None:
+    """Before any of it is in the archive: an entry or a result beyond every size, JSON without an end."""
+    file, new = io.BytesIO(), name()
+    writer = Writer(file, KIND, {"session_id": new})
+    writer.row(row)
+    writer.end()
+    with pytest.raises(FileDamaged, match=told):
+        await brought(clew, archive, file.getvalue(), new)
+    assert await archive.head(new) is None
 
 
 async def test_an_id_that_exists_is_refused(clew: Clew, archive: Archive, lived: Session, exported: bytes) -> None:

@@ -52,3 +52,12 @@ def test_a_file_that_ends_too_soon_or_too_late_is_noticed() -> None:
             read(whole[:end])
     with pytest.raises(FileDamaged, match="goes on"):
         read(whole + b"{}\n")
+
+
+def test_a_line_without_an_end_is_refused_before_it_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named by its number."""
+    monkeypatch.setattr("audit.lines.MAX_LINE_BYTES", 100)
+    with pytest.raises(FileDamaged, match="line 2 has more than 100 bytes"):
+        read(written([{"text": "x" * 1000}]))
+    with pytest.raises(FileDamaged, match="line 1 has more than 100 bytes"):
+        read(b"x" * 1000)

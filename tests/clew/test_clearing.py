@@ -23,13 +23,13 @@ def clearing(keep: int = 1, min_tokens: int = 0, *exclude: str, **policy: object
     return ContextPolicy.model_validate({"max_input_tokens": 100_000, **policy, "clear_tool_results": rule})
 
 
-def rounds(*contents: str, name: str = "calculator", writer: Writer | None = None) -> Writer:
+def rounds(*contents: str, name: str = "calculator", writer: Writer | None = None, run: str = "run-1") -> Writer:
     """A run of so many tool calls, each with its result."""
     writer = writer or Writer()
-    writer.message(said("go"), run="run-1")
+    writer.message(said("go"), run=run)
     for content in contents:
         call_id = f"tool-{writer.thread.rev}"
-        writer.talk(asked_tool(call_id, name=name), tool_said(call_id, content, name), run="run-1")
+        writer.talk(asked_tool(call_id, name=name), tool_said(call_id, content, name), run=run)
     return writer
 
 
@@ -138,6 +138,7 @@ def test_clearing_costs_by_the_window() -> None:
     for runs in (50, 500):
         writer = Writer()
         for number in range(runs):
-            rounds(LONG, writer=writer).message(answered(f"done {number}"), DEFAULT_LANE, "run-1")
+            run = f"run-{number}"
+            rounds(LONG, writer=writer, run=run).message(answered(f"done {number}"), DEFAULT_LANE, run)
         included.append(made(writer.thread, policy).meta.entries_included)
     assert abs(included[0] - included[1]) <= 4

@@ -42,7 +42,7 @@ def test_an_entry_needs_all_its_fields(name: str) -> None:
 def test_an_entry_has_a_known_kind() -> None:
     """The kinds are those of the contract; any other is refused."""
     shown_or_operating = {"config", "ai_message", "ai_context_operation", "summary"}
-    assert set(KINDS) == shown_or_operating | {"error", "run", "input", "approval", "fork"}
+    assert set(KINDS) == shown_or_operating | {"error", "run", "input", "approval", "fork", "session"}
     with pytest.raises(ValueError, match="gossip"):
         Entry.from_json(WIRE | {"kind": "gossip"})
 

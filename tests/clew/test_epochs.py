@@ -38,13 +38,14 @@ def epochs(thread: Thread, policy: ContextPolicy, lane: str = DEFAULT_LANE) -> l
     policy=policies.filter(lambda policy: policy.window == "epoch"),
 )
 def test_contexts_of_an_epoch_are_prefixes_of_one_another(steps: list[Step], policy: ContextPolicy) -> None:
-    """Unless the epoch, an operation, a summary or a configuration comes between them."""
+    """Unless the epoch, an operation, a summary, a configuration or a late result comes between them."""
     thread = write(steps)
     before: tuple[int, Projection] | None = None
     for seq, shown in epochs(thread, policy):
         if before:
-            between = {entry.kind for entry in thread.slice(before[0] + 1, seq)}
-            events = between & {"config", "summary", "ai_context_operation"}
+            between = thread.slice(before[0] + 1, seq)
+            kinds = {"late" if entry.payload.get("late") else entry.kind for entry in between}
+            events = kinds & {"config", "summary", "ai_context_operation", "late"}
             same = before[1].meta.epoch == shown.meta.epoch
             if same and not events and before[1].meta.summary_used == shown.meta.summary_used:
                 assert shown.messages[: len(before[1].messages)] == before[1].messages

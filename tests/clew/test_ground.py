@@ -66,6 +66,19 @@ def test_a_summary_of_what_is_no_longer_there_changes_nothing() -> None:
     assert ground(writer) is before
 
 
+def test_a_summary_of_less_changes_nothing() -> None:
+    """One of as much takes the place of the one in force, and an `expand` finds that again."""
+    writer = Writer().talk(said("a"), said("b"), said("c"))
+    wide = writer.summary(1)
+    before = ground(writer)
+    writer.summary(0)
+    assert ground(writer) is before
+    again = writer.summary(1)
+    assert ground(writer).top.summary == again.seq
+    writer.expand()
+    assert ground(writer).top.summary == wide.seq
+
+
 def test_no_more_layers_are_remembered_than_that() -> None:
     """The oldest that is becomes the base: an expand finds nothing beneath it."""
     writer = Writer().talk(said("a"))

@@ -13,7 +13,7 @@ from tests.clew.threads import Writer, answered, asked_tool, said, tool_said
 CLIENT = Path(__file__).parents[2] / "client"
 CORE = (
     *("canonical", "catalog", "context", "contract", "entries", "errors", "groups", "messages", "policy"),
-    *("projection", "thread", "tokens", "window"),
+    *("projection", "schemas", "thread", "tokens", "window"),
 )
 READER = f"""
 import importlib, json, sys

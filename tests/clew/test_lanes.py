@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from clew.errors import ContextOverflow
+from clew.messages import Message
 from clew.policy import ContextPolicy
 from clew.projection import ProjectionInput, project
 from tests.clew.threads import WIDE, Writer, answered, asked_tool, made, said, shown, system, tool_said
@@ -19,11 +22,14 @@ def test_a_summary_may_speak_as_a_user() -> None:
 
 
 def test_the_latest_summary_counts() -> None:
-    """Of several summaries the last one written stands, even where an earlier one covers more."""
+    """Of several summaries the last one written stands, unless an earlier one covers more."""
     writer = Writer().talk(said("a"), answered("b"), said("c"), answered("d"))
-    writer.summary(3, "abcd")
     writer.summary(1, "ab")
     assert shown(writer.thread) == [system("Summary of earlier conversation:\nab"), said("c"), answered("d")]
+    writer.summary(3, "abcd")
+    assert shown(writer.thread) == [system("Summary of earlier conversation:\nabcd")]
+    writer.summary(1, "a and b")
+    assert shown(writer.thread) == [system("Summary of earlier conversation:\nabcd")]
 
 
 def test_a_summary_that_ends_inside_a_tool_group_takes_all_of_it() -> None:
@@ -135,6 +141,31 @@ def test_what_is_asked_meanwhile_is_never_left_out() -> None:
     steered = Writer().talk(said("Do it"), answered("Doing it"), said(big), run="r1").thread
     with pytest.raises(ContextOverflow, match=r"^request needs"):
         project(ProjectionInput(steered, policy))
-    flooded = Writer().talk(said("Do it"), asked_tool("x"), tool_said("x", big), run="r1").thread
+    call: Message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "x", "name": "calculator", "arguments": {"text": big}}],
+    }
+    called = Writer().talk(said("Do it"), call, tool_said("x"), run="r1").thread
     with pytest.raises(ContextOverflow, match=r"^tool_results needs"):
-        project(ProjectionInput(flooded, policy))
+        project(ProjectionInput(called, policy))
+
+
+@pytest.mark.parametrize("window", ["sliding", "epoch"])
+def test_all_that_the_current_runs_user_said_is_kept(window: Literal["sliding", "epoch"]) -> None:
+    """What was steered in comes before any tool group, wherever in a long run it was said."""
+    writer = Writer().talk(said("old"), answered("older"), run="r1").talk(said("Do it"), run="r2")
+    for number in range(40):
+        writer.talk(asked_tool(f"t{number}"), tool_said(f"t{number}", "word " * 20), run="r2")
+        if number in (3, 20):
+            writer.talk(said(f"never touch prod {number}"), run="r2")
+    policy = ContextPolicy(max_input_tokens=300, reserve_output_tokens=0, window=window)
+    context = made(writer.thread, policy)
+    assert [message["content"] for message in context.messages if message["role"] == "user"] == [
+        "Do it", "never touch prod 3", "never touch prod 20",
+    ]  # fmt: skip
+    assert tool_said("t39", "word " * 20) in context.messages
+    assert tool_said("t21", "word " * 20) not in context.messages
+    needed = sum(entry.tokens for entry in writer.thread if entry.payload["role"] == "user" and entry.seq > 1)
+    with pytest.raises(ContextOverflow, match=r"^request needs"):
+        made(writer.thread, policy.model_copy(update={"max_input_tokens": needed - 1}))

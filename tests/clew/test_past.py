@@ -126,6 +126,27 @@ def test_what_is_pinned_is_kept_as_far_as_there_is_room() -> None:
         assert answer(here, policy, DEFAULT_LANE) == (full if room else "archived")
 
 
+def test_all_that_the_newest_runs_user_said_is_kept() -> None:
+    """As far as it has room; the rest is said to be in the archive, so that it is fetched."""
+    policy = ContextPolicy(max_input_tokens=2000, reserve_output_tokens=0)
+    writer = Writer().talk(said("before"), answered("yes"), run="r1")
+    for number in range(20):
+        writer.talk(
+            said(f"correction {number}"), asked_tool(f"t{number}"), tool_said(f"t{number}", "x" * 900), run="r2"
+        )
+    whole = writer.thread
+    for room, expected in ((PLENTY, answer(whole, policy, DEFAULT_LANE)), (5000, "archived")):
+        past = parted(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
+        here = without(whole, whole.last_seq, whole.rev, past)
+        assert answer(here, policy, DEFAULT_LANE) == expected
+    assert "correction 7" in str(answer(whole, policy, DEFAULT_LANE))
+    for message in (said("another"), answered("well")):
+        here.append(writer.message(message, run="r3"))
+    assert answer(here, replace_budget(policy, 40), DEFAULT_LANE) == answer(
+        writer.thread, replace_budget(policy, 40), DEFAULT_LANE
+    )
+
+
 def replace_budget(policy: ContextPolicy, tokens: int) -> ContextPolicy:
     """The same policy with another budget."""
     return policy.model_copy(update={"max_input_tokens": tokens})

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from clew.cutting import cut_marker_tokens
 from clew.entries import DEFAULT_LANE, Entry
 from clew.errors import ContextOverflow
 from clew.messages import Message
@@ -158,15 +159,16 @@ def test_is_never_over_budget(
 def test_the_cap_on_messages_is_hard(some: ProjectionInput) -> None:
     """`max_messages` bounds the history, repaired results included; prompt, summary and pending come on top.
 
-    Only what the current run is about is never given up for it, what was asked first and last and the newest results,
-    and what is pinned.
+    Only what the current run is about is never given up for it, all that its user said and the newest results, and
+    what is pinned.
     """
     made = projected(some)
     besides = bool(some.system) + made.meta.summary_used + len(some.pending)
     largest_group = max((1 + len(message.get("tool_calls", [])) for message in made.messages), default=0)
     pinned = sum(len(block.messages) for block in made.blocks if block.pinned)
     if some.policy.max_messages:
-        assert len(made.messages) - besides <= max(some.policy.max_messages, 2 + largest_group + pinned)
+        kept = len(said_in_newest_run(some)) + largest_group + pinned
+        assert len(made.messages) - besides <= max(some.policy.max_messages, kept)
 
 
 def conversation_shown(some: ProjectionInput) -> tuple[list[Entry], list[Entry]]:
@@ -180,24 +182,23 @@ def conversation_shown(some: ProjectionInput) -> tuple[list[Entry], list[Entry]]
     return shown, [entry for entry in heads if entry not in shown]
 
 
-def newest_request(some: ProjectionInput) -> Entry | None:
-    """What opened the newest run of the lane."""
+def said_in_newest_run(some: ProjectionInput) -> list[Entry]:
+    """All that the user of the lane's newest run has said in it."""
     upto = some.thread.last_seq if some.at_seq is None else some.at_seq
     asked = [e for e in some.thread.slice(0, upto) if e.lane == some.context_ref and e.payload.get("role") == "user"]
     runs = [entry.refs.get("run_id") for entry in asked]
-    while len(runs) > 1 and runs[-1] and runs[-1] == runs[-2]:
-        asked.pop()
-        runs.pop()
-    return asked[-1] if asked else None
+    own = len(asked) - 1
+    while own > 0 and runs[own] and runs[own] == runs[own - 1]:
+        own -= 1
+    return asked[max(own, 0) :]
 
 
 def current_matter(some: ProjectionInput) -> list[list[Entry]]:
-    """What is kept at any price: what the newest run's user asked, first and last, and the newest tool results."""
+    """What is kept at any price: all that the newest run's user said, and the newest tool results."""
     lane = some.thread.lane(some.context_ref)
     upto = some.thread.last_seq if some.at_seq is None else some.at_seq
     groups = [group.entries for group in (lane.groups if lane else []) if group.start <= upto]
-    asked = [entries for entries in groups if entries[0].payload["role"] == "user"]
-    return [*asked[-1:], *groups[-1:], *([[request]] if (request := newest_request(some)) else [])]
+    return [*groups[-1:], *([entry] for entry in said_in_newest_run(some))]
 
 
 @st.composite
@@ -209,14 +210,35 @@ def plain_inputs(draw: st.DrawFn) -> ProjectionInput:
 
 
 @given(plain_inputs())
-def test_the_current_request_is_always_in(some: ProjectionInput) -> None:
-    """What the newest run's user asked is in the context, or the context is refused as too small for it.
+def test_all_that_the_current_runs_user_said_is_always_in(some: ProjectionInput) -> None:
+    """It is in the context, in order, or the context is refused as too small for it.
 
     Unless something else is about to be asked: then that is the current request.
     """
-    request = newest_request(some)
-    if request and not some.pending:
-        assert request.message in projected(some).messages
+    asked = [entry.message for entry in said_in_newest_run(some)]
+    if not some.pending:
+        messages = projected(some).messages
+        assert [message for message in messages if message in asked] == asked
+
+
+@given(plain_inputs())
+@settings(max_examples=200)
+def test_no_size_of_a_result_fails_a_run(some: ProjectionInput) -> None:
+    """What is refused would be refused as well if every result were as long as the marker that stands for it."""
+    if outcome(some).startswith("tool_results needs"):
+        short = Thread(shortened(entry) for entry in some.thread)
+        assert "needs" in outcome(replace(some, thread=short))
+
+
+def shortened(entry: Entry) -> Entry:
+    """A tool result that has no more tokens than its marker."""
+    if entry.payload.get("role") != "tool":
+        return entry
+    tokens = min(entry.tokens, cut_marker_tokens(entry.message))
+    content = "x" * min(len(entry.payload["content"]), 4 * max(tokens - 13, 0))
+    payload = {**entry.payload, "content": content}
+    payload.pop("pieces", None)
+    return replace(entry, payload=payload, tokens=tokens)
 
 
 @given(plain_inputs())

@@ -187,6 +187,15 @@ class Said(NamedTuple):
     message: Message
 
 
+class Flooded(NamedTuple):
+    """A round of tools in the run that is in progress, with results of so many bytes, and a reply if there is one."""
+
+    lane: str
+    sizes: list[int]
+    text: str
+    answer: str | None
+
+
 class Calls(NamedTuple):
     """An assistant's tool calls that nothing has answered yet."""
 
@@ -196,11 +205,22 @@ class Calls(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A result for the call that many calls back (duplicates, late ones, another lane's), or for no call at all."""
+    """A result for the call that many calls back (duplicates, late ones, another lane's), or for no call at all.
+
+    `mark` says that it is in doubt, or late.
+    """
 
     lane: str
     back: int | None
     text: str
+    mark: str | None = None
+
+
+class Doubted(NamedTuple):
+    """A round that ended in doubt, and perhaps the results that arrived after it, all but the first."""
+
+    number: int
+    settled: bool
 
 
 class Replaced(NamedTuple):
@@ -247,7 +267,8 @@ class Other(NamedTuple):
     kind: EntryKind
 
 
-Step = Turn | Steered | Said | Calls | Result | Replaced | Summed | Pinned | Expanded | Switched | Other
+Talk = Turn | Steered | Flooded | Said | Calls | Result | Doubted
+Step = Talk | Replaced | Summed | Pinned | Expanded | Switched | Other
 
 _lanes = st.sampled_from((DEFAULT_LANE,) * 7 + ("draft",) * 2 + ("side",))
 _texts = st.one_of(
@@ -265,13 +286,23 @@ _snapshot_messages: st.SearchStrategy[Message] = st.one_of(
     st.sampled_from(("s1", "s2", "nobody")).map(tool_said),
 )
 _turns = st.builds(Turn, _lanes, _texts, st.lists(st.integers(1, 3), max_size=3), st.none() | _texts)
+_rounds = st.builds(
+    Flooded,
+    _lanes,
+    st.lists(st.sampled_from((0, 200, 300, 700, 1500, 4000, 12_000)), min_size=1, max_size=4),
+    st.sampled_from(("x", "word ", "日本語\n", "0123456789", "🧵 ")),
+    st.none() | _texts,
+)
 _talk: list[st.SearchStrategy[Step]] = [
     _turns,
     _turns,
     st.builds(Steered, _lanes, _texts),
+    _rounds,
+    _rounds,
     st.builds(Said, _lanes, _texts.map(said) | _texts.map(answered)),
     st.builds(Calls, _lanes, st.integers(1, 3), st.sampled_from(PROVIDERS)),
-    st.builds(Result, _lanes, st.none() | st.integers(1, 4), _texts),
+    st.builds(Result, _lanes, st.none() | st.integers(1, 4), _texts, st.sampled_from((None, "in_doubt", "late"))),
+    st.builds(Doubted, st.integers(1, 3), st.booleans()),
     st.builds(Switched, _lanes),
     st.builds(Other, st.sampled_from(("config", "error", "run", "input", "approval", "fork"))),
 ]
@@ -288,8 +319,9 @@ _cuts: list[st.SearchStrategy[Step]] = [
     st.builds(Expanded, _lanes),
     st.builds(Summed, _lanes, st.integers(1, 12), _texts),
 ]
-conversations = st.lists(st.one_of(_talk), min_size=4, max_size=16)
-histories = st.lists(st.one_of(_talk + _cuts + _cuts), min_size=4, max_size=16)
+# Deferred, because Hypothesis would write all of it out in each failure.
+conversations = st.deferred(lambda: st.lists(st.one_of(_talk), min_size=4, max_size=16))
+histories = st.deferred(lambda: st.lists(st.one_of(_talk + _cuts + _cuts), min_size=4, max_size=16))
 policies = st.builds(
     ContextPolicy,
     max_input_tokens=st.sampled_from((100, 200, 400, 800, 1600, 8000)),
@@ -344,7 +376,7 @@ class _Teller:
         self.calls: list[str] = []
         self.runs = 0
 
-    def tell(self, step: Turn | Steered | Said | Calls | Result) -> None:
+    def tell(self, step: Talk) -> None:
         match step:
             case Turn(lane, text, rounds, answer):
                 self.runs += 1
@@ -359,16 +391,38 @@ class _Teller:
                     self._speak(lane, answered(answer), run)
             case Steered(lane, text):
                 self._speak(lane, said(text), f"run-{self.runs}")
+            case Flooded(lane, sizes, text, answer):
+                run, asked = f"run-{self.runs}", self._new_calls(len(sizes))
+                self._speak(lane, asked_tool(*asked), run)
+                for call_id, size in zip(asked, sizes, strict=True):
+                    self._speak(lane, tool_said(call_id, (text * size)[:size]), run)
+                if answer is not None:
+                    self._speak(lane, answered(answer), run)
             case Said(lane, message):
                 self._speak(lane, message)
-            case Calls(lane, number, provider):
-                message = asked_tool(*self._new_calls(number))
-                if provider:
-                    message["provider_data"] = {"provider": provider, "blocks": [{"signature": "c2ln" * 4}]}
-                self._speak(lane, message)
-            case Result(lane, back, text):
+            case Calls():
+                self._call(step)
+            case Result(lane, back, text, mark):
                 known = back is not None and back <= len(self.calls)
-                self._speak(lane, tool_said(self.calls[-back] if back and known else "nobody", text))
+                call_id = self.calls[-back] if back and known else "nobody"
+                self._speak(lane, tool_said(call_id, text), in_doubt=mark == "in_doubt", late=mark == "late")
+            case Doubted(number, settled):
+                self._doubt(number, settled)
+
+    def _call(self, step: Calls) -> None:
+        message = asked_tool(*self._new_calls(step.number))
+        if step.blocks_of:
+            message["provider_data"] = {"provider": step.blocks_of, "blocks": [{"signature": "c2ln" * 4}]}
+        self._speak(step.lane, message)
+
+    def _doubt(self, number: int, settled: bool) -> None:
+        lane, asked = DEFAULT_LANE, self._new_calls(number)
+        self._speak(lane, asked_tool(*asked))
+        for call_id in reversed(asked):
+            self._speak(lane, tool_said(call_id, "in doubt " * 10), in_doubt=True)
+        self._speak(lane, said("and now?"))
+        for call_id in asked[1:] if settled else ():
+            self._speak(lane, tool_said(call_id, "x"), late=True)
 
     def operate(self, step: Replaced | Summed | Pinned | Expanded | Switched | Other) -> None:
         thread = self.writer.thread
@@ -393,9 +447,12 @@ class _Teller:
             case Other(kind):
                 self.writer.commit(kind, {"reason": "x"}, request_id="request-1")
 
-    def _speak(self, lane: str, message: Message, run: str | None = None) -> None:
+    def _speak(
+        self, lane: str, message: Message, run: str | None = None, *, in_doubt: bool = False, late: bool = False
+    ) -> None:
         content = f"{message['content']} [{self.writer.thread.rev}]"
-        self.writer.message({**message, "content": content}, lane, run)
+        marked = {name: True for name, marks in (("in_doubt", in_doubt), ("late", late)) if marks}
+        self.writer.message({**message, "content": content, **marked}, lane, run)  # type: ignore[typeddict-item]
 
     def _new_calls(self, count: int) -> list[str]:
         ids = [f"call-{len(self.calls) + place}" for place in range(count)]

@@ -79,4 +79,4 @@ async def test_a_session_needs_no_python(world: World) -> None:
     code, _ = await temporal(world, "workflow", "signal", *workflow, "--name", "close", "--input", "{}")
     assert code == 0
     code, answer = await temporal(world, "workflow", "result", *workflow)
-    assert (code, answer["result"]) == (0, {"last_seq": 5})
+    assert (code, answer["result"]) == (0, {"last_seq": 6})

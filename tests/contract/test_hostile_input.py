@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -19,7 +20,12 @@ from temporalio.client import (
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from activities.archive import Archive
+from audit.auditing import audit_file, audit_session
+from audit.histories import Saved
+from clew import InvalidInput
 from tests.conftest import World
+from tests.support.schemas import chained
 
 
 def raw(data: bytes, encoding: bytes = b"json/plain") -> RawValue:
@@ -27,6 +33,7 @@ def raw(data: bytes, encoding: bytes = b"json/plain") -> RawValue:
     return RawValue(Payload(metadata={"encoding": encoding}, data=data))
 
 
+REFERENCE = {"encoding": b"json/protobuf", "messageType": b"temporal.api.sdk.v1.ExternalStorageReference"}
 MALFORMED: dict[str, Sequence[RawValue]] = {
     "no argument": (),
     "three arguments": (raw(b'{"content":"a"}'), raw(b"1"), raw(b"null")),
@@ -38,6 +45,11 @@ MALFORMED: dict[str, Sequence[RawValue]] = {
     "an unknown encoding": (raw(b"\x00\x01", b"application/x-unheard-of"),),
     "encrypted": (raw(b"gibberish", b"binary/encrypted"),),
     "protobuf": (raw(b"{}", b"json/protobuf"),),
+    "a reference to a store": (raw(b"{}", b"json/external-storage-reference"),),
+    "a reference to a driver": (RawValue(Payload(metadata=REFERENCE, data=b"{}")),),
+    "a marked reference": (
+        RawValue(Payload(metadata={"encoding": b"x", "__temporal_external_storage_reference": b"true"}, data=b"{}")),
+    ),
     "no metadata": (RawValue(Payload(data=b"{}")),),
     "a lone surrogate": (raw(b'{"content":"\\ud83d","reason":"\\ud83d"}'),),
     "an unknown field": (raw(b'{"content":"a","surprise":1}'),),
@@ -78,6 +90,23 @@ async def test_a_malformed_update_is_refused_and_leaves_nothing(world: World, up
         assert isinstance(refused.value.cause, ApplicationError), what
         assert refused.value.cause.type in ("invalid_input", "too_large"), what
         assert len(refused.value.cause.message) < 1000, what
+    assert (await handle.describe()).raw_description.workflow_execution_info.history_length == before
+    await assert_unharmed(world, session.id)
+
+
+async def test_a_schema_that_takes_the_machine_is_refused_and_leaves_nothing(world: World) -> None:
+    """A message of two kilobytes whose schema is a billion times as large with its references written out."""
+    session = await world.open()
+    await session.ask("hello")
+    handle = world.clew.temporal.get_workflow_handle(session.id)
+    before = (await handle.describe()).raw_description.workflow_execution_info.history_length
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        bomb = chained(30, lambda ref, keyword=keyword: {keyword: [ref, ref]})  # type: ignore[misc]
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update("message", {"content": "hello", "output_schema": bomb})
+        assert isinstance(refused.value.cause, ApplicationError)
+        assert refused.value.cause.type == "invalid_input"
+        assert "refer to fewer alternatives" in refused.value.cause.message
     assert (await handle.describe()).raw_description.workflow_execution_info.history_length == before
     await assert_unharmed(world, session.id)
 
@@ -187,3 +216,52 @@ async def test_an_unknown_workflow_type_and_a_bad_session_id_end_at_once(world: 
             await handle.result()
         assert isinstance(failed.value.cause, ApplicationError)
         assert failed.value.cause.type == "invalid_input"
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A schema of so many levels."""
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range((levels - 1) // 2):
+        schema = {"anyOf": [schema]}
+    return schema
+
+
+async def test_what_is_accepted_can_be_read_again_however_deep_it_is_nested(world: World) -> None:
+    """The deepest schema that is taken is read back live, archived, and by a replay; a deeper one is refused."""
+    model = world.model("1")
+    session = await world.clew.open(f"test-{uuid.uuid4().hex}", model=model)
+    with pytest.raises(InvalidInput, match="nested over 64 levels deep"):
+        await session.message("a number, please", output_schema=nested(65))
+    assert await session.ask("a number, please", output_schema=nested(63)) == "1"
+    (asked,) = [entry for entry in await session.entries() if entry.payload.get("role") == "user"]
+    assert asked.payload["output_schema"] == nested(63)
+    await session.hibernate()
+    session = await world.clew.open(session.id, model=model)
+    assert asked in await session.entries()
+    assert await session.ask("another one", output_schema=nested(63)) == "1"
+    report = await audit_session(world.clew.temporal, Archive(world.store, "default"), session.id)
+    assert report.differences == []
+
+
+async def test_malformed_input_replays_as_it_was_handled(world: World) -> None:
+    """Starts, signals and updates that cannot be decoded are alike live, in a replay, and in a replay from a file."""
+    session = await world.open()
+    handle = world.clew.temporal.get_workflow_handle(session.id)
+    for args in MALFORMED.values():
+        for signal in ("steer", "modify_context", "no_such_signal"):
+            await handle.signal(signal, args=list(args))
+        with pytest.raises(WorkflowUpdateFailedError):
+            await handle.execute_update("message", args=list(args))
+    await assert_unharmed(world, session.id)
+    refused = [await start(world, args) for args, _word in starts(world.model("fine")).values()]
+    for each in refused:
+        with pytest.raises(WorkflowFailureError):
+            await each.result()
+    archive = Archive(world.store, "default")
+    for session_id in (session.id, *(each.id for each in refused)):
+        saved = BytesIO()
+        report = await audit_session(world.clew.temporal, archive, session_id, saved)
+        assert report.differences == []
+        saved.seek(0)
+        report = await audit_file(Saved(saved), archive)
+        assert report.differences == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from itertools import pairwise
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from activities.summarizing import INSTRUCTIONS
 from clew import Clew, ContextPolicy, Session
-from clew.errors import NothingToSummarize, Refusal
+from clew.errors import InvalidInput, NothingToSummarize, Refusal
 from deploy.local import Reply
 from tests.conftest import World
 from tests.rolling import name, rolling
@@ -62,6 +63,10 @@ async def test_a_summary_is_written_on_request(world: World) -> None:
     assert (await session.status()).usage.model_calls == 5
     with pytest.raises(NothingToSummarize):
         await session.summarize()
+    for given in ((0, receipt.to_seq - 1), (5, 4)):
+        with pytest.raises(InvalidInput):
+            await session.summarize(*given)
+    assert len(await session.entries(kind="summary")) == 1
 
 
 async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(world: World) -> None:
@@ -129,6 +134,9 @@ async def keep_in_bounds(world: World, clew: Clew, how: str) -> None:
     await session.pin(first, op_id="keep")
     for number in range(40):
         await session.ask(f"question {number}")
+        # A message that came now would take the place of the summary.
+        while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query tells
+            await asyncio.sleep(0.01)
     written = [
         entry
         for entry in await session.entries()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
-from clew import ContextPolicy
+from clew import ContextPolicy, Entry
 from clew.canonical import digest
 from deploy.local import Reply, ToolCall
 from tests.conftest import World, last
+from tests.rolling import name, rolling
 
 
 def decoded(body: dict[str, Any]) -> dict[str, Any]:
@@ -78,3 +80,43 @@ async def test_every_digest_is_that_of_what_was_received(world: World) -> None:
     assert truncated > 1, "the budget was small enough to matter"
     call = replies[0].refs["call_id"]
     assert [entry.refs["call_id"] for entry in await session.entries(call_id=call)] == [call]
+
+
+async def test_what_was_received_is_what_any_language_reads(world: World) -> None:
+    """`ReadContext`, started with a dict, answers each call of a rolled-over session, then of a closed one."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        newest = last(body)
+        if newest["role"] == "user" and "add" in newest["content"]:
+            return Reply("", tool_calls=tuple(ToolCall("add", {"a": n, "b": 1}, f"c{n}") for n in range(2)))
+        return Reply("{}" if "form" in newest["content"] else f"I read {len(body['messages'])}" + " words" * 600)
+
+    policy = ContextPolicy(max_input_tokens=4000, reserve_output_tokens=100)
+    async with rolling(world) as clew:
+        session = await clew.open(
+            name(), model=world.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
+        )
+        for number in range(24):
+            await session.ask(f"{number} " + ("please add " if number % 5 == 4 else "some ") * 150)
+        shape = {"type": "object"}
+        await session.ask("in a form", output_schema=shape, context_policy=ContextPolicy(max_messages=3))
+        model = (await session.status()).model
+        assert (await session.status()).first_live_seq > 0
+        received = world.requests_to(model)
+        replies = [entry for entry in await session.entries() if "recipe" in entry.payload]
+        assert len(replies) == len(received)
+
+        async def check(entry: Entry, body: dict[str, Any]) -> None:
+            asked = {"session_id": session.id, "call_id": entry.refs["call_id"]}
+            read = await clew.temporal.execute_workflow(
+                "ReadContext", asked, id=name(), task_queue=clew.task_queue, result_type=dict
+            )
+            wire = decoded(body)
+            assert (read["messages"], read["tool_spec"]) == (wire["messages"], wire["tool_spec"])
+            assert read.get("output_schema") == wire["output_schema"]
+            assert read["meta"]["digest"] == entry.payload["recipe"]["digest"] == digest(wire)
+
+        await asyncio.gather(*(check(*pair) for pair in list(zip(replies, received, strict=True))[::4]))
+        await session.close()
+        await check(replies[0], received[0])
+        await check(replies[-1], received[-1])

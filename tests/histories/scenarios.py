@@ -18,6 +18,7 @@ from activities.providers import http_client, providers_from_env
 from activities.tools import load_tools
 from clew import Clew, ContextPolicy, Session
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
+from tests import toolbox
 from worker import make_worker
 from workflows.effects import Thresholds
 
@@ -124,6 +125,8 @@ async def compacting(session: Session) -> None:
     await session.pin(first, op_id="p-1")
     for turn in range(12):
         await session.ask(f"turn {turn} " + "word " * 40)
+        await at_rest(session)
+    await session.ask("and " + "word " * 40)
     await session.ask("use tools")
     await session.configure(context_policy=ContextPolicy(summarization="use_existing"))
     await session.ask("hello")
@@ -135,9 +138,37 @@ async def compacting(session: Session) -> None:
     await session.configure(context_policy=ContextPolicy(summarization="compact"))
     for turn in range(12):
         await session.ask(f"another turn {turn} " + "word " * 40)
+        await at_rest(session)
     await session.unpin(first, op_id="u-1")
     await session.ask("goodbye")
     await session.close()
+
+
+async def doubts(session: Session) -> None:
+    """A round that is cut off: one call has returned, one returns late; operations wait beside one another."""
+    await session.configure(tools=["add", "ignore_cancel"])
+    await session.ask("hello")
+    first = await session.message("cut off", request_id="r-cut")
+    await toolbox.gate("doubts-started").wait()
+    await session.pin(2, op_id="p-1")
+    await session.switch_context("draft", op_id="s-1")
+    await session.switch_context("default", op_id="s-2")
+    await session.configure(system_prompt="Be kind.")
+    await session.configure(on_busy="queue")
+    await session.cancel(reason="changed my mind")
+    await first.result()
+    await session.ask("and now?")
+    toolbox.gate("doubts").set()
+    while not any(entry.payload.get("late") for entry in await session.entries()):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await session.ask("what was it?")
+    await session.close("recorded")
+
+
+async def at_rest(session: Session) -> None:
+    """Back when the session writes no summary: a message would take its place."""
+    while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query tells
+        await asyncio.sleep(0.02)
 
 
 SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
@@ -148,6 +179,7 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "defaults-1": defaults,
     "limits-1": limits,
     "compacting-1": compacting,
+    "doubts-1": doubts,
 }
 
 
@@ -161,6 +193,9 @@ def script(body: dict[str, Any]) -> Reply:
     match newest["role"], newest["content"]:
         case "user", "use tools":
             return Reply("adding", tool_calls=tuple(ToolCall("add", {"a": n, "b": n}, f"c{n}") for n in (1, 2)))
+        case "user", "cut off":
+            calls = ToolCall("add", {"a": 1, "b": 1}), ToolCall("ignore_cancel", {"gate": "doubts"})
+            return Reply(tool_calls=calls)
         case "user", "slowly":
             return Reply("one two three four five six", tokens_per_second=6)
         case _ if asked[-1:] == ["dig"]:

@@ -24,7 +24,7 @@ from clew.messages import Message
 from clew.projection import Projection
 from clew.thread import Thread
 from clew.tokens import encoding
-from workflows import commands, decisions, outcomes
+from workflows import commands, decisions, outcomes, tool_rounds
 from workflows.decision import Decision
 from workflows.door import Command
 from workflows.effects import (
@@ -39,7 +39,7 @@ from workflows.effects import (
     ResolvedTool,
     RunTools,
     ToolAnswered,
-    ToolsAnswered,
+    ToolReturned,
 )
 from workflows.state import Moment
 
@@ -83,6 +83,7 @@ class Session:
         counted: dict[str, Any] = {} if catalog else {"encoding": "heuristic"}
         self.config = SessionConfig(**{"model": "openai:gpt-4o", "tools": tools} | counted | config)
         self.effect: Effect | None = None
+        self.dispatching = True
         self.asked_for: list[Effect] = []
         self.state = decisions.begin("s-1", self.config)
         if prepare:
@@ -103,6 +104,8 @@ class Session:
         if decision.effect:
             self.effect = decision.effect
             self.asked_for.append(decision.effect)
+            if isinstance(decision.effect, RunTools) and self.dispatching:
+                self.apply(tool_rounds.scheduled(self.state))
 
     def commit(self, draft: Draft) -> None:
         payload, tokens = draft.counted(encoding(self.state.config.encoding))
@@ -169,7 +172,15 @@ class Session:
         self.happened(answered(content=content, tool_calls=calls, **reply))
 
     def results(self, *contents: str) -> None:
-        self.happened(ToolsAnswered(answers=tuple(ToolAnswered(content=content) for content in contents)))
+        """The calls of the round return, in order."""
+        for (call, _), content in zip(self.round.calls, contents, strict=True):
+            self.returned(call.tool_call_id, content)
+
+    def returned(self, tool_call_id: str, content: str | None = None, failure: Failure | None = None) -> None:
+        """One tool call returns, be it after its run."""
+        answer = None if content is None else ToolAnswered(content=content)
+        event = ToolReturned(tool_call_id=tool_call_id, answer=answer, failure=failure)
+        self.apply(decisions.happened(self.state, event, self.now))
 
     def fail(self, error: str = "bad_request") -> None:
         self.happened(Failure(type=error, message=f"it was {error}"))

@@ -126,3 +126,21 @@ def test_a_cancel_resolves_it() -> None:
         session.approve("tool-1")
     session.ask("next")
     assert_valid(session.shown(session.call).messages)
+
+
+def test_the_model_reads_that_a_person_changed_the_call() -> None:
+    """And to what, before what the tool said."""
+    session = waiting(ASK)
+    session.approve("tool-1", arguments={"a": 2})
+    session.results("2 it is")
+    result = session.shown(session.call).messages[-1]["content"]
+    assert result == '[a person changed this call before it ran; its arguments were {"a":2}]\n2 it is'
+    assert session.thread[4].payload["edited_arguments"] == {"a": 2}
+    assert session.thread[4].payload["content"] == "2 it is"
+
+
+def test_arguments_that_a_person_left_as_they_were_are_no_change() -> None:
+    session = waiting(ASK)
+    session.approve("tool-1", arguments={"a": 1})
+    session.results("1")
+    assert "edited_arguments" not in session.thread[4].payload

@@ -13,7 +13,8 @@ from clew.policy import ContextPolicy
 from tests.workflows.paper import Session
 from workflows import carried
 from workflows.carried import MAX_BYTES, Carried, carry, restore
-from workflows.effects import ArchiveRef, Packed
+from workflows.effects import ArchiveRef
+from workflows.packed import Packed
 
 
 def journey(session: Session, upto: int | None = None) -> Carried:

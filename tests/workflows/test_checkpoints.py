@@ -18,7 +18,7 @@ from activities.checkpoints import Keys
 from clew import ClearToolResults, ContextPolicy, Session
 from clew.context import context_of
 from clew.contract import ContextOperation
-from clew.entries import Draft
+from clew.entries import Draft, call_ids
 from clew.errors import (
     Busy,
     CheckpointUnavailable,
@@ -300,8 +300,8 @@ def test_what_was_configured_goes_along() -> None:
     assert draft_of(session)["config"]["context_policy"]["keep_last_turns"] == 9
 
 
-def test_tool_calls_are_renamed_alike_each_time() -> None:
-    """A call and its result stay together, and ids stay ids, however often a session is restored."""
+def test_a_restored_session_takes_its_context_as_any_snapshot() -> None:
+    """A call and its result stay together under new ids, and ids stay ids, however often a session is restored."""
     call = {"id": "tool-1", "name": "add", "arguments": {}}
     said = [
         {"role": "assistant", "content": "", "tool_calls": [call]},
@@ -313,11 +313,12 @@ def test_tool_calls_are_renamed_alike_each_time() -> None:
         "context_ref": "default",
         "context": {"messages": said},
     }
+    ids = ["tool-1"]
     for _ in range(3):
-        operation = restoring(payload, "o")
-        ContextOperation.model_validate_json(json.dumps(operation))
-        asked, told = operation["operation"]["result_context"]["messages"]
-        assert (
-            asked["tool_calls"][0]["id"] == told["tool_call_id"] != payload["context"]["messages"][1]["tool_call_id"]
-        )
+        session = paper.Session()
+        session.do(ContextOperation.model_validate_json(json.dumps(restoring(payload, "o"))))
+        asked, told = session.context().messages
+        (call_id,) = call_ids(asked)
+        assert told.get("tool_call_id") == call_id not in ids
+        ids.append(call_id)
         payload = payload | {"context": {"messages": [asked, told]}}

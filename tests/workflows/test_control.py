@@ -289,7 +289,7 @@ async def test_cancel_reaches_a_tool_and_closes_its_call(world: World) -> None:
     await asyncio.wait_for(toolbox.gate(f"{gate}-cancelled").wait(), 5)
     assert await session.ask("next") == "fresh"
     (closed,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
-    assert "not run: the run ended (cancelled)" in closed.payload["content"]
+    assert closed.payload["content"] == "interrupted (cancelled): this call may have run"
 
 
 async def test_a_tool_that_ignores_cancellation_holds_nobody_up(world: World) -> None:
@@ -339,7 +339,8 @@ async def test_a_tool_call_waits_for_approval(world: World) -> None:
     with pytest.raises(UnknownApproval):
         await session.approve("tool-9")
     await session.approve("tool-2")
-    assert await request.answer() == "denied: not today | 2 | 42"
+    edited = '[a person changed this call before it ran; its arguments were {"a":40,"b":2}]\n42'
+    assert await request.answer() == f"denied: not today | 2 | {edited}"
     approvals = await session.entries(kind="approval")
     assert [entry.payload["decision"] for entry in approvals] == ["approve", "deny", "approve"]
 

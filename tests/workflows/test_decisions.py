@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew.context import context_of
-from clew.contract import MessageInput, ModelOptions, SessionConfig
+from clew.contract import CloseInput, MessageInput, ModelOptions, SessionConfig
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
 from clew.policy import ContextPolicy
 from tests.workflows.paper import UNKNOWN, Session, answered, assert_valid
@@ -32,9 +32,7 @@ def test_the_configuration_is_the_first_fact_and_complete() -> None:
     assert [tool["name"] for tool in config.payload["tools"]] == ["add", "look"]
     assert config.payload["model_options"] == {"seed": 3}
     assert config.payload["context_policy"] == session.state.policy.model_dump(mode="json")
-    assert set(config.payload) == {
-        *("model", "model_options", "system_prompt", "context_policy", "tools", "encoding", "limits", "tokens")
-    }
+    assert set(config.payload) == {*SessionConfig.model_fields, "tokens"}
     assert session.state.phase == "idle"
 
 
@@ -139,11 +137,12 @@ def test_a_rejected_signal_is_a_fact_and_disturbs_nothing() -> None:
     assert session.thread[3].payload["recipe"]["basis_seq"] == 1
 
 
-def test_closing_an_idle_session_commits_nothing() -> None:
-    """There is nothing to tell."""
+def test_closing_an_idle_session_says_so_and_why() -> None:
+    """The reason that the caller gave is in the thread."""
     session = Session()
-    session.close()
-    assert session.facts == ["config"]
+    session.do(CloseInput(reason="the customer is happy"))
+    assert session.facts == ["config", "session"]
+    assert session.thread[1].payload == {"event": "closed", "reason": "the customer is happy"}
     assert session.state.closed
 
 
@@ -159,7 +158,7 @@ def test_closing_cancels_what_runs(phase: str) -> None:
     assert session.state.phase == phase
     session.close()
     expected = ["config", "user", *(["assistant", "tool", "tool"] if phase == "awaiting_tools" else []), "run"]
-    assert session.facts == expected
+    assert session.facts == [*expected, "session"]
     assert session.effect is None
     outcome = session.outcome(request_id)
     assert (outcome["status"], outcome["termination_reason"]) == ("cancelled", "closed")
@@ -181,7 +180,7 @@ def test_what_comes_after_the_close_changes_nothing(late: str) -> None:
         case "reply":
             session.reply("hi")
         case "results":
-            session.results("4")
+            session.returned("tool-1", "4")
         case _:
             session.fail()
     assert (session.state, session.facts, session.effect) == (before, facts, None)

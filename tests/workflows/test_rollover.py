@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from obstore.store import MemoryStore
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from activities.archive import Archive, Head, Store, StoreUnavailable
+from activities.archive import Archive, Head
 from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, Session, ThreadMismatch
 from deploy.local import Reply, ToolCall
 from tests.conftest import World
-from tests.rolling import name, rolling, runs_of
+from tests.rolling import Fickle, name, rolling, runs_of, until
 from workflows.effects import Thresholds
 
 
@@ -27,12 +26,6 @@ from workflows.effects import Thresholds
 async def clew(world: World) -> AsyncIterator[Clew]:
     async with rolling(world) as clew:
         yield clew
-
-
-async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    """Back when something holds that only asking again can tell."""
-    while not await holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
 
 
 async def rolled(clew: Clew, session: Session) -> bool:
@@ -232,7 +225,10 @@ async def test_a_session_that_idles_hibernates_by_itself(world: World, clew: Cle
     assert (await session.status()).closed
     again = await clew.open(session.id)
     assert await again.ask("two") == "fine"
-    assert [entry.kind for entry in await again.entries()] == ["config", *["ai_message", "ai_message", "run"] * 2]
+    turn = ["ai_message", "ai_message", "run"]
+    entries = await again.entries()
+    assert [entry.kind for entry in entries] == ["config", *turn, "session", *turn]
+    assert entries[4].payload == {"event": "hibernated", "reason": "nothing has happened for 1 seconds"}
 
 
 async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(world: World, clew: Clew) -> None:
@@ -244,39 +240,6 @@ async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(world: Wo
         await session._handle.terminate("gone")
         with pytest.raises(ThreadMismatch, match="clew recover"):
             await clew.open(session.id, model=world.model("fine"))
-
-
-class Fickle(Store):
-    """A store that is away when it is told to be, or as far as states go, or keeps for itself what it has done."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryStore())
-        self.away = self.stateless = self.silent = False
-        self.ready = asyncio.Event()
-        self.ready.set()
-
-    def _check(self, path: str = "") -> None:
-        if self.away or (self.stateless and "/states/" in path):
-            raise StoreUnavailable("somewhere", "it is away")
-
-    async def get(self, path: str) -> bytes:
-        self._check(path)
-        return await super().get(path)
-
-    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
-        self._check()
-        await self.ready.wait()
-        await super().replace(path, data, over)
-        if self.silent:
-            raise StoreUnavailable("somewhere", "the answer is lost")
-
-    async def put(self, path: str, data: bytes) -> None:
-        self._check()
-        await super().put(path, data)
-
-    async def put_new(self, path: str, data: bytes) -> None:
-        self._check()
-        await super().put_new(path, data)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -308,7 +271,10 @@ async def test_a_store_that_is_away_is_waited_for(
         assert await session.ask("and on") == "fine"
         entries = await session.entries()
         assert [entry.seq for entry in entries] == list(range(len(entries)))
-        assert len(entries) == 1 + 3 * (said + 1)
+        assert len(entries) == 1 + 3 * (said + 1) + 2
+        told = [entry.payload for entry in entries if entry.kind == "session"]
+        assert [payload["event"] for payload in told] == ["hibernated", "woken"]
+        assert "cannot be reached" in told[1]["reason"]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -386,7 +352,8 @@ async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(world: Wo
 
         await until(answered)
         kinds = [entry.kind for entry in await again.entries()]
-        assert kinds == ["config", *["ai_message", "ai_message", "run"] * 2]
+        turn = ["ai_message", "ai_message", "run"]
+        assert kinds == ["config", *turn, "session", *turn]
 
 
 async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(world: World) -> None:
@@ -403,7 +370,7 @@ async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(world: W
 
         await until(dozes)
         store.ready.set()
-        assert await session._handle.result() == {"last_seq": 15}
+        assert await session._handle.result() == {"last_seq": 16}
         assert await (await clew.open(session.id)).ask("and on") == "fine"
 
 

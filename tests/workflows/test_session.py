@@ -368,11 +368,15 @@ async def test_close_cancels_what_runs_and_ends_the_session(world: World) -> Non
     await session.close("enough")
     outcome = await request.result()
     assert (outcome.status, outcome.termination_reason) == ("cancelled", "closed")
-    assert await kinds(session) == ["config", "user", "run"], "a closed session still answers queries"
+    ended = ["config", "user", "run", "session"]
+    assert await kinds(session) == ended, "a closed session still answers queries"
+    (told,) = await session.entries(kind="session")
+    assert told.payload == {"event": "closed", "reason": "enough"}
+    assert outcome.reason == "enough"
     with pytest.raises(Closed):
         await session.message("more")
     again = await world.clew.open(session.id, model="scripted:any")
-    assert await kinds(again) == ["config", "user", "run"], "opened again it goes on where it was"
+    assert await kinds(again) == ended, "opened again it goes on where it was"
 
 
 async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(world: World) -> None:
@@ -389,7 +393,9 @@ async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(w
     await called.wait()
     await world.clew.temporal.get_workflow_handle(session.id).cancel()
     assert (await request.result()).status == "cancelled"
-    assert await kinds(session) == ["config", "user", "run"]
+    assert await kinds(session) == ["config", "user", "run", "session"]
+    (told,) = await session.entries(kind="session")
+    assert told.payload["reason"].startswith("the workflow was cancelled")
 
 
 async def test_a_message_can_open_the_session(world: World) -> None:

@@ -328,7 +328,12 @@ class AnySession(RuleBasedStateMachine):
         assert [entry.seq for entry in thread] == list(range(thread.rev))
         assert not thread.rev or thread[0].kind == "config"
         calls = [call["id"] for entry in thread for call in entry.payload.get("tool_calls", [])]
-        results = [entry.refs["tool_call_id"] for entry in thread if entry.payload.get("role") == "tool"]
+        tools = [entry for entry in thread if entry.payload.get("role") == "tool"]
+        results = [entry.refs["tool_call_id"] for entry in tools if "late" not in entry.payload]
+        late = [entry.refs["tool_call_id"] for entry in tools if "late" in entry.payload]
+        doubts = [entry.refs["tool_call_id"] for entry in tools if "in_doubt" in entry.payload]
+        assert len(set(late)) == len(late)
+        assert set(late) <= set(doubts)
         assert len(set(calls)) == len(calls)
         assert len(set(results)) == len(results)
         assert set(results) == (set(calls) if self.session.state.run is None else set(calls) & set(results))
@@ -336,6 +341,12 @@ class AnySession(RuleBasedStateMachine):
             assert entry.refs["session_id"] == "s-1"
             for name in ("request_id", "run_id"):
                 assert entry.kind == "input" or entry.payload.get(name) in (None, entry.refs.get(name))
+
+    @rule(says=st.sampled_from(["paid", None]))
+    @precondition(lambda machine: bool(machine.session.state.late_calls))
+    def returns_late(self, says: str | None) -> None:
+        """A call returns after its run, or its activity ends without a word."""
+        self.session.returned(self.session.state.late_calls[0].tool_call_id, says)
 
     @rule(live=st.integers(0, 30))
     @precondition(alive)
@@ -346,7 +357,9 @@ class AnySession(RuleBasedStateMachine):
         place = ArchiveRef(execution="x", family="s-1", upto=upto)
         state = dataclasses.replace(session.state, archive=place)
         arrived = restore(json.loads(to_json(carry(state, session.thread, session.effect))))
-        assert dataclasses.replace(arrived.state, outcomes=state.outcomes) == state
+        # Nothing that a call returns reaches the next run of the workflow.
+        assert arrived.state.late_calls == ()
+        assert dataclasses.replace(arrived.state, outcomes=state.outcomes, late_calls=state.late_calls) == state
         assert arrived.effect == session.effect
         for request_id in self.requests:
             assert outcomes.outcome_of(arrived.state, arrived.thread, request_id) == outcomes.outcome_of(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from clew.contract import SummarizeInput
-from clew.errors import Busy, NothingToSummarize
+from clew.contract import CheckpointInput, HibernateInput, SummarizeInput
+from clew.errors import Busy, InvalidInput, NothingToSummarize
 from clew.policy import ContextPolicy
 from tests.workflows.paper import Session
 from workflows import commands, decisions, summaries
-from workflows.effects import CallModel, Failure, Summarize, Summarized, Written
+from workflows.effects import ArchiveRef, CallModel, Failure, Summarize, Summarized, Written
 
 POLICY = ContextPolicy(max_input_tokens=400, reserve_output_tokens=100, keep_last_turns=1)
 AUTOMATIC = POLICY.model_copy(update={"summarization": "request_new"})
@@ -39,6 +42,15 @@ def summarize(of: Session, **given: Any) -> Summarize:
 def asked(of: Session) -> Summarize:
     assert isinstance(of.effect, Summarize)
     return summaries.ranged(of.state, of.thread, of.effect)
+
+
+def summing_up(request_id: str | None = None) -> Session:
+    """A session that is writing a summary of its own accord."""
+    of = session(AUTOMATIC, turns=2)
+    of.ask("question", request_id)
+    of.reply("answer", needs_summary=True)
+    assert of.state.own_summary
+    return of
 
 
 def written(of: Session, content: str = "They talked.", prompt: str | None = None) -> None:
@@ -95,6 +107,34 @@ def test_a_later_summary_builds_on_the_one_before() -> None:
     assert (again.from_seq, again.builds_on) == (0, None)
 
 
+def test_a_summary_never_gives_way_to_one_of_less() -> None:
+    """A range that ends before the summary in force does is refused, when it is asked for and when its turn comes."""
+    of = session(turns=4)
+    summarize(of)
+    written(of)
+    entry = of.thread.filter_by_kind("summary")[0]
+    upto = entry.payload["to_seq"]
+    for given in ({"to_seq": upto - 1}, {"from_seq": 0, "to_seq": upto - 1}):
+        with pytest.raises(InvalidInput, match=rf"before {upto}, .* \(entry {entry.seq}\) .* expand"):
+            of.do(SummarizeInput(**given))
+        late = summaries.begin(of.state, SummarizeInput(**given)).effect
+        assert isinstance(late, Summarize)
+        with pytest.raises(InvalidInput):
+            summaries.ranged(of.state, of.thread, late)
+    with pytest.raises(ValidationError, match="must not be before from_seq"):
+        SummarizeInput(from_seq=5, to_seq=4)
+
+
+def test_all_that_is_summed_up_already_is_summed_up_again() -> None:
+    """Without `to_seq` a range from further back ends where the summary in force does, or later."""
+    of = session(turns=3)
+    upto = of.thread.last_seq - 1
+    wide = summarize(of, to_seq=upto)
+    written(of)
+    again = summarize(of, from_seq=0)
+    assert (again.from_seq, again.to_seq, again.builds_on) == (0, wide.to_seq, None)
+
+
 def test_whole_groups_are_summed_up() -> None:
     """A range that ends between a tool call and its result takes the result along."""
     of = session(turns=0)
@@ -126,17 +166,18 @@ def test_what_cannot_be_summed_up_is_refused() -> None:
 
 
 def test_a_session_sums_up_by_itself_where_its_window_had_to_cut() -> None:
-    """At the end of the run, before what waits in the queue, and only where the policy gives leave."""
+    """After a completed run, once nothing waits, and only where the policy gives leave."""
     of = session(AUTOMATIC, turns=0, on_busy="queue")
     for number in range(6):
         turn(of, f"question {number} " + "word " * 40)
     of.ask("long " * 50)
     of.ask("and then")
     of.reply("done", needs_summary=True)
+    assert isinstance(of.effect, CallModel)
+    of.reply("that too", needs_summary=True)
     assert of.state.phase == "summarizing"
     assert asked(of).compacts is False
     written(of)
-    assert isinstance(of.effect, CallModel)
     assert of.thread.filter_by_kind("summary")
 
     plain = session(turns=0)
@@ -158,19 +199,92 @@ def test_too_little_is_not_summed_up_by_itself() -> None:
 
 def test_a_summary_that_fails_stops_nothing() -> None:
     """The reason is a fact, what waits goes on, and by itself the session tries again some runs later."""
-    of = session(AUTOMATIC, turns=0, on_busy="queue")
-    of.ask("one")
-    of.ask("two")
-    of.reply("done", needs_summary=True)
+    of = summing_up()
     of.happened(Failure(type="unusable_summary", message="it is empty"))
     (error,) = of.thread.filter_by_kind("error")
     assert (error.payload["type"], error.refs["summary_id"]) == ("unusable_summary", "summary-1")
-    of.reply("done", needs_summary=True)
     assert of.state.phase == "idle"
+    turn(of, "again", needs_summary=True)
     for _ in range(summaries.RUNS_WITHOUT - 1):
         assert of.state.summarizing is None
         turn(of, "again", needs_summary=True)
     assert of.state.summarizing
+
+
+@pytest.mark.parametrize("ending", ["cancel", "fail", "interrupt"])
+def test_no_summary_begins_after_a_run_that_did_not_complete(ending: str) -> None:
+    """Stop means stop: the session does not call a model by itself."""
+    of = session(AUTOMATIC, turns=1)
+    of.ask("long")
+    of.reply("let me see", "add", needs_summary=True)
+    match ending:
+        case "cancel":
+            of.cancel()
+        case "fail":
+            of.results("4")
+            of.fail()
+        case "interrupt":
+            of.ask("stop", on_busy="interrupt")
+            assert isinstance(of.effect, CallModel)
+            of.cancel()
+    assert (of.state.phase, of.effect) == ("idle", None)
+
+
+ARRIVALS: dict[str, Callable[[Session], Any]] = {
+    "message": lambda of: of.ask("now"),
+    "operation": lambda of: of.operate("o-1"),
+    "configure": lambda of: of.configure(system_prompt="Be brief."),
+    "summarize": lambda of: of.do(SummarizeInput(to_seq=of.thread.last_seq)),
+    "checkpoint": lambda of: of.do(CheckpointInput()),
+    "hibernate": lambda of: of.do(HibernateInput()),
+}
+
+
+@pytest.mark.parametrize("arrival", ARRIVALS)
+def test_whatever_arrives_takes_the_place_of_an_automatic_summary(arrival: str) -> None:
+    """At once, whatever `on_busy` says: the session is not busy with what nobody asked for."""
+    of = summing_up()
+    assert not of.state.busy
+    if arrival == "hibernate":
+        of.state = replace(of.state, archive=ArchiveRef(execution="x", family="s"))
+    ARRIVALS[arrival](of)
+    (error,) = of.thread.filter_by_kind("error")
+    assert (error.payload["type"], error.refs["summary_id"]) == ("cancelled", "summary-1")
+    match arrival:
+        case "message":
+            assert of.call.at_seq == of.thread.last_seq
+        case "summarize":
+            assert asked(of).summary_id == "summary-2"
+        case _:
+            assert (of.state.phase, of.effect) == ("idle", None)
+
+
+def test_a_summary_that_was_given_up_is_tried_again_after_the_next_run() -> None:
+    """It did not fail."""
+    of = summing_up()
+    turn(of, "now", needs_summary=True)
+    assert of.state.own_summary
+
+
+def test_what_is_already_known_leaves_an_automatic_summary_alone() -> None:
+    """A repetition asks for nothing new."""
+    of = summing_up("r-1")
+    before = of.state
+    of.ask("question", "r-1")
+    assert of.state == before
+
+
+def test_an_interrupting_message_does_not_wait_for_a_compaction() -> None:
+    """The compaction waits on, and begins when the interrupting run has ended."""
+    of = session()
+    of.ask("busy")
+    of.operate("p-1", "pin", seqs=turn_starts(of)[:1])
+    of.operate("c-1", result_context=None, reason="compaction")
+    of.ask("stop", on_busy="interrupt")
+    assert isinstance(of.effect, CallModel)
+    assert [waiting.op_id for waiting in of.state.pending_ops] == ["c-1"]
+    of.reply("stopped")
+    assert of.state.phase == "summarizing"
 
 
 def test_a_message_meets_a_summary_in_the_making_as_it_meets_a_run() -> None:

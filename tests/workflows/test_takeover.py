@@ -12,14 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
-from temporalio.worker import Worker as TemporalWorker
 
 from activities.archive import Store
 from activities.providers import http_client, providers_from_env
+from activities.serving import SessionWorker
 from clew import Clew, Session
 from deploy.local import Reply, ToolCall, Worker, worker_process
 from tests.conftest import World, last
 from tests.rolling import runs_of
+from tests.support.schemas import SLOW, SLOW_ANSWER, is_running, validations
 from worker import make_worker
 
 
@@ -203,7 +204,7 @@ async def test_a_workers_end_is_not_a_users_cancel(world: World, monkeypatch: py
         called.set()
         return Reply("never to its end " * 100, tokens_per_second=5)
 
-    def in_process(http: httpx.AsyncClient) -> TemporalWorker:
+    def in_process(http: httpx.AsyncClient) -> SessionWorker:
         providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url})
         return make_worker(
             world.clew.temporal,
@@ -222,3 +223,23 @@ async def test_a_workers_end_is_not_a_users_cancel(world: World, monkeypatch: py
         async with in_process(http):
             assert await request.answer() == "at last"
             assert await shape(session) == ["config", "user", "assistant", "run"]
+
+
+async def test_a_worker_stops_in_the_middle_of_a_validation(world: World) -> None:
+    """SIGTERM: the validation ends at its own limit, the worker with it, and another worker finishes the request."""
+    replies = [SLOW_ANSWER, "[]"]
+    queue = f"queue-{uuid.uuid4().hex}"
+    async with worker(world, queue) as first:
+        session = await open_on(world, queue, lambda _body: Reply(replies.pop(0)))
+        request = await session.message("go", output_schema=SLOW)
+        while len(replies) == 2:  # noqa: ASYNC110 - the worker is another process
+            await asyncio.sleep(0.02)
+        while not (found := validations(first.pid)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await first.stop()
+        assert not first.running
+        assert not is_running(found[0])
+        assert "Traceback" not in first.log.read_text()
+    async with worker(world, queue):
+        assert await request.answer() == "[]"
+        assert await shape(session) == ["config", "user", "assistant", "user", "assistant", "run"]

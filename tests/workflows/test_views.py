@@ -12,12 +12,13 @@ from pydantic_core import to_json
 from activities.model import MAX_REPLY_BYTES
 from clew.answers import Context, SessionStatus, Usage, Window
 from clew.canonical import digest
+from clew.context import context_page
 from clew.contract import MAX_MESSAGE_BYTES, ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
 from clew.entries import Draft
 from clew.errors import InvalidInput
 from clew.policy import ContextPolicy
 from tests.workflows.paper import Session
-from workflows import decisions, outcomes, views
+from workflows import decisions, facts, outcomes, views
 from workflows.effects import AskedTool
 
 MB = 1_000_000
@@ -84,8 +85,8 @@ def all_messages(session: Session, **asked: Any) -> list[dict[str, Any]]:
 
 def whole_context(session: Session, **asked: Any) -> dict[str, Any]:
     whole = views.projection(session.state, session.thread, ContextQuery(**asked))
-    messages = walk(lambda page: views.context_page(whole, page), "messages")
-    first = views.context_page(whole, 0)
+    messages = walk(lambda page: context_page(whole, page), "messages")
+    first = context_page(whole, 0)
     return {"messages": messages, "tool_spec": first["tool_spec"], "meta": first["meta"]}
 
 
@@ -128,9 +129,9 @@ def test_the_tool_schemas_are_on_the_first_page_alone() -> None:
     """And count towards its size."""
     session = chat(*[(CONTENTS["plain"], "ok")] * 4)
     whole = views.projection(session.state, session.thread, ContextQuery())
-    first = views.context_page(whole, 0)
+    first = context_page(whole, 0)
     assert [tool["name"] for tool in first["tool_spec"]] == ["add", "look"]
-    second = views.context_page(whole, first["next_page"])
+    second = context_page(whole, first["next_page"])
     assert second["tool_spec"] == []
     assert second["meta"] == first["meta"]
 
@@ -140,7 +141,7 @@ def test_a_page_behind_the_last_is_empty(page: int) -> None:
     """Never an error, however far."""
     session = chat(("a", "b"))
     whole = views.projection(session.state, session.thread, ContextQuery(page=page))
-    answer = views.context_page(whole, page)
+    answer = context_page(whole, page)
     assert (answer["messages"], "next_page" in answer) == ([], False)
 
 
@@ -241,7 +242,7 @@ def test_before_it_is_prepared_a_session_answers_empty_lists() -> None:
     session.ask("hello", request_id="r")
     assert views.entries(session.thread, EntriesQuery()) == {"entries": []}
     assert views.transcript(session.state, session.thread, TranscriptQuery(include_system=True)) == {"messages": []}
-    context = views.context_page(views.projection(session.state, session.thread, ContextQuery()), 0)
+    context = context_page(views.projection(session.state, session.thread, ContextQuery()), 0)
     assert (context["messages"], context["tool_spec"], context["meta"]["basis_last_seq"]) == ([], [], -1)
     window = views.window(session.state, session.thread, WindowQuery(token_budget=100))
     assert window["messages"] == []
@@ -291,6 +292,7 @@ def test_a_status_says_where_the_session_stands() -> None:
         "iteration": 0,
         "rev": 1,
         "projection_cursor_seq": -1,
+        "pending_operations": [],
         "pending_inputs": 0,
         "queued_messages": 0,
         "queued_request_ids": [],
@@ -298,6 +300,8 @@ def test_a_status_says_where_the_session_stands() -> None:
         "pending_approvals": [],
         "usage": {"input_tokens": 0, "output_tokens": 0, "cached_input_tokens": 0, "model_calls": 0},
         "model": "openai:gpt-4o",
+        "config": facts.configuration(session.state),
+        "metadata": {},
         "first_live_seq": 0,
         "closed": False,
     }

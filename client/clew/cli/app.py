@@ -166,16 +166,27 @@ def context(
     at: Annotated[int | None, typer.Option(metavar="SEQ", min=0, help="As it was at this seq.")] = None,
     call: Annotated[str | None, typer.Option(metavar="ID", help="As this model call was shown it.")] = None,
     lane: Lane = None,
+    pending: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Preview what it would be shown if this were asked, and what that would cost. Nothing is sent. "
+            "`-` reads it from stdin; may be repeated.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """What a model is shown. The projected messages, and what is known of them."""
+    messages = [options.text_of(text) for text in pending] if pending else None
     place = options.place(address, namespace, task_queue)
     with ending(as_json):
         answer = options.of_any(
-            place, session, lambda _clew, reached: reached.context(context_ref=lane, at_seq=at, call_id=call)
+            place,
+            session,
+            lambda _clew, reached: reached.context(context_ref=lane, at_seq=at, call_id=call, pending=messages),
         )
         if as_json:
             show.document(answer.as_json())

@@ -240,6 +240,9 @@ def _what(entry: Entry) -> str:
             return f"{said['model']}; tools: {tools or 'none'}"
         case "run":
             return f"{said['status']}: {said['termination_reason']}"
+        case "session":
+            workflow = f", its workflow was {said['workflow']}" if "workflow" in said else ""
+            return f"{said['event']}{workflow}: {said.get('reason', 'no reason was given')}"
         case "error":
             return f"{said['type']}: {said['message']}"
         case "summary":

@@ -97,6 +97,12 @@ class Failing(Store):
         self._counted("age", path, after=True)
         return age
 
+    async def holds(self, path: str, size: int) -> bool:
+        self._counted("holds", path, after=False)
+        holds = await self.inner.holds(path, size)
+        self._counted("holds", path, after=True)
+        return holds
+
     async def delete(self, path: str) -> None:
         self._counted("delete", path, after=False)
         await self.inner.delete(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.archive import ObjectChanged, ObjectMissing, Store, StoreUnavailable, store_from_env
+from activities.archive import ObjectChanged, ObjectDamaged, ObjectMissing, Store, StoreUnavailable, store_from_env
 from tests.activities.archive.helping import objects
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -49,6 +49,18 @@ async def every_operation_fails(store: Store) -> list[str]:
             await operation
         said.append(str(caught.value))
     return said
+
+
+async def test_what_is_larger_than_any_object_is_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is damaged, by its size alone; what is as large as allowed is read."""
+    monkeypatch.setattr("activities.archive.objects.MAX_OBJECT_BYTES", 10)
+    await store.put("n/s-ab/x", b"0123456789")
+    await store.put("n/s-ab/y", b"0123456789a")
+    assert await store.get("n/s-ab/x") == b"0123456789"
+    with pytest.raises(ObjectDamaged, match="it has 11 bytes, and no object has more than 10"):
+        await store.get("n/s-ab/y")
+    with pytest.raises(ObjectDamaged):
+        await store.replace("n/s-ab/y", b"z", lambda _present: True)
 
 
 async def test_what_was_put_is_there(store: Store) -> None:
@@ -125,13 +137,13 @@ async def test_writes_at_the_same_time_leave_one_of_them_whole(local_store: Stor
 
 
 async def test_a_local_folder_is_made_and_left_clean(tmp_path: Path) -> None:
-    """The folder need not exist; emptied folders go with their last object; no name is made of what is not asked."""
+    """The folder need not exist; emptied folders go with their last object; only the store's own folder stays."""
     where = tmp_path / "not yet" / "100%"
     for store in (Store.from_url(where.as_uri()), store_from_env({"CLEW_STORE": str(where)})):
         await store.put("n/sessions/s-x.json", b"{}")
         assert (where / "n" / "sessions" / "s-x.json").read_bytes() == b"{}"
         await store.delete("n/sessions/s-x.json")
-        assert not list(where.iterdir())
+        assert [path.name for path in where.rglob("*")] == ["~partial"]
 
 
 async def test_by_default_the_store_is_among_the_user_s_data(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +25,7 @@ class Answer:
     status: int
     headers: dict[str, str]
     steps: tuple[Step, ...]
+    verbatim: bool = False
 
 
 @dataclass
@@ -43,6 +46,10 @@ class FakeServer:
     def answer_json(self, value: Any, status: int = 200, **headers: str) -> None:
         self.answer(json.dumps(value).encode(), status=status, content_type="application/json", **headers)
 
+    def answer_verbatim(self, *steps: Step) -> None:
+        """Answer with these bytes, which need not be HTTP, and hang up."""
+        self.answers.append(Answer(0, {}, steps, verbatim=True))
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         number = self.connections
@@ -61,7 +68,8 @@ class FakeServer:
 
     async def _write(self, writer: asyncio.StreamWriter, answer: Answer) -> None:
         told = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
-        writer.write(f"HTTP/1.1 {answer.status} X\r\n{told}transfer-encoding: chunked\r\n\r\n".encode())
+        if not answer.verbatim:
+            writer.write(f"HTTP/1.1 {answer.status} X\r\n{told}transfer-encoding: chunked\r\n\r\n".encode())
         for step in answer.steps:
             if step is None:
                 writer.transport.abort()
@@ -69,7 +77,32 @@ class FakeServer:
             if isinstance(step, asyncio.Event):
                 await step.wait()
             elif step:
-                writer.write(f"{len(step):x}\r\n".encode() + step + b"\r\n")
+                writer.write(step if answer.verbatim else f"{len(step):x}\r\n".encode() + step + b"\r\n")
                 await writer.drain()
+        if answer.verbatim:
+            raise ConnectionAbortedError
         writer.write(b"0\r\n\r\n")
         await writer.drain()
+
+
+@asynccontextmanager
+async def fake_server() -> AsyncIterator[FakeServer]:
+    """A fake server that listens."""
+    fake = FakeServer()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        await fake.serve(reader, writer)
+
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0)
+    fake.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    try:
+        yield fake
+    finally:
+        listener.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

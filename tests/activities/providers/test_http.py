@@ -22,6 +22,8 @@ from activities.providers.errors import (
 )
 from activities.providers.http import stream
 from activities.providers.openai import OpenAI, OpenAIDecoder
+from activities.providers.redaction import Redaction
+from activities.providers.screened import Screened
 from tests.activities.providers.builders import ADD, fold, request, sse
 from tests.activities.providers.fake_server import FakeServer
 from tests.activities.providers.streams import ANTHROPIC_STREAM, HELLO_STREAM, TOOL_STREAM, chunk
@@ -38,14 +40,19 @@ def anthropic(server: FakeServer) -> Anthropic:
     return Anthropic("anthropic", server.url, api_key=KEY)
 
 
+def screened(provider: Provider) -> Screened:
+    return Screened(provider.decoder(), Redaction(provider.secrets))
+
+
 async def call(client: httpx.AsyncClient, provider: Provider, **options: Any) -> ModelReply:
-    return await stream(client, provider, request(**options), provider.decoder(), now=lambda: 1_800_000_000.0)
+    return await stream(client, provider, request(**options), screened(provider), now=lambda: 1_800_000_000.0)
 
 
 async def failure(client: httpx.AsyncClient, provider: Provider) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
         await call(client, provider)
-    assert KEY not in "".join(map(str, (caught.value, caught.value.details, caught.value.__cause__)))
+    assert KEY not in "".join(map(str, (caught.value, caught.value.details)))
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
     return caught.value
 
 
@@ -55,7 +62,7 @@ HELLO = sse(HELLO_STREAM)
 async def test_a_request_arrives_as_it_was_encoded(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(HELLO)
     asked = request(tools=[ADD], temperature=0.5)
-    await stream(client, openai(server), asked, openai(server).decoder())
+    await stream(client, openai(server), asked, screened(openai(server)))
     (received,) = server.received
     assert received.path == "/chat/completions"
     assert received.body == openai(server).encode(asked).body
@@ -94,7 +101,7 @@ async def test_the_caller_sees_the_reply_grow(server: FakeServer, client: httpx.
             if self.text:
                 seen.set()
 
-    decoder = Watched()
+    decoder = Screened(Watched(), Redaction())
     calling = asyncio.create_task(stream(client, openai(server), request(), decoder))
     await seen.wait()
     assert (decoder.text, decoder.ended) == ("Hel", False)
@@ -172,18 +179,19 @@ async def test_a_reply_that_breaks_off_can_be_retried(
     assert (await failure(client, openai(server))).retryable
 
 
-async def test_the_error_of_the_library_is_the_cause(server: FakeServer, client: httpx.AsyncClient) -> None:
+async def test_the_error_of_the_library_is_named(server: FakeServer, client: httpx.AsyncClient) -> None:
+    """In the message: as a cause it would carry what was received into the history."""
     server.answer(sse(HELLO_STREAM[:2]), None)
     error = await failure(client, openai(server))
     assert isinstance(error, TruncatedStream)
-    assert isinstance(error.__cause__, httpx.HTTPError)
+    assert "RemoteProtocolError" in error.message or "ReadError" in error.message
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
 async def test_a_server_that_is_not_there_is_unavailable(client: httpx.AsyncClient, url: str) -> None:
     error = await failure(client, OpenAI("local", url, official=False))
     assert isinstance(error, ProviderUnavailable)
-    assert isinstance(error.__cause__, httpx.ConnectError)
+    assert "ConnectError" in error.message
 
 
 @pytest.mark.parametrize(
@@ -276,5 +284,5 @@ async def test_an_answer_that_is_no_reply_says_what_it_is(
 async def test_text_that_is_no_text_still_arrives(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(HELLO)
     asked = request({"role": "user", "content": "a\ud800b"})
-    await stream(client, openai(server), asked, openai(server).decoder())
+    await stream(client, openai(server), asked, screened(openai(server)))
     assert server.received[0].body["messages"][0]["content"] == "a?b"

@@ -182,7 +182,8 @@ async def test_approve_and_deny_decide_tool_calls(world: World) -> None:
         assert error_of(await clew(command, session.id, "tool-2", address=address)) == (1, "already_resolved")
     edited = await clew("approve", session.id, "tool-1", "--arguments", '{"a": 5, "b": 6}', address=address)
     assert (edited.code, edited.out, edited.err) == (0, "tool-1 is approved\n", "")
-    assert await request.answer() == "11 and denied: too easy"
+    note = '[a person changed this call before it ran; its arguments were {"a":5,"b":6}]'
+    assert await request.answer() == f"{note}\n11 and denied: too easy"
 
 
 @pytest.mark.parametrize("command", ["ask", "chat"])

@@ -35,7 +35,7 @@ async def test_a_session_is_put_away_read_and_deleted(world: World) -> None:
     session, address = await world.open("fine", system_prompt="Be brief."), world.server.address
     await session.ask("hi")
     asleep = await clew("hibernate", session.id, "--reason", "night", address=address)
-    assert (asleep.code, asleep.out) == (0, "the session sleeps, with its entries up to 3 in the archive\n")
+    assert (asleep.code, asleep.out) == (0, "the session sleeps, with its entries up to 4 in the archive\n")
     said, shown, listed = await asyncio.gather(
         clew("transcript", session.id, "--json", address=address),
         clew("context", session.id, "--call", "call-1", "--json", address=address),
@@ -43,11 +43,11 @@ async def test_a_session_is_put_away_read_and_deleted(world: World) -> None:
     )
     assert [message["content"] for message in said.json["messages"]] == ["hi", "fine"]
     assert [message["role"] for message in shown.json["messages"]] == ["system", "user"]
-    assert [entry["seq"] for entry in listed.json["entries"]] == [0, 1, 2, 3]
+    assert [entry["seq"] for entry in listed.json["entries"]] == [0, 1, 2, 3, 4]
     kept = await clew("delete", session.id, stdin="n\n", address=address)
     assert kept.code == 1
     assert "Delete session" in kept.err
-    assert len(await session.entries()) == 4
+    assert len(await session.entries()) == 5
     deleted = await clew("delete", session.id, "--yes", "--json", address=address)
     assert (deleted.code, deleted.json) == (0, {"deleted_segments": 1})
     gone = await clew("entries", session.id, address=address)

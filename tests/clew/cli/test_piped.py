@@ -64,6 +64,7 @@ async def test_every_reading_command_prints_the_contracts_json(world: World) -> 
         ("context",): {},
         ("context", "--at", "1"): {"at_seq": 1},
         ("context", "--call", "call-1"): {"call_id": "call-1"},
+        ("context", "--pending", "And 1?"): {"pending": [{"role": "user", "content": "And 1?"}]},
         ("entries",): {},
         ("entries", "--from", "2", "--limit", "2"): {"from_seq": 2, "limit": 2},
     }

@@ -1,0 +1,341 @@
+"""Where tools run: threads and event loops of their own, so that a tool that blocks holds nobody but itself.
+
+Sync tools have a thread each. Async tools share one event loop, because what they keep between calls (HTTP clients,
+connection pools) belongs to the loop that it was made on. The loop is watched: when one step of a tool takes longer
+than `BLOCKING_SECONDS`, the log names the call, and new calls go to another loop until the first one answers again.
+
+All threads are daemons: none of them holds the end of the process. A tool that keeps the interpreter's lock (a C
+extension that does not release it) stops the whole process all the same; it has to run in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from temporalio import activity
+
+log = logging.getLogger("clew.tools")
+
+BLOCKING_SECONDS = 1.0
+"""A step of an async tool that takes longer blocks its event loop."""
+PULSE_SECONDS = 0.25
+"""The time between two looks at the event loops, in seconds."""
+CLEANUP_SECONDS = 1.0
+"""How long an activity waits for a cancelled coroutine to clean up before it answers without it."""
+MAX_LEFT_BEHIND = 50
+"""Calls of one tool that were given up and still run. With so many the tool is not called again."""
+MAX_LOOPS = 32
+"""Event loops of a worker, blocked ones included. Each one is a thread and three file descriptors."""
+
+
+class TooManyLeftBehind(Exception):
+    """Earlier calls of the tool were given up and still run. Its message is for the model."""
+
+
+@dataclass(eq=False, slots=True)
+class ToolCall:
+    """A tool call as the log names it.
+
+    Attributes:
+        code_file: The file of the tool's own code.
+        given_up: Nobody waits for the call any more.
+        named: The log has named it as one that blocks.
+    """
+
+    tool_name: str
+    session_id: str
+    tool_call_id: str
+    code_file: str | None
+    given_up: bool = False
+    named: bool = False
+
+    def __str__(self) -> str:
+        return f"tool {self.tool_name!r} (session {self.session_id!r}, call {self.tool_call_id!r})"
+
+
+# Tasks that a tool starts inherit it, and so the log can name the call that they belong to.
+_call: ContextVar[ToolCall | None] = ContextVar("clew_tool_call", default=None)
+
+
+def code_file_of(function: Callable[..., Any]) -> str | None:
+    """The file that a function is defined in, below its decorators; None: it is not written in Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code.co_filename if code else None
+
+
+class ToolThreads:
+    """The threads and event loops of one worker's tools."""
+
+    def __init__(self) -> None:
+        self._loops: list[_Loop] = []
+        self._closed = threading.Event()
+        self._left_behind: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Stop the event loops that answer. Blocked ones end with the process."""
+        self._closed.set()
+        for loop in self._loops:
+            loop.stop()
+
+    async def call(self, call: ToolCall, function: Callable[[], Any], *, is_async: bool) -> Any:
+        """The function's result; a sync function runs in a thread, an async one on an event loop.
+
+        Where the caller is cancelled, so is a coroutine; one that goes on regardless is left behind, as a thread is.
+
+        Raises:
+            TooManyLeftBehind: `MAX_LEFT_BEHIND` calls of the tool were left behind and still run.
+        """
+        if self._left_behind[call.tool_name] >= MAX_LEFT_BEHIND:
+            raise TooManyLeftBehind(
+                f"{MAX_LEFT_BEHIND} calls of tool {call.tool_name!r} took too long and still run: it is called again "
+                "when one of them ends"
+            )
+        _call.set(call)
+        if is_async:
+            return await self._on_loop(call, function)
+        value = await self._in_thread(call, function)
+        # What a plain wrapper around an async function returns.
+        return await self._on_loop(call, lambda: value) if inspect.isawaitable(value) else value
+
+    async def _in_thread(self, call: ToolCall, function: Callable[[], Any]) -> Any:
+        ended: Future[Any] = Future()
+        context = copy_context()
+
+        def work() -> None:
+            try:
+                value = context.run(function)
+            except BaseException as error:
+                _fail(ended, error)
+            else:
+                ended.set_result(value)
+
+        thread = threading.Thread(target=work, name="clew-tool", daemon=True)
+        # From now on the future is settled by the tool alone.
+        ended.set_running_or_notify_cancel()
+        thread.start()
+        return await self._outcome(call, ended, thread, None)
+
+    async def _on_loop(self, call: ToolCall, function: Callable[[], Awaitable[Any]]) -> Any:
+        loop = self._free_loop()
+        ended: Future[Any] = Future()
+        ended.set_running_or_notify_cancel()
+        cancel = loop.start(call, function, ended)
+        return await self._outcome(call, ended, loop.thread, cancel)
+
+    async def _outcome(
+        self, call: ToolCall, ended: Future[Any], thread: threading.Thread, cancel: Callable[[], object] | None
+    ) -> Any:
+        outcome = asyncio.wrap_future(ended)
+        try:
+            await self._settled(outcome, cancel)
+        except asyncio.CancelledError:
+            call.given_up = True
+            if cancel:
+                cancel()
+                await asyncio.wait({outcome}, timeout=CLEANUP_SECONDS)
+            if outcome.done():
+                outcome.exception()
+            else:
+                outcome.cancel()
+                self._leave_behind(call, ended, thread)
+            raise
+        return outcome.result()
+
+    async def _settled(self, outcome: asyncio.Future[Any], cancel: Callable[[], object] | None) -> None:
+        """Wait for a call, also where the session has gone on without it: what it returns is a fact all the same.
+
+        A coroutine is cancelled, and may return in spite of that. A thread cannot be stopped.
+
+        Raises:
+            asyncio.CancelledError: the coroutine has ended, the tool's time is over, or the worker stops.
+        """
+        try:
+            await asyncio.wait({outcome})
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not _stop_requested():
+                raise
+            task.uncancel()
+            if cancel:
+                cancel()
+            stopping = asyncio.ensure_future(activity.wait_for_worker_shutdown())
+            try:
+                await asyncio.wait({outcome, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+            if not outcome.done() or (cancel and outcome.exception()):
+                raise
+
+    def _leave_behind(self, call: ToolCall, ended: Future[Any], thread: threading.Thread) -> None:
+        with self._lock:
+            self._left_behind[call.tool_name] += 1
+
+        def forget(_ended: Future[Any]) -> None:
+            with self._lock:
+                self._left_behind[call.tool_name] -= 1
+
+        ended.add_done_callback(forget)
+        if not call.named:
+            call.named = True
+            log.warning("%s was given up and goes on%s", call, _position(thread, call))
+
+    def _free_loop(self) -> _Loop:
+        """The first event loop that answers, a new one if none does."""
+        free = next((loop for loop in self._loops if not loop.blocked), None)
+        if free is None and len(self._loops) < MAX_LOOPS:
+            free = _Loop()
+            if not self._loops:
+                threading.Thread(target=self._watch, name="clew-tools-watch", daemon=True).start()
+            self._loops.append(free)
+        return free or min(self._loops, key=lambda loop: len(loop.calls))
+
+    def _watch(self) -> None:
+        while not self._closed.wait(PULSE_SECONDS):
+            for loop in tuple(self._loops):
+                loop.look(time.monotonic())
+
+
+class _Loop:
+    """An event loop in a thread of its own, and what the watch knows of it.
+
+    Attributes:
+        blocked: It has not answered for `BLOCKING_SECONDS`.
+        calls: Those that have been started and have not ended.
+    """
+
+    def __init__(self) -> None:
+        self.blocked = False
+        self.calls: set[ToolCall] = set()
+        self._asked_at: float | None = None
+        self._callers: WeakKeyDictionary[asyncio.Task[Any], ToolCall] = WeakKeyDictionary()
+        self._stopping = False
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_task_factory(self._make_task)
+        self.thread = threading.Thread(target=self._run, name="clew-tools", daemon=True)
+        self.thread.start()
+
+    def start(
+        self, call: ToolCall, function: Callable[[], Awaitable[Any]], ended: Future[Any]
+    ) -> Callable[[], object]:
+        """Start a call, which settles `ended`; the answer cancels it. Its context variables are the caller's."""
+        tasks: list[asyncio.Task[Any]] = []
+
+        async def work() -> Any:
+            try:
+                return await function()
+            # Either would end the event loop.
+            except (SystemExit, KeyboardInterrupt) as error:
+                raise RuntimeError(repr(error)) from None
+
+        def end(task: asyncio.Task[Any]) -> None:
+            self.calls.discard(call)
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if error:
+                _fail(ended, error)
+            else:
+                ended.set_result(task.result())
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(work()))
+            tasks[0].add_done_callback(end)
+
+        def cancel() -> None:
+            tasks[0].cancel()
+
+        self.calls.add(call)
+        self._loop.call_soon_threadsafe(begin)
+        return lambda: self._loop.call_soon_threadsafe(cancel)
+
+    def look(self, now: float) -> None:
+        """Ask the loop for a sign of life, or see how long it has owed one."""
+        if self._asked_at is None:
+            if self.calls and not self._stopping:
+                self._asked_at = now
+                self._loop.call_soon_threadsafe(self._answer)
+        elif not self.blocked and now - self._asked_at > BLOCKING_SECONDS:
+            self.blocked = True
+            self._name_blocker(now - self._asked_at)
+
+    def stop(self) -> None:
+        """End the loop as soon as it answers."""
+        self._stopping = True
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _answer(self) -> None:
+        self._asked_at, self.blocked = None, False
+
+    def _name_blocker(self, seconds: float) -> None:
+        task = asyncio.current_task(self._loop)
+        call = self._callers.get(task) if task else None
+        if call is None:
+            log.warning("the event loop of the async tools has been blocked for %.1f seconds", seconds)
+        elif not call.named:
+            call.named = True
+            log.warning(
+                "%s has blocked its event loop for %.1f seconds%s. Make it a sync tool, or give what blocks to "
+                "asyncio.to_thread",
+                call,
+                seconds,
+                _position(self.thread, call),
+            )
+
+    def _make_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        context: Context | None = None,
+        **options: Any,
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context, **options)
+        if call := context.get(_call) if context else _call.get():
+            self._callers[task] = call
+        return task
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._stopping:
+            try:
+                self._loop.run_forever()
+            # Where a task that a tool has started raises SystemExit or KeyboardInterrupt.
+            except BaseException as error:
+                log.warning("a task that a tool has started raised %s", type(error).__name__)
+        if tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(tasks, timeout=CLEANUP_SECONDS))
+        self._loop.close()
+
+
+def _stop_requested() -> bool:
+    """Whether the session has asked the activity that runs here to stop; the worker's end is another matter."""
+    details = activity.cancellation_details() if activity.in_activity() else None
+    return details is not None and details.cancel_requested and not details.worker_shutdown
+
+
+def _fail(ended: Future[Any], error: BaseException) -> None:
+    """Settle a future with an error, in a form that a future can hold and that ends no event loop."""
+    if not isinstance(error, Exception) or isinstance(error, StopIteration):
+        error = RuntimeError(repr(error))
+    ended.set_exception(error)
+
+
+def _position(thread: threading.Thread, call: ToolCall) -> str:
+    """Where a thread stands in the tool's own code, for the end of a sentence; nothing where it stands elsewhere."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame and frame.f_code.co_filename != call.code_file:
+        frame = frame.f_back
+    return f", at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" if frame else ""

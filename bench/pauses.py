@@ -1,0 +1,152 @@
+"""Sessions on a worker that pauses: all that their histories hold is in their threads, and every replay agrees.
+
+    python -m bench.pauses [--tries 200] [--at-once 8] [--seed 1]
+
+A real server and a worker in a process of its own, which is stopped with SIGSTOP and goes on with SIGCONT, again and
+again and at any moment. A try is one session, which rolls over after eight signals, mostly within the first second of
+a workflow run: the server then holds the next run's first task back, and an update can start it earlier. Each session
+gets signals, updates that are refused and a message meanwhile, all by chance from a seed. Then each is audited:
+event histories, archive and the cached session must agree entry for entry. Exit code 1: one of them differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from activities.archive import Archive, Store
+from audit.auditing import audit_session
+from bench.chain import runs_of
+from clew import Clew, Idle, Session
+from deploy.local import Reply, Worker, scripted_model, temporal_server, worker_process
+
+CALLERS = 4
+CALLS = 8
+SIGNALS = 20
+ENV = {"CLEW_ROLLOVER_SIGNALS": "8"}
+SHORT_SECONDS, LONG_SECONDS = 0.3, 3.5
+LONG_SHARE = 0.05
+
+
+@dataclass
+class Report:
+    """What the tries came to."""
+
+    tries: int = 0
+    signals: int = 0
+    runs: int = 0
+    pauses: int = 0
+    problems: tuple[str, ...] = ()
+
+
+async def pauses(tries: int, at_once: int, seed: int) -> Report:
+    """All tries, `at_once` together."""
+    chance, report = random.Random(seed), Report()
+    async with (
+        temporal_server(ui=False) as server,
+        scripted_model(lambda _body: Reply("fine")) as model,
+    ):
+        env = {**ENV, "CLEW_STORE": f"file://{server.store}", "CLEW_PROVIDER_BENCH_BASE_URL": model.base_url}
+        archive = Archive(Store.from_url(env["CLEW_STORE"]), server.namespace)
+        clew = await Clew.connect(server.address)
+        async with worker_process(server.address, env=env) as worker:
+            while report.tries < tries:
+                sessions = [
+                    await clew.open(f"pauses-{report.tries + n}", model="bench:model")
+                    for n in range(min(at_once, tries - report.tries))
+                ]
+                async with _pausing(worker, chance, report):
+                    await asyncio.gather(*(_use(session, random.Random(chance.random())) for session in sessions))
+                for session in sessions:
+                    await _check(clew, archive, session, report)
+                report.tries += len(sessions)
+    return report
+
+
+@asynccontextmanager
+async def _pausing(worker: Worker, chance: random.Random, report: Report) -> AsyncIterator[None]:
+    """The worker pauses again and again as long as the context lasts, and runs when it is left."""
+
+    async def pause() -> None:
+        while True:
+            await asyncio.sleep(chance.uniform(0, SHORT_SECONDS))
+            os.kill(worker.pid, signal.SIGSTOP)
+            report.pauses += 1
+            await asyncio.sleep(LONG_SECONDS if chance.random() < LONG_SHARE else chance.uniform(0, SHORT_SECONDS))
+            os.kill(worker.pid, signal.SIGCONT)
+
+    pausing = asyncio.create_task(pause())
+    try:
+        yield
+    finally:
+        pausing.cancel()
+        os.kill(worker.pid, signal.SIGCONT)
+
+
+async def _use(session: Session, chance: random.Random) -> None:
+    """Signals one after the other, callers whose updates are refused, and a message in between."""
+    handle = session._handle
+
+    async def send_signals() -> None:
+        for number in range(SIGNALS):
+            await handle.signal("steer", {"content": _text(session, number)})
+            await asyncio.sleep(chance.choice((0, 0, 0, 0.05)))
+
+    async def call() -> None:
+        for _ in range(CALLS):
+            with suppress(Idle):
+                await session.inject("refused, unless a run is active")
+            await asyncio.sleep(chance.choice((0, 0.02, 0.1)))
+
+    await asyncio.gather(send_signals(), *(call() for _ in range(CALLERS)))
+    await session.ask("go on")
+
+
+async def _check(clew: Clew, archive: Archive, session: Session, report: Report) -> None:
+    """Every signal is in the thread once, and the audit is clean."""
+    entries = await session.entries()
+    said = [str(entry.payload.get("content")) for entry in entries]
+    problems = [
+        f"{_text(session, number)} is {times} times in the thread"
+        for number in range(SIGNALS)
+        if (times := sum(_text(session, number) in content for content in said)) != 1
+    ]
+    audited = await audit_session(clew.temporal, archive, session.id)
+    problems += [f"{session.id}: {found.as_json()}" for found in audited.differences]
+    report.signals += SIGNALS
+    report.runs += len(await runs_of(clew.temporal, session.id))
+    report.problems += tuple(problems)
+
+
+def _text(session: Session, number: int) -> str:
+    return f"<{session.id} signal {number}>"
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--tries", type=int, default=200)
+    parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    begun = time.monotonic()
+    report = asyncio.run(pauses(args.tries, args.at_once, args.seed))
+    for problem in report.problems[:50]:
+        print(problem, file=sys.stderr)
+    print(
+        f"{report.tries} sessions in {report.runs} workflow runs, {report.signals} signals, {report.pauses} pauses, "
+        f"{time.monotonic() - begun:.0f} s: {len(report.problems)} problems"
+    )
+    sys.exit(1 if report.problems else 0)
+
+
+if __name__ == "__main__":
+    main()

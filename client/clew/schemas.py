@@ -1,0 +1,378 @@
+"""JSON Schemas that come from outside: how much work one can make, counted without doing the work.
+
+A validator that follows every reference visits a subschema once for each path that leads to it. Schemas are
+refused at the door when these paths multiply; what depends on the value too is counted by `count_steps`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+from urllib.parse import unquote
+
+from pydantic_core import to_json
+
+MAX_SCHEMA_BYTES = 131_072
+"""Bytes of one schema as JSON."""
+MAX_DEPTH = 64
+"""Levels of nesting of a schema as JSON."""
+MAX_SUBSCHEMAS = 3_000
+"""Subschemas in one schema."""
+MAX_OVERLAY = 1_000
+"""Subschemas that apply to one and the same value, by `$ref`, `allOf`, `anyOf` and their like."""
+MAX_CHAIN = 32
+"""Subschemas that apply to one and the same value, each because of the one before it."""
+MAX_EXPANSION = 100_000
+"""Subschemas of a schema with every reference written out, those to a recursive definition aside."""
+MAX_PATTERNS = 100
+"""Different regular expressions in one schema."""
+MAX_PATTERN_CHARACTERS = 1_000
+"""Characters of one regular expression."""
+
+MAX_ARGUMENT_STEPS = 100_000
+"""Visits to subschemas in the validation of one tool call's arguments."""
+
+# Keywords whose subschemas apply to the value itself, and those whose apply to its parts. Older drafts are read too.
+_SAME_VALUE = frozenset(
+    ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
+)
+_ITEMS = ("items", "prefixItems", "additionalItems", "contains")
+_OTHER_PROPERTIES = ("additionalProperties", "patternProperties")
+_PARTS = frozenset((*_ITEMS, *_OTHER_PROPERTIES, "properties", "propertyNames"))
+_DEFINITIONS = ("$defs", "definitions")
+# Keywords that hold subschemas by name.
+_BY_NAME = frozenset((*_DEFINITIONS, "properties", "patternProperties", "dependentSchemas", "dependencies"))
+_REFUSED = {
+    "$anchor": "refer to definitions by their path, such as '#/$defs/name'",
+    "$dynamicAnchor": "refer to definitions by their path, such as '#/$defs/name'",
+    "$dynamicRef": "use '$ref'",
+    "$recursiveAnchor": "refer to definitions by their path, such as '#/$defs/name'",
+    "$recursiveRef": "use '$ref'",
+    "unevaluatedItems": "use 'items'",
+    "unevaluatedProperties": "use 'additionalProperties'",
+}
+
+Subschema = dict[str, Any]
+
+
+def check_schema(schema: Mapping[str, Any]) -> None:
+    """Refuse a schema that is too large, or that could make a validator work without end.
+
+    Raises:
+        ValueError: the schema is over a bound, or uses a keyword that is not supported; the message says what to do.
+    """
+    size = len(to_json(schema))
+    if size > MAX_SCHEMA_BYTES:
+        raise ValueError(f"the schema has {size} bytes, at most {MAX_SCHEMA_BYTES} are taken")
+    _check_depth(schema)
+    _Outline(schema).check()
+
+
+def count_steps(schema: Mapping[str, Any], value: Any, limit: int) -> int:
+    """How often a validator that remembers nothing visits a subschema; counting ends soon after `limit`.
+
+    Raises:
+        ValueError: `check_schema` does not take the schema.
+    """
+    outline = _Outline(schema)
+    outline.check()
+    return _Meter(outline).count(value, limit)
+
+
+def check_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+    """Refuse arguments of a tool call whose validation would take too long.
+
+    Raises:
+        ValueError: it would; the message says what to do.
+    """
+    if count_steps(schema, arguments, MAX_ARGUMENT_STEPS) > MAX_ARGUMENT_STEPS:
+        raise ValueError(
+            f"validating them takes over {MAX_ARGUMENT_STEPS} steps: send less at once, and nest it less deeply"
+        )
+
+
+def _check_depth(schema: Any) -> None:
+    level: list[Any] = [schema]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise ValueError(f"the schema is nested over {MAX_DEPTH} levels deep: move inner parts to '$defs'")
+
+
+class _Outline:
+    """The subschemas of a schema as a graph.
+
+    Attributes:
+        subschemas: All of them; the first one is the schema itself.
+        same: For each, the numbers of those that apply to the same value because of it.
+        parts: For each, the numbers of those that apply to parts of the value because of it.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._root = dict(schema)
+        self._numbers: dict[int, int] = {}
+        self.subschemas: list[Subschema] = []
+        self.same: list[list[int]] = []
+        self.parts: list[list[int]] = []
+        self._patterns: set[str] = set()
+        self._number(self._root)
+        done = 0
+        while done < len(self.subschemas):
+            self._read(done)
+            done += 1
+
+    def check(self) -> None:
+        """Refuse what expands beyond the bounds.
+
+        Raises:
+            ValueError: it does.
+        """
+        overlay = [0] * len(self.subschemas)
+        chain = [0] * len(self.subschemas)
+        for component in _components(self.same):
+            number = component[0]
+            if len(component) > 1 or number in self.same[number]:
+                raise ValueError(
+                    f"{self._describe(number)} refers to itself for one and the same value: remove that reference"
+                )
+            overlay[number] = 1 + sum(overlay[target] for target in self.same[number])
+            chain[number] = 1 + max((chain[target] for target in self.same[number]), default=0)
+            if overlay[number] > MAX_OVERLAY:
+                raise ValueError(
+                    f"{self._describe(number)} applies over {MAX_OVERLAY} subschemas to one value, references "
+                    "followed: refer to fewer alternatives"
+                )
+            if chain[number] > MAX_CHAIN:
+                raise ValueError(
+                    f"{self._describe(number)} applies to one value through over {MAX_CHAIN} subschemas, each within "
+                    "the one before: refer to it directly"
+                )
+        edges = [same + parts for same, parts in zip(self.same, self.parts, strict=True)]
+        expansion = [0] * len(self.subschemas)
+        for component in _components(edges):
+            members = set(component)
+            size = len(component) + sum(
+                expansion[target] for number in component for target in edges[number] if target not in members
+            )
+            if size > MAX_EXPANSION:
+                raise ValueError(
+                    f"{self._describe(component[0])} has over {MAX_EXPANSION} subschemas, references followed: refer "
+                    "to each definition in fewer places"
+                )
+            for number in component:
+                expansion[number] = size
+
+    def number(self, subschema: Subschema) -> int:
+        """The number of a subschema."""
+        return self._numbers[id(subschema)]
+
+    def _read(self, number: int) -> None:
+        same: list[int] = []
+        parts: list[int] = []
+        for keyword, held in self.subschemas[number].items():
+            if keyword in _SAME_VALUE:
+                targets = self._resolve(held) if keyword == "$ref" else held
+                same += map(self._number, _subschemas(keyword, targets))
+            elif keyword in _PARTS:
+                parts += map(self._number, _subschemas(keyword, held))
+            elif keyword in _DEFINITIONS:
+                for definition in _subschemas(keyword, held):
+                    self._number(definition)
+            elif keyword in _REFUSED:
+                raise ValueError(f"{keyword!r} is not supported: {_REFUSED[keyword]}")
+            elif keyword == "$id" and number:
+                raise ValueError("'$id' is supported at the top of a schema alone: leave it out")
+            if keyword == "pattern":
+                self._check_patterns([held])
+            elif keyword == "patternProperties" and isinstance(held, dict):
+                self._check_patterns(held)
+        self.same.append(same)
+        self.parts.append(parts)
+
+    def _number(self, subschema: Subschema) -> int:
+        number = self._numbers.setdefault(id(subschema), len(self.subschemas))
+        if number == len(self.subschemas):
+            if number == MAX_SUBSCHEMAS:
+                raise ValueError(f"the schema has over {MAX_SUBSCHEMAS} subschemas: ask for less at once")
+            self.subschemas.append(subschema)
+        return number
+
+    def _resolve(self, reference: object) -> Any:
+        if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
+            raise ValueError(
+                f"the reference {str(reference)[:100]!r} is not supported: a schema can refer to its own parts "
+                "alone, such as '#/$defs/name'"
+            )
+        target: Any = self._root
+        for step in unquote(reference[1:]).split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, dict):
+                target = None if target is not self._root and "$id" in target else target.get(name)
+            elif isinstance(target, list) and name.isascii() and name.isdigit() and len(name) < 6:
+                target = target[int(name)] if int(name) < len(target) else None
+            else:
+                target = None
+        if not isinstance(target, dict | bool):
+            raise ValueError(f"the reference {reference[:100]!r} leads to no part of the schema")
+        return target
+
+    def _check_patterns(self, patterns: Iterable[Any]) -> None:
+        new = {pattern for pattern in patterns if isinstance(pattern, str)} - self._patterns
+        if any(len(pattern) > MAX_PATTERN_CHARACTERS for pattern in new):
+            raise ValueError(f"a regular expression has at most {MAX_PATTERN_CHARACTERS} characters")
+        self._patterns |= new
+        if len(self._patterns) > MAX_PATTERNS:
+            raise ValueError(f"a schema has at most {MAX_PATTERNS} different regular expressions")
+
+    def _describe(self, number: int) -> str:
+        """A subschema by the name that references know it by, where it has one."""
+        for keyword in _DEFINITIONS:
+            definitions = self._root.get(keyword)
+            for name, definition in definitions.items() if isinstance(definitions, dict) else ():
+                if definition is self.subschemas[number]:
+                    return f"'#/{keyword}/{name[:50]}'"
+        return "a subschema" if number else "the schema"
+
+
+class _Overlay:
+    """The subschemas that apply to one value, each with the number of paths that lead to it.
+
+    Attributes:
+        applied: The numbers of paths, by the subschemas' own numbers.
+        weight: All paths together.
+        declared: The names of properties that one of the subschemas knows.
+        under: The overlays of the value's parts, as far as they have been asked for.
+    """
+
+    def __init__(self, outline: _Outline, applied: Counter[int]) -> None:
+        self.applied = applied
+        self.weight = applied.total()
+        declared = (outline.subschemas[number].get("properties") for number in applied)
+        self.declared = frozenset(name for names in declared if isinstance(names, dict) for name in names)
+        self.under: dict[str | _Part, _Overlay] = {}
+
+
+class _Part(Enum):
+    """A part of a value that no subschema names; the keywords that speak of it."""
+
+    ITEM = _ITEMS
+    NAME = ("propertyNames",)
+    OTHER_PROPERTY = _OTHER_PROPERTIES
+
+
+class _Meter:
+    """Counts how often a validator that remembers nothing visits a subschema."""
+
+    def __init__(self, outline: _Outline) -> None:
+        self._outline = outline
+        self._closures: dict[int, Counter[int]] = {}
+        self._overlays: dict[frozenset[tuple[int, int]], _Overlay] = {}
+
+    def count(self, value: Any, limit: int) -> int:
+        """The number of visits for a value; counting ends soon after `limit`."""
+        steps = 0
+        pending = [(value, self._overlay(Counter({0: 1})))]
+        while pending and steps <= limit:
+            whole, overlay = pending.pop()
+            steps += overlay.weight
+            if isinstance(whole, dict):
+                steps += len(whole) * self._under(overlay, _Part.NAME).weight
+                pending += (
+                    (part, self._under(overlay, name if name in overlay.declared else _Part.OTHER_PROPERTY))
+                    for name, part in whole.items()
+                )
+            elif isinstance(whole, list | tuple):
+                item = self._under(overlay, _Part.ITEM)
+                pending += ((part, item) for part in whole)
+        return steps
+
+    def _under(self, overlay: _Overlay, part: str | _Part) -> _Overlay:
+        if part not in overlay.under:
+            applied: Counter[int] = Counter()
+            for number, times in overlay.applied.items():
+                for held in _held(self._outline.subschemas[number], part):
+                    applied[self._outline.number(held)] += times
+            overlay.under[part] = self._overlay(applied)
+        return overlay.under[part]
+
+    def _overlay(self, applied: Counter[int]) -> _Overlay:
+        """All that applies to a value where `applied` does."""
+        closed: Counter[int] = Counter()
+        for number, times in applied.items():
+            for target, paths in self._closure(number).items():
+                closed[target] += times * paths
+        key = frozenset(closed.items())
+        if key not in self._overlays:
+            self._overlays[key] = _Overlay(self._outline, closed)
+        return self._overlays[key]
+
+    def _closure(self, number: int) -> Counter[int]:
+        if number not in self._closures:
+            closure = Counter({number: 1})
+            for target in self._outline.same[number]:
+                closure += self._closure(target)
+            self._closures[number] = closure
+        return self._closures[number]
+
+
+def _held(subschema: Subschema, part: str | _Part) -> Iterator[Subschema]:
+    """What a subschema says about a part of a value. Every pattern is taken to match, every position to be meant."""
+    if isinstance(part, str):
+        declared = subschema.get("properties")
+        own = declared.get(part) if isinstance(declared, dict) else None
+        if isinstance(own, dict):
+            yield own
+    for keyword in part.value if isinstance(part, _Part) else _OTHER_PROPERTIES:
+        yield from _subschemas(keyword, subschema.get(keyword))
+
+
+def _subschemas(keyword: str, held: Any) -> list[Subschema]:
+    """The subschemas that a keyword holds. Those that are `true` or `false` are no work."""
+    if isinstance(held, dict):
+        held = held.values() if keyword in _BY_NAME else (held,)
+    return [item for item in held if isinstance(item, dict)] if isinstance(held, Iterable) else []
+
+
+def _components(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """The strongly connected components of a graph (Tarjan's), each after those that it leads to."""
+    order: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    for start in range(len(edges)):
+        if start in order:
+            continue
+        pending = [(start, iter(edges[start]))]
+        order[start] = lowest[start] = len(order)
+        path.append(start)
+        on_path.add(start)
+        while pending:
+            number, targets = pending[-1]
+            for target in targets:
+                if target not in order:
+                    order[target] = lowest[target] = len(order)
+                    path.append(target)
+                    on_path.add(target)
+                    pending.append((target, iter(edges[target])))
+                    break
+                if target in on_path:
+                    lowest[number] = min(lowest[number], order[target])
+            else:
+                pending.pop()
+                if pending:
+                    parent = pending[-1][0]
+                    lowest[parent] = min(lowest[parent], lowest[number])
+                if lowest[number] == order[number]:
+                    component = []
+                    while number in on_path:
+                        component.append(path.pop())
+                        on_path.remove(component[-1])
+                    yield component

@@ -1,0 +1,96 @@
+"""Nothing leaves the HTTP boundary with the key in it, wherever a provider repeats it and however it writes it."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+import httpx
+import pytest
+
+from activities.providers import Screened
+from activities.providers.anthropic import Anthropic
+from activities.providers.base import Provider
+from activities.providers.errors import ProviderError
+from activities.providers.http import stream
+from activities.providers.openai import OpenAI
+from activities.providers.redaction import Redaction
+from tests.activities.providers.builders import request
+from tests.activities.providers.echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
+from tests.activities.providers.fake_server import FakeServer
+
+KEY = "sk-proj-Zm9vYmFyQUJD_dEf-0123456789xyzXYZwq7"
+REDACTION = Redaction(["another-secret", KEY])
+
+
+def test_every_form_is_a_leak_where_it_is_not_redacted() -> None:
+    """The search for leaks finds what it is to find."""
+    for name, form in FORMS.items():
+        assert leaks(f"x {form(KEY)} y", KEY), name
+    assert leaks(KEY[20:32], KEY)
+    assert not leaks(KEY[20:31], KEY)
+
+
+async def outcome(client: httpx.AsyncClient, provider: Provider) -> str:
+    """All that is known after a call: the reply, or the error with all that hangs on it."""
+    decoder = Screened(provider.decoder(), REDACTION)
+    try:
+        reply = await stream(client, provider, request(), decoder)
+    except ProviderError as caught:
+        error = caught
+    else:
+        return "\n".join(
+            [reply.model_dump_json(), repr(reply), decoder.text, decoder.thinking, decoder.tool_name or ""]
+        )
+    assert (error.__cause__, error.__context__) == (None, None)
+    return "\n".join([*traceback.format_exception(error), repr(error), error.message, repr(error.details)])
+
+
+@pytest.mark.parametrize("place", FAILURES)
+@pytest.mark.parametrize("form", FORMS)
+async def test_no_failure_tells_the_key(
+    place: str, form: str, server: FakeServer, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither its message, nor its details, nor what it came from, nor the log."""
+    caplog.set_level(logging.INFO)
+    FAILURES[place](server, FORMS[form](KEY))
+    said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
+    assert said.startswith("Traceback")
+    assert not leaks(said + caplog.text, KEY)
+
+
+@pytest.mark.parametrize("place", REPLIES)
+@pytest.mark.parametrize("form", FORMS)
+async def test_no_reply_tells_the_key(place: str, form: str, server: FakeServer, client: httpx.AsyncClient) -> None:
+    """Neither its text, nor its thinking, nor its tool calls, nor what could be seen of them before their end."""
+    REPLIES[place](server, FORMS[form](KEY))
+    said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
+    assert "content" in said
+    assert not leaks(said, KEY)
+
+
+@pytest.mark.parametrize("place", ANTHROPIC)
+@pytest.mark.parametrize("form", FORMS)
+async def test_no_block_tells_the_key(place: str, form: str, server: FakeServer, client: httpx.AsyncClient) -> None:
+    """Provider data with the key in it is dropped: the provider would not take it back changed."""
+    ANTHROPIC[place](server, FORMS[form](KEY))
+    said = await outcome(client, Anthropic("anthropic", server.url, api_key=KEY))
+    assert not leaks(said, KEY)
+    assert "signature" not in said
+
+
+async def test_an_error_that_nobody_foresaw_is_redacted_too(
+    server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes as a failure that can be retried, with its type and its place in the code."""
+
+    def broken(_: object) -> None:
+        raise LookupError(f"no such thing as {KEY}")
+
+    monkeypatch.setattr("activities.providers.http._compression", broken)
+    server.answer(b"")
+    said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
+    assert "ProviderUnavailable" in said
+    assert "LookupError" in said
+    assert "in broken" in said
+    assert not leaks(said.replace('f"no such thing as {KEY}"', ""), KEY)

@@ -1,0 +1,259 @@
+"""A hostile server is paid for what it sends, once: every decoder is linear, bounded, and takes turns."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from activities.providers import Screened, http
+from activities.providers.anthropic import Anthropic
+from activities.providers.base import Provider
+from activities.providers.errors import BadRequest, ProviderError, TruncatedStream
+from activities.providers.http import stream
+from activities.providers.openai import OpenAI
+from activities.providers.redaction import Redaction
+from activities.providers.sanitize import ObjectEnd
+from tests.activities.providers.builders import request, sse
+from tests.activities.providers.fake_server import FakeServer
+from tests.activities.providers.streams import chunk, delta, start, tool
+from workflows.effects import ModelReply
+
+KEY = "sk-test-hunter2-hunter2"
+SIZE = 1024 * 1024
+
+
+def openai(server: FakeServer) -> Provider:
+    return OpenAI("openai", server.url, official=False, api_key=KEY)
+
+
+def anthropic(server: FakeServer) -> Provider:
+    return Anthropic("anthropic", server.url, api_key=KEY)
+
+
+def repeated(*pieces: Any, first: Any = (), size: int = SIZE) -> bytes:
+    """A stream of about so many bytes that begins with some events and repeats others."""
+    piece = sse(pieces)
+    return sse(first) + piece * (size // len(piece))
+
+
+def called(arguments: str, **fields: Any) -> dict[str, Any]:
+    return chunk(tool_calls=[tool(arguments, "add", **fields)])
+
+
+def block(**fields: Any) -> dict[str, Any]:
+    return start(0, **fields)
+
+
+Shape = tuple[Callable[[FakeServer], Provider], Callable[[], bytes]]
+
+STREAMS: dict[str, Shape] = {
+    "pieces that close an object": (
+        openai,
+        lambda: repeated(called(",{}", id="a"), first=[called('{"a":[{}', id="a")]),
+    ),
+    "whole objects": (openai, lambda: repeated(called('{"a":{}}', index=0))),
+    "nothing but closing": (openai, lambda: repeated(called("}", id="a"), first=[called("{", id="a")])),
+    "calls without end": (openai, lambda: sse(called("{}", id=f"c{place}") for place in range(6000))),
+    "huge names": (openai, lambda: repeated(chunk(tool_calls=[tool("{}", "n" * 9000, id="i" * 9000)]))),
+    "refusals": (openai, lambda: repeated(chunk(refusal="r"))),
+    "thoughts": (openai, lambda: repeated(chunk(reasoning="t"))),
+    "one text": (openai, lambda: sse([chunk(content="x" * SIZE)])),
+    "one line": (openai, lambda: b"data: " + b"x" * SIZE),
+    "deep": (openai, lambda: b"data: " + b"[" * SIZE + b"\n\n"),
+    "choices": (openai, lambda: b'data: {"choices":[' + b"{}," * (SIZE // 3) + b"{}]}\n\n"),
+    "empty lines": (openai, lambda: b"\n" * SIZE),
+    "comments": (openai, lambda: b":\n" * (SIZE // 2)),
+    "lines of one event": (openai, lambda: b"data:\n" * (SIZE // 6)),
+    "empty objects": (openai, lambda: b"data:{}\n\n" * (SIZE // 9)),
+    "an error": (openai, lambda: sse([{"error": {"message": "authorization: " * (SIZE // 15)}}])),
+    "pings": (anthropic, lambda: repeated({"type": "ping"})),
+    "blocks": (anthropic, lambda: sse(start(place, type="text", text="x") for place in range(10_000))),
+    "deltas": (
+        anthropic,
+        lambda: repeated(
+            delta(0, type="thinking_delta", thinking="t", signature="s"), first=[block(type="thinking")]
+        ),
+    ),
+    "pieces of input": (
+        anthropic,
+        lambda: repeated(
+            delta(0, type="input_json_delta", partial_json=",{}"), first=[block(type="tool_use", id="a", name="add")]
+        ),
+    ),
+}
+WHOLE: dict[str, Shape] = {
+    "a whole text": (openai, lambda: json.dumps({"choices": [{"message": {"content": "x" * SIZE}}]}).encode()),
+    "whole calls": (
+        openai,
+        lambda: json.dumps({"choices": [{"message": {"tool_calls": [tool("{}")] * (SIZE // 40)}}]}).encode(),
+    ),
+    "whole blocks": (
+        anthropic,
+        lambda: json.dumps({"type": "message", "content": [{"type": "text", "text": "x"}] * (SIZE // 40)}).encode(),
+    ),
+}
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many characters have been parsed as JSON, or searched for the end of an object."""
+    characters = 0
+    loads, add = json.loads, ObjectEnd.add
+
+    def counted(text: str, **options: Any) -> Any:
+        nonlocal characters
+        characters += len(text)
+        return loads(text, **options)
+
+    def searched(self: ObjectEnd, piece: str) -> None:
+        nonlocal characters
+        characters += len(piece)
+        add(self, piece)
+
+    monkeypatch.setattr("activities.providers.sanitize.json.loads", counted)
+    monkeypatch.setattr(ObjectEnd, "add", searched)
+    return lambda: characters
+
+
+async def end(client: httpx.AsyncClient, provider: Provider) -> ModelReply | ProviderError:
+    """How a call ends, which is looked at all the while as heartbeats do."""
+    decoder = Screened(provider.decoder(), Redaction([KEY]))
+    try:
+        return await stream(client, provider, request(), decoder)
+    except ProviderError as error:
+        return error
+    finally:
+        _ = decoder.text, decoder.thinking, decoder.tool_name
+
+
+@pytest.mark.parametrize("shape", [*STREAMS, *WHOLE])
+async def test_each_byte_is_parsed_a_bounded_number_of_times(
+    shape: str, server: FakeServer, client: httpx.AsyncClient, parsed: Callable[[], int]
+) -> None:
+    """Once as an event, once where a call's arguments are checked, and once when they are read."""
+    provider, made = {**STREAMS, **WHOLE}[shape]
+    body = made()
+    kind = "application/json" if shape in WHOLE else "text/event-stream"
+    # The request that came is parsed by the server, in the same process.
+    server.answer(*(body[at : at + 65536] for at in range(0, len(body), 65536)), content_type=kind)
+    await end(client, provider(server))
+    assert parsed() <= 3 * len(body) + 10_000
+
+
+@pytest.mark.parametrize("shape", ["pieces that close an object", "empty objects", "empty lines", "pings", "blocks"])
+async def test_other_work_goes_on_while_a_hostile_stream_is_folded(
+    shape: str, server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of which each look is a millisecond, the others get a turn after every few events and every 4 KB."""
+    ticks = itertools.count()
+    monkeypatch.setattr("activities.providers.http.time.monotonic", lambda: next(ticks) / 1000)
+    provider, made = STREAMS[shape]
+    server.answer(made()[: SIZE // 4])
+    looks_at_turns: list[int] = []
+
+    async def others() -> None:
+        while True:
+            looks_at_turns.append(next(ticks))
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(others())
+    await end(client, provider(server))
+    working.cancel()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(looks_at_turns)]
+    assert max(pauses) < 20
+    assert len(pauses) >= SIZE // 4 // 4096 // 10
+
+
+@pytest.mark.parametrize("shape", ["one text", "choices", "deep", "a whole text", "whole blocks"])
+async def test_a_large_event_is_folded_beside_the_event_loop(
+    shape: str, server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a thread, with which the event loop takes turns; small ones are not worth it."""
+    provider, made = {**STREAMS, **WHOLE}[shape]
+    server.answer(made(), content_type="application/json" if shape in WHOLE else "text/event-stream")
+    threads: list[tuple[bool, bool]] = []
+    real = Screened.feed
+
+    def noted(self: Screened, event: str, data: str) -> None:
+        threads.append((len(data) > 16 * 1024, threading.current_thread() is threading.main_thread()))
+        real(self, event, data)
+
+    monkeypatch.setattr(Screened, "feed", noted)
+    await end(client, provider(server))
+    assert threads
+    assert all(large != on_loop for large, on_loop in threads)
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_an_event_is_parsed_up_to_its_limit(
+    kind: str, server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 MB of empty lists would take half a gigabyte."""
+    monkeypatch.setattr(http, "EVENT_LIMIT", 50_000)
+    lists = b'{"a":[' + b"[]," * 20_000 + b"1]}"
+    server.answer(lists if kind == "application/json" else b"data: " + lists + b"\n\n", content_type=kind)
+    error = await end(client, openai(server))
+    assert isinstance(error, TruncatedStream)
+    assert "50000" in error.message
+
+
+@pytest.mark.parametrize("split", ["chunks", "events"])
+async def test_tiny_pieces_count_for_more_than_they_hold(
+    split: str, server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk of one byte takes as long as one of a hundred."""
+    monkeypatch.setattr(http, "STREAM_LIMIT", 20_000)
+    body = b"data:{}\n\n" * 600
+    server.answer(*([body[at : at + 1] for at in range(len(body))] if split == "chunks" else [body]))
+    error = await end(client, openai(server))
+    assert isinstance(error, TruncatedStream)
+    assert "20000" in error.message
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_compressed_answer_is_not_unpacked(
+    status: int, server: FakeServer, client: httpx.AsyncClient
+) -> None:
+    """Nobody asked for it, and three layers make gigabytes of a few hundred bytes."""
+    bomb = gzip.compress(gzip.compress(gzip.compress(b"\0" * 50_000_000)))
+    server.answer(bomb, status=status, content_encoding="gzip, gzip, gzip")
+    error = await end(client, openai(server))
+    assert isinstance(error, BadRequest) == (status == 200)
+    assert isinstance(error, ProviderError)
+    assert "gzip, gzip, gzip" in error.message
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reached"),
+    [
+        (["{}"], True),
+        (["{", "}"], True),
+        (['{"a": "', "}", '"}'], True),
+        (['{"a": "\\', '"}'], False),
+        (['{"a": "\\', '""}'], True),
+        (['{"a": {"b": []}', "}", " \n"], True),
+        (["{}", "{}"], False),
+        (["{}", "x", ""], False),
+        (["[]"], False),
+        (["", "  "], False),
+        (["{} "], True),
+    ],
+)
+def test_the_end_of_an_object_is_told_from_its_pieces(pieces: list[str], reached: bool) -> None:
+    """Braces within strings do not count, wherever the pieces are split."""
+    object_end = ObjectEnd()
+    for piece in pieces:
+        object_end.add(piece)
+    assert object_end.reached == reached
+    character_by_character = ObjectEnd()
+    for character in "".join(pieces):
+        character_by_character.add(character)
+    assert character_by_character.reached == reached

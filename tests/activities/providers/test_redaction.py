@@ -1,0 +1,171 @@
+"""Secrets are found however they are written, and ordinary text stays as it is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import string
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.providers.redaction import MARK, SHORTEST, GrowingText, Redaction, secrets_from_env
+from tests.activities.providers.echoes import FORMS, leaks
+
+KEY = "sk-ant-api03-" + string.ascii_letters[::-1] + "_-" + string.digits
+KEYS = [KEY, "gw-0a1B2c3D4e5F6g7H", "c2VjcmV0K3NlY3JldC9zZWNyZXQ9PT0="]
+REDACTION = Redaction(KEYS)
+
+texts = st.lists(
+    st.sampled_from(["a", " ", "\n", "\\", "%", "25", "&#", ";", "u00", "=", '"', "é", "\ud83d", "sk-"])
+).map("".join)
+keys = st.sampled_from(KEYS)
+forms = st.sampled_from(list(FORMS.values()))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("key", KEYS)
+def test_a_secret_is_found_in_every_form(form: str, key: str) -> None:
+    """Nothing of it stays, and what stands around it does."""
+    redacted = REDACTION.text(f"before {FORMS[form](key)} after")
+    assert not leaks(redacted, key)
+    assert redacted.startswith("before ")
+    assert redacted.endswith(" after")
+    assert MARK in redacted
+
+
+@settings(deadline=None)
+@given(before=texts, after=texts, key=keys, form=forms)
+def test_a_secret_is_found_in_any_surroundings(before: str, after: str, key: str, form: Callable[[str], str]) -> None:
+    """Also in those that look like the beginning of an encoded character."""
+    assert not leaks(REDACTION.text(before + "." + form(key) + "." + after), key)
+
+
+@settings(deadline=None)
+@given(text=texts | st.text())
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    """Whatever is in it."""
+    assert REDACTION.text(text) == text
+    assert REDACTION.value({"a": [text, {text: 1}]}) == {"a": [text, {text: 1}]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-ant-api03- is how their keys begin, and sk-ant-api03-zyx how ours might",
+        "a b\nc\\d %41 &amp; [cut: 5 bytes]",
+        "Bearer",
+        KEY[:7],
+        KEY[: len(KEY) // 2 - 1] + " is not all of it",
+        KEY[1:],
+        "x" * 1000 + "[cut: 3 tool calls]",
+    ],
+)
+def test_what_only_resembles_a_secret_stays(text: str) -> None:
+    """The beginning of a key in the midst of a text is one that all keys of a provider share."""
+    assert REDACTION.text(text) == text
+
+
+def test_the_beginning_of_a_secret_at_the_end_of_a_text_is_one() -> None:
+    """A limit may have cut it; a mark that says so stays."""
+    for length in range(SHORTEST, len(KEY)):
+        assert REDACTION.text("x " + KEY[:length]) == f"x {MARK}"
+        assert REDACTION.text("x " + KEY[:length] + "[cut: 99 bytes]") == f"x {MARK}[cut: 99 bytes]"
+        assert REDACTION.text("x " + KEY[:length] + "[cut: 9 bytes][cut: 2 tool calls]").startswith(f"x {MARK}[cut")
+
+
+def test_the_first_half_of_a_secret_is_one() -> None:
+    """Who repeats it may have cut it; as much of the rest as follows goes with it."""
+    for length in range(len(KEY) // 2, len(KEY)):
+        assert REDACTION.text(f"'{KEY[:length]}'") == f"'{MARK}'"
+    assert Redaction(["local-api-key"]).text("a local-api server") == "a local-api server"
+
+
+def test_a_short_secret_is_not_looked_for() -> None:
+    """It would be found in ordinary words: `ollama` is the key of many a server."""
+    assert Redaction(["ollama", "x" * (SHORTEST - 1)]).text("ollama has a key") == "ollama has a key"
+    assert Redaction(["x" * SHORTEST]).text("x" * SHORTEST) == MARK
+
+
+def test_values_are_redacted_to_their_depth() -> None:
+    """Keys and strings; what is no string stays."""
+    value = {"a": [1, None, True, {f"x {KEY}": [KEY, "fine"]}], "b": 1.5}
+    assert REDACTION.value(value) == {"a": [1, None, True, {f"x {MARK}": [MARK, "fine"]}], "b": 1.5}
+
+
+@settings(deadline=None)
+@given(before=texts, after=texts, key=keys, form=forms, data=st.data())
+def test_a_growing_text_never_shows_a_part_of_a_secret(
+    before: str, after: str, key: str, form: Callable[[str], str], data: st.DataObject
+) -> None:
+    """Wherever it is split, what is shown only grows, and in the end nothing else is missing."""
+    text = before + "." + form(key) + "." + after + "."
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=30)))
+    growing = GrowingText(REDACTION)
+    shown = ""
+    for cut in [*cuts, len(text)]:
+        now = growing.show(text[:cut])
+        assert now.startswith(shown)
+        shown = now
+    assert not leaks(shown, key)
+    # The characters beside a secret in base64 may have been shown before it came, or come after it was.
+    whole, shown = (re.sub(r"[\w+/-]*\[redacted][\w+/=-]*", MARK, said) for said in (REDACTION.text(text), shown))
+    assert whole.startswith(shown)
+    assert len(whole) - len(shown) < 40
+
+
+@settings(deadline=None)
+@given(text=st.text(st.characters(codec="utf-8")), data=st.data())
+def test_ordinary_text_is_shown_as_it_grows(text: str, data: st.DataObject) -> None:
+    """All but an end that may begin a secret, however it is split."""
+    text += " and so it ends."
+    growing = GrowingText(Redaction([KEY]))
+    for cut in sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=10))):
+        assert text.startswith(growing.show(text[:cut]))
+    assert growing.show(text) == text
+
+
+PIECES = ["\\", "%", "%25", "\n", "\r\n  ", "&#1", "s", "sk-", KEY[:-1], "%73", "\\u0073", " "]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_every_character_is_looked_at_once(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only an end that may begin a secret is looked at again, in texts of any kind."""
+    growing = GrowingText(REDACTION)
+    text, read = "", 0
+    real = REDACTION.settle
+
+    def counted(part: str) -> tuple[str, int]:
+        nonlocal read
+        read += len(part)
+        return real(part)
+
+    monkeypatch.setattr(REDACTION, "settle", counted)
+    for _ in range(200):
+        text += piece * 50 + "."
+        growing.show(text)
+    assert read <= 2 * len(text) + 200 * 1000
+
+
+def test_the_worker_s_other_secrets_are_known() -> None:
+    """Temporal's, the store's, and the keys of checkpoints, in the environment's own form."""
+    key = base64.b64encode(b"k" * 32).decode()
+    found = secrets_from_env(
+        {
+            "TEMPORAL_API_KEY": " temporal ",
+            "AWS_SECRET_ACCESS_KEY": "store",
+            "CLEW_CHECKPOINT_KEYS": f"a:{key},b:{key}x",
+        }
+    )
+    assert set(found) == {"temporal", "store", key, f"{key}x"}
+    assert secrets_from_env({}) == ()
+
+
+def test_nothing_shows_the_secrets_themselves() -> None:
+    """Not the repr, and not what is redacted without one."""
+    assert KEY not in repr(REDACTION)
+    assert Redaction().text(KEY) == KEY
+    assert Redaction().value(json.loads(f'["{KEY}"]')) == [KEY]

@@ -1,0 +1,242 @@
+"""Where tools run: whatever one of them does, the worker's loop and the other tools go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from activities import tool_threads
+from activities.tool_threads import ToolCall, ToolThreads, TooManyLeftBehind
+
+HERE = __file__
+
+
+def named(name: str = "it") -> ToolCall:
+    return ToolCall(name, "session-1", "tool-1", HERE)
+
+
+@pytest.fixture
+def threads() -> Iterator[ToolThreads]:
+    """The threads of a worker."""
+    made = ToolThreads()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def stuck(threads: ToolThreads) -> AsyncIterator[asyncio.Task[Any]]:
+    """A call of an async tool that blocks its event loop until the test ends."""
+    gate, begun = threading.Event(), threading.Event()
+
+    async def block() -> str:
+        begun.set()
+        gate.wait(30)
+        return "at last"
+
+    task = asyncio.create_task(threads.call(named("stuck"), block, is_async=True))
+    assert await asyncio.to_thread(begun.wait, 10)
+    yield task
+    gate.set()
+    with suppress(asyncio.CancelledError):
+        assert await task == "at last"
+
+
+async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> str:
+    """The first line of the log with this text, as soon as it is there."""
+    async with asyncio.timeout(20):
+        while True:
+            for record in caplog.records:
+                if text in record.getMessage():
+                    return record.getMessage()
+            await asyncio.sleep(0.01)
+
+
+async def test_async_tools_share_an_event_loop_that_is_not_the_workers(threads: ToolThreads) -> None:
+    """What one call makes there (a client, a pool) the next one can use."""
+
+    async def where() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    first, second = [await threads.call(named(), where, is_async=True) for _ in range(2)]
+    assert first is second
+    assert first is not asyncio.get_running_loop()
+
+
+async def test_a_tool_that_blocks_is_named_once_with_where_it_stands(
+    threads: ToolThreads, stuck: asyncio.Task[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tool, the session, the call, how long, and the line of the tool's own code; nothing of what it works on."""
+    line = await until_logged(caplog, "has blocked its event loop")
+    assert line.startswith("tool 'stuck' (session 'session-1', call 'tool-1') has blocked its event loop for 1.")
+    assert f"{HERE}:" in line
+    assert "in block." in line
+    await asyncio.sleep(3 * tool_threads.PULSE_SECONDS)
+    assert len([record for record in caplog.records if record.name == "clew.tools"]) == 1
+
+
+async def test_a_task_that_a_tool_has_started_is_named_by_its_call(
+    threads: ToolThreads, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call is known to whatever comes of it."""
+    gate = threading.Event()
+
+    async def inner() -> None:
+        gate.wait(30)
+
+    async def outer() -> None:
+        await asyncio.gather(inner())
+
+    task = asyncio.create_task(threads.call(named("outer"), outer, is_async=True))
+    assert "in inner." in await until_logged(caplog, "tool 'outer'")
+    gate.set()
+    await task
+
+
+async def test_other_tools_go_on_beside_one_that_blocks(
+    threads: ToolThreads, stuck: asyncio.Task[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sync ones at once; async ones on another event loop, as soon as the block has been noticed."""
+
+    async def quick() -> str:
+        return "quick"
+
+    assert await threads.call(named(), lambda: "sync", is_async=False) == "sync"
+    await until_logged(caplog, "has blocked")
+    async with asyncio.timeout(10):
+        assert await threads.call(named(), quick, is_async=True) == "quick"
+    assert not stuck.done()
+
+
+async def test_the_first_loop_is_used_again_when_it_answers(
+    threads: ToolThreads, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was made on it is of use again."""
+
+    async def where() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    async def block() -> asyncio.AbstractEventLoop:
+        gate.wait(30)
+        return asyncio.get_running_loop()
+
+    gate = threading.Event()
+    blocked = asyncio.create_task(threads.call(named(), block, is_async=True))
+    await until_logged(caplog, "has blocked")
+    spare = await threads.call(named(), where, is_async=True)
+    gate.set()
+    first = await blocked
+    assert spare is not first
+    async with asyncio.timeout(10):
+        while await threads.call(named(), where, is_async=True) is not first:  # noqa: ASYNC110 - it is a look
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["blocks", "ignores", "sync"])
+async def test_what_does_not_end_is_given_up_at_its_time_and_counted(
+    kind: str, threads: ToolThreads, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With too many of a tool it is not called again until one of them ends; other tools are."""
+    monkeypatch.setattr(tool_threads, "MAX_LEFT_BEHIND", 2)
+    monkeypatch.setattr(tool_threads, "CLEANUP_SECONDS", 0.05)
+    caplog.set_level(logging.WARNING)
+    gate, begun = threading.Event(), threading.Event()
+
+    async def blocks() -> None:
+        begun.set()
+        gate.wait(30)
+
+    async def ignores() -> None:
+        begun.set()
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    def sync() -> None:
+        begun.set()
+        gate.wait(30)
+
+    function = {"blocks": blocks, "ignores": ignores, "sync": sync}[kind]
+
+    async def call() -> None:
+        async with asyncio.timeout(0.05):
+            await threads.call(named("bad"), function, is_async=kind != "sync")
+
+    for _ in range(2):
+        clock = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await call()
+        assert time.monotonic() - clock < 5
+    line = await until_logged(caplog, "was given up and goes on")
+    # A coroutine that waits stands nowhere in its thread.
+    assert (f"{HERE}:" in line) == (kind != "ignores")
+    with pytest.raises(TooManyLeftBehind, match="2 calls of tool 'bad' took too long and still run"):
+        await call()
+    assert await threads.call(named("good"), lambda: 1, is_async=False) == 1
+    assert begun.is_set()
+    gate.set()
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await threads.call(named("bad"), lambda: None, is_async=False)
+                break
+            except TooManyLeftBehind:
+                await asyncio.sleep(0.01)
+
+
+async def test_context_variables_are_the_callers(threads: ToolThreads) -> None:
+    """In either kind of tool, and what the tool sets stays with it."""
+    variable = ContextVar("variable", default="unset")
+    variable.set("the caller's")
+
+    def sync() -> str:
+        seen = variable.get()
+        variable.set("the tool's")
+        return seen
+
+    async def coroutine() -> str:
+        return sync()
+
+    assert await threads.call(named(), sync, is_async=False) == "the caller's"
+    assert await threads.call(named(), coroutine, is_async=True) == "the caller's"
+    assert variable.get() == "the caller's"
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_no_exception_of_a_tool_ends_the_loop_or_looks_like_a_cancellation(
+    raised: type[BaseException], threads: ToolThreads
+) -> None:
+    """Raised in the tool itself, or in a task that it has started."""
+
+    async def directly() -> None:
+        raise raised
+
+    async def in_a_task() -> str:
+        task = asyncio.ensure_future(directly())
+        await asyncio.wait({task})
+        with suppress(BaseException):
+            task.result()
+        return "goes on"
+
+    with pytest.raises(RuntimeError, match=raised.__name__):
+        await threads.call(named(), directly, is_async=True)
+    async with asyncio.timeout(10):
+        assert await threads.call(named(), in_a_task, is_async=True) == "goes on"
+
+
+async def test_threads_are_daemons(threads: ToolThreads) -> None:
+    """None of them holds the end of the process."""
+
+    async def on_loop() -> bool:
+        return threading.current_thread().daemon
+
+    assert await threads.call(named(), on_loop, is_async=True)
+    assert await threads.call(named(), lambda: threading.current_thread().daemon, is_async=False)
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("clew-tool"))

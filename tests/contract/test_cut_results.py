@@ -1,0 +1,149 @@
+"""Tool results that have no room, through the whole of it: no size of them fails a run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from activities.archive import Archive
+from audit.auditing import audit_session
+from clew import ClearToolResults, Clew, ContextPolicy, Session
+from clew.canonical import digest
+from clew.context import context_of_call
+from clew.thread import Thread
+from deploy.local import Reply, ToolCall
+from tests.conftest import World, last
+from tests.contract.test_what_the_model_saw import decoded
+from tests.rolling import name, rolling, runs_of
+
+CLEARING = ClearToolResults(keep=2, min_tokens=1000)
+
+
+def flooding(calls: int, size: int, rounds: int = 1) -> Any:
+    """A model that floods itself, round after round, and then answers."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        asked = max(place for place, message in enumerate(body["messages"]) if message["role"] == "user")
+        said = body["messages"][asked]["content"]
+        done = sum(bool(message.get("tool_calls")) for message in body["messages"][asked:])
+        if said.startswith("flood") and done < rounds:
+            return Reply(tool_calls=tuple(ToolCall("flood", {"size": size}, f"c{n}") for n in range(calls)))
+        return Reply(f"{last(body)['role']} {done}")
+
+    return script
+
+
+def policy(most: int, window: Literal["sliding", "epoch"], clears: ClearToolResults | None = None) -> ContextPolicy:
+    return ContextPolicy(max_input_tokens=most, window=window, clear_tool_results=clears)
+
+
+async def assert_made_again(world: World, clew: Clew, session: Session) -> list[dict[str, Any]]:
+    """Every context is made again, live or from all entries, as it was sent; the recipes."""
+    entries = await session.entries()
+    thread = Thread(entries)
+    replies = [entry for entry in entries if "recipe" in entry.payload]
+    received = world.requests_to((await session.status()).model)
+    for entry, body in zip(replies, received, strict=True):
+        sent = entry.payload["recipe"]["digest"]
+        assert digest(decoded(body)) == sent
+        assert context_of_call(thread, entry, None).meta.digest == sent
+        seen = await session.context(call_id=entry.refs["call_id"])
+        assert seen.meta.digest == sent
+        cut = {
+            call_id: tuple(shown) for call_id, shown in entry.payload["recipe"].get("cut_tool_results", {}).items()
+        }
+        assert (seen.meta.cut_tool_results or {}) == cut
+    report = await audit_session(clew.temporal, Archive(world.store, "default"), session.id)
+    assert report.clean, report.differences
+    return [entry.payload["recipe"] for entry in replies]
+
+
+@pytest.mark.parametrize("window", ["sliding", "epoch"])
+async def test_a_result_larger_than_the_window_is_shown_in_part(
+    world: World, window: Literal["sliding", "epoch"]
+) -> None:
+    """The run completes; the marker names all the bytes that were stored, and `read_result` reads on from there."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        newest = last(body)
+        if newest["role"] == "user":
+            return Reply(tool_calls=(ToolCall("flood", {"size": 70_000}),))
+        if newest["tool_call_id"] == "tool-1":
+            offset = int(newest["content"].partition("offset=")[2].partition(")")[0])
+            reading = {"tool_call_id": "tool-1", "offset": offset, "length": 500}
+            return Reply(tool_calls=(ToolCall("read_result", reading),))
+        return Reply(newest["content"][-60:])
+
+    session = await world.open(script, tools=["flood"], context_policy=policy(8000, window))
+    answer = await session.ask("flood")
+    recipes = await assert_made_again(world, world.clew, session)
+    assert "cut_tool_results" not in recipes[0]
+    head, tail = recipes[1]["cut_tool_results"]["tool-1"]
+    assert min(head, tail) > 2000
+    assert answer.endswith(f"[bytes {head} to {head + 500} of 70000; offset={head + 500} reads on]")
+    (result, _) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
+    assert (result.payload["result"]["bytes"], len(result.payload["pieces"])) == (70_000, 128)
+
+
+@pytest.mark.parametrize("clears", [None, CLEARING], ids=["whole", "cleared"])
+@pytest.mark.parametrize("window", ["sliding", "epoch"])
+@pytest.mark.parametrize("runs", ["one run", "many runs"])
+async def test_many_large_results_are_shown_in_part(
+    world: World, window: Literal["sliding", "epoch"], clears: ClearToolResults | None, runs: str
+) -> None:
+    """Five at once, in round after round; also where older entries are in the archive."""
+    chosen = policy(30_000, window, clears)
+    script = flooding(5, 60_000, rounds=3)
+    if runs == "one run":
+        session = await world.open(script, tools=["flood"], context_policy=chosen)
+        assert await session.ask("flood") == "tool 3"
+        await assert_made_again(world, world.clew, session)
+        return
+    async with rolling(world) as clew:
+        session = await clew.open(name(), model=world.model(script), tools=["flood"], context_policy=chosen)
+        for number in range(3):
+            assert await session.ask(f"flood {number}") == "tool 3"
+            assert (await session.ask("and now?")).startswith("user")
+        assert len(await runs_of(clew, session.id)) > 1
+        recipes = await assert_made_again(world, clew, session)
+        assert all(recipe["input_tokens"] <= 28_000 for recipe in recipes)
+
+
+async def test_a_checkpoint_of_what_was_cut_names_no_result_of_another_session(world: World) -> None:
+    """The session that goes on from it has no thread to read the rest from."""
+    session = await world.open(flooding(1, 70_000), tools=["flood"], context_policy=policy(8000, "sliding"))
+    await session.ask("flood")
+    token = await session.checkpoint()
+    restored = await world.clew.restore(token, session_id=name())
+    (content,) = [m["content"] for m in (await restored.context()).messages if m["role"] == "tool"]
+    assert " of 70000 are left out]\n" in content
+    assert await restored.ask("and now?") == "user 0"
+
+
+async def test_what_the_user_said_in_a_long_run_is_never_left_out(world: World) -> None:
+    """A correction in the middle of it is in every later call, wherever the session goes on."""
+    steps = iter(range(10**6))
+
+    async with rolling(world) as clew:
+        session: Session | None = None
+
+        def script(body: dict[str, Any]) -> Reply:
+            if next(steps) >= 30:
+                return Reply("done")
+            return Reply(tool_calls=(ToolCall("flood", {"size": 4000}),))
+
+        chosen = ContextPolicy(max_input_tokens=3000, reserve_output_tokens=500)
+        session = await clew.open(
+            name(), model=world.model(script), tools=["flood"], context_policy=chosen, max_iterations=50,
+            steering="step",
+        )  # fmt: skip
+        request = await session.message("do it")
+        await session.steer("never touch prod")
+        await session.steer("be quick")
+        assert (await request.result()).status == "completed"
+        assert len(await runs_of(clew, session.id)) > 1
+        await assert_made_again(world, clew, session)
+        newest = world.requests_to((await session.status()).model)[-1]
+        said = [message["content"] for message in newest["messages"] if message["role"] == "user"]
+        assert said == ["do it", "never touch prod", "be quick"]

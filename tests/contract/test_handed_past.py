@@ -1,0 +1,147 @@
+"""A past is handed on by a session's own earlier run, and by nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import uuid
+import zlib
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ApplicationError
+
+from clew import Clew
+from deploy.local import worker_process
+from tests.conftest import World
+from tests.contract.test_hostile_input import harmed, raw
+from tests.rolling import rolling
+
+MEGABYTE = 1 << 20
+SOON = RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=20)
+
+
+def bomb() -> RawValue:
+    """512 MB of zeros, in half a megabyte."""
+    stream = zlib.compressobj(9)
+    data = b"".join([*(stream.compress(bytes(MEGABYTE)) for _ in range(512)), stream.flush()])
+    packed = {"version": 1, "zlib": base64.b64encode(data).decode()}
+    return raw(json.dumps({"config": {"model": "scripted:any"}, "carried": packed}).encode())
+
+
+async def past_of(world: World) -> RawValue:
+    """The start of a session with the past of another one, to the byte as Clew writes it."""
+    session = await world.open()
+    await session.ask("hello")
+    whole = await world.clew.temporal.get_workflow_handle(session.id).query("carried")
+    return raw(json.dumps({"config": {"model": "scripted:any"}, "carried": whole["carried"]}).encode())
+
+
+async def start(clew: Clew, argument: RawValue, **options: Any) -> WorkflowHandle[Any, Any]:
+    """A session started by a client of any kind."""
+    return await clew.temporal.start_workflow(
+        "AgentSession", argument, id=f"test-{uuid.uuid4().hex}", task_queue=clew.task_queue, **options
+    )
+
+
+async def run_after(clew: Clew, first: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
+    """A later run of a workflow that the server repeats."""
+    async with asyncio.timeout(30):
+        newest, known = clew.temporal.get_workflow_handle(first.id), first.run_id or first.result_run_id
+        while (run_id := (await newest.describe()).run_id) == known:
+            pass
+    return clew.temporal.get_workflow_handle(first.id, run_id=run_id)
+
+
+async def assert_refused(handle: WorkflowHandle[Any, Any], told: str = "carried") -> None:
+    """This run ended with the contract's word, and no workflow task of it failed."""
+    with pytest.raises(WorkflowFailureError) as failed:
+        await handle.result(follow_runs=False)
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert (failed.value.cause.type, failed.value.cause.non_retryable) == ("invalid_input", True)
+    assert told in failed.value.cause.message
+    assert not [event for event in (await handle.fetch_history()).events if harmed(event)]
+
+
+async def test_a_past_from_a_caller_is_refused(world: World) -> None:
+    """Also one that a session has written, and also where the caller asks the server to try again."""
+    past = await past_of(world)
+    await assert_refused(await start(world.clew, past))
+    handle = await start(world.clew, past, retry_policy=SOON)
+    await assert_refused(handle)
+    newest = world.clew.temporal.get_workflow_handle(handle.id)
+    assert (await newest.describe()).run_id == handle.result_run_id, "it was tried again"
+
+
+async def test_a_run_that_the_server_repeats_brings_no_past(world: World) -> None:
+    """The first run ends by its timeout before any worker has seen it; the one after it is refused all the same."""
+    past = await past_of(world)
+    later = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
+    handle = await start(later, past, retry_policy=SOON, run_timeout=timedelta(seconds=2))
+    newest = later.temporal.get_workflow_handle(handle.id)
+    await run_after(later, handle)
+    async with rolling(world, task_queue=later.task_queue):
+        with pytest.raises(WorkflowFailureError) as failed:
+            await newest.result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "invalid_input"
+    begun = (await newest.fetch_history()).events[0].workflow_execution_started_event_attributes
+    assert begun.continued_execution_run_id
+    assert begun.attempt > 1
+
+
+@pytest.mark.parametrize("carries", [True, False])
+async def test_a_session_has_no_cron_schedule(carries: bool, world: World) -> None:
+    """Each of its runs is refused, the second one as the first. The server goes on with the schedule."""
+    argument = await past_of(world) if carries else raw(b'{"config": {"model": "scripted:any"}}')
+    first = await start(world.clew, argument, cron_schedule="@every 1s")
+    try:
+        second = await run_after(world.clew, first)
+        await run_after(world.clew, second)
+    finally:
+        await world.clew.temporal.get_workflow_handle(first.id).terminate()
+    for run_id in (first.result_run_id, second.run_id):
+        history = await world.clew.temporal.get_workflow_handle(first.id, run_id=run_id).fetch_history()
+        assert not [event for event in history.events if harmed(event)]
+        failure = last_failure(history.events[-1])
+        assert failure.application_failure_info.type == "invalid_input"
+        assert "cron" in failure.message
+
+
+async def test_a_bomb_is_refused_in_little_memory(world: World) -> None:
+    """The worker's process does not inflate it, and serves on."""
+    clew = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
+    argument = bomb()
+    assert 500_000 < len(argument.payload.data) < 1_000_000
+    settings = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url}
+    async with worker_process(world.server.address, env=settings, task_queue=clew.task_queue) as worker:
+        session = await clew.open(f"test-{uuid.uuid4().hex}", model=world.model("fine"))
+        assert await session.ask("hello") == "fine"
+        before = peak_bytes(worker.pid)
+        for _ in range(3):
+            await assert_refused(await start(clew, argument))
+        assert peak_bytes(worker.pid) - before < 64 * MEGABYTE
+        assert await session.ask("still there?") == "fine"
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
+
+
+def last_failure(event: HistoryEvent) -> Failure:
+    """Why a run ended: the server writes it as it writes other failures, or as the reason for the next run."""
+    failed = event.workflow_execution_failed_event_attributes
+    return (
+        failed.failure
+        if failed.HasField("failure")
+        else event.workflow_execution_continued_as_new_event_attributes.failure
+    )

@@ -1,0 +1,153 @@
+"""What the thread and the next prompt say of tools is what happened to them, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew import ContextPolicy, RequestFailed, Session
+from clew.entries import Entry
+from deploy.local import Reply, ToolCall
+from tests.conftest import World, last
+from tests.workflows.test_control import Slow
+from tests.workflows.test_summaries import POLICY
+from tests.workflows.test_takeover import open_on, worker
+
+
+def payer(folder: Path) -> Any:
+    """A model that pays twice, and then repeats what it has read of its tools."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        if last(body)["content"] == "pay":
+            amounts = (5, 500)
+            return Reply(
+                tool_calls=tuple(ToolCall("pay", {"folder": str(folder), "cents": cents}) for cents in amounts)
+            )
+        return Reply(" | ".join(message["content"] for message in body["messages"] if message["role"] == "tool"))
+
+    return script
+
+
+async def results(session: Session) -> list[Entry]:
+    return [entry for entry in await session.entries(kind="ai_message") if entry.payload["role"] == "tool"]
+
+
+async def half_paid(session: Session, folder: Path) -> list[Entry]:
+    """The results that are in the thread, once the small payment has returned and the large one has taken effect."""
+    while not (found := await results(session)) or "500" not in _ledger(folder):  # noqa: ASYNC110 - so does a tool
+        await asyncio.sleep(0.02)
+    return found
+
+
+def _ledger(folder: Path) -> list[str]:
+    ledger = folder / "ledger"
+    return ledger.read_text().split() if ledger.exists() else []
+
+
+def released(folder: Path) -> None:
+    (folder / "release").touch()
+
+
+@pytest.mark.parametrize("how", ["interrupt", "cancel"])
+async def test_a_payment_that_ran_is_never_said_not_to_have_run(world: World, tmp_path: Path, how: str) -> None:
+    """One has returned, one is in flight: the first keeps its result, the second is in doubt until it returns."""
+    session = await world.open(payer(tmp_path), tools=["pay"])
+    request = await session.message("pay")
+    (first,) = await half_paid(session, tmp_path)
+    assert first.payload["content"] == "paid 5"
+    if how == "cancel":
+        await session.cancel()
+        answer = await session.ask("what was paid?")
+    else:
+        answer = await session.ask("what was paid?", on_busy="interrupt")
+    assert (await request.result()).status == "cancelled"
+    paid, doubt = answer.split(" | ")
+    assert paid == "paid 5"
+    assert doubt.startswith("in doubt")
+    assert f"{session.id}/tool-2" in doubt
+    # The tool has been asked to stop, and goes on.
+    while not (tmp_path / "stop").exists():  # noqa: ASYNC110 - a tool in a thread says so
+        await asyncio.sleep(0.02)
+    released(tmp_path)
+    while not any(entry.payload.get("late") for entry in await results(session)):  # noqa: ASYNC110 - only a query tells
+        await asyncio.sleep(0.02)
+    assert await session.ask("and now?") == "paid 5 | paid 500"
+    assert sorted(_ledger(tmp_path)) == ["5", "500"]
+
+
+async def test_a_close_in_the_middle_of_a_round_tells_the_truth(world: World, tmp_path: Path) -> None:
+    """The session that goes on from its archive reads what was paid and what is in doubt."""
+    session = await world.open(payer(tmp_path), tools=["pay"])
+    await session.message("pay")
+    await half_paid(session, tmp_path)
+    await session.close()
+    released(tmp_path)
+    again = await world.clew.open(session.id)
+    paid, doubt = (await again.ask("what was paid?")).split(" | ")
+    assert paid == "paid 5"
+    assert doubt.startswith("in doubt")
+
+
+async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(world: World, tmp_path: Path) -> None:
+    """The outcome names the tool that the deadline cut off."""
+    session = await world.open(payer(tmp_path), tools=["pay"])
+    request = await session.message("pay", timeout_seconds=2)
+    await half_paid(session, tmp_path)
+    with pytest.raises(RequestFailed) as failed:
+        await request.answer()
+    error = failed.value.outcome.error
+    assert error
+    assert error.type == "timeout"
+    assert error.message == "no answer within 2 seconds: tool 'pay' (tool-2) had not returned"
+    released(tmp_path)
+    paid, doubt = (await session.ask("what was paid?")).split(" | ")
+    assert paid == "paid 5"
+    assert doubt.startswith("in doubt (timeout)")
+
+
+async def test_a_worker_that_dies_in_the_middle_of_a_round_leaves_the_truth(world: World, tmp_path: Path) -> None:
+    """What had returned is not run again; what was in flight is in doubt, and the model reads both."""
+    queue = f"queue-{uuid.uuid4().hex}"
+    async with worker(world, queue) as first:
+        session = await open_on(world, queue, payer(tmp_path), tools=["pay"])
+        request = await session.message("pay")
+        await half_paid(session, tmp_path)
+        await first.kill()
+        async with worker(world, queue):
+            paid, doubt = (await request.answer()).split(" | ")
+    assert paid == "paid 5"
+    assert doubt.startswith("in doubt (worker_lost)")
+    assert sorted(_ledger(tmp_path)) == ["5", "500"]
+
+
+async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(world: World) -> None:
+    """And how much of it had arrived."""
+    session = await world.open(lambda _body: Reply("word " * 100, tokens_per_second=10))
+    with pytest.raises(RequestFailed) as failed:
+        await session.ask("go", timeout_seconds=2)
+    error = failed.value.outcome.error
+    assert error
+    assert error.message.startswith("no answer within 2 seconds: the reply was being streamed, ")
+    assert error.message.endswith(" characters had arrived")
+
+
+async def test_an_interrupt_does_not_wait_for_an_automatic_summary(world: World) -> None:
+    """The summary's model hangs; the message is answered at once, whatever it does with a busy session."""
+    summarizer = Slow()
+    policy = POLICY.overlaid(ContextPolicy(summarization="request_new", summarization_model=world.model(summarizer)))
+    session = await world.open("word " * 60, context_policy=policy)
+    for number in range(4):
+        await session.ask(f"question {number} " + "word " * 60)
+    await summarizer.was_asked()
+    assert (await session.status()).status == "summarizing"
+    for on_busy in ("reject", "interrupt", "queue"):
+        async with asyncio.timeout(20):
+            await session.ask("now " + "word " * 60, on_busy=on_busy)
+        await summarizer.was_asked()
+    await session.cancel()
+    summarizer.release(10)
+    assert (await session.status()).status == "idle"

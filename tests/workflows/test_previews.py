@@ -1,0 +1,165 @@
+"""Previews: what the model would see if something were asked, whether it fits, and what it would cost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from clew import ContextPolicy, EmptyContent, InvalidInput, InvalidTokenBudget, Session
+from clew.contract import ContextQuery, PendingMessage
+from clew.pricing import priced
+from deploy.local import Reply, ToolCall
+from tests.conftest import World, last
+from tests.rolling import name, rolling
+from tests.workflows import paper
+from workflows import views
+
+SHORT = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100, keep_last_turns=2)
+
+
+def query(*contents: str, **asked: Any) -> ContextQuery:
+    pending = tuple(PendingMessage(role="user", content=content) for content in contents)
+    return ContextQuery(pending=pending, **asked)
+
+
+def test_a_preview_commits_nothing() -> None:
+    """The thread and the state are what they were, and the answer says up to where it was made."""
+    session = paper.Session()
+    session.ask("one")
+    session.reply("yes")
+    state, rev = session.state, session.thread.rev
+    shown = views.projection(session.state, session.thread, query("two", "three"))
+    assert (session.state, session.thread.rev) == (state, rev)
+    assert [message["content"] for message in shown.messages] == ["one", "yes", "two", "three"]
+    meta = shown.meta
+    assert (meta.pending_count, meta.fits, meta.basis_last_seq, meta.basis_rev) == (2, True, rev - 1, rev)
+    assert (meta.entries_total, meta.entries_included) == (rev, 2)
+    assert (meta.model, meta.budget) == ("openai:gpt-4o", session.state.policy.budget)
+    assert meta.max_output_tokens == session.state.policy.reserve_output_tokens
+
+
+def test_what_does_not_fit_is_answered() -> None:
+    """With the part that is too large; what would be refused for its policy is refused."""
+    session = paper.Session(context_policy=SHORT)
+    shown = views.projection(session.state, session.thread, query("word " * 2000))
+    meta = shown.meta
+    assert (shown.messages, meta.fits) == ([], False)
+    assert meta.overflow
+    assert meta.overflow.part == "request"
+    assert meta.overflow.needed > meta.overflow.available
+    assert meta.estimated_tokens > (meta.budget or 0)
+    assert priced(meta).input_cost_usd is None
+    roomy = query("word " * 2000, context_policy=ContextPolicy(max_input_tokens=100_000))
+    assert views.projection(session.state, session.thread, roomy).meta.fits
+    none = query("one", context_policy=ContextPolicy(max_input_tokens=50))
+    with pytest.raises(InvalidTokenBudget):
+        views.projection(session.state, session.thread, none)
+
+
+def test_it_is_priced_by_the_list() -> None:
+    """Input by its tokens, and at most a reply of full length; a model without a price has none."""
+    session = paper.Session()
+    meta = priced(views.projection(session.state, session.thread, query("one")).meta)
+    tokens, reply = meta.estimated_tokens, meta.max_output_tokens or 0
+    assert meta.input_cost_usd == pytest.approx(tokens * 2.5 / 1e6)
+    assert meta.cost_usd_at_most == pytest.approx((tokens * 2.5 + reply * 10) / 1e6)
+    assert priced(meta.model_copy(update={"token_ratio": 2.0})).input_cost_usd == pytest.approx(tokens * 5 / 1e6)
+    unknown = paper.Session(model="local:unheard-of")
+    assert priced(views.projection(unknown.state, unknown.thread, query("one")).meta).input_cost_usd is None
+
+
+async def asked_as_previewed(world: World, session: Session, content: str, **own: Any) -> None:
+    """A preview is of what the model receives when the same is asked next."""
+    shown = await session.context(pending=[content], **own)
+    await session.ask(content, **own)
+    replies = [entry for entry in await session.entries(kind="ai_message") if "recipe" in entry.payload]
+    first = replies[-1]
+    while first.refs["iteration"] > 1:
+        replies.pop()
+        first = replies[-1]
+    assert shown.meta.digest == first.payload["recipe"]["digest"]
+    assert shown.meta.estimated_tokens == first.payload["recipe"]["input_tokens"]
+    assert shown.meta.policy_hash == first.payload["recipe"]["policy_hash"]
+    assert shown.meta.pending_count == 1
+
+
+def adding(body: dict[str, Any]) -> Reply:
+    newest = last(body)
+    if newest["role"] == "user" and "add" in newest["content"]:
+        return Reply("", tool_calls=(ToolCall("add", {"a": 1, "b": 1}),))
+    return Reply("so it is " + "indeed " * 20)
+
+
+@pytest.mark.parametrize("window", ["sliding", "epoch"])
+async def test_the_preview_is_what_the_model_sees(world: World, window: Any) -> None:
+    """Through truncation, tools, lanes and policies of one's own, in either kind of window."""
+    policy = SHORT.overlaid(ContextPolicy(window=window))
+    session = await world.open(adding, tools=["add"], system_prompt="Be exact.", context_policy=policy)
+    truncated = 0
+    for turn in range(7):
+        await asked_as_previewed(world, session, f"{turn} please add " + "some words " * 20)
+        truncated += (await session.context(pending=["x"])).meta.truncated
+    assert truncated
+    await asked_as_previewed(world, session, "shorter", context_policy=ContextPolicy(max_messages=4))
+    await session.switch_context("side", op_id="o-1")
+    await asked_as_previewed(world, session, "  with space around  ")
+
+
+async def test_a_preview_is_made_while_a_run_is_active(world: World) -> None:
+    """What a next request would see at this moment; the run and its calls know nothing of it."""
+    called, answer = asyncio.Event(), asyncio.Event()
+
+    async def script(_body: dict[str, Any]) -> Reply:
+        called.set()
+        await answer.wait()
+        return Reply("fine")
+
+    session = await world.open(script)
+    request = await session.message("one")
+    await called.wait()
+    shown = await session.context(pending=["two", {"role": "user", "content": "three"}])
+    assert [message["content"] for message in shown.messages] == ["one", "two", "three"]
+    answer.set()
+    await request.result()
+    assert len(await session.entries()) == 4
+
+
+async def test_a_session_that_sleeps_or_has_rolled_over_is_previewed(world: World) -> None:
+    """Asleep, and where the lane is archived alone: as it would be asked when it goes on."""
+    async with rolling(world) as clew:
+        session = await clew.open(name(), model=world.model("fine"), context_policy=SHORT)
+        for turn in range(20):
+            await session.ask(f"turn {turn} " + "words " * 100)
+        wide = ContextPolicy(max_input_tokens=50_000)
+        shown = await session.context(pending=["all of it"], context_policy=wide)
+        await session.hibernate()
+        asleep = await clew.temporal.execute_workflow(
+            "ReadContext",
+            {
+                "session_id": session.id,
+                "pending": [{"role": "user", "content": "all of it"}],
+                "context_policy": wide.model_dump(mode="json", exclude_unset=True),
+            },
+            id=name(),
+            task_queue=clew.task_queue,
+            result_type=dict,
+        )
+        assert asleep["messages"] == shown.messages
+        assert len(shown.messages) == 41
+        again = await clew.open(session.id)
+        await asked_as_previewed(world, again, "all of it", context_policy=wide)
+
+
+async def test_what_cannot_be_asked_cannot_be_previewed(world: World) -> None:
+    """Nothing, what no user says, or a call that was made."""
+    session = await world.open()
+    with pytest.raises(EmptyContent):
+        await session.context(pending=["  "])
+    with pytest.raises(InvalidInput):
+        await session.context(pending=[])
+    with pytest.raises(InvalidInput):
+        await session.context(pending=[{"role": "assistant", "content": "no"}])
+    with pytest.raises(InvalidInput, match="leave call_id out"):
+        await session.context(pending=["one"], call_id="call-1")

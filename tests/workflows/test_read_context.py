@@ -1,0 +1,153 @@
+"""`ReadContext` as any language starts it: a dict in, a page of a context out, wherever the session is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from activities.archive import Store
+from clew import Clew, ContextPolicy, Thread
+from clew.context import context_of
+from deploy.local import Reply
+from tests.conftest import World
+from tests.rolling import name, rolling
+
+
+@pytest.fixture(scope="module")
+async def clew(world: World) -> AsyncIterator[Clew]:
+    async with rolling(world) as clew:
+        yield clew
+
+
+async def read(clew: Clew, session_id: str, **asked: Any) -> dict[str, Any]:
+    """The answer of the workflow."""
+    answer: dict[str, Any] = await clew.temporal.execute_workflow(
+        "ReadContext", {"session_id": session_id, **asked}, id=name(), task_queue=clew.task_queue, result_type=dict
+    )
+    return answer
+
+
+async def refused(clew: Clew, session_id: str, **asked: Any) -> ApplicationError:
+    """How the workflow fails."""
+    with pytest.raises(WorkflowFailureError) as ended:
+        await read(clew, session_id, **asked)
+    assert isinstance(ended.value.cause, ApplicationError)
+    return ended.value.cause
+
+
+async def test_it_answers_as_the_query_does(world: World, clew: Clew) -> None:
+    """For the active lane, another one, a seq and a policy: of a live session, one that sleeps, and its fork."""
+    session = await clew.open(name(), model=world.model("fine"), tools=["add"], system_prompt="Be brief.")
+    await session.ask("one")
+    await session.switch_context("side", op_id="o-1")
+    await session.ask("two " * 50)
+    narrow = {"max_input_tokens": 400, "reserve_output_tokens": 10, "max_messages": 2}
+    every: list[dict[str, Any]] = [
+        {},
+        {"context_ref": "default"},
+        {"at_seq": 2},
+        {"context_policy": narrow},
+        {"call_id": "call-1"},
+    ]
+    fork = await session.fork()
+    live = [await session._handle.query("context", asked) for asked in every]
+    for asked, answer in zip(every, live, strict=True):
+        assert await read(clew, session.id, **asked) == answer, asked
+    await session.hibernate()
+    for asked, answer in zip(every, live, strict=True):
+        asleep = await read(clew, session.id, **asked)
+        assert (asleep["messages"], asleep["meta"]["digest"]) == (answer["messages"], answer["meta"]["digest"])
+    for asked, answer in zip(every, live, strict=True):
+        assert (await read(clew, fork.id, **asked))["messages"] == answer["messages"]
+
+
+async def test_pages_are_of_one_context_while_the_session_goes_on(world: World, clew: Clew) -> None:
+    """Asked for with the `next_page` and `at_seq` of the answer, by workflow and by query."""
+    wide = ContextPolicy(max_input_tokens=2_000_000, reserve_output_tokens=100)
+    session = await clew.open(name(), model=world.model("fine"), context_policy=wide)
+    for turn in range(5):
+        await session.ask(f"{turn} " + "long " * 50_000)
+    first = await read(clew, session.id)
+    assert first["at_seq"] == first["meta"]["basis_last_seq"]
+    await session.ask("meanwhile")
+    rest = {"page": first["next_page"], "at_seq": first["at_seq"]}
+    second = await read(clew, session.id, **rest)
+    assert second["meta"] == first["meta"]
+    assert [message["content"][:2] for message in first["messages"] + second["messages"]][::2] == [
+        f"{turn} " for turn in range(5)
+    ]
+    assert "next_page" not in second
+    assert await session._handle.query("context", rest) == second
+
+
+async def test_a_call_that_is_being_made_can_be_read(world: World, clew: Clew) -> None:
+    """What the model is shown right now, before its reply is in the thread."""
+    called, answer = asyncio.Event(), asyncio.Event()
+
+    async def script(_body: dict[str, Any]) -> Reply:
+        called.set()
+        await answer.wait()
+        return Reply("fine")
+
+    session = await clew.open(name(), model=world.model(script))
+    request = await session.message("go")
+    await called.wait()
+    during = await read(clew, session.id, call_id="call-1")
+    answer.set()
+    await request.result()
+    assert during["messages"] == [{"role": "user", "content": "go"}]
+    assert (await read(clew, session.id, call_id="call-1"))["meta"]["digest"] == during["meta"]["digest"]
+
+
+async def test_what_cannot_be_read_has_its_word(world: World) -> None:
+    """Of the contract; the workflow fails with it, and no task does."""
+    store = Store.from_url("memory://")
+    async with rolling(world, store=store) as clew:
+        session = await clew.open(name(), model=world.model("fine"))
+        await session.ask("one")
+        await session.hibernate()
+        assert (await refused(clew, "nobody")).type == "not_found"
+        overflow = {"context_policy": {"max_input_tokens": 2, "reserve_output_tokens": 0}}
+        words: dict[str, list[dict[str, Any]]] = {
+            "invalid_input": [
+                {"call_id": "call-99"},
+                {"at_seq": -1},
+                {"surprise": 1},
+                {"context_policy": {"projector": "magic"}},
+                {"pending": []},
+                {"pending": [{"role": "assistant", "content": "no"}]},
+                {"pending": [{"role": "user", "content": "one"}], "call_id": "call-1"},
+            ],
+            "empty_content": [{"pending": [{"role": "user", "content": " "}]}],
+            "invalid_token_budget": [{"context_policy": {"max_input_tokens": 0}}],
+            "context_overflow": [overflow],
+        }
+        for word, some in words.items():
+            for asked in some:
+                assert (await refused(clew, session.id, **asked)).type == word, asked
+        # What cannot be told is an error where it is asked for, and an answer in a preview.
+        pending = [{"role": "user", "content": "two"}]
+        assert (await read(clew, session.id, pending=pending, **overflow))["meta"]["fits"] is False
+        segment = next(iter([path async for path in store.list("default") if "/segments/" in path]))
+        await store.delete(segment)
+        damaged = await refused(clew, session.id)
+        assert (damaged.type, segment in damaged.message) == ("archive_damaged", True)
+
+
+async def test_every_seq_of_an_archive_is_that_of_the_whole_thread(world: World, clew: Clew) -> None:
+    """The same messages and the same `meta` as the thread read as a whole gives."""
+    session = await clew.open(
+        name(), model=world.model("fine"), context_policy=ContextPolicy(max_input_tokens=900, reserve_output_tokens=0)
+    )
+    for turn in range(20):
+        await session.ask(f"turn {turn} " + "words " * 60)
+    whole = Thread(await session.entries())
+    for at_seq in range(0, whole.rev, 9):
+        answer = await read(clew, session.id, at_seq=at_seq)
+        expected = context_of(whole, at_seq=at_seq)
+        assert (answer["messages"], answer["meta"]) == (expected.messages, expected.meta.as_json())

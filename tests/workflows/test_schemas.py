@@ -1,0 +1,74 @@
+"""Arguments against a tool's parameters in workflow code: what is wrong with them, within milliseconds."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from clew import tool
+from workflows.schemas import problem_of_arguments
+
+
+class Sum(BaseModel):
+    """One of two alternatives that no field tells apart."""
+
+    left: Sum | Product | int
+    right: Sum | Product | int
+
+
+class Product(BaseModel):
+    """The other one."""
+
+    left: Sum | Product | int
+    right: Sum | Product | int
+
+
+@tool
+def compute(term: Sum, unit: str, digits: int = 2) -> None:
+    """Compute a term."""
+
+
+def term(depth: int, innermost: Any) -> dict[str, Any]:
+    value = {"left": innermost, "right": 1}
+    for _ in range(depth):
+        value = {"left": value, "right": 1}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"term": term(3, 1), "unit": "m"}, None),
+        ({"term": term(3, 1)}, "unit: it is missing"),
+        ({"term": term(3, 1), "unit": 1}, 'unit: it is not of the form {"type":"string"}'),
+        ({"term": term(3, "x"), "unit": "m"}, 'term: it is not of the form {"$ref":"#/$defs/Sum"}'),
+        ({"term": term(3, 1), "unit": "m", "digit": 1}, "digit: the tool has no such argument"),
+        ({"term": term(60, 1), "unit": "m"}, "validating them takes over 100000 steps"),
+        ({"term": term(190, "x"), "unit": "m"}, "validating them takes over 100000 steps"),
+    ],
+)
+def test_the_problem_is_told_by_its_argument(arguments: dict[str, Any], problem: str | None) -> None:
+    begun = time.process_time()
+    found = problem_of_arguments(arguments, compute.spec["parameters"])
+    assert found is None if problem is None else (found or "").startswith(problem)
+    assert time.process_time() - begun < 1
+
+
+def test_the_largest_term_that_is_taken_costs_milliseconds() -> None:
+    """Also when it is wrong in its innermost part, where a list of all errors would have a hundred thousand."""
+    depth = 0
+    begun = time.process_time()
+    while "takes over" not in (
+        problem_of_arguments({"term": term(depth, "x"), "unit": "m"}, compute.spec["parameters"]) or ""
+    ):
+        depth += 1
+    assert 10 < depth < 30
+    assert time.process_time() - begun < 2
+
+
+def test_a_schema_that_cannot_be_used_is_a_problem() -> None:
+    assert "is not supported" in (problem_of_arguments({}, {"$dynamicRef": "#"}) or "")
+    assert "regex" in (problem_of_arguments({"a": "b"}, {"properties": {"a": {"pattern": "("}}}) or "")

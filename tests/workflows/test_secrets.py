@@ -1,0 +1,201 @@
+"""A provider that repeats the worker's key tells it to nobody: not the history, not the server, not the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from activities.archive import Store
+from activities.providers import http_client, providers_from_env
+from activities.tools import load_tools
+from clew import Clew, RequestOutcome, Session
+from tests import toolbox
+from tests.activities.providers.builders import sse
+from tests.activities.providers.echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
+from tests.activities.providers.fake_server import FakeServer, fake_server
+from tests.activities.providers.streams import ANTHROPIC_STREAM, HELLO_STREAM, chunk
+from tests.conftest import World
+from worker import RedactingFormatter, make_worker
+
+KEY = "sk-proj-Zm9vYmFyQUJD_dEf-0123456789xyzXYZwq7"
+
+
+class Log(logging.Handler):
+    """All that is logged, as a handler without redaction would write it, and as the worker's does."""
+
+    def __init__(self, formatter: RedactingFormatter) -> None:
+        super().__init__()
+        self.plain, self.redacted = "", ""
+        self._redacting = formatter
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.plain += logging.Formatter().format(record) + "\n"
+        self.redacted += self._redacting.format(record) + "\n"
+
+
+@pytest.fixture
+def providers_of() -> Callable[[FakeServer], dict[str, str]]:
+    return lambda fake: {
+        "CLEW_PROVIDER_ECHO_BASE_URL": fake.url,
+        "CLEW_PROVIDER_ECHO_API_KEY": KEY,
+        "ANTHROPIC_BASE_URL": fake.url,
+        "ANTHROPIC_API_KEY": KEY,
+    }
+
+
+@pytest.fixture
+def log(providers_of: Callable[[FakeServer], dict[str, str]]) -> Iterator[Log]:
+    providers = providers_from_env(providers_of(FakeServer(url="http://127.0.0.1:1")))
+    handler = Log(RedactingFormatter(providers.redaction))
+    root = logging.getLogger()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield handler
+    root.removeHandler(handler)
+    root.setLevel(before)
+
+
+@asynccontextmanager
+async def echoing(world: World, environment: dict[str, str]) -> AsyncIterator[Clew]:
+    """A worker whose provider is the one that repeats what it is sent."""
+    clew = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
+    async with http_client() as http:
+        worker = make_worker(
+            clew.temporal,
+            task_queue=clew.task_queue,
+            providers=providers_from_env(environment),
+            tools=load_tools([toolbox.__name__]),
+            http=http,
+            store=Store.from_url("memory://"),
+        )
+        async with worker:
+            yield clew
+
+
+async def written(session: Session, clew: Clew) -> str:
+    """All that the server knows of a session: its whole history, byte for byte, and its thread."""
+    handle = clew.temporal.get_workflow_handle(session.id)
+    history = await handle.fetch_history()
+    events = b"\n".join(event.SerializeToString() for event in history.events)
+    entries = [entry.as_json() for entry in await session.entries()]
+    return events.decode("latin-1") + json.dumps(entries)
+
+
+async def described(session: Session, clew: Clew, *, attempt: int) -> str:
+    """What the server says of a session once its model call is in this attempt."""
+    handle = clew.temporal.get_workflow_handle(session.id)
+    while True:
+        pending = (await handle.describe()).raw_description.pending_activities
+        calls = [call for call in pending if call.activity_type.name == "call_model"]
+        if calls and calls[0].attempt >= attempt and calls[0].heartbeat_details.payloads:
+            return calls[0].SerializeToString().decode("latin-1")
+
+
+@pytest.mark.parametrize("place", FAILURES)
+async def test_no_failure_brings_the_key_out(
+    place: str, world: World, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
+) -> None:
+    """Whether it is final or tried again: history, thread and log are free of it."""
+    async with fake_server() as fake, echoing(world, providers_of(fake)) as clew:
+        session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
+        FAILURES[place](fake, KEY)
+        FAILURES[place](fake, FORMS["folded"](KEY))
+        fake.answer(sse(HELLO_STREAM))
+        outcome = await (await session.message("hello")).result()
+        assert outcome.status == "completed" or outcome.error is not None
+        assert not leaks(await written(session, clew), KEY)
+    assert not leaks(log.plain, KEY)
+
+
+async def test_a_pending_call_does_not_tell_the_key(
+    world: World, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
+) -> None:
+    """Neither the failure of its last attempt nor what it shows of the reply that is under way."""
+    async with fake_server() as fake, echoing(world, providers_of(fake)) as clew:
+        go_on = asyncio.Event()
+        fake.answer_verbatim(b"HTTP/1.1 200 OK\r\nx echo Bearer " + KEY.encode() + b": no\r\n\r\n")
+        begun = [chunk(content=f"You sent {KEY[:30]}")]
+        fake.answer(sse(begun), go_on, sse([chunk(content=KEY[30:] + ", I think."), chunk("stop"), "[DONE]"]))
+        session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
+        request = await session.message("hello")
+        seen = ""
+        while "You sent" not in seen:
+            seen = await described(session, clew, attempt=2)
+        assert "illegal header line" in seen
+        assert not leaks(seen, KEY)
+        go_on.set()
+        assert (await request.result()).status == "completed"
+        entries = await session.entries()
+        assert "You sent [redacted], I think." in [entry.payload.get("content") for entry in entries]
+        assert not leaks(await written(session, clew), KEY)
+    assert not leaks(log.plain, KEY)
+
+
+@pytest.mark.parametrize("place", REPLIES)
+async def test_no_reply_brings_the_key_out(
+    place: str, world: World, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
+) -> None:
+    """Neither as an answer, nor as a tool's name or arguments, which a tool's result repeats."""
+    async with fake_server() as fake, echoing(world, providers_of(fake)) as clew:
+        session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m", tools=["add"])
+        for form in ("as it is", "base64 of a header"):
+            fake.answers.clear()
+            REPLIES[place](fake, FORMS[form](KEY))
+            fake.answer(sse(HELLO_STREAM))
+            assert (await (await session.message("hello")).result()).status == "completed"
+        assert not leaks(await written(session, clew), KEY)
+    assert not leaks(log.plain, KEY)
+
+
+@pytest.mark.parametrize("place", ANTHROPIC)
+async def test_no_block_brings_the_key_out(
+    place: str, world: World, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
+) -> None:
+    """What the provider would want back is left out, and the session goes on."""
+    async with fake_server() as fake, echoing(world, providers_of(fake)) as clew:
+        session = await clew.open(f"test-{uuid.uuid4().hex}", model="anthropic:claude-sonnet-4-5", tools=["add"])
+        ANTHROPIC[place](fake, KEY)
+        fake.answer(sse(ANTHROPIC_STREAM[:2] + ANTHROPIC_STREAM[9:13] + ANTHROPIC_STREAM[-2:]))
+        outcome: RequestOutcome = await (await session.message("hello")).result()
+        assert outcome.status in ("completed", "failed")
+        assert not leaks(await written(session, clew), KEY)
+    assert not leaks(log.plain, KEY)
+
+
+async def test_a_summary_does_not_tell_the_key(
+    world: World, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
+) -> None:
+    """It is a model's reply like any other."""
+    async with fake_server() as fake, echoing(world, providers_of(fake)) as clew:
+        session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
+        fake.answer(sse(HELLO_STREAM))
+        await session.ask("hello " * 200)
+        FAILURES["broken chunk"](fake, KEY)
+        REPLIES["text in pieces"](fake, KEY)
+        await session.summarize(0, 2)
+        contents = [entry.payload["content"] for entry in await session.entries(kind="summary")]
+        assert contents == ["You sent [redacted]."]
+        assert not leaks(await written(session, clew), KEY)
+    assert not leaks(log.plain, KEY)
+
+
+def test_a_log_line_tells_no_secret_however_it_was_logged(log: Log) -> None:
+    """In the message, its arguments, an exception with its causes, or a stack."""
+    logger = logging.getLogger("some.tool")
+    try:
+        try:
+            raise ValueError(f"inner {KEY}")
+        except ValueError as inner:
+            raise LookupError(f"outer {FORMS['base64 of a header'](KEY)}") from inner
+    except LookupError:
+        logger.exception("failed with %s and %r", KEY, {"key": FORMS["percent-encoded in full"](KEY)})
+    assert leaks(log.plain, KEY)
+    assert not leaks(log.redacted, KEY)
+    assert "LookupError" in log.redacted
