@@ -20,32 +20,32 @@ from temporalio.client import Client
 from temporalio.worker import Worker, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.archive import Archive, Store, store_from_env
-from activities.archiving import ArchiveActivities
-from activities.checkpointing import CheckpointActivities
-from activities.checkpoints import Keys, keys_from_env
-from activities.contexts import ContextActivities
-from activities.deletion import DeletionActivities
-from activities.forking import ForkingActivities
-from activities.heartbeat import INTERVAL_SECONDS
-from activities.model import ModelActivities
-from activities.prepare import PrepareActivities
-from activities.providers import Providers, Redaction, http_client, providers_from_env
-from activities.reading import ReadingActivities, Threads
-from activities.results import Results
-from activities.serving import Capacity, SessionWorker, capacity_from_env, leave_soon, make_room
-from activities.summarizing import SummaryActivities
-from activities.tools import ToolActivities, Tools, ToolsUnusable, load_tools
-from clew.client import Clew
-from clew.contract import TASK_QUEUE
+from clew.contract.inputs import TASK_QUEUE
 from clew.errors import ClewError
-from clew.tokens import ENCODINGS, encoding
-from workflows.effects import Thresholds
-from workflows.errands import ERRANDS
-from workflows.payloads import tolerant
-from workflows.queues import model_queue, tool_queue
-from workflows.restoring import RestoreSession
-from workflows.session import AgentSession
+from clew.model.tokens import ENCODINGS, encoding
+from clew.session.connection import Clew
+from clew_activities.archive import Archive, Store, store_from_env
+from clew_activities.archiving import ArchiveActivities
+from clew_activities.call_model import ModelActivities
+from clew_activities.checkpoint_tokens import Keys, keys_from_env
+from clew_activities.checkpointing import CheckpointActivities
+from clew_activities.delete_session import DeletionActivities
+from clew_activities.fork_session import ForkingActivities
+from clew_activities.heartbeat import INTERVAL_SECONDS
+from clew_activities.prepare import PrepareActivities
+from clew_activities.providers import Providers, Redaction, http_client, providers_from_env
+from clew_activities.read_context import ContextActivities
+from clew_activities.read_thread import ReadingActivities, Threads
+from clew_activities.run_tool import ToolActivities, Tools, ToolsUnusable, load_tools
+from clew_activities.serving import Capacity, SessionWorker, capacity_from_env, leave_soon, make_room
+from clew_activities.stored_results import Results
+from clew_activities.summarize import SummaryActivities
+from clew_workflows.protocol.effects import Thresholds
+from clew_workflows.protocol.queues import model_queue, tool_queue
+from clew_workflows.restoring import RestoreSession
+from clew_workflows.services import ERRANDS
+from clew_workflows.session import AgentSession
+from clew_workflows.shell.payload_converter import tolerant
 
 GRACE = timedelta(seconds=20)
 """What runs at a stop has this long to finish; then another worker takes it over."""
@@ -54,7 +54,7 @@ DEFAULT_THRESHOLDS = Thresholds()
 DEFAULT_CAPACITY = Capacity()
 
 # Pure and deterministic, and loaded once instead of once a session.
-_PASSED_THROUGH = ("annotated_types", "clew", "pydantic", "pydantic_core", "rfc8785", "tiktoken", "workflows")
+_PASSED_THROUGH = ("annotated_types", "clew", "clew_workflows", "pydantic", "pydantic_core", "rfc8785", "tiktoken")
 
 log = logging.getLogger("clew.worker")
 

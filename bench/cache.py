@@ -40,15 +40,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from activities.providers import ModelRequest, Provider, Redaction, Screened, providers_from_env, stream
-from activities.providers.errors import EmptyReply, OutputExhausted
 from clew import Clew, ContextPolicy
-from clew.context import context_of, context_of_call
-from clew.contract import ModelOptions
-from clew.entries import Draft, Entry, EntryKind
-from clew.projection import Projection
-from clew.thread import Thread
-from clew.tokens import encoding
+from clew.context.contexts import context_of, context_of_call
+from clew.context.projection import Projection
+from clew.contract.inputs import ModelOptions
+from clew.model.tokens import encoding
+from clew.thread.entries import Draft, Entry, EntryKind
+from clew.thread.thread import Thread
+from clew_activities.providers import ModelRequest, Provider, Redaction, Screened, providers_from_env, stream
+from clew_activities.providers.errors import EmptyReply, OutputExhausted
 from deploy.local import model_server, temporal_server, worker_process
 
 MODEL = "local:smollm2"

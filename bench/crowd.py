@@ -2,8 +2,8 @@
 
 Four callers talk to one session, and a fifth watches it. While a workflow task is under way a server keeps one query
 waiting and refuses those that come with it; the SDK's client asks again after a second, Clew's after milliseconds
-(`clew.queries`). Client and worker are of one kind in one half and of the other in the other half; all else is the
-same, and the halves take turns.
+(`clew.session.query_retry`). Client and worker are of one kind in one half and of the other in the other half; all
+else is the same, and the halves take turns.
 
 python -m bench.crowd
 """
@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 from temporalio.client import Client
 
-from activities.archive import Store
-from activities.providers import http_client, providers_from_env
 from bench.endless import p95
 from clew import Clew, Session
+from clew_activities.archive import Store
+from clew_activities.providers import http_client, providers_from_env
 from deploy.local import Reply, scripted_model, temporal_server
 from worker import make_worker
 

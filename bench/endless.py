@@ -36,16 +36,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from activities.archive import Archive, Store
-from audit.auditing import Report as Audited
-from audit.auditing import audit_session
 from bench import users
 from bench.chain import WorkflowRun, runs_of
 from bench.crew import Crew
 from bench.ledger import Ledger, check
 from bench.users import BASE, User, insist
 from clew import Clew, Session
-from clew.entries import Entry
+from clew.thread.entries import Entry
+from clew_activities.archive import Archive, Store
+from clew_audit.auditing import Report as Audited
+from clew_audit.auditing import audit_session
 from deploy.local import scripted_model, temporal_server
 
 WINDOW, JUDGED = 100, 50

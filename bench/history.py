@@ -19,9 +19,9 @@ from temporalio import activity, workflow
 from temporalio.client import WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.archive import Store
-from activities.providers import http_client, providers_from_env
 from clew import Clew, Tool, tool
+from clew_activities.archive import Store
+from clew_activities.providers import http_client, providers_from_env
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 from worker import make_worker
 

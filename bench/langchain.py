@@ -12,9 +12,9 @@ import importlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from clew.canonical import canonical
-from clew.messages import Message
-from clew.tokens import Encoding
+from clew.model.canonical import canonical
+from clew.model.messages import Message
+from clew.model.tokens import Encoding
 
 INSTALL = (__doc__ or "").partition("\n\n")[2]
 Counter = Callable[[Sequence[Any]], int]

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from clew.answers import RequestOutcome
-from clew.entries import Entry
-from workflows.runs import FOLLOW_UP
+from clew.outcomes import RequestOutcome
+from clew.thread.entries import Entry
+from clew_workflows.core.runs import FOLLOW_UP
 
 MAX_ID = 40
 """Characters of a tool call's id."""

@@ -22,10 +22,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from activities.archive import Archive, Store
-from audit.auditing import audit_session
 from bench.chain import runs_of
 from clew import Clew, Idle, Session
+from clew_activities.archive import Archive, Store
+from clew_audit.auditing import audit_session
 from deploy.local import Reply, Worker, scripted_model, temporal_server, worker_process
 
 CALLERS = 4

@@ -33,11 +33,11 @@ from time import perf_counter
 from typing import Any
 
 from bench.langchain import INSTALL, Counter, LangChain
-from clew.entries import Draft, Entry
-from clew.policy import ContextPolicy
-from clew.projection import Projection, ProjectionInput, project
-from clew.thread import Thread
-from clew.tokens import Encoding, encoding
+from clew.context.projection import Projection, ProjectionInput, project
+from clew.contract.policy import ContextPolicy
+from clew.model.tokens import Encoding, encoding
+from clew.thread.entries import Draft, Entry
+from clew.thread.thread import Thread
 
 SMALL, MESSAGES, LARGE, LIMIT = 1_000, 10_000, 100_000, 2.0
 ENCODING = "o200k_base"

@@ -14,9 +14,10 @@ from typing import Any, Literal, TypeVar
 
 from bench.ledger import Ledger
 from clew import ContextPolicy, Session
-from clew.answers import InputReceipt, RequestOutcome
+from clew.contract.outputs import InputReceipt
 from clew.errors import Archived, ClewError, Closed, Refusal, ServerUnreachable, WorkerUnavailable
-from clew.wire import translating
+from clew.outcomes import RequestOutcome
+from clew.session.transport import translating
 from deploy.local import Reply, ToolCall
 
 T = TypeVar("T")

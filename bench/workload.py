@@ -26,7 +26,7 @@ from rich.table import Table
 
 from bench.chain import WorkflowRun, runs_of
 from clew import Clew, ContextPolicy
-from clew.tokens import _load, encoding
+from clew.model.tokens import _load, encoding
 from deploy.local import Reply, scripted_model, temporal_server, worker_process
 
 CONVERSATION_TOKENS = 209_000

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from activities.archive import Store
-from activities.checkpoints import Keys
-from activities.providers import http_client, providers_from_env
-from activities.tools import load_tools
 from clew import Clew, Session
+from clew_activities.archive import Store
+from clew_activities.checkpoint_tokens import Keys
+from clew_activities.providers import http_client, providers_from_env
+from clew_activities.run_tool import load_tools
 from deploy.local import Reply, ScriptedModel, TemporalServer, scripted_model, temporal_server
 from deploy.local.scripted import Script
 from tests import toolbox

@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 
 from obstore.store import MemoryStore
 
-from activities.archive import Store, StoreUnavailable
-from activities.archive.objects import Bucket
-from activities.checkpoints import Keys
-from activities.providers import http_client, providers_from_env
-from activities.serving import Capacity
-from activities.tools import load_tools
 from clew import Clew
+from clew_activities.archive import Store, StoreUnavailable
+from clew_activities.archive.objects import Bucket
+from clew_activities.checkpoint_tokens import Keys
+from clew_activities.providers import http_client, providers_from_env
+from clew_activities.run_tool import load_tools
+from clew_activities.serving import Capacity
+from clew_workflows.protocol.effects import Thresholds
 from tests import toolbox
 from tests.conftest import KEYS, World
 from worker import DEFAULT_CAPACITY, make_worker
-from workflows.effects import Thresholds
 
 OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
 

@@ -1,4 +1,4 @@
-"""What a backend gets from `pip install`: one import package with light dependencies, and nothing else."""
+"""What a backend gets from `pip install`: a client with light dependencies, and names that are the project's own."""
 
 from __future__ import annotations
 
@@ -68,9 +68,15 @@ def test_a_backend_gets_the_package_alone(python: Path) -> None:
     assert not {"httpx", "requests", "tiktoken", "bpe-openai", "typer", "rich", "pytest"} & set(found["names"])
     assert len(found["names"]) <= 15, found["names"]
     tops = {Path(file).parts[0] for file in found["files"]} - {".."}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"clew"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "clew",
+        "clew_activities",
+        "clew_audit",
+        "clew_workflows",
+    }
     assert "clew/py.typed" in found["files"]
-    assert not {"httpx", "tiktoken", "typer", "rich", "workflows", "activities", "worker"} & set(found["loaded"])
+    assert not {"httpx", "tiktoken", "typer", "rich", "jsonschema_rs"} & set(found["loaded"])
+    assert not {"clew_workflows", "clew_activities", "clew_audit"} & set(found["loaded"])
     assert ROOT not in Path(found["home"]).parents
 
 

@@ -17,8 +17,8 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
-from activities.serving import Capacity, capacity_from_env
 from clew import Clew
+from clew_activities.serving import Capacity, capacity_from_env
 from deploy.local import Reply, TemporalServer, ToolCall, worker_process
 from tests.conftest import World
 

@@ -4,7 +4,8 @@ A session is one long-running workflow, its event history is the conversation th
 pure projection of that thread.
 """
 
-from clew.answers import (
+from clew.contract.inputs import Limits, ModelOptions, SessionConfig
+from clew.contract.outputs import (
     ApprovalReceipt,
     CancelReceipt,
     CloseReceipt,
@@ -14,17 +15,12 @@ from clew.answers import (
     HibernateReceipt,
     InputReceipt,
     OperationReceipt,
-    OutcomeError,
-    RequestOutcome,
     SessionStatus,
     StreamState,
     TranscriptMessage,
-    Usage,
     Window,
 )
-from clew.client import Clew
-from clew.contract import Limits, ModelOptions, SessionConfig
-from clew.entries import Entry
+from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import (
     AlreadyResolved,
     Archived,
@@ -66,11 +62,13 @@ from clew.errors import (
     UnsupportedStrategy,
     WorkerUnavailable,
 )
-from clew.messages import Message, ToolCall, ToolSpec
-from clew.policy import ClearToolResults, ContextPolicy
-from clew.request import Request
-from clew.session import Session
-from clew.thread import Thread
+from clew.model.messages import Message, ToolCall, ToolSpec
+from clew.outcomes import OutcomeError, RequestOutcome, Usage
+from clew.session.connection import Clew
+from clew.session.request import Request
+from clew.session.session import Session
+from clew.thread.entries import Entry
+from clew.thread.thread import Thread
 from clew.tools import Tool, ToolContext, tool
 
 __all__ = [

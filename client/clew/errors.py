@@ -45,10 +45,9 @@ The `type` of a refusal is the word that travels as the `type` of Temporal's app
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from clew.answers import RequestOutcome
+from clew.outcomes import RequestOutcome
 
 
 class ClewError(Exception):

@@ -18,9 +18,9 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
-from clew.canonical import canonical
-from clew.messages import ToolSpec
-from clew.schemas import check_arguments, check_schema
+from clew.contract.schemas import check_arguments, check_schema
+from clew.model.canonical import canonical
+from clew.model.messages import ToolSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,12 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.archive import Archive, Store
-from activities.checkpointing import CheckpointActivities
-from activities.checkpoints import VARIABLE, Keys, keys_from_env, op_id_of, sign, verified
 from clew import tool
-from clew.catalog import EDITION
-from clew.contract import MAX_TOKEN_BYTES, SessionConfig
+from clew.contract.inputs import MAX_TOKEN_BYTES, SessionConfig
+from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import (
     CheckpointUnavailable,
     Refusal,
@@ -29,8 +26,11 @@ from clew.errors import (
     TokenSignature,
     TokenVersion,
 )
-from clew.policy import ContextPolicy, resolve
-from workflows.checkpoints import base64url, fingerprint, fingerprinted, signed_part
+from clew.model.catalog import EDITION
+from clew_activities.archive import Archive, Store
+from clew_activities.checkpoint_tokens import VARIABLE, Keys, keys_from_env, op_id_of, sign, verified
+from clew_activities.checkpointing import CheckpointActivities
+from clew_workflows.core.checkpoints import base64url, fingerprint, fingerprinted, signed_part
 
 NOW = 1_750_000_000
 OLD, NEW = b"o" * 32, b"n" * 40

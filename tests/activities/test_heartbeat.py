@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from activities.heartbeat import BEATS_PER_SECOND, MAX_INTERVAL_SECONDS, interval_seconds
-from workflows.world import HEARTBEAT_TIMEOUT
+from clew_activities.heartbeat import BEATS_PER_SECOND, MAX_INTERVAL_SECONDS, interval_seconds
+from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
 
 
 def test_few_activities_beat_often_and_many_share_what_there_is() -> None:

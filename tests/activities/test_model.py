@@ -20,19 +20,27 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
-from activities import model
-from activities.model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActivities
-from activities.providers import ProviderError, Redaction, Screened, providers_from_env
-from activities.providers.errors import ContextLengthExceeded, EmptyReply, RateLimited, TruncatedStream, Unauthorized
-from clew.answers import Context, Usage
-from clew.catalog import cost_usd
-from clew.context import context_page
-from clew.contract import ContextQuery, ModelOptions
-from clew.policy import ContextPolicy
+from clew.context.contexts import context_page
+from clew.contract.inputs import ContextQuery, ModelOptions
+from clew.contract.outputs import Context
+from clew.contract.policy import ContextPolicy
+from clew.model.catalog import cost_usd
+from clew.outcomes import Usage
+from clew_activities import call_model
+from clew_activities.call_model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActivities
+from clew_activities.providers import ProviderError, Redaction, Screened, providers_from_env
+from clew_activities.providers.errors import (
+    ContextLengthExceeded,
+    EmptyReply,
+    RateLimited,
+    TruncatedStream,
+    Unauthorized,
+)
+from clew_workflows.core import views
+from clew_workflows.protocol.effects import AskedTool, ModelAnswered, ModelReply
+from clew_workflows.shell import ingress
 from deploy.local import Reply, scripted_model
 from tests.workflows.paper import Session
-from workflows import door, views
-from workflows.effects import AskedTool, ModelAnswered, ModelReply
 
 Answer = dict[str, Any] | Exception
 
@@ -94,7 +102,7 @@ def asking(content: str = "hello", **config: Any) -> Session:
 
 
 async def fetched(queried: Queried) -> Context:
-    return await (await environment(queried)).run(model._fetch_context, queried.session.call)
+    return await (await environment(queried)).run(call_model._fetch_context, queried.session.call)
 
 
 async def called(
@@ -205,10 +213,10 @@ async def test_what_the_session_itself_says_is_understood() -> None:
     unknown = session.call.model_copy(update={"call_id": "call-99"})
     with pytest.raises(Exception, match="call-99") as refusal:
         views.projection(session.state, session.thread, ContextQuery(call_id="call-99"))
-    error = door.query_error(refusal.value)  # type: ignore[arg-type]
+    error = ingress.query_error(refusal.value)  # type: ignore[arg-type]
     made = await environment(Queried(session, refused(error.message)))
     with pytest.raises(ApplicationError) as caught:
-        await made.run(model._fetch_context, unknown)
+        await made.run(call_model._fetch_context, unknown)
     assert (caught.value.type, caught.value.non_retryable) == ("invalid_input", True)
 
 
@@ -331,7 +339,7 @@ def test_every_provider_error_keeps_what_it_knows(
     error: ProviderError, final: bool, details: dict[str, Any] | None
 ) -> None:
     """Type, message, details and the wait that the provider asked for, be it none at all."""
-    told = ActivityEnvironment().run(model.application_error, error)
+    told = ActivityEnvironment().run(call_model.application_error, error)
     assert (told.type, told.message, told.non_retryable) == (error.type, error.message, final)
     assert list(told.details) == ([details] if details else [])
     assert told.next_retry_delay == (None if error.retry_after is None else timedelta(0))
@@ -387,7 +395,7 @@ class Growing:
 
 def streamed(decoder: Growing | None) -> dict[str, Any]:
     screened = Screened(decoder, Redaction()) if decoder else None
-    return ActivityEnvironment().run(model._stream_state, asking().call, screened)
+    return ActivityEnvironment().run(call_model._stream_state, asking().call, screened)
 
 
 def test_a_growing_reply_is_shown_by_its_newest_part() -> None:
@@ -434,7 +442,7 @@ replies = st.builds(
 @given(reply=replies)
 def test_every_reply_fits_into_one_payload(reply: ModelReply) -> None:
     """What fits is left as it is; of the rest as little as possible is lost, and never a call or the usage."""
-    fitted = model._fitted(reply)
+    fitted = call_model._fitted(reply)
     assert len(to_json(fitted)) <= MAX_REPLY_BYTES
     if len(to_json(reply)) <= MAX_REPLY_BYTES:
         assert fitted == reply
@@ -449,7 +457,7 @@ def test_what_can_be_spared_is_lost_first() -> None:
     """The thinking; then what only its provider would read; an answer only where that is not enough."""
     size = MAX_REPLY_BYTES * 2 // 3
     thought = ModelReply(content="x" * size, thinking="y" * size, tool_calls=(AskedTool(name="add"),))
-    assert model._fitted(thought) == thought.model_copy(update={"thinking": None})
+    assert call_model._fitted(thought) == thought.model_copy(update={"thinking": None})
     data: Any = {"provider": "anthropic", "blocks": [{"signature": "z" * size}]}
     signed = thought.model_copy(update={"thinking": None, "provider_data": data})
-    assert model._fitted(signed) == thought.model_copy(update={"thinking": None})
+    assert call_model._fitted(signed) == thought.model_copy(update={"thinking": None})

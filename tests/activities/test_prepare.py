@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.archive import Archive, Store
-from activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
-from activities.providers import providers_from_env
-from activities.results import READ_RESULT
-from clew import Tool, clearing, tool
-from clew.canonical import canonical
-from clew.policy import ContextPolicy
-from workflows.effects import Prepare, Prepared, Thresholds
+from clew import Tool, tool
+from clew.context import clearing
+from clew.contract.policy import ContextPolicy
+from clew.model.canonical import canonical
+from clew_activities.archive import Archive, Store
+from clew_activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
+from clew_activities.providers import providers_from_env
+from clew_activities.stored_results import READ_RESULT
+from clew_workflows.protocol.effects import Prepare, Prepared, Thresholds
 
 
 @tool(timeout_seconds=5, retries=2)

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from temporalio.testing import ActivityEnvironment
 
-from activities import results
-from activities.archive import Archive, Head, Store, StoreUnavailable
-from activities.archive.segment import digest_of
-from activities.results import MAX_STORED_BYTES, Results
-from activities.tools import ToolActivities
 from clew import Tool, tool
-from clew.entries import Entry, EntryKind
-from workflows.effects import RunTool, StoredResult, ToolAnswered
+from clew.thread.entries import Entry, EntryKind
+from clew_activities import stored_results
+from clew_activities.archive import Archive, Head, Store, StoreUnavailable
+from clew_activities.archive.segment import digest_of
+from clew_activities.run_tool import ToolActivities
+from clew_activities.stored_results import MAX_STORED_BYTES, Results
+from clew_workflows.protocol.effects import RunTool, StoredResult, ToolAnswered
 
 SESSION, FAMILY = "session-1", "family-1"
 OBJECT = f"default/families/s-{FAMILY}/results/{{}}"
@@ -36,8 +36,8 @@ class Place:
         self.environment.info = replace(self.environment.info, workflow_id=SESSION)
         self.live: list[Entry] = []
         self.first_live = 0
-        monkeypatch.setattr(results, "own_session", lambda: None)
-        monkeypatch.setattr(results, "ask", self._entries)
+        monkeypatch.setattr(stored_results, "own_session", lambda: None)
+        monkeypatch.setattr(stored_results, "ask", self._entries)
 
     async def _entries(self, _session: None, query: str, asked: dict[str, Any]) -> dict[str, Any]:
         """What the session's own query answers of its live thread."""
@@ -154,7 +154,7 @@ async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(
         raise StoreUnavailable(path, "no network")
 
     monkeypatch.setattr(place.store, "put", put)
-    monkeypatch.setattr(results, "STORING_SECONDS", 0.1)
+    monkeypatch.setattr(stored_results, "STORING_SECONDS", 0.1)
     answer = await place.run("it")
     assert len(runs) == 1
     assert (answer.is_error, answer.result) == (False, None)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from activities import validating
-from activities.structured import SchemaUnusable, Validation
-from clew.schemas import check_schema
+from clew.contract.schemas import check_schema
+from clew_activities import validation_process
+from clew_activities.structured_output import SchemaUnusable, Validation
 from tests.support.schemas import SLOW, SLOW_ANSWER, Schema, is_running, validations
 
 
@@ -83,7 +83,7 @@ async def test_no_depth_is_an_error(depth: int, validation: Validation) -> None:
 async def test_what_is_told_has_an_end(validation: Validation) -> None:
     problems = await validation.problem_of(f"[{', '.join(['1'] * 100)}]", {"items": {"type": "string"}})
     assert problems is not None
-    assert problems.count(";") == validating.MAX_PROBLEMS - 1
+    assert problems.count(";") == validation_process.MAX_PROBLEMS - 1
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_a_validation_without_end_is_a_problem_that_is_told(validation: Va
     check_schema(SLOW)
     begun = time.monotonic()
     assert "takes over 2 seconds" in (await validation.problem_of(SLOW_ANSWER, SLOW) or "")
-    assert time.monotonic() - begun < validating.MAX_SECONDS + 5
+    assert time.monotonic() - begun < validation_process.MAX_SECONDS + 5
 
 
 TWICE: Schema = {"properties": {"a": {"$ref": "#/$defs/node"}}}
@@ -148,7 +148,7 @@ async def test_what_passes_the_door_ends(costly: str, validation: Validation) ->
     begun, memory = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     problem = await validation.problem_of(text, schema)
     assert problem is None or len(problem) < 10_000
-    assert time.monotonic() - begun < validating.MAX_SECONDS + 5
+    assert time.monotonic() - begun < validation_process.MAX_SECONDS + 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 50_000
 
 
@@ -182,7 +182,7 @@ def test_a_killed_worker_leaves_no_process() -> None:
         assert worker.poll() is None
     worker.kill()
     worker.wait()
-    deadline = time.monotonic() + validating.MAX_SECONDS + 5
+    deadline = time.monotonic() + validation_process.MAX_SECONDS + 5
     while is_running(found[0]):
         assert time.monotonic() < deadline
         os.sched_yield()

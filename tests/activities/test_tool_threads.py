@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from activities import tool_threads
-from activities.tool_threads import ToolCall, ToolThreads, TooManyLeftBehind
+from clew_activities import tool_threads
+from clew_activities.tool_threads import ToolCall, ToolThreads, TooManyLeftBehind
 
 HERE = __file__
 

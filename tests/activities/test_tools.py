@@ -23,11 +23,11 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.archive import Archive, Store
-from activities.results import Results
-from activities.tools import ToolActivities, ToolsUnusable, load_tools
 from clew import Tool, ToolContext, tool
-from workflows.effects import RunTool, ToolAnswered
+from clew_activities.archive import Archive, Store
+from clew_activities.run_tool import ToolActivities, ToolsUnusable, load_tools
+from clew_activities.stored_results import Results
+from clew_workflows.protocol.effects import RunTool, ToolAnswered
 
 KIB64 = 65_536
 
@@ -393,8 +393,8 @@ async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_g
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The author's validators, the tool, and what makes text of its result: the worker's loop waits for none."""
-    monkeypatch.setattr("activities.tools.STORING_SECONDS", 0.5)
-    monkeypatch.setattr("activities.tool_threads.CLEANUP_SECONDS", 0.1)
+    monkeypatch.setattr("clew_activities.run_tool.STORING_SECONDS", 0.5)
+    monkeypatch.setattr("clew_activities.tool_threads.CLEANUP_SECONDS", 0.1)
     gate = threading.Event()
 
     class Slow(BaseModel):

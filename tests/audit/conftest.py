@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from activities.archive import Archive
 from clew import Clew, Session
+from clew_activities.archive import Archive
 from deploy.local import Reply, ToolCall
 from tests.conftest import World, last
 from tests.histories.scenarios import control

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from activities.archive import Archive, Store
-from audit.auditing import Report, audit_file, audit_session
-from audit.histories import KIND, Saved
-from audit.lines import Reader, Writer
 from clew import Clew, Session
 from clew.errors import Closed
+from clew_activities.archive import Archive, Store
+from clew_audit.auditing import Report, audit_file, audit_session
+from clew_audit.histories import KIND, Saved
+from clew_audit.lines import Reader, Writer
+from clew_workflows.protocol.packed import Packed
 from deploy.local import temporal_server
 from tests.conftest import World
 from tests.rolling import name
-from workflows.packed import Packed
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from activities.archive import Archive
-from audit.auditing import audit_session
-from audit.exchange import KIND, export_session, import_session
-from audit.lines import FileDamaged, Writer
 from clew import Clew, Session, ThreadMismatch
 from clew.errors import Closed
+from clew_activities.archive import Archive
+from clew_audit.auditing import audit_session
+from clew_audit.exchange import KIND, export_session, import_session
+from clew_audit.lines import FileDamaged, Writer
 from deploy.local import Reply, ToolCall
 from tests.audit.conftest import hanging, hung
 from tests.conftest import World, last

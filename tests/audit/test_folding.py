@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from activities.prepare import defaults_for
-from audit.folding import Folding
-from audit.histories import Server
-from audit.rebuild import rebuild
 from clew import Clew, Session
-from clew.entries import Entry
-from clew.policy import ContextPolicy
+from clew.contract.policy import ContextPolicy
+from clew.thread.entries import Entry
+from clew_activities.prepare import defaults_for
+from clew_audit.folding import Folding
+from clew_audit.histories import Server
+from clew_audit.rebuild import rebuild
+from clew_workflows.core import carried
+from clew_workflows.core.state import State
+from clew_workflows.protocol.effects import ArchiveRef
 from tests.workflows.test_budgets import refusal, replied, said, small
 from tests.workflows.test_replay import HISTORIES
-from workflows import carried
-from workflows.effects import ArchiveRef
-from workflows.state import State
 
 
 def folded(entries: list[Entry], *, pieces: int) -> State:

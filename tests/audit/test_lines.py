@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.lines import FileDamaged, Reader, Writer
+from clew_audit.lines import FileDamaged, Reader, Writer
 
 
 def written(rows: list[dict[str, Any]]) -> bytes:
@@ -56,7 +56,7 @@ def test_a_file_that_ends_too_soon_or_too_late_is_noticed() -> None:
 
 def test_a_line_without_an_end_is_refused_before_it_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named by its number."""
-    monkeypatch.setattr("audit.lines.MAX_LINE_BYTES", 100)
+    monkeypatch.setattr("clew_audit.lines.MAX_LINE_BYTES", 100)
     with pytest.raises(FileDamaged, match="line 2 has more than 100 bytes"):
         read(written([{"text": "x" * 1000}]))
     with pytest.raises(FileDamaged, match="line 1 has more than 100 bytes"):

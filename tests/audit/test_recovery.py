@@ -9,14 +9,14 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
-from activities.archive import Archive
-from activities.providers import http_client, providers_from_env
-from activities.tools import load_tools
-from audit.auditing import audit_session
-from audit.histories import Server
-from audit.recovery import recover
 from clew import Clew, Session, ThreadMismatch
 from clew.errors import ArchiveUnavailable, Closed
+from clew_activities.archive import Archive
+from clew_activities.providers import http_client, providers_from_env
+from clew_activities.run_tool import load_tools
+from clew_audit.auditing import audit_session
+from clew_audit.histories import Server
+from clew_audit.recovery import recover
 from deploy.local import temporal_server
 from tests import toolbox
 from tests.activities.archive.helping import Failing

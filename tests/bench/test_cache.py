@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.cache import contexts_of, conversation, main, policy_of, predicted
-from clew.projection import Projection
+from clew.context.projection import Projection
 
 TURNS, TOKENS = 20, 100
 

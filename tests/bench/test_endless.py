@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench.endless import endless, show
 from bench.ledger import Ledger, check
-from clew.entries import Entry
+from clew.thread.entries import Entry
 from tests.workflows.paper import Session
 
 

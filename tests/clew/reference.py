@@ -11,13 +11,13 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from clew.entries import Entry
+from clew.context.blocks import MISSING_RESULT
+from clew.context.projection import ProjectionInput
+from clew.contract.policy import ClearToolResults
 from clew.errors import ContextOverflow
-from clew.groups import MISSING_RESULT
-from clew.messages import Message
-from clew.policy import ClearToolResults
-from clew.projection import ProjectionInput
-from clew.tokens import Encoding, encoding
+from clew.model.messages import Message
+from clew.model.tokens import Encoding, encoding
+from clew.thread.entries import Entry
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.canonical import canonical, digest
+from clew.model.canonical import canonical, digest
 from tests.clew.reference import canonical_json
 
 

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from clew.answers import Usage
-from clew.canonical import digest
-from clew.catalog import EDITION, MODELS, cost_usd, encoding_of, model_of, window_of
-from clew.policy import ContextPolicy, resolve
-from clew.tokens import ENCODINGS
+from clew.contract.policy import ContextPolicy, resolve
+from clew.model.canonical import digest
+from clew.model.catalog import EDITION, MODELS, cost_usd, encoding_of, model_of, window_of
+from clew.model.tokens import ENCODINGS
+from clew.outcomes import Usage
 
 FIRST = {
     "claude-": 200_000,

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.clearing import marker, marker_tokens
-from clew.entries import DEFAULT_LANE
-from clew.messages import Message
-from clew.policy import ClearToolResults, ContextPolicy
-from clew.thread import Thread
-from clew.tokens import encoding
+from clew.context.clearing import marker, marker_tokens
+from clew.contract.policy import ClearToolResults, ContextPolicy
+from clew.model.messages import Message
+from clew.model.tokens import encoding
+from clew.thread.entries import DEFAULT_LANE
+from clew.thread.thread import Thread
 from tests.clew.threads import Writer, answered, asked_tool, made, said, shown, tool_said
 
 LONG = "word " * 100

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from clew.context import context_of, policy_of
+from clew.context.contexts import context_of, policy_of
+from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
-from clew.messages import Message
-from clew.policy import ContextPolicy
-from clew.thread import Thread
+from clew.model.messages import Message
+from clew.thread.thread import Thread
 from tests.clew.threads import CALCULATOR, Writer, answered, asked_tool, rebuilt, said, system, tool_said
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew.clearing import READ_RESULT
-from clew.cutting import cut_marker, cut_marker_tokens, results_share
-from clew.entries import DEFAULT_LANE
+from clew.context.clearing import READ_RESULT
+from clew.context.projection import Projection
+from clew.context.truncation import cut_marker, cut_marker_tokens, results_share
+from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
-from clew.messages import Message, ToolSpec
-from clew.policy import ContextPolicy
-from clew.projection import Projection
-from clew.tokens import encoding
+from clew.model.messages import Message, ToolSpec
+from clew.model.tokens import encoding
+from clew.thread.entries import DEFAULT_LANE
 from tests.clew.reference import size
 from tests.clew.threads import Writer, answered, asked_tool, made, said, shown, tool_said
 

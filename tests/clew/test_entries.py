@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from clew.entries import KINDS, Draft, Entry, call_ids, summary_message
-from clew.tokens import encoding
+from clew.model.tokens import encoding
+from clew.thread.entries import KINDS, Draft, Entry, call_ids, summary_message
 from tests.clew.reference import canonical_json, size
 from tests.clew.threads import CALCULATOR, Step, Writer, asked_tool, histories, said, tool_said, write
 

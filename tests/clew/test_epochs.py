@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew.entries import DEFAULT_LANE
+from clew.context.blocks import MISSING_RESULT
+from clew.context.projection import Projection, ProjectionInput, project
+from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput
-from clew.groups import MISSING_RESULT
-from clew.policy import ContextPolicy
-from clew.projection import Projection, ProjectionInput, project
-from clew.thread import Thread
+from clew.thread.entries import DEFAULT_LANE
+from clew.thread.thread import Thread
 from tests.clew.threads import Step, Turn, Writer, answered, conversations, histories, made, policies, said, write
 
 

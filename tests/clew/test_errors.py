@@ -8,8 +8,8 @@ import re
 import pytest
 
 from clew import errors
-from clew.answers import OutcomeError, RequestOutcome
 from clew.errors import REFUSALS, ClewError, ContextOverflow, Refusal, RequestFailed, refusal
+from clew.outcomes import OutcomeError, RequestOutcome
 
 CLASSES = {name: cls for name, cls in vars(errors).items() if inspect.isclass(cls) and issubclass(cls, ClewError)}
 # What the updates of the contract may be refused with.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clew.ground import REMEMBERED, Ground, Layer
-from clew.thread import Lane
+from clew.thread.lane import Lane
+from clew.thread.layers import REMEMBERED, Ground, Layer
 from tests.clew.threads import Writer, said
 
 

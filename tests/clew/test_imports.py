@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from clew.context import context_of
+from clew.context.contexts import context_of
 from tests.clew.threads import Writer, answered, asked_tool, said, tool_said
 
 CLIENT = Path(__file__).parents[2] / "client"

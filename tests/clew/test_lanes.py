@@ -6,10 +6,10 @@ from typing import Literal
 
 import pytest
 
+from clew.context.projection import ProjectionInput, project
+from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
-from clew.messages import Message
-from clew.policy import ContextPolicy
-from clew.projection import ProjectionInput, project
+from clew.model.messages import Message
 from tests.clew.threads import WIDE, Writer, answered, asked_tool, made, said, shown, system, tool_said
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew.context import context_of
-from clew.entries import DEFAULT_LANE
+from clew.context.contexts import context_of
+from clew.context.projection import Projection
+from clew.context.retention import parted
+from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import Archived, ContextOverflow
-from clew.past import parted
-from clew.policy import ClearToolResults, ContextPolicy
-from clew.projection import Projection
-from clew.thread import Past, Thread
+from clew.thread.entries import DEFAULT_LANE
+from clew.thread.thread import Past, Thread
 from tests.clew.threads import (
     LANES,
     Step,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.pieces import MAX_PIECES, PIECE_BYTES, piece_starts, split
+from clew.model.pieces import MAX_PIECES, PIECE_BYTES, piece_starts, split
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=2000), st.integers(1, 40))

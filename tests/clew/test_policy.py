@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from clew.catalog import window_of
+from clew.contract.policy import ClearToolResults, ContextPolicy, resolve
 from clew.errors import InvalidTokenBudget
-from clew.policy import ClearToolResults, ContextPolicy, resolve
+from clew.model.catalog import window_of
 
 # A value for each field that is not its default.
 OTHERS: dict[str, Any] = {

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from clew.entries import DEFAULT_LANE
+from clew.context.blocks import MISSING_RESULT
+from clew.context.projection import Projection, ProjectionInput, projector_named, register_projector
+from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
-from clew.groups import MISSING_RESULT
-from clew.messages import Message
-from clew.policy import ContextPolicy
-from clew.projection import Projection, ProjectionInput, projector_named, register_projector
-from clew.thread import Thread
-from clew.tokens import encoding
+from clew.model.messages import Message
+from clew.model.tokens import encoding
+from clew.thread.entries import DEFAULT_LANE
+from clew.thread.thread import Thread
 from tests.clew.reference import size
 from tests.clew.threads import CALCULATOR, WIDE, Writer, answered, asked_tool, made, said, shown, system, tool_said
 
@@ -277,7 +277,7 @@ def test_no_budget_is_refused(most: int, reserve: int) -> None:
 
 def test_a_projector_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy chooses a projector by its name; a name is given once."""
-    monkeypatch.setattr("clew.projection._projectors", {"default": projector_named("default")})
+    monkeypatch.setattr("clew.context.projection._projectors", {"default": projector_named("default")})
 
     def loud(given: ProjectionInput) -> Projection:
         quiet = projector_named("default")(given)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from clew.cutting import cut_marker_tokens
-from clew.entries import DEFAULT_LANE, Entry
+from clew.context.projection import Projection, ProjectionInput, compose, project
+from clew.context.truncation import cut_marker_tokens
+from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
-from clew.messages import Message
-from clew.policy import ContextPolicy
-from clew.projection import Projection, ProjectionInput, compose, project
-from clew.thread import Thread
-from clew.tokens import encoding
+from clew.model.messages import Message
+from clew.model.tokens import encoding
+from clew.thread.entries import DEFAULT_LANE, Entry
+from clew.thread.thread import Thread
 from tests.clew.reference import Expected, assert_valid_for_providers, canonical_json, reference, size
 from tests.clew.threads import (
     CALCULATOR,

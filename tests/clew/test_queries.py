@@ -18,8 +18,9 @@ from temporalio.client import (
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew import Clew, queries
-from clew.queries import prompt
+from clew import Clew
+from clew.session import query_retry
+from clew.session.query_retry import prompt
 from tests.conftest import World
 
 
@@ -69,7 +70,7 @@ async def test_a_query_that_is_refused_for_now_is_asked_again(
 
 async def test_nobody_is_asked_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that goes on refusing is reported; and at once where another attempt would change nothing."""
-    monkeypatch.setattr(queries, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(query_retry, "PATIENCE_SECONDS", 0.05)
     session = await world.open()
     handle = world.clew.temporal.get_workflow_handle(session.id)
     asked = refusing(world.clew.temporal, monkeypatch, RPCStatusCode.UNAVAILABLE, times=1000)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew.context import context_of
-from clew.entries import Entry
+from clew.context.contexts import context_of
+from clew.context.loading import part_of_thread
+from clew.context.projection import Projection
+from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
-from clew.policy import ContextPolicy
-from clew.projection import Projection
-from clew.reading import part_of_thread
-from clew.thread import Thread
+from clew.thread.entries import Entry
+from clew.thread.thread import Thread
 from tests.clew.threads import LANES, Step, Writer, histories, policies, said, write
 
 

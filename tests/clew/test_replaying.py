@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew import replaying
-from clew.answers import Usage
-from clew.context import context_of
-from clew.entries import DEFAULT_LANE
+from clew.context import comparison
+from clew.context.blocks import Rendering
+from clew.context.comparison import AS_IT_WAS, Trial, replay
+from clew.context.contexts import context_of
+from clew.context.projection import Projection
+from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
-from clew.groups import Rendering
-from clew.messages import Message
-from clew.policy import ClearToolResults, ContextPolicy
-from clew.projection import Projection
-from clew.replaying import AS_IT_WAS, Trial, replay
-from clew.thread import Thread
+from clew.model.messages import Message
+from clew.outcomes import Usage
+from clew.thread.entries import DEFAULT_LANE
+from clew.thread.thread import Thread
 from tests.clew.threads import (
     CALCULATOR,
     Step,
@@ -188,7 +188,7 @@ def test_costs_are_by_the_models_list(monkeypatch: pytest.MonkeyPatch) -> None:
         fresh = usage.input_tokens - usage.cached_input_tokens
         return None if name not in prices else prices[name] * (fresh + 1000 * usage.output_tokens)
 
-    monkeypatch.setattr(replaying, "cost_usd", listed)
+    monkeypatch.setattr(comparison, "cost_usd", listed)
     session = Session(ContextPolicy()).turns(3)
     (trial,) = session.replayed()
     assert trial.cost_usd is not None

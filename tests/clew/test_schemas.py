@@ -14,10 +14,10 @@ import pytest
 from pydantic import AnyUrl, BaseModel, Field, JsonValue, TypeAdapter
 
 from clew import tool
-from clew.contract import MessageInput
+from clew.contract.inputs import MessageInput
+from clew.contract.schemas import MAX_ARGUMENT_STEPS, MAX_SCHEMA_BYTES, check_arguments, check_schema, count_steps
 from clew.errors import InvalidInput
-from clew.schemas import MAX_ARGUMENT_STEPS, MAX_SCHEMA_BYTES, check_arguments, check_schema, count_steps
-from clew.wire import checked
+from clew.session.transport import checked
 from tests.support.schemas import Schema, chained
 
 

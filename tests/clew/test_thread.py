@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from clew.entries import KINDS, Entry
 from clew.errors import Archived
-from clew.thread import Thread, last_at
+from clew.thread.entries import KINDS, Entry
+from clew.thread.thread import Thread, last_at
 from tests.clew.threads import Step, Writer, answered, asked_tool, histories, rebuilt, said, tool_said, write
 
 

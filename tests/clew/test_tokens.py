@@ -16,9 +16,9 @@ import tiktoken
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clew import tokens
 from clew.errors import EncodingUnavailable
-from clew.tokens import ENCODINGS, encoding
+from clew.model import tokens
+from clew.model.tokens import ENCODINGS, encoding
 from tests.clew.reference import canonical_json
 from tests.clew.threads import CALCULATOR, asked_tool, said, tool_said
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict
 
 from clew import Tool, ToolContext, tool
-from clew.canonical import canonical
+from clew.model.canonical import canonical
 
 CONTEXT = ToolContext(session_id="s", request_id="r", tool_call_id="tool-1", idempotency_key="s/tool-1", attempt=1)
 

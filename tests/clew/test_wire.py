@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 from clew.errors import WorkerUnavailable
-from clew.wire import translating
+from clew.session.transport import translating
 
 
 async def asking(started: asyncio.Event) -> None:

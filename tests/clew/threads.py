@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from clew.entries import DEFAULT_LANE, Draft, Entry, EntryKind
-from clew.messages import Message, ToolSpec
-from clew.policy import ClearToolResults, ContextPolicy
-from clew.projection import Projection, ProjectionInput, project
-from clew.thread import Thread
-from clew.tokens import encoding
+from clew.context.projection import Projection, ProjectionInput, project
+from clew.contract.policy import ClearToolResults, ContextPolicy
+from clew.model.messages import Message, ToolSpec
+from clew.model.tokens import encoding
+from clew.thread.entries import DEFAULT_LANE, Draft, Entry, EntryKind
+from clew.thread.thread import Thread
 
 CALCULATOR: ToolSpec = {
     "name": "calculator",

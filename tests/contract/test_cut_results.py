@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import pytest
 
-from activities.archive import Archive
-from audit.auditing import audit_session
 from clew import ClearToolResults, Clew, ContextPolicy, Session
-from clew.canonical import digest
-from clew.context import context_of_call
-from clew.thread import Thread
+from clew.context.contexts import context_of_call
+from clew.model.canonical import digest
+from clew.thread.thread import Thread
+from clew_activities.archive import Archive
+from clew_audit.auditing import audit_session
 from deploy.local import Reply, ToolCall
 from tests.conftest import World, last
 from tests.contract.test_what_the_model_saw import decoded

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.serving import Capacity
+from clew_activities.serving import Capacity
 from deploy.local import Reply, ToolCall
 from tests import toolbox
 from tests.conftest import World, last

@@ -20,10 +20,10 @@ from temporalio.client import (
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.archive import Archive
-from audit.auditing import audit_file, audit_session
-from audit.histories import Saved
 from clew import InvalidInput
+from clew_activities.archive import Archive
+from clew_audit.auditing import audit_file, audit_session
+from clew_audit.histories import Saved
 from tests.conftest import World
 from tests.support.schemas import chained
 

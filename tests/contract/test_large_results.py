@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from activities.archive import Archive
 from clew import ClearToolResults, ContextPolicy, Entry, Session
+from clew_activities.archive import Archive
+from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply, ToolCall
 from deploy.local.scripted import Script
 from tests.conftest import World, last
 from tests.rolling import name, rolling, runs_of
-from workflows.effects import Thresholds
 
 SMALL = {"max_tool_result_bytes": 1000}
 

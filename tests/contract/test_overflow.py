@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from activities.archive import Archive
-from audit.auditing import audit_session
 from clew import Clew, ContextPolicy, RequestFailed, Session
-from clew.canonical import digest
 from clew.errors import ContextOverflow
+from clew.model.canonical import digest
+from clew_activities.archive import Archive
+from clew_audit.auditing import audit_session
 from deploy.local import Reply
 from tests.conftest import World
 from tests.contract.test_what_the_model_saw import decoded

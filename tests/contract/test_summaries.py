@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from activities.summarizing import INSTRUCTIONS
 from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidInput, NothingToSummarize, Refusal
+from clew_activities.summarize import INSTRUCTIONS
 from deploy.local import Reply
 from tests.conftest import World
 from tests.rolling import name, rolling

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clew import ContextPolicy, RequestFailed, Session
-from clew.entries import Entry
+from clew.thread.entries import Entry
 from deploy.local import Reply, ToolCall
 from tests.conftest import World, last
 from tests.workflows.test_control import Slow

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from clew import ContextPolicy, Entry
-from clew.canonical import digest
+from clew.model.canonical import digest
 from deploy.local import Reply, ToolCall
 from tests.conftest import World, last
 from tests.rolling import name, rolling

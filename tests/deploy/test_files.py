@@ -40,7 +40,8 @@ def test_the_image_is_made_of_files_that_are_there_and_are_sent_to_the_builder()
     sources = [line.split()[1] for line in instructions.splitlines() if re.match(r"COPY (?!--from)", line)]
     ignore = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
     allowed = [line.removeprefix("!") for line in ignore if line.startswith("!")]
-    assert {"client/clew", "workflows", "activities", "worker.py"} < set(sources)
+    packages = {"client/clew", "workflows/clew_workflows", "activities/clew_activities", "audit/clew_audit"}
+    assert packages | {"worker.py"} < set(sources)
     for source in sources:
         assert (ROOT / source).exists(), source
         assert any(fnmatch(source, pattern) for pattern in allowed), source

@@ -13,14 +13,14 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from activities.archive import Store
-from activities.providers import http_client, providers_from_env
-from activities.tools import load_tools
 from clew import Clew, ContextPolicy, Session
+from clew_activities.archive import Store
+from clew_activities.providers import http_client, providers_from_env
+from clew_activities.run_tool import load_tools
+from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 from tests import toolbox
 from worker import make_worker
-from workflows.effects import Thresholds
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]

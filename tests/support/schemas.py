@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from activities import validating
+from clew_activities import validation_process
 
 Schema = dict[str, Any]
 
@@ -27,7 +27,7 @@ def validations(worker: int) -> list[str]:
     """The process ids of a worker's validations, zombies included."""
     threads = Path(f"/proc/{worker}/task").iterdir()
     children = [child for thread in threads for child in (thread / "children").read_text().split()]
-    return [child for child in children if is_zombie(child) or validating.__file__ in command(child)]
+    return [child for child in children if is_zombie(child) or validation_process.__file__ in command(child)]
 
 
 def is_running(process: str) -> bool:

@@ -6,10 +6,9 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from activities.prepare import defaults_for
-from clew.answers import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
-from clew.context import context_of
-from clew.contract import (
+from clew.context.contexts import context_of
+from clew.context.projection import Projection
+from clew.contract.inputs import (
     ApprovalInput,
     CancelInput,
     CloseInput,
@@ -19,15 +18,16 @@ from clew.contract import (
     SessionConfig,
     SubmitInput,
 )
-from clew.entries import Draft, Entry
-from clew.messages import Message
-from clew.projection import Projection
-from clew.thread import Thread
-from clew.tokens import encoding
-from workflows import commands, decisions, outcomes, tool_rounds
-from workflows.decision import Decision
-from workflows.door import Command
-from workflows.effects import (
+from clew.contract.outputs import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
+from clew.model.messages import Message
+from clew.model.tokens import encoding
+from clew.thread.entries import Draft, Entry
+from clew.thread.thread import Thread
+from clew_activities.prepare import defaults_for
+from clew_workflows.core import commands, decisions, outcomes, tool_rounds
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.state import Moment
+from clew_workflows.protocol.effects import (
     AskedTool,
     CallModel,
     Effect,
@@ -41,7 +41,7 @@ from workflows.effects import (
     ToolAnswered,
     ToolReturned,
 )
-from workflows.state import Moment
+from clew_workflows.shell.ingress import Command
 
 UNKNOWN = Failure(type="unknown_model", message="no such provider")
 PARAMETERS: Any = {

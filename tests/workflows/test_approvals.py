@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
+from clew_workflows.core import views
+from clew_workflows.protocol.effects import AskedTool
 from tests.workflows.paper import Session, assert_valid
-from workflows import views
-from workflows.effects import AskedTool
 
 ASK = AskedTool(name="ask_first", arguments={"a": 1})
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew.answers import Usage
-from clew.context import context_of_call
-from clew.contract import ModelOptions
-from clew.entries import Entry
+from clew.context.contexts import context_of_call
+from clew.contract.inputs import ModelOptions
+from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
-from clew.policy import ContextPolicy
+from clew.outcomes import Usage
+from clew.thread.entries import Entry
+from clew_workflows.core import budgets
+from clew_workflows.core.state import EIGHTHS, Learned
+from clew_workflows.protocol.effects import CallModel, Failure, ModelAnswered, ModelReply
 from tests.workflows.paper import Session
 from tests.workflows.test_carried import journey
-from workflows import budgets
-from workflows.effects import CallModel, Failure, ModelAnswered, ModelReply
-from workflows.state import EIGHTHS, Learned
 
 SMALL = ContextPolicy(max_input_tokens=1_200, reserve_output_tokens=200, window="epoch")
 MODEL = "local:tiny"

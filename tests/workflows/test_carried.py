@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
-from clew.policy import ContextPolicy
+from clew_workflows.core import carried
+from clew_workflows.core.carried import MAX_BYTES, Carried, carry, restore
+from clew_workflows.protocol.effects import ArchiveRef
+from clew_workflows.protocol.packed import Packed
 from tests.workflows.paper import Session
-from workflows import carried
-from workflows.carried import MAX_BYTES, Carried, carry, restore
-from workflows.effects import ArchiveRef
-from workflows.packed import Packed
 
 
 def journey(session: Session, upto: int | None = None) -> Carried:
@@ -77,7 +77,7 @@ def test_outcomes_are_known_when_their_entries_are_gone() -> None:
 
 
 def _failure(message: str) -> Any:
-    from workflows.effects import Failure  # noqa: PLC0415 - beside its only use
+    from clew_workflows.protocol.effects import Failure  # noqa: PLC0415 - beside its only use
 
     return Failure(type="bad_request", message=message)
 

@@ -14,11 +14,9 @@ from temporalio.client import WorkflowFailureError
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.checkpoints import Keys
 from clew import ClearToolResults, ContextPolicy, Session
-from clew.context import context_of
-from clew.contract import ContextOperation
-from clew.entries import Draft, call_ids
+from clew.context.contexts import context_of
+from clew.contract.inputs import ContextOperation
 from clew.errors import (
     Busy,
     CheckpointUnavailable,
@@ -29,14 +27,16 @@ from clew.errors import (
     TooLarge,
     UnknownLane,
 )
-from clew.messages import Message
+from clew.model.messages import Message
+from clew.thread.entries import Draft, call_ids
+from clew_activities.checkpoint_tokens import Keys
+from clew_workflows.core.checkpoints import drafted, restoring
+from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply, ToolCall
 from tests import toolbox
 from tests.conftest import World, last
 from tests.rolling import name, rolling
 from tests.workflows import paper
-from workflows.checkpoints import drafted, restoring
-from workflows.effects import Thresholds
 
 
 def payload_of(token: str) -> dict[str, Any]:
@@ -206,7 +206,7 @@ async def test_a_checkpoint_is_refused_where_it_does_not_belong(
     token = await session.checkpoint(expires_seconds=1000)
     clock, wanted = time.time(), name()
     with monkeypatch.context() as patch:
-        patch.setattr("activities.checkpointing.time.time", lambda: clock + 1000)
+        patch.setattr("clew_activities.checkpointing.time.time", lambda: clock + 1000)
         with pytest.raises(TokenExpired):
             await world.clew.restore(token, wanted)
     with pytest.raises(Refusal):

@@ -12,13 +12,13 @@ import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowFailureError
 
-from activities.archive import Archive, Head
 from clew import ArchiveUnavailable, Clew, Closed, ThreadMismatch
+from clew_activities.archive import Archive, Head
+from clew_workflows.protocol.effects import SignCheckpoint, Signed, Thresholds
+from clew_workflows.shell import execution as workflow_world
 from deploy.local import Reply
 from tests.conftest import World
 from tests.rolling import Fickle, name, rolling, runs_of, until
-from workflows import world as workflow_world
-from workflows.effects import SignCheckpoint, Signed, Thresholds
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that wait half a second for their store, and then one until they ask again."""
     for module in ("archivist", "hibernation"):
         monkeypatch.setattr(f"workflows.{module}.PATIENCE", timedelta(seconds=0.5))
-    monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", 1)
+    monkeypatch.setattr("clew_workflows.shell.rollover.PAUSE_SECONDS", 1)
 
 
 async def test_close_is_answered_when_all_is_in_the_archive(world: World, clew: Clew) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from clew.context import context_of
-from clew.contract import CloseInput, MessageInput, ModelOptions, SessionConfig
+from clew.context.contexts import context_of
+from clew.contract.inputs import CloseInput, MessageInput, ModelOptions, SessionConfig
+from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
-from clew.policy import ContextPolicy
+from clew_workflows.core import decisions, requests, runs
+from clew_workflows.protocol.effects import AskedTool, Failure, Prepare
 from tests.workflows.paper import UNKNOWN, Session, answered, assert_valid
-from workflows import decisions, requests, runs
-from workflows.effects import AskedTool, Failure, Prepare
 
 
 def test_a_session_begins_unprepared() -> None:

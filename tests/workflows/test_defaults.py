@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from activities.prepare import defaults_for
-from clew.catalog import EDITION
-from clew.contract import SessionConfig
-from clew.policy import ContextPolicy
-from clew.tokens import encoding
+from clew.contract.inputs import SessionConfig
+from clew.contract.policy import ContextPolicy
+from clew.model.catalog import EDITION
+from clew.model.tokens import encoding
+from clew_activities.prepare import defaults_for
+from clew_workflows.core import checkpoints, decisions
+from clew_workflows.protocol.effects import Defaults, Failure, Prepared
 from tests.workflows.paper import UNKNOWN, Session
 from tests.workflows.test_carried import journey
-from workflows import checkpoints, decisions
-from workflows.effects import Defaults, Failure, Prepared
 
 
 def chosen(session: Session) -> ContextPolicy:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from clew.answers import Usage
+from clew.outcomes import Usage
+from clew_workflows.core import labels
 from tests.workflows.paper import UNKNOWN, Session
-from workflows import details
 
 
 def current(session: Session) -> str:
-    return details.current(session.state, session.thread)
+    return labels.current(session.state, session.thread)
 
 
 def test_the_steps_are_labelled() -> None:
     """With the number of the call and the model's name, and with the tool's name and the call's id."""
     session = Session(model="openai:gpt-4o")
     session.ask()
-    assert details.call_summary(session.call) == "model call 1 · gpt-4o"
+    assert labels.call_summary(session.call) == "model call 1 · gpt-4o"
     session.reply("", "add")
-    assert [details.tool_summary(call) for call, _ in session.round.calls] == ["tool add · tool-1"]
+    assert [labels.tool_summary(call) for call, _ in session.round.calls] == ["tool add · tool-1"]
 
 
 def test_a_label_is_short_whatever_the_model_is_called() -> None:
     """Temporal takes 400 bytes of it."""
     session = Session(model="openai:" + "\U0001f43b" * 200)
     session.ask()
-    assert len(details.call_summary(session.call).encode()) < 400
+    assert len(labels.call_summary(session.call).encode()) < 400
 
 
 def test_the_session_at_a_glance() -> None:

@@ -14,7 +14,7 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from clew.contract import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, Limits, MessageInput, SessionConfig
+from clew.contract.inputs import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, Limits, MessageInput, SessionConfig
 from clew.errors import (
     ClewError,
     ContextOverflow,
@@ -25,7 +25,8 @@ from clew.errors import (
     TooLarge,
     UnsupportedStrategy,
 )
-from workflows import decisions, door, requests
+from clew_workflows.core import decisions, requests
+from clew_workflows.shell import ingress
 
 CONFIG = SessionConfig(model="openai:gpt-4o")
 START = {"config": {"model": "openai:gpt-4o"}}
@@ -35,25 +36,25 @@ JSON_PLAIN = {"encoding": b"json/plain"}
 Args = Sequence[RawValue]
 
 DOORS: dict[str, Callable[[Args], Any]] = {
-    "start": lambda args: door.session_start("s-1", args),
-    "message": lambda args: door.update("message", args, CONFIG),
-    "await_request": lambda args: door.update("await_request", args, CONFIG),
-    "submit_input": lambda args: door.update("submit_input", args, CONFIG),
-    "submit_context_operation": lambda args: door.update("submit_context_operation", args, CONFIG),
-    "configure": lambda args: door.update("configure", args, CONFIG),
-    "cancel_request": lambda args: door.update("cancel_request", args, CONFIG),
-    "resolve_approval": lambda args: door.update("resolve_approval", args, CONFIG),
-    "checkpoint": lambda args: door.update("checkpoint", args, CONFIG),
-    "steer": lambda args: door.signal("steer", args, CONFIG),
-    "inject": lambda args: door.signal("inject", args, CONFIG),
-    "modify_context": lambda args: door.signal("modify_context", args, CONFIG),
-    "cancel": lambda args: door.signal("cancel", args, CONFIG),
-    "close": lambda args: door.signal("close", args, CONFIG),
-    "close_session": lambda args: door.update("close_session", args, CONFIG),
-    "context": lambda args: door.query("context", args),
-    "transcript": lambda args: door.query("transcript", args),
-    "entries": lambda args: door.query("entries", args),
-    "window": lambda args: door.query("window", args),
+    "start": lambda args: ingress.session_start("s-1", args),
+    "message": lambda args: ingress.update("message", args, CONFIG),
+    "await_request": lambda args: ingress.update("await_request", args, CONFIG),
+    "submit_input": lambda args: ingress.update("submit_input", args, CONFIG),
+    "submit_context_operation": lambda args: ingress.update("submit_context_operation", args, CONFIG),
+    "configure": lambda args: ingress.update("configure", args, CONFIG),
+    "cancel_request": lambda args: ingress.update("cancel_request", args, CONFIG),
+    "resolve_approval": lambda args: ingress.update("resolve_approval", args, CONFIG),
+    "checkpoint": lambda args: ingress.update("checkpoint", args, CONFIG),
+    "steer": lambda args: ingress.signal("steer", args, CONFIG),
+    "inject": lambda args: ingress.signal("inject", args, CONFIG),
+    "modify_context": lambda args: ingress.signal("modify_context", args, CONFIG),
+    "cancel": lambda args: ingress.signal("cancel", args, CONFIG),
+    "close": lambda args: ingress.signal("close", args, CONFIG),
+    "close_session": lambda args: ingress.update("close_session", args, CONFIG),
+    "context": lambda args: ingress.query("context", args),
+    "transcript": lambda args: ingress.query("transcript", args),
+    "entries": lambda args: ingress.query("entries", args),
+    "window": lambda args: ingress.query("window", args),
 }
 GOOD: dict[str, dict[str, Any]] = {
     "start": START,
@@ -89,7 +90,7 @@ def args(*values: Any) -> list[RawValue]:
 
 
 def message(given: Args, config: SessionConfig) -> MessageInput:
-    command = door.update("message", given, config)
+    command = ingress.update("message", given, config)
     assert isinstance(command, MessageInput)
     return command
 
@@ -100,7 +101,7 @@ def refused(name: str, given: Args) -> Refusal:
         DOORS[name](given)
     refusal = caught.value
     assert 5 < len(str(refusal).encode()) < 1000
-    error = door.application_error(refusal)
+    error = ingress.application_error(refusal)
     assert (error.type, error.non_retryable) == (refusal.type, True)
     return refusal
 
@@ -374,12 +375,12 @@ def test_content_is_trimmed_and_otherwise_kept() -> None:
 def test_a_session_id_has_its_letters(session_id: str) -> None:
     """1 to 200 of letters, digits, `.`, `_`, `:`, `-`."""
     with pytest.raises(InvalidInput, match="session id"):
-        door.session_start(session_id, args(START))
+        ingress.session_start(session_id, args(START))
 
 
 @pytest.mark.parametrize("session_id", ["a", "s" * 200, "tenant:user_1.session-2"])
 def test_a_session_id_may_be_anything_of_them(session_id: str) -> None:
-    assert door.session_start(session_id, args(START)).config.model == "openai:gpt-4o"
+    assert ingress.session_start(session_id, args(START)).config.model == "openai:gpt-4o"
 
 
 def test_another_strategy_is_unsupported() -> None:
@@ -415,9 +416,9 @@ def test_a_window_has_at_least_a_token(budget: int) -> None:
 
 def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
     """However long its own name is; `status` takes nothing."""
-    assert door.query("status", []) is None
+    assert ingress.query("status", []) is None
     with pytest.raises(InvalidInput, match="context, entries, status, transcript or window") as caught:
-        door.query("q" * 100_000, [])
+        ingress.query("q" * 100_000, [])
     assert len(str(caught.value)) < 200
 
 
@@ -432,10 +433,10 @@ def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
 )
 def test_a_refusal_travels_by_its_word(error: ClewError, word: str) -> None:
     """As the type of an application error; a query's message begins with it, since only that arrives."""
-    assert door.application_error(error).type == word
-    assert door.application_error(error).message == str(error)
-    assert door.query_error(error).type == word
-    assert door.query_error(error).message == f"{word}: {error}"
+    assert ingress.application_error(error).type == word
+    assert ingress.application_error(error).message == str(error)
+    assert ingress.query_error(error).type == word
+    assert ingress.query_error(error).message == f"{word}: {error}"
 
 
 @pytest.mark.parametrize(
@@ -453,7 +454,7 @@ def test_a_refusal_travels_by_its_word(error: ClewError, word: str) -> None:
 )
 def test_an_excerpt_shows_what_came(given: Args, shown: str) -> None:
     """200 characters of it, whatever it is."""
-    assert door.excerpt(given) == shown
+    assert ingress.excerpt(given) == shown
 
 
 def passed_or_refused(name: str, given: Args) -> Any:
@@ -481,7 +482,7 @@ payloads = st.lists(
 def test_no_bytes_do_more_than_be_refused(name: str, given: Args) -> None:
     """Arbitrary payloads give a command or a refusal, and their excerpt can be stored."""
     passed_or_refused(name, given)
-    excerpt = door.excerpt(given)
+    excerpt = ingress.excerpt(given)
     assert len(excerpt) <= 200
     excerpt.encode()
 
@@ -550,12 +551,12 @@ def test_a_run_is_continued_by_the_session_alone(
 ) -> None:
     """Not by a caller's start, and not by a server that repeats one for a retry policy or a cron schedule."""
     info = SimpleNamespace(continued_run_id=continued_run_id, attempt=attempt, cron_schedule=cron_schedule)
-    assert door.is_continued(cast("workflow.Info", info)) is own
+    assert ingress.is_continued(cast("workflow.Info", info)) is own
 
 
 def test_a_past_is_taken_from_the_session_alone() -> None:
     """Whatever is in it: it is not even looked at."""
     start = args(b'{"config": {"model": "openai:gpt-4o"}, "carried": {"version": 1, "zlib": "x"}}')
-    assert door.session_start("s-1", start, is_continued=True).carried == {"version": 1, "zlib": "x"}
+    assert ingress.session_start("s-1", start, is_continued=True).carried == {"version": 1, "zlib": "x"}
     with pytest.raises(InvalidInput, match="carried: only a session's own earlier run may hand on a past"):
-        door.session_start("s-1", start)
+        ingress.session_start("s-1", start)

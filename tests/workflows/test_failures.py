@@ -8,8 +8,8 @@ import pytest
 from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState, TimeoutType
 
-from workflows.effects import Failure
-from workflows.failures import failure_of
+from clew_workflows.protocol.effects import Failure
+from clew_workflows.shell.failures import failure_of
 
 
 def failed(

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from activities.archive import Store
 from clew import Clew, ContextPolicy, Entry, InvalidInput, NotFound, Session
+from clew_activities.archive import Store
 from deploy.local import Reply
 from tests.conftest import World
 from tests.rolling import name, rolling

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from clew.answers import Usage
-from clew.contract import MessageInput, ModelOptions, SubmitInput
+from clew.contract.inputs import MessageInput, ModelOptions, SubmitInput
+from clew.contract.policy import ContextPolicy
 from clew.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
-from clew.policy import ContextPolicy
+from clew.outcomes import Usage
+from clew_workflows.core import outcomes, requests
+from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES
+from clew_workflows.protocol.effects import ToolAnswered, ToolReturned
 from tests.workflows.paper import Session
-from workflows import outcomes, requests
-from workflows.effects import ToolAnswered, ToolReturned
-from workflows.state import MAX_WAITING, MAX_WAITING_BYTES
 
 
 def test_a_request_may_bring_settings_of_its_own() -> None:

@@ -10,14 +10,14 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowContinuedAsNewError
 
-from activities.archive import Archive
-from audit.auditing import audit_session
 from bench.pauses import pauses
 from clew import Clew, Idle, Session
+from clew_activities.archive import Archive
+from clew_audit.auditing import audit_session
+from clew_workflows.protocol.effects import Thresholds
 from tests.conftest import World
 from tests.histories.scenarios import control, script
 from tests.rolling import name, rolling, runs_of
-from workflows.effects import Thresholds
 
 SIGNALS = 4
 COMMANDS = {

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from clew.answers import ConfigureReceipt
-from clew.contract import ModelOptions
+from clew.context.retention import parted
+from clew.contract.inputs import ModelOptions
+from clew.contract.outputs import ConfigureReceipt
+from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidOperation, InvalidTokenBudget, QueueFull, UnknownTool
-from clew.past import parted
-from clew.policy import ContextPolicy
-from clew.thread import Thread
+from clew.thread.thread import Thread
+from clew_workflows.core import commands, views
+from clew_workflows.core.state import MAX_WAITING, REMEMBERED_OPS
+from clew_workflows.protocol.effects import Prepare
 from tests.workflows.paper import UNKNOWN, Session, assert_valid
-from workflows import commands, views
-from workflows.effects import Prepare
-from workflows.state import MAX_WAITING, REMEMBERED_OPS
 
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "x", "name": "add", "arguments": {}}]}
 RESULT = {"role": "tool", "content": "4", "tool_call_id": "x", "name": "add"}

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from clew import ContextPolicy, EmptyContent, InvalidInput, InvalidTokenBudget, Session
-from clew.contract import ContextQuery, PendingMessage
-from clew.pricing import priced
+from clew.contract.inputs import ContextQuery, PendingMessage
+from clew.model.pricing import priced
+from clew_workflows.core import views
 from deploy.local import Reply, ToolCall
 from tests.conftest import World, last
 from tests.rolling import name, rolling
 from tests.workflows import paper
-from workflows import views
 
 SHORT = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100, keep_last_turns=2)
 

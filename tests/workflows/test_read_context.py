@@ -10,9 +10,9 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from activities.archive import Store
 from clew import Clew, ContextPolicy, Thread
-from clew.context import context_of
+from clew.context.contexts import context_of
+from clew_activities.archive import Store
 from deploy.local import Reply
 from tests.conftest import World
 from tests.rolling import name, rolling

@@ -16,7 +16,6 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.archive import Archive, Store, StoreUnavailable
 from clew import (
     ArchiveDamaged,
     ArchiveUnavailable,
@@ -28,13 +27,14 @@ from clew import (
     Session,
     Thread,
 )
-from clew.context import context_of, window_of
+from clew.context.contexts import context_of, window_of
+from clew_activities.archive import Archive, Store, StoreUnavailable
+from clew_workflows import services
+from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply, ToolCall, temporal_server
 from tests.conftest import World, last
 from tests.contract.test_hostile_input import MALFORMED
 from tests.rolling import name, rolling, runs_of
-from workflows import errands
-from workflows.effects import Thresholds
 
 
 @dataclass
@@ -378,7 +378,7 @@ async def test_damage_is_named(world: World) -> None:
 
 async def test_a_store_that_is_away_is_told_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """`archive_unavailable`, and not before it was tried again; when it is back, all is there."""
-    monkeypatch.setattr(errands, "READ_TIMEOUT", timedelta(seconds=1.5))
+    monkeypatch.setattr(services, "READ_TIMEOUT", timedelta(seconds=1.5))
     store = Store.from_url("memory://")
     async with rolling(world, store=store) as clew:
         session = await clew.open(name(), model=world.model("fine"))

@@ -16,17 +16,17 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from activities.archive import Store
-from activities.providers import http_client, providers_from_env
-from activities.serving import SessionWorker
-from activities.tools import load_tools
-from audit.rebuild import rebuild
 from clew import Clew
-from clew.canonical import digest
+from clew.model.canonical import digest
+from clew_activities.archive import Store
+from clew_activities.providers import http_client, providers_from_env
+from clew_activities.run_tool import load_tools
+from clew_activities.serving import SessionWorker
+from clew_audit.rebuild import rebuild
+from clew_workflows.session import AgentSession
 from tests.conftest import World
 from tests.histories.scenarios import FOLDER, SCENARIOS, control, script
 from worker import make_worker, sandbox
-from workflows.session import AgentSession
 
 HISTORIES = [WorkflowHistory.from_json(file.stem, file.read_text()) for file in sorted(FOLDER.glob("*.json"))]
 THREADS = {

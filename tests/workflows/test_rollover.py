@@ -14,12 +14,12 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from activities.archive import Archive, Head
 from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, Session, ThreadMismatch
+from clew_activities.archive import Archive, Head
+from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply, ToolCall
 from tests.conftest import World
 from tests.rolling import Fickle, name, rolling, runs_of, until
-from workflows.effects import Thresholds
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ async def rolled(clew: Clew, session: Session) -> bool:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that wait half a second for their store, and then one until they ask again."""
-    monkeypatch.setattr("workflows.archivist.PATIENCE", timedelta(seconds=0.5))
-    monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", 1)
+    monkeypatch.setattr("clew_workflows.shell.rollover.PATIENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr("clew_workflows.shell.rollover.PAUSE_SECONDS", 1)
 
 
 async def test_a_session_goes_on_in_new_runs_of_its_workflow(world: World, clew: Clew) -> None:
@@ -248,7 +248,7 @@ async def test_a_store_that_is_away_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch, pause_seconds: int
 ) -> None:
     """The session serves on; full, it refuses new messages; when the store is back it goes on by itself, at once."""
-    monkeypatch.setattr("workflows.archivist.PAUSE_SECONDS", pause_seconds)
+    monkeypatch.setattr("clew_workflows.shell.rollover.PAUSE_SECONDS", pause_seconds)
     store = Fickle()
     async with rolling(world, store=store) as clew:
         model = world.model("fine")

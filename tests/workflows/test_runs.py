@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from clew.answers import Usage
-from clew.contract import ModelOptions
-from clew.policy import ContextPolicy
+from clew.contract.inputs import ModelOptions
+from clew.contract.policy import ContextPolicy
+from clew.outcomes import Usage
+from clew_workflows.core import runs
+from clew_workflows.protocol.effects import AskedTool, CallModel, Failure
 from tests.workflows.paper import Session, assert_valid
-from workflows import runs
-from workflows.effects import AskedTool, CallModel, Failure
 
 ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from clew import tool
-from workflows.schemas import problem_of_arguments
+from clew_workflows.core.argument_schemas import problem_of_arguments
 
 
 class Sum(BaseModel):

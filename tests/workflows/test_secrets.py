@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from activities.archive import Store
-from activities.providers import http_client, providers_from_env
-from activities.tools import load_tools
 from clew import Clew, RequestOutcome, Session
+from clew_activities.archive import Store
+from clew_activities.providers import http_client, providers_from_env
+from clew_activities.run_tool import load_tools
 from tests import toolbox
 from tests.activities.providers.builders import sse
 from tests.activities.providers.echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks

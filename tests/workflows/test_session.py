@@ -25,7 +25,7 @@ from clew import (
     TooLarge,
     UnknownRequest,
 )
-from clew.contract import MAX_MESSAGE_BYTES
+from clew.contract.inputs import MAX_MESSAGE_BYTES
 from deploy.local import Reply, ToolCall
 from tests.conftest import World, last
 from tests.workflows.test_history_size import payloads
@@ -82,7 +82,7 @@ async def test_the_model_sees_the_projection_of_the_thread(world: World) -> None
 
 
 async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(world: World) -> None:
-    """The first tool ends only when the second has run; the model reads the results in the order in which it asked."""
+    """The first tool ends only when the second has run; the model reads the results in the order of its calls."""
     gate = uuid.uuid4().hex
     calls = (ToolCall("wait_for", {"gate": gate}, "a"), ToolCall("open_gate", {"gate": gate}, "a"))
     session = await world.open(tool_then_answer(*calls), tools=["open_gate", "wait_for"])
@@ -451,7 +451,7 @@ async def test_a_long_wait_is_answered_running_and_the_client_waits_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the time that a caller may wait the update answers `running`; the Python client asks again by itself."""
-    monkeypatch.setattr("workflows.waiting.MAX_WAIT_SECONDS", 1)
+    monkeypatch.setattr("clew_workflows.shell.waiters.MAX_WAIT_SECONDS", 1)
     release = asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:

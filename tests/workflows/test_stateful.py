@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pydantic_core import to_json
 
-from clew.answers import Usage
-from clew.context import context_of
-from clew.contract import ContextQuery
-from clew.entries import Entry
+from clew.context.contexts import context_of
+from clew.context.projection import Projection
+from clew.contract.inputs import ContextQuery
+from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError, Refusal
-from clew.policy import ContextPolicy
-from clew.projection import Projection
-from clew.thread import Thread
+from clew.outcomes import Usage
+from clew.thread.entries import Entry
+from clew.thread.thread import Thread
+from clew_workflows.core import approvals, decisions, outcomes, views
+from clew_workflows.core.carried import carry, restore
+from clew_workflows.core.runs import FOLLOW_UP
+from clew_workflows.protocol.effects import ArchiveRef, AskedTool, CallModel, Prepare, RunTools
 from tests.workflows.paper import UNKNOWN, Session, assert_valid
-from workflows import approvals, decisions, outcomes, views
-from workflows.carried import carry, restore
-from workflows.effects import ArchiveRef, AskedTool, CallModel, Prepare, RunTools
-from workflows.runs import FOLLOW_UP
 
 POLICIES = st.sampled_from(
     [

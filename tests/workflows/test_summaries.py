@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from clew.contract import CheckpointInput, HibernateInput, SummarizeInput
+from clew.contract.inputs import CheckpointInput, HibernateInput, SummarizeInput
+from clew.contract.policy import ContextPolicy
 from clew.errors import Busy, InvalidInput, NothingToSummarize
-from clew.policy import ContextPolicy
+from clew_workflows.core import commands, decisions, summaries
+from clew_workflows.protocol.effects import ArchiveRef, CallModel, Failure, Summarize, Summarized, Written
 from tests.workflows.paper import Session
-from workflows import commands, decisions, summaries
-from workflows.effects import ArchiveRef, CallModel, Failure, Summarize, Summarized, Written
 
 POLICY = ContextPolicy(max_input_tokens=400, reserve_output_tokens=100, keep_last_turns=1)
 AUTOMATIC = POLICY.model_copy(update={"summarization": "request_new"})

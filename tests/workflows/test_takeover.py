@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from activities.archive import Store
-from activities.providers import http_client, providers_from_env
-from activities.serving import SessionWorker
 from clew import Clew, Session
+from clew_activities.archive import Store
+from clew_activities.providers import http_client, providers_from_env
+from clew_activities.serving import SessionWorker
 from deploy.local import Reply, ToolCall, Worker, worker_process
 from tests.conftest import World, last
 from tests.rolling import runs_of

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from clew.context import context_of
-from clew.entries import Entry
-from clew.policy import ContextPolicy
+from clew.context.contexts import context_of
+from clew.contract.policy import ContextPolicy
+from clew.thread.entries import Entry
+from clew_workflows.core import decisions
+from clew_workflows.core.carried import carry, restore
+from clew_workflows.core.state import AskedCall
+from clew_workflows.protocol.effects import AskedTool, Failure, Prepared, ToolAnswered, ToolReturned
 from tests.workflows.paper import Session, answered, assert_valid, resolved
-from workflows import decisions
-from workflows.carried import carry, restore
-from workflows.effects import AskedTool, Failure, Prepared, ToolAnswered, ToolReturned
-from workflows.state import AskedCall
 
 
 def paying(idempotent: bool = False) -> Session:

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
-from activities.model import MAX_REPLY_BYTES
-from clew.answers import Context, SessionStatus, Usage, Window
-from clew.canonical import digest
-from clew.context import context_page
-from clew.contract import MAX_MESSAGE_BYTES, ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
-from clew.entries import Draft
+from clew.context.contexts import context_page
+from clew.contract.inputs import MAX_MESSAGE_BYTES, ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
+from clew.contract.outputs import Context, SessionStatus, Window
+from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
-from clew.policy import ContextPolicy
+from clew.model.canonical import digest
+from clew.outcomes import Usage
+from clew.thread.entries import Draft
+from clew_activities.call_model import MAX_REPLY_BYTES
+from clew_workflows.core import decisions, drafts, outcomes, views
+from clew_workflows.protocol.effects import AskedTool
 from tests.workflows.paper import Session
-from workflows import decisions, facts, outcomes, views
-from workflows.effects import AskedTool
 
 MB = 1_000_000
 WIDE = ContextPolicy(max_input_tokens=100_000_000, reserve_output_tokens=0, keep_last_turns=100)
@@ -300,7 +301,7 @@ def test_a_status_says_where_the_session_stands() -> None:
         "pending_approvals": [],
         "usage": {"input_tokens": 0, "output_tokens": 0, "cached_input_tokens": 0, "model_calls": 0},
         "model": "openai:gpt-4o",
-        "config": facts.configuration(session.state),
+        "config": drafts.configuration(session.state),
         "metadata": {},
         "first_live_seq": 0,
         "closed": False,

@@ -9,14 +9,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from clew.answers import CheckpointReceipt, RestoreReceipt
 from clew.cli import options, reach, show
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.cli.reach import Place
-from clew.contract import TASK_QUEUE, ConfigureInput
+from clew.contract.inputs import TASK_QUEUE, ConfigureInput
+from clew.contract.outputs import CheckpointReceipt, RestoreReceipt
 from clew.errors import WorkerUnavailable
-from clew.session import Session
+from clew.session.session import Session
 
 Text = Annotated[
     str, typer.Argument(metavar="TEXT", help="What to say; `-` reads it from stdin.", show_default=False)

@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from clew.answers import RequestOutcome, SessionStatus, StreamState
 from clew.cli import show
-from clew.entries import Entry
+from clew.contract.outputs import SessionStatus, StreamState
 from clew.errors import ClewError
-from clew.request import Request
+from clew.outcomes import RequestOutcome
+from clew.session.request import Request
+from clew.thread.entries import Entry
 
 QUIET_SECONDS = 0.7
 """No news for so long means that a tool is at work or an approval is waited for, which only the session tells."""

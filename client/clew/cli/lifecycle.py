@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from clew.answers import DeleteReceipt, ForkReceipt
 from clew.cli import options, show
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
-from clew.client import Clew
-from clew.contract import TASK_QUEUE
-from clew.session import Session
+from clew.contract.inputs import TASK_QUEUE
+from clew.contract.outputs import DeleteReceipt, ForkReceipt
+from clew.session.connection import Clew
+from clew.session.session import Session
 
 
 def fork(

@@ -18,11 +18,11 @@ from clew.cli import options, reach, show
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.cli.reach import Misconfigured
-from clew.contract import TASK_QUEUE
+from clew.contract.inputs import TASK_QUEUE
 
 if TYPE_CHECKING:
-    from activities.archive import Archive
-    from audit.auditing import Report
+    from clew_activities.archive import Archive
+    from clew_audit.auditing import Report
 
 COULD_NOT = 2
 """The exit code of an audit that could not be made."""
@@ -60,7 +60,7 @@ def audit(
     place = options.place(address, namespace, TASK_QUEUE)
 
     async def work() -> Report:
-        from audit import auditing, histories  # noqa: PLC0415 - not shipped
+        from clew_audit import auditing, histories  # noqa: PLC0415 - not shipped
 
         if from_file:
             with opened(from_file, "rb") as file:
@@ -98,7 +98,7 @@ def recover(
     kept: Literal["archive", "history"] | None = options.word(keep)
 
     async def work() -> dict[str, Any]:
-        from audit.recovery import recover as recovered  # noqa: PLC0415 - not shipped
+        from clew_audit.recovery import recover as recovered  # noqa: PLC0415 - not shipped
 
         client = (await reach.connect(place)).temporal
         archive = _archive(client.namespace)
@@ -117,7 +117,7 @@ def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace 
     """Read every object of a session's archive, and say of each whether it is whole."""
 
     async def work() -> dict[str, Any]:
-        from audit.verifying import verify as verified  # noqa: PLC0415 - not shipped
+        from clew_audit.verifying import verify as verified  # noqa: PLC0415 - not shipped
 
         found = await verified(_archive(namespace or _configured_namespace()), session)
         return found.as_json()
@@ -146,7 +146,7 @@ def export(
     place = options.place(address, namespace, TASK_QUEUE)
 
     async def work() -> int:
-        from audit.exchange import export_session  # noqa: PLC0415 - not shipped
+        from clew_audit.exchange import export_session  # noqa: PLC0415 - not shipped
 
         client = (await reach.connect(place)).temporal
         with opened(file, "wb") as to:
@@ -173,7 +173,7 @@ def import_(
     place = options.place(address, namespace, task_queue)
 
     async def work() -> tuple[str, int]:
-        from audit.exchange import import_session  # noqa: PLC0415 - not shipped
+        from clew_audit.exchange import import_session  # noqa: PLC0415 - not shipped
 
         client = (await reach.connect(place)).temporal
         archive = _archive(client.namespace)
@@ -215,7 +215,7 @@ def unshipped() -> Iterator[None]:
 
 def _archive(namespace: str) -> Archive:
     """The archive that the workers of a namespace write, where CLEW_STORE says."""
-    from activities.archive import Archive, store_from_env  # noqa: PLC0415 - not shipped
+    from clew_activities.archive import Archive, store_from_env  # noqa: PLC0415 - not shipped
 
     try:
         return Archive(store_from_env(os.environ), namespace)

@@ -12,8 +12,8 @@ import typer
 
 from clew.cli import reach
 from clew.cli.reach import Place
-from clew.client import Clew
-from clew.session import Session
+from clew.session.connection import Clew
+from clew.session.session import Session
 
 T = TypeVar("T")
 

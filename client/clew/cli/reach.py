@@ -13,12 +13,12 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.answers import SessionStatus
-from clew.client import Clew
-from clew.contract import WORKFLOW_TYPE
+from clew.contract.inputs import WORKFLOW_TYPE
+from clew.contract.outputs import SessionStatus
 from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable
-from clew.session import Session
-from clew.wire import translated
+from clew.session.connection import Clew
+from clew.session.session import Session
+from clew.session.transport import translated
 
 T = TypeVar("T")
 

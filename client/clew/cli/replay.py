@@ -16,13 +16,13 @@ from rich.text import Text
 from clew.cli import offline, options, show
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, TaskQueue
-from clew.contract import TASK_QUEUE
-from clew.entries import Entry
+from clew.context.comparison import Trial, share
+from clew.context.comparison import replay as replayed
+from clew.contract.inputs import TASK_QUEUE
+from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
-from clew.policy import ContextPolicy
-from clew.replaying import Trial, share
-from clew.replaying import replay as replayed
-from clew.thread import Thread
+from clew.thread.entries import Entry
+from clew.thread.thread import Thread
 
 
 def replay(
@@ -99,7 +99,7 @@ def _policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
 
 def _exported(file: Path) -> list[Entry]:
     with offline.unshipped():
-        from audit.exchange import exported  # noqa: PLC0415 - not shipped
+        from clew_audit.exchange import exported  # noqa: PLC0415 - not shipped
 
         with offline.opened(file, "rb") as source:
             return exported(source)

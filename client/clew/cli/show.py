@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from clew.answers import (
+from clew.contract.outputs import (
     ApprovalReceipt,
     CancelReceipt,
     CheckpointReceipt,
@@ -28,9 +28,9 @@ from clew.answers import (
     RestoreReceipt,
     SessionStatus,
     SummaryReceipt,
-    Usage,
 )
-from clew.entries import Entry
+from clew.outcomes import Usage
+from clew.thread.entries import Entry
 
 STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 

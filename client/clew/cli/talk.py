@@ -12,16 +12,16 @@ from typing import Any
 from rich.text import Text
 from temporalio.exceptions import TemporalError
 
-from clew.answers import RequestOutcome
 from clew.cli import show
 from clew.cli.ending import code_of, say
 from clew.cli.follow import follow, wait_for
 from clew.cli.reach import Opened, answered
 from clew.cli.show import Receipt
-from clew.contract import OnBusy
+from clew.contract.inputs import OnBusy
 from clew.errors import ClewError, WorkerUnavailable
-from clew.request import Request
-from clew.session import Session
+from clew.outcomes import RequestOutcome
+from clew.session.request import Request
+from clew.session.session import Session
 
 GRACE_SECONDS = 15.0
 """How long after a request's own time its outcome may take to arrive."""

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from moto.server import ThreadedMotoServer
 
-from activities.archive import Store
+from clew_activities.archive import Store
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from activities.archive import Archive, Head, Store, StoreUnavailable
-from clew.entries import Entry, EntryKind
+from clew.thread.entries import Entry, EntryKind
+from clew_activities.archive import Archive, Head, Store, StoreUnavailable
 
 FOLDER = "default/families/s-root"
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.archive import (
+from clew.thread.entries import Entry
+from clew_activities.archive import (
     Archive,
     Head,
     ObjectChanged,
@@ -22,7 +23,6 @@ from activities.archive import (
     ThreadMismatch,
     index,
 )
-from clew.entries import Entry
 from tests.activities.archive.helping import FOLDER, Failing, begin, entry, extend, objects, run, thread
 
 
@@ -281,7 +281,7 @@ async def test_a_head_that_is_another_s_is_not_taken() -> None:
 async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever operation fails, or whose answer is lost: doing it all again gives the same objects and head."""
     monkeypatch.setattr(index, "FANOUT", 3)
-    monkeypatch.setattr("activities.archive.segment.split.__defaults__", (500,))
+    monkeypatch.setattr("clew_activities.archive.segment.split.__defaults__", (500,))
 
     async def before() -> tuple[Store, Head]:
         store = Store.from_url("memory://")

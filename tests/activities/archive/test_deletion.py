@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.archive import Archive, Head, ObjectDamaged, ObjectMissing, Store, StoreUnavailable, index
-from activities.archive.family import Family
-from clew.entries import Entry
+from clew.thread.entries import Entry
+from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing, Store, StoreUnavailable, index
+from clew_activities.archive.family import Family
 from tests.activities.archive.helping import FOLDER, Failing, begin, extend, fork, objects, run, thread
 
 
@@ -286,7 +286,7 @@ async def test_a_fork_that_was_given_up_midway_holds_nothing_back_for_ever(monke
     await archive.join("root", "given-up")
     await fork(archive, "root", "branch", 1)
     assert await archive.delete("root") == 0
-    monkeypatch.setattr("activities.archive.archive.MAKING", timedelta(0))
+    monkeypatch.setattr("clew_activities.archive.archive.MAKING", timedelta(0))
     assert await archive.delete("branch") == 1
     assert await objects(store) == set()
     await archive.enroll("young", "young")

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from activities.archive import Archive, Head, ObjectChanged, ObjectMissing, Store, StoreUnavailable
-from activities.archive.folder import Folder
+from clew_activities.archive import Archive, Head, ObjectChanged, ObjectMissing, Store, StoreUnavailable
+from clew_activities.archive.folder import Folder
 from tests.activities.archive.helping import begin, extend, fork, run, thread
 
 

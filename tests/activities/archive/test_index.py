@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.archive import index
-from activities.archive.errors import ObjectDamaged
-from activities.archive.index import Children, Ref, appended, cut, decode, encode, seen_through
-from activities.archive.segment import digest_of
+from clew_activities.archive import index
+from clew_activities.archive.errors import ObjectDamaged
+from clew_activities.archive.index import Children, Ref, appended, cut, decode, encode, seen_through
+from clew_activities.archive.segment import digest_of
 
 
 def ref(from_seq: int, to_seq: int, tag: int = 0) -> Ref:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.archive.errors import SegmentDamaged
-from activities.archive.segment import decode, digest_of, encode, split
-from clew.entries import Entry
+from clew.thread.entries import Entry
+from clew_activities.archive.errors import SegmentDamaged
+from clew_activities.archive.segment import decode, digest_of, encode, split
 from tests.activities.archive.helping import entry, run, threads
 
 

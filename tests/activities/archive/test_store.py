@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from activities.archive import ObjectChanged, ObjectDamaged, ObjectMissing, Store, StoreUnavailable, store_from_env
+from clew_activities.archive import (
+    ObjectChanged,
+    ObjectDamaged,
+    ObjectMissing,
+    Store,
+    StoreUnavailable,
+    store_from_env,
+)
 from tests.activities.archive.helping import objects
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -53,7 +60,7 @@ async def every_operation_fails(store: Store) -> list[str]:
 
 async def test_what_is_larger_than_any_object_is_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is damaged, by its size alone; what is as large as allowed is read."""
-    monkeypatch.setattr("activities.archive.objects.MAX_OBJECT_BYTES", 10)
+    monkeypatch.setattr("clew_activities.archive.objects.MAX_OBJECT_BYTES", 10)
     await store.put("n/s-ab/x", b"0123456789")
     await store.put("n/s-ab/y", b"0123456789a")
     assert await store.get("n/s-ab/x") == b"0123456789"

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from activities.providers.base import Decoder, ModelRequest
-from clew.contract import ModelOptions
-from clew.messages import Message, ToolSpec
-from workflows.effects import ModelReply
+from clew.contract.inputs import ModelOptions
+from clew.model.messages import Message, ToolSpec
+from clew_activities.providers.base import Decoder, ModelRequest
+from clew_workflows.protocol.effects import ModelReply
 
 ADD: ToolSpec = {
     "name": "add",

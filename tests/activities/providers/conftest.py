@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from activities.providers import http_client
+from clew_activities.providers import http_client
 from tests.activities.providers.fake_server import FakeServer, fake_server
 
 

@@ -9,10 +9,10 @@ from anthropic.types.beta import message_create_params as beta_message_create_pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.providers.anthropic import Anthropic
-from activities.providers.anthropic_stream import AnthropicDecoder
-from activities.providers.errors import ProviderError
-from clew.messages import Message
+from clew.model.messages import Message
+from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.anthropic_stream import AnthropicDecoder
+from clew_activities.providers.errors import ProviderError
 from tests.activities.providers.builders import ADD, HELLO, accepted, called, fold, request, result, sse
 from tests.activities.providers.fake_server import FakeServer
 from tests.activities.providers.streams import ANTHROPIC_STREAM, closing, delta, opening, start

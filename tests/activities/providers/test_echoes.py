@@ -8,13 +8,13 @@ import traceback
 import httpx
 import pytest
 
-from activities.providers import Screened
-from activities.providers.anthropic import Anthropic
-from activities.providers.base import Provider
-from activities.providers.errors import ProviderError
-from activities.providers.http import stream
-from activities.providers.openai import OpenAI
-from activities.providers.redaction import Redaction
+from clew_activities.providers import Screened
+from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.base import Provider
+from clew_activities.providers.errors import ProviderError
+from clew_activities.providers.http import stream
+from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.redaction import Redaction
 from tests.activities.providers.builders import request
 from tests.activities.providers.echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
 from tests.activities.providers.fake_server import FakeServer
@@ -87,7 +87,7 @@ async def test_an_error_that_nobody_foresaw_is_redacted_too(
     def broken(_: object) -> None:
         raise LookupError(f"no such thing as {KEY}")
 
-    monkeypatch.setattr("activities.providers.http._compression", broken)
+    monkeypatch.setattr("clew_activities.providers.http._compression", broken)
     server.answer(b"")
     said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
     assert "ProviderUnavailable" in said

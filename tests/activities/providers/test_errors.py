@@ -3,9 +3,9 @@ from email.utils import formatdate
 
 import pytest
 
-from activities.providers import errors
-from activities.providers.errors import ProviderError, from_event, from_response, hide_look_alikes, retry_after
-from activities.providers.redaction import Redaction
+from clew_activities.providers import errors
+from clew_activities.providers.errors import ProviderError, from_event, from_response, hide_look_alikes, retry_after
+from clew_activities.providers.redaction import Redaction
 
 NOW = 1_800_000_000.0
 

@@ -13,18 +13,18 @@ from typing import Any
 import httpx
 import pytest
 
-from activities.providers import Screened, http
-from activities.providers.anthropic import Anthropic
-from activities.providers.base import Provider
-from activities.providers.errors import BadRequest, ProviderError, TruncatedStream
-from activities.providers.http import stream
-from activities.providers.openai import OpenAI
-from activities.providers.redaction import Redaction
-from activities.providers.sanitize import ObjectEnd
+from clew_activities.providers import Screened, http
+from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.base import Provider
+from clew_activities.providers.errors import BadRequest, ProviderError, TruncatedStream
+from clew_activities.providers.http import stream
+from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.redaction import Redaction
+from clew_activities.providers.sanitize import ObjectEnd
+from clew_workflows.protocol.effects import ModelReply
 from tests.activities.providers.builders import request, sse
 from tests.activities.providers.fake_server import FakeServer
 from tests.activities.providers.streams import chunk, delta, start, tool
-from workflows.effects import ModelReply
 
 KEY = "sk-test-hunter2-hunter2"
 SIZE = 1024 * 1024
@@ -118,7 +118,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         characters += len(piece)
         add(self, piece)
 
-    monkeypatch.setattr("activities.providers.sanitize.json.loads", counted)
+    monkeypatch.setattr("clew_activities.providers.sanitize.json.loads", counted)
     monkeypatch.setattr(ObjectEnd, "add", searched)
     return lambda: characters
 
@@ -154,7 +154,7 @@ async def test_other_work_goes_on_while_a_hostile_stream_is_folded(
 ) -> None:
     """By a clock of which each look is a millisecond, the others get a turn after every few events and every 4 KB."""
     ticks = itertools.count()
-    monkeypatch.setattr("activities.providers.http.time.monotonic", lambda: next(ticks) / 1000)
+    monkeypatch.setattr("clew_activities.providers.http.time.monotonic", lambda: next(ticks) / 1000)
     provider, made = STREAMS[shape]
     server.answer(made()[: SIZE // 4])
     looks_at_turns: list[int] = []

@@ -5,10 +5,10 @@ from typing import Any
 import httpx
 import pytest
 
-from activities.providers import http
-from activities.providers.anthropic import Anthropic
-from activities.providers.base import Provider
-from activities.providers.errors import (
+from clew_activities.providers import http
+from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.base import Provider
+from clew_activities.providers.errors import (
     BadRequest,
     ContentRefused,
     ContextLengthExceeded,
@@ -20,14 +20,14 @@ from activities.providers.errors import (
     TruncatedStream,
     Unauthorized,
 )
-from activities.providers.http import stream
-from activities.providers.openai import OpenAI, OpenAIDecoder
-from activities.providers.redaction import Redaction
-from activities.providers.screened import Screened
+from clew_activities.providers.http import stream
+from clew_activities.providers.openai import OpenAI, OpenAIDecoder
+from clew_activities.providers.redaction import Redaction
+from clew_activities.providers.screened import Screened
+from clew_workflows.protocol.effects import ModelReply
 from tests.activities.providers.builders import ADD, fold, request, sse
 from tests.activities.providers.fake_server import FakeServer
 from tests.activities.providers.streams import ANTHROPIC_STREAM, HELLO_STREAM, TOOL_STREAM, chunk
-from workflows.effects import ModelReply
 
 KEY = "sk-test-hunter2"
 

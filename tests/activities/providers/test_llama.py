@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from activities.providers import Provider, Redaction, Screened, providers_from_env, stream
-from activities.providers.errors import BadRequest, ContextLengthExceeded
-from clew.messages import Message
+from clew.model.messages import Message
+from clew_activities.providers import Provider, Redaction, Screened, providers_from_env, stream
+from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
 from tests.activities.providers.builders import ADD, HELLO, called, request, result
 
 SERVE = """

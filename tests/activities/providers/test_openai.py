@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
-from activities.providers.errors import ProviderError, TruncatedStream
-from activities.providers.openai import OpenAI, OpenAIDecoder
-from activities.providers.reply import MAX_TOOL_CALLS
-from clew.messages import Message
+from clew.model.messages import Message
+from clew_activities.providers.errors import ProviderError, TruncatedStream
+from clew_activities.providers.openai import OpenAI, OpenAIDecoder
+from clew_activities.providers.reply import MAX_TOOL_CALLS
 from tests.activities.providers.builders import ADD, HELLO, accepted, called, fold, request, result, sse
 from tests.activities.providers.fake_server import FakeServer
 from tests.activities.providers.streams import HELLO_STREAM, TOOL_STREAM, chunk, tool

@@ -1,10 +1,10 @@
 import pytest
 
-import activities.providers as providers_package
-from activities.providers import providers_from_env
-from activities.providers.anthropic import Anthropic
-from activities.providers.errors import UnknownModel
-from activities.providers.openai import OpenAI
+import clew_activities.providers as providers_package
+from clew_activities.providers import providers_from_env
+from clew_activities.providers.anthropic import Anthropic
+from clew_activities.providers.errors import UnknownModel
+from clew_activities.providers.openai import OpenAI
 
 KEYS = {"OPENAI_API_KEY": "sk-one\n", "ANTHROPIC_API_KEY": "sk-two"}
 

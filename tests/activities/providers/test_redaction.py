@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.providers.redaction import MARK, SHORTEST, GrowingText, Redaction, secrets_from_env
+from clew_activities.providers.redaction import MARK, SHORTEST, GrowingText, Redaction, secrets_from_env
 from tests.activities.providers.echoes import FORMS, leaks
 
 KEY = "sk-ant-api03-" + string.ascii_letters[::-1] + "_-" + string.digits

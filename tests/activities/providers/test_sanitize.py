@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.providers.sanitize import MAX_DEPTH, BoundedText, Budget, clean, json_object, parse_json
+from clew_activities.providers.sanitize import MAX_DEPTH, BoundedText, Budget, clean, json_object, parse_json
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 

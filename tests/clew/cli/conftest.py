@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from activities.archive import Store
 from clew import Clew
+from clew_activities.archive import Store
 from tests.conftest import World
 from tests.rolling import rolling
 

@@ -1,0 +1,30 @@
+"""The archive of sessions: what leaves a workflow's history is kept here, entry for entry."""
+
+from clew_activities.archive.archive import Archive
+from clew_activities.archive.errors import (
+    ArchiveError,
+    ObjectChanged,
+    ObjectDamaged,
+    ObjectMissing,
+    SegmentDamaged,
+    StoreUnavailable,
+    ThreadMismatch,
+)
+from clew_activities.archive.family import Check
+from clew_activities.archive.head import Head
+from clew_activities.archive.store import Store, store_from_env
+
+__all__ = [
+    "Archive",
+    "ArchiveError",
+    "Check",
+    "Head",
+    "ObjectChanged",
+    "ObjectDamaged",
+    "ObjectMissing",
+    "SegmentDamaged",
+    "Store",
+    "StoreUnavailable",
+    "ThreadMismatch",
+    "store_from_env",
+]

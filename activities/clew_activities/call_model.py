@@ -1,0 +1,174 @@
+"""The model call: fetch the context by reference, send it to its provider, stream what comes back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import httpx
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from clew.contract.outputs import Context, ContextMeta, StreamState
+from clew.model.canonical import digest
+from clew.model.catalog import cost_usd
+from clew.model.messages import Message, ToolSpec
+from clew.outcomes import Usage
+from clew_activities.heartbeat import beating
+from clew_activities.providers import ModelRequest, ProviderError, Providers, Screened, stream
+from clew_activities.providers.errors import ContextLengthExceeded
+from clew_activities.session_queries import ask, own_session
+from clew_activities.structured_output import SchemaUnusable, Validation
+from clew_workflows.protocol.effects import AskedTool, CallModel, ModelAnswered, ModelReply
+
+STREAMED_CHARACTERS = 32 * 1024
+"""How much of a growing reply its heartbeats carry."""
+MAX_REPLY_BYTES = 600_000
+"""Of a reply's JSON: its entry, which holds the request's own policy too, goes on one page of a query."""
+NO_PRICE = (
+    "the worker does not know what {model} costs, so max_cost_usd cannot be kept: use max_total_tokens, or add the "
+    "model's prices to client/clew/catalog.py"
+)
+WASTED_ATTEMPTS = 3
+"""After so many attempts a reply that came empty or broken is final: each one was paid for."""
+
+
+class ModelActivities:
+    """Calls models through one HTTP client."""
+
+    def __init__(self, providers: Providers, http: httpx.AsyncClient) -> None:
+        self._providers = providers
+        self._http = http
+        self._validation = Validation()
+
+    @activity.defn(name="call_model")
+    async def call_model(self, call: CallModel) -> ModelAnswered:
+        """One attempt of one model call; its heartbeats hold the reply so far, as `StreamState`."""
+        provider_name, _, model = call.model.partition(":")
+        decoder: Screened | None = None
+        async with beating(lambda: _stream_state(call, decoder)):
+            context: Context | None = None
+            if call.priced and cost_usd(call.model, Usage()) is None:
+                raise ApplicationError(NO_PRICE.format(model=call.model), type="unknown_price", non_retryable=True)
+            try:
+                provider = self._providers.get(provider_name)
+                context = await _fetch_context(call)
+                schema = context.output_schema
+                if schema is not None and call.iteration == 1:
+                    await self._validation.check(schema)
+                request = ModelRequest(
+                    model=model,
+                    messages=context.messages,
+                    tools=context.tool_spec,
+                    options=call.options,
+                    output_schema=schema,
+                    cache_key=_cache_key(call),
+                )
+                decoder = Screened(provider.decoder(), self._providers.redaction)
+                reply = priced(call.model, _fitted(await stream(self._http, provider, request, decoder)))
+                problem = None
+                if schema is not None and not reply.tool_calls:
+                    problem = await self._validation.problem_of(reply.content, schema)
+            except ProviderError as error:
+                raise application_error(error, context) from None
+            except SchemaUnusable as error:
+                raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
+        return ModelAnswered(
+            reply=reply,
+            digest=context.meta.digest,
+            policy_hash=context.meta.policy_hash,
+            input_tokens=context.meta.estimated_tokens,
+            attempt=activity.info().attempt,
+            epoch=context.meta.epoch,
+            shared_prefix_tokens=context.meta.shared_prefix_tokens,
+            cleared_tool_results=context.meta.cleared_tool_results,
+            cut_tool_results=context.meta.cut_tool_results,
+            schema_problem=problem,
+            needs_summary=context.meta.needs_summary,
+        )
+
+
+async def _fetch_context(call: CallModel) -> Context:
+    """The call's context from its session, page by page, checked against its digest."""
+    session = own_session()
+    page: int | None = 0
+    messages: list[Message] = []
+    tools: list[ToolSpec] = []
+    meta: dict[str, Any] = {}
+    schema: dict[str, Any] | None = None
+    while page is not None:
+        answer = await ask(session, "context", {"call_id": call.call_id, "page": page})
+        messages += answer["messages"]
+        tools += answer["tool_spec"]
+        schema = answer.get("output_schema", schema)
+        meta, page = answer["meta"], answer.get("next_page")
+    sent = digest({"messages": messages, "tool_spec": tools, "output_schema": schema})
+    if sent != meta["digest"]:
+        raise ApplicationError("the context did not arrive as it was projected", type="context_damaged")
+    return Context.model_construct(
+        messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
+    )
+
+
+def _cache_key(call: CallModel) -> str:
+    """The same for every call of a lane: their contexts begin alike. It tells nothing of either."""
+    return digest([activity.info().workflow_id, call.context_ref])[:32]
+
+
+def _stream_state(call: CallModel, decoder: Screened | None) -> dict[str, Any]:
+    text = decoder.text if decoder else ""
+    return StreamState(
+        request_id=call.request_id,
+        run_id=call.run_id,
+        call_id=call.call_id,
+        attempt=activity.info().attempt,
+        iteration=call.iteration,
+        offset=max(len(text) - STREAMED_CHARACTERS, 0),
+        text=text[-STREAMED_CHARACTERS:],
+        thinking=decoder.thinking[-STREAMED_CHARACTERS:] or None if decoder else None,
+        tool_name=decoder.tool_name if decoder else None,
+    ).as_json()
+
+
+def application_error(error: ProviderError, context: Context | None = None) -> ApplicationError:
+    """A provider's failure in the terms of the retry policy, which alone decides on another attempt.
+
+    With a refusal for the context's length goes how many tokens that has by our own count.
+    """
+    wasted = error.type in ("empty_reply", "truncated_stream") and activity.info().attempt >= WASTED_ATTEMPTS
+    details = error.details | ({"status": error.status} if error.status else {})
+    if context and error.type == ContextLengthExceeded.type:
+        details["counted"] = context.meta.estimated_tokens
+    return ApplicationError(
+        error.message,
+        *([details] if details else []),
+        type=error.type,
+        non_retryable=wasted or not error.retryable,
+        next_retry_delay=None if error.retry_after is None else timedelta(seconds=error.retry_after),
+    )
+
+
+def priced(model: str, reply: ModelReply) -> ModelReply:
+    """The reply with what it cost, where that is known."""
+    usage = reply.usage.model_copy(update={"cost_usd": cost_usd(model, reply.usage)})
+    return reply.model_copy(update={"usage": usage})
+
+
+def _fitted(reply: ModelReply) -> ModelReply:
+    """The reply, small enough for one payload: characters that JSON escapes weigh up to six times their size.
+
+    What is lost first is what can be spared: the thinking, then what only the provider would read. An answer that
+    is too large even so is cut, with a mark.
+    """
+    spared: tuple[dict[str, Any], ...] = (
+        {"thinking": None},
+        {"provider_data": None},
+        {"tool_calls": tuple(AskedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
+        {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[cut]"},
+    )
+    for fields in spared:
+        if len(to_json(reply)) <= MAX_REPLY_BYTES:
+            break
+        reply = reply.model_copy(update=fields)
+    return reply

@@ -1,0 +1,73 @@
+"""Deleting sessions: what runs is ended first, what forks need stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio import activity
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from clew.contract.inputs import DeleteSessionInput
+from clew.contract.outputs import DeleteReceipt
+from clew.errors import NotFound
+from clew_activities.archive import Archive
+from clew_activities.archiving import explained
+from clew_activities.heartbeat import beating
+from clew_activities.read_thread import Threads
+
+
+class DeletionActivities:
+    """Deletes sessions for clients."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._threads = Threads(archive)
+
+    @activity.defn(name="delete_session")
+    async def delete_session(self, asked: DeleteSessionInput) -> dict[str, Any]:
+        """Close the session, delete its archive and its event histories; one begun and interrupted is finished."""
+        session_id = asked.session_id
+        async with beating(), explained(damage_is_final=True):
+            try:
+                place = await self._threads.find(session_id)
+            except ApplicationError as error:
+                if error.type != NotFound.type or activity.info().attempt == 1:
+                    raise
+                await _forget(session_id)
+                return DeleteReceipt(deleted_segments=0).as_json()
+            if place.running:
+                await _closed(session_id)
+            deleted = await self._archive.delete(session_id)
+            await _forget(session_id)
+        return DeleteReceipt(deleted_segments=deleted).as_json()
+
+
+async def _closed(session_id: str) -> None:
+    handle = activity.client().get_workflow_handle(session_id)
+    try:
+        await handle.signal("close", {"reason": "deleted"})
+        await handle.result()
+    except WorkflowFailureError:
+        pass
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+
+
+async def _forget(session_id: str) -> None:
+    """Have the server delete the histories of all its workflows, where retention has not yet."""
+    client = activity.client()
+    # A session's id holds no quotes.
+    runs = [found.run_id async for found in client.list_workflows(f'WorkflowId = "{session_id}"')]
+    for run_id in ["", *runs]:
+        execution = WorkflowExecution(workflow_id=session_id, run_id=run_id)
+        request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=execution)
+        try:
+            await client.workflow_service.delete_workflow_execution(request)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise

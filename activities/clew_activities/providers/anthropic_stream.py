@@ -1,0 +1,201 @@
+"""The Messages API's stream of events, folded into a reply.
+
+A reply's `provider_data` holds its thinking blocks as they came, and the text blocks that stand before the last
+of them: the API checks that thinking comes back in its place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from clew.model.messages import ProviderData
+from clew.outcomes import Usage
+from clew_activities.providers.errors import from_event
+from clew_activities.providers.reply import (
+    PROVIDER_DATA_LIMIT,
+    Call,
+    ReplyDraft,
+    StopReason,
+    count,
+    event_object,
+    member,
+    string,
+)
+from clew_activities.providers.sanitize import BoundedText, Budget, clean
+from clew_workflows.protocol.effects import ModelReply
+
+# `pause_turn` and a full window leave a reply unfinished, as a limit does.
+_STOP_REASONS: Mapping[str, StopReason] = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "pause_turn": "length",
+    "tool_use": "tool_calls",
+}
+
+
+MAX_BLOCKS = 4096
+"""Content blocks of a reply's provider data. A reply with more has none; a block takes about 1 KB while it grows."""
+
+
+class _Block:
+    """A content block in the making, as it will be sent back; its texts share the budget of provider data."""
+
+    def __init__(self, kind: str, budget: Budget) -> None:
+        self.kind = kind
+        self.text = BoundedText(budget)
+        # A signature, or redacted thinking: opaque, and worthless if cut.
+        self.seal = BoundedText(budget)
+        self.call: Call | None = None
+
+    @property
+    def thinks(self) -> bool:
+        return self.kind in ("thinking", "redacted_thinking")
+
+    @property
+    def overflowed(self) -> bool:
+        return self.text.overflowed or self.seal.overflowed
+
+    def encoded(self) -> dict[str, Any]:
+        if self.kind == "text":
+            return {"type": "text", "text": self.text.finish()}
+        if self.kind == "thinking":
+            return {"type": "thinking", "thinking": self.text.finish(), "signature": self.seal.finish()}
+        return {"type": "redacted_thinking", "data": self.seal.finish()}
+
+
+class AnthropicDecoder:
+    """Folds the events of a message, or one whole `message`."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+        self._draft = ReplyDraft()
+        self._budget = Budget(PROVIDER_DATA_LIMIT)
+        self._blocks: dict[int, _Block] = {}
+        self._too_many_blocks = False
+        self._usage: dict[str, int] = {}
+
+    @property
+    def text(self) -> str:
+        """The reply's text so far."""
+        return self._draft.text
+
+    @property
+    def thinking(self) -> str:
+        """What the model has thought aloud so far."""
+        return self._draft.thinking
+
+    @property
+    def tool_name(self) -> str | None:
+        """The newest tool call's name."""
+        return self._draft.tool_name
+
+    @property
+    def ended(self) -> bool:
+        """Whether `message_stop` came."""
+        return self._draft.ended
+
+    def feed(self, event: str, data: str) -> None:
+        """Take one event; raises the error that it tells of. Kinds of event that are not known are passed over."""
+        payload = event_object(data)
+        kind = payload.get("type")
+        if kind == "error" or event == "error" or payload.get("error"):
+            raise from_event(payload)
+        index = payload.get("index")
+        if kind == "message_start":
+            self._count(member(payload.get("message"), "usage"))
+        elif kind == "content_block_start" and isinstance(index, int):
+            self._open(index, payload.get("content_block"))
+        elif kind == "content_block_delta" and isinstance(index, int):
+            self._extend(self._blocks.get(index), payload.get("delta"))
+        elif kind == "message_delta":
+            self._count(payload.get("usage"))
+            self._stop(payload.get("delta"))
+        elif kind == "message_stop":
+            self._draft.ended = True
+        elif kind == "message":
+            self._whole(payload)
+
+    def finish(self) -> ModelReply:
+        """The reply; raises as `Decoder.finish` says."""
+        return self._draft.finish(self._provider_data())
+
+    def _whole(self, message: Mapping[str, Any]) -> None:
+        content = message.get("content")
+        for index, block in enumerate(content if isinstance(content, list) else ()):
+            self._open(index, block)
+        self._count(message.get("usage"))
+        self._stop(message)
+        self._draft.ended = True
+
+    def _open(self, index: int, start: object) -> None:
+        if len(self._blocks) == MAX_BLOCKS:
+            # They come one after another, so that the earlier ones are complete.
+            self._blocks.clear()
+            self._too_many_blocks = True
+        block = self._blocks[index] = _Block(string(member(start, "type")), self._budget)
+        if block.kind == "tool_use":
+            block.call = self._draft.open_call(member(start, "id"), member(start, "name"))
+            self._draft.add_arguments(block.call, member(start, "input"))
+        self._extend(block, start)
+
+    def _extend(self, block: _Block | None, delta: object) -> None:
+        """Add to a block what a delta brings, or what the block began with: they name their parts alike."""
+        if block is None:
+            return
+        if block.kind == "text":
+            text = string(member(delta, "text"))
+            self._draft.add_text(text)
+            block.text.add(text)
+        elif block.kind == "thinking":
+            thinking = string(member(delta, "thinking"))
+            self._draft.add_thinking(thinking)
+            block.text.add(thinking)
+            block.seal.add(string(member(delta, "signature")))
+        elif block.kind == "redacted_thinking":
+            block.seal.add(string(member(delta, "data")))
+        elif block.call is not None:
+            self._draft.add_arguments(block.call, member(delta, "partial_json"))
+
+    def _stop(self, delta: object) -> None:
+        reason = member(delta, "stop_reason")
+        if not isinstance(reason, str):
+            return
+        if reason == "refusal":
+            self._draft.refusal = clean(_refusal(member(delta, "stop_details")))
+        self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
+
+    def _count(self, usage: object) -> None:
+        """Counts are of the whole message each time; one that is left out stays as it was."""
+        for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"):
+            told = count(member(usage, name))
+            if told is not None:
+                self._usage[name] = told
+        read = self._usage.get("cache_read_input_tokens", 0)
+        written = self._usage.get("cache_creation_input_tokens", 0)
+        self._draft.usage = Usage(
+            input_tokens=self._usage.get("input_tokens", 0) + written + read,
+            output_tokens=self._usage.get("output_tokens", 0),
+            cached_input_tokens=read,
+            written_input_tokens=written or None,
+        )
+
+    def _provider_data(self) -> ProviderData | None:
+        if self._too_many_blocks:
+            return None
+        blocks = list(self._blocks.values())
+        last = max((place for place, block in enumerate(blocks) if block.thinks), default=-1)
+        kept = [block for block in blocks[: last + 1] if block.thinks or block.kind == "text"]
+        # Without its signature, a thinking block is refused; so is the rest without that block.
+        if not kept or any(block.overflowed or (block.thinks and not block.seal.so_far) for block in kept):
+            return None
+        encoded = [block.encoded() for block in kept]
+        if len(json.dumps(encoded, ensure_ascii=False).encode()) > PROVIDER_DATA_LIMIT:
+            return None
+        return {"provider": self._provider, "blocks": encoded}
+
+
+def _refusal(details: object) -> str:
+    told = (string(member(details, "category")), string(member(details, "explanation")))
+    return ": ".join(("the model refused", *filter(None, told)))

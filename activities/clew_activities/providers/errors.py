@@ -1,0 +1,376 @@
+"""Every way in which a model provider fails a call, and the one table that tells them apart.
+
+ProviderError
+├── FinalError                    the same request would fail again
+│   ├── BadRequest                bad_request
+│   ├── ContentRefused            content_refused
+│   ├── ContextLengthExceeded     context_length_exceeded; `details` hold `limit` and `actual`, where told
+│   ├── InsufficientQuota         insufficient_quota
+│   ├── OutputExhausted           empty_reply, at the limit of tokens: thinking took them all
+│   ├── Unauthorized              unauthorized
+│   └── UnknownModel              unknown_model
+└── RetryableError                the same request may succeed later
+    ├── EmptyReply                empty_reply
+    ├── Overloaded                overloaded
+    ├── ProviderUnavailable       provider_unavailable
+    ├── RateLimited               rate_limited
+    └── TruncatedStream           truncated_stream
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, ClassVar
+
+from clew_activities.providers.redaction import Redaction
+from clew_activities.providers.sanitize import clean, parse_json
+
+MESSAGE_LIMIT = 2000
+"""Characters of a provider's message that are kept."""
+
+# Characters in which secrets are looked for before a message is cut to its limit.
+_READ = 32 * MESSAGE_LIMIT
+
+# Characters of a message in which a wording is looked for: it comes first, and what follows may be an echo.
+_WORDING = 2000
+
+# No prompt has more; a number beyond is none that every reader of JSON takes.
+_MOST_DIGITS = 15
+_MOST_TOKENS = 10**_MOST_DIGITS
+
+# Longer than any request lives, and short enough to be a duration everywhere.
+_LONGEST_WAIT = 86_400.0
+
+
+class ProviderError(Exception):
+    """A model call that gave no reply.
+
+    `message` has at most 2000 characters. `retry_after` is in seconds, as the provider asked. `status` is the HTTP
+    status, where there was one.
+    """
+
+    type: ClassVar[str] = "provider_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.status = status
+        self.retry_after = retry_after
+        self.details = dict(details or {})
+        self._told = message[:_READ]
+        self._set_message(self._told)
+
+    def seal(self, redaction: Redaction) -> None:
+        """Take the secrets out of the message and the details, and forget the errors that this one came from.
+
+        Their messages quote what was received, and both logs and Temporal's failures hold the whole chain.
+        """
+        self._set_message(redaction.text(self._told))
+        self._told = self.message
+        self.details = redaction.value(self.details)
+        self.__cause__ = self.__context__ = None
+
+    def _set_message(self, told: str) -> None:
+        self.message = hide_look_alikes(told)[:MESSAGE_LIMIT]
+        self.args = (self.message,)
+
+
+class FinalError(ProviderError):
+    """The same request would fail again."""
+
+
+class BadRequest(FinalError):
+    """The provider does not take the request as it is."""
+
+    type = "bad_request"
+
+
+class ContentRefused(FinalError):
+    """The provider or the model declined for what the content is."""
+
+    type = "content_refused"
+
+
+class ContextLengthExceeded(FinalError):
+    """The context is longer than the model's window."""
+
+    type = "context_length_exceeded"
+
+
+class InsufficientQuota(FinalError):
+    """The account has nothing left to spend; waiting does not help."""
+
+    type = "insufficient_quota"
+
+
+class OutputExhausted(FinalError):
+    """A reply that came to its limit of tokens before it came to any text; another attempt would too."""
+
+    type = "empty_reply"
+
+
+class Unauthorized(FinalError):
+    """The key is missing, wrong, or not allowed to do this."""
+
+    type = "unauthorized"
+
+
+class UnknownModel(FinalError):
+    """Neither this worker nor the provider knows the model."""
+
+    type = "unknown_model"
+
+
+class RetryableError(ProviderError):
+    """The same request may succeed later."""
+
+    retryable = True
+
+
+class EmptyReply(RetryableError):
+    """A whole reply with neither text nor a tool call."""
+
+    type = "empty_reply"
+
+
+class Overloaded(RetryableError):
+    """The provider has more to do than it can."""
+
+    type = "overloaded"
+
+
+class ProviderUnavailable(RetryableError):
+    """The provider cannot be reached, or failed on its own side."""
+
+    type = "provider_unavailable"
+
+
+class RateLimited(RetryableError):
+    """Too many requests or tokens in a time."""
+
+    type = "rate_limited"
+
+
+class TruncatedStream(RetryableError):
+    """The reply broke off before its end."""
+
+    type = "truncated_stream"
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """An error class and what points to it: a status, a word that the body gives as type or code, its wording."""
+
+    error: type[ProviderError]
+    words: frozenset[str] = frozenset()
+    statuses: frozenset[int] = frozenset()
+    wording: re.Pattern[str] | None = None
+    not_statuses: frozenset[int] = frozenset()
+
+    def matches(self, status: int, words: frozenset[str], message: str) -> bool:
+        if status in self.not_statuses:
+            return False
+        return (
+            bool(self.words & words)
+            or status in self.statuses
+            or (self.wording is not None and self.wording.search(message) is not None)
+        )
+
+
+def _one_of(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+# How each server says that a prompt is too long. `limit` is the model's window, `actual` what was sent;
+# several wordings give neither.
+_OVERFLOWS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        # Anthropic
+        r"prompt is too long(?:: (?P<actual>\d+) tokens > (?P<limit>\d+) maximum)?",
+        r"input length and `?max_tokens`? exceed context limit: (?P<actual>\d+) \+ \d+ > (?P<limit>\d+)",
+        # OpenAI, vLLM, LiteLLM, OpenRouter
+        r"maximum context length is (?P<limit>\d+) tokens?\b.{0,80}?"
+        r"(?:requested(?: about)?|resulted in|contains at least|has|contains) (?P<actual>\d+)",
+        r"maximum context length(?: is|:| of) (?P<limit>\d+)",
+        r"exceeds the context window",
+        # vLLM
+        r"passed (?P<actual>\d+) input tokens.{0,120}?context length is only (?P<limit>\d+)",
+        r"(?:prompt|input)\b.{0,40}?length (?:of )?\(?(?P<actual>\d+).{0,60}?"
+        r"(?:longer than|exceeds|greater than).{0,60}?(?:model|context) length(?: of)? \(?(?P<limit>\d+)",
+        r"is longer than the maximum model length of (?P<limit>\d+)",
+        # llama.cpp
+        r"request \((?P<actual>\d+) tokens\) exceeds the available context size \((?P<limit>\d+) tokens\)",
+        r"exceeds the available context size",
+        # Ollama
+        r"prompt too long; exceeded max context length by \d+ tokens",
+        r"(?:input|prompt)(?: length)? exceeds (?:the |maximum |max )*context length",
+        # LM Studio, Mistral, Groq
+        r"greater than the context length",
+        r"contains (?P<actual>\d+) tokens.{0,80}?too large for model with (?P<limit>\d+) maximum context length",
+        r"reduce the length of the messages",
+    )
+)
+
+# Told by what it says, whatever its status: servers agree on little else.
+_BY_BODY: tuple[_Rule, ...] = (
+    _Rule(InsufficientQuota, frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})),
+    _Rule(ContextLengthExceeded, frozenset({"context_length_exceeded", "exceed_context_size_error"})),
+    # A 429 speaks of tokens a minute, in much the same words.
+    *(_Rule(ContextLengthExceeded, wording=pattern, not_statuses=frozenset({429})) for pattern in _OVERFLOWS),
+    _Rule(ContentRefused, frozenset({"content_filter", "content_policy_violation"})),
+    _Rule(UnknownModel, frozenset({"model_not_found"})),
+    _Rule(
+        UnknownModel,
+        wording=_one_of(
+            r"^model: \S+$",
+            r"\bmodel\b.{0,200}\b(?:not found|not exist)\b",
+            r"invalid model name",
+            r"is not a valid model",
+        ),
+        not_statuses=frozenset({401, 429, *range(500, 600)}),
+    ),
+)
+
+# Told by its status alone. What is not here is final.
+_BY_STATUS: tuple[_Rule, ...] = (
+    _Rule(InsufficientQuota, statuses=frozenset({402})),
+    _Rule(Unauthorized, statuses=frozenset({401, 403})),
+    _Rule(RateLimited, statuses=frozenset({429})),
+    _Rule(Overloaded, statuses=frozenset({529})),
+    _Rule(ProviderUnavailable, statuses=frozenset({408, 409, 425, *range(500, 600)})),
+)
+
+# An error inside a stream has no status; its type stands for the status that it would have had.
+_STATUS_OF_TYPE = {
+    "authentication_error": 401,
+    "BadRequestError": 400,
+    "billing_error": 402,
+    "invalid_request_error": 400,
+    "not_found_error": 404,
+    "NotFoundError": 404,
+    "overloaded_error": 529,
+    "permission_error": 403,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "request_too_large": 413,
+    "timeout_error": 504,
+}
+
+
+def from_response(status: int, headers: Mapping[str, str], body: str, *, now: float) -> ProviderError:
+    """The error that an HTTP answer other than 200 stands for.
+
+    `headers` are looked up in lower case; `now` is in seconds since the epoch, for a `Retry-After` that names
+    a date.
+    """
+    if 300 <= status < 400:
+        where = headers.get("location", "somewhere else")
+        return BadRequest(f"the provider redirects to {where}; redirects are not followed", status=status)
+    payload = parse_json(body)
+    return _classify(payload if isinstance(payload, dict) else {"message": body}, status, retry_after(headers, now))
+
+
+def from_event(payload: Mapping[str, Any]) -> ProviderError:
+    """The error that was sent inside a stream, after a status of 200."""
+    return _classify(payload, None, None)
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds to wait as the provider asks: `retry-after-ms`, else `retry-after` in seconds or as an HTTP date."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return _bounded(milliseconds / 1000)
+    asked = headers.get("retry-after")
+    seconds = _number(asked)
+    if seconds is not None:
+        return _bounded(seconds)
+    if asked is None:
+        return None
+    try:
+        return _bounded(parsedate_to_datetime(asked).timestamp() - now)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def hide_look_alikes(text: str) -> str:
+    """The text, encodable as UTF-8, without what looks like a key: a provider may quote one that is not ours."""
+    return clean(_LOOKS_SECRET.sub(lambda match: f"{match['label'] or ''}[redacted]", text))
+
+
+_LOOKS_SECRET = re.compile(
+    r"(?P<label>\b(?:authorization|x-api-key)['\"]?\s*[:=]\s*['\"]?(?:bearer\s+)?|\bbearer\s+)[^\s'\",;{}]{4,}"
+    r"|\bsk-[\w*.-]{4,}",
+    re.IGNORECASE,
+)
+
+
+def _classify(payload: Mapping[str, Any], told_status: int | None, wait: float | None) -> ProviderError:
+    inner = payload.get("error")
+    fields = inner if isinstance(inner, dict) else payload
+    words = frozenset(value for key in ("type", "code") if isinstance(value := fields.get(key), str))
+    message = _message(payload, fields)[:_READ]
+    status = told_status if told_status is not None else _implied_status(fields)
+    rules = (rule.error for rule in (*_BY_BODY, *_BY_STATUS) if rule.matches(status, words, message[:_WORDING]))
+    error = next(rules, BadRequest)
+    details = _lengths(fields, message[:_WORDING]) if error is ContextLengthExceeded else {}
+    if not message.strip():
+        message = f"the provider failed with status {status} and no message"
+    return error(message, status=told_status, retry_after=wait, details=details)
+
+
+def _message(payload: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    for told in (fields.get("message"), payload.get("error"), payload.get("detail"), payload.get("message")):
+        if isinstance(told, str) and told.strip():
+            return told
+        if isinstance(told, list) and told:
+            with suppress(RecursionError):
+                return str(told)
+    return ", ".join(str(fields[key]) for key in ("type", "code") if isinstance(fields.get(key), str | int))
+
+
+def _implied_status(fields: Mapping[str, Any]) -> int:
+    told = (fields.get("type"), fields.get("code"))
+    for word in told:
+        if isinstance(word, str) and word in _STATUS_OF_TYPE:
+            return _STATUS_OF_TYPE[word]
+        if isinstance(word, int) and 400 <= word < 600:
+            return word
+    return 500
+
+
+def _lengths(fields: Mapping[str, Any], message: str) -> dict[str, int]:
+    """`limit` and `actual` in tokens, from llama.cpp's fields or from the wording."""
+    told = {"limit": fields.get("n_ctx"), "actual": fields.get("n_prompt_tokens")}
+    numbers = {name: value for name, value in told.items() if isinstance(value, int) and 0 <= value <= _MOST_TOKENS}
+    if numbers:
+        return numbers
+    matches = (match for pattern in _OVERFLOWS if (match := pattern.search(message)))
+    found = (
+        {name: int(digits) for name, digits in match.groupdict().items() if digits and len(digits) <= _MOST_DIGITS}
+        for match in matches
+    )
+    return next(filter(None, found), {})
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def _bounded(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), _LONGEST_WAIT)

@@ -1,0 +1,263 @@
+"""OpenAI's Chat Completions, as OpenAI, Ollama, vLLM, llama.cpp, LiteLLM and others speak it.
+
+What is asked for in tokens goes by two names. OpenAI's reasoning models refuse `max_tokens`, and many compatible
+servers ignore `max_completion_tokens`, which leaves a reply unbounded. So a provider is `official` when its host
+is OpenAI's or Azure's, and gets the new name; every other server gets the old one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clew.contract.inputs import ModelOptions
+from clew.model.messages import Message, ToolSpec
+from clew.outcomes import Usage
+from clew_activities.providers.base import HttpRequest, ModelRequest, safe_name
+from clew_activities.providers.errors import TruncatedStream, from_event
+from clew_activities.providers.reply import (
+    Call,
+    ReplyDraft,
+    StopReason,
+    bounded_name,
+    count,
+    event_object,
+    member,
+    string,
+)
+from clew_workflows.protocol.effects import ModelReply
+
+_REFUSAL_LIMIT = 4000
+_STOP_REASONS: Mapping[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}
+
+
+@dataclass(frozen=True)
+class OpenAI:
+    """A server of Chat Completions."""
+
+    name: str
+    base_url: str
+    official: bool
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The key, where there is one."""
+        return (self.api_key,) if self.api_key else ()
+
+    def encode(self, request: ModelRequest) -> HttpRequest:
+        """The request as the body of `POST /chat/completions`."""
+        body: dict[str, Any] = {
+            "model": request.model,
+            "messages": [_message(message) for message in request.messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if request.tools:
+            body["tools"] = [_tool(spec) for spec in request.tools]
+        body |= _options(request.options, self.official, bool(request.tools))
+        if request.output_schema is not None:
+            body["response_format"] = _response_format(request.output_schema)
+        if self.official and request.cache_key:
+            body["prompt_cache_key"] = request.cache_key
+        headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return HttpRequest("/chat/completions", headers, body)
+
+    def decoder(self) -> OpenAIDecoder:
+        """A decoder for one reply."""
+        return OpenAIDecoder()
+
+
+class OpenAIDecoder:
+    """Folds `chat.completion.chunk` objects, or one whole `chat.completion`."""
+
+    def __init__(self) -> None:
+        self._draft = ReplyDraft()
+        self._calls: dict[int | str, Call] = {}
+        self._newest: Call | None = None
+        self._refusal = ""
+
+    @property
+    def text(self) -> str:
+        """The reply's text so far."""
+        return self._draft.text
+
+    @property
+    def thinking(self) -> str:
+        """What the model has thought aloud so far."""
+        return self._draft.thinking
+
+    @property
+    def tool_name(self) -> str | None:
+        """The newest tool call's name."""
+        return self._draft.tool_name
+
+    @property
+    def ended(self) -> bool:
+        """Whether `[DONE]` came."""
+        return self._draft.ended
+
+    def feed(self, event: str, data: str) -> None:
+        """Take one event; raises the error that it tells of."""
+        if data.strip() == "[DONE]":
+            self._draft.ended = True
+            return
+        chunk = event_object(data)
+        if event == "error" or chunk.get("error") or chunk.get("object") == "error":
+            raise from_event(chunk)
+        self._count(chunk.get("usage"))
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            # Only one is asked for.
+            if member(choice, "index") in (0, None):
+                self._take(member(choice, "delta") or member(choice, "message"))
+                self._stop(member(choice, "finish_reason"))
+
+    def finish(self) -> ModelReply:
+        """The reply; raises as `Decoder.finish` says."""
+        if self._refusal:
+            self._draft.refusal = self._refusal
+        return self._draft.finish()
+
+    def _take(self, delta: object) -> None:
+        self._draft.add_text(_text(member(delta, "content")))
+        # Two names for one thing, and some servers send it under both.
+        self._draft.add_thinking(member(delta, "reasoning_content") or member(delta, "reasoning"))
+        if len(self._refusal) < _REFUSAL_LIMIT:
+            self._refusal = (self._refusal + string(member(delta, "refusal")))[:_REFUSAL_LIMIT]
+        calls = member(delta, "tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            self._take_call(call)
+
+    def _take_call(self, delta: object) -> None:
+        """Find the call that a piece belongs to, or begin one.
+
+        OpenAI numbers calls with `index`; other servers leave it out, or number every call 0, and repeat ids
+        and names in every piece or give two calls one id. So a piece begins a call when it is the first of
+        its index, when it brings another id or another name, and when it brings arguments for a named tool
+        to a call that already has all of its own.
+        """
+        index = member(delta, "index")
+        function = member(delta, "function")
+        call_id, name = string(member(delta, "id")), bounded_name(string(member(function, "name")))
+        arguments = member(function, "arguments")
+        key = index if isinstance(index, int) else call_id
+        call = self._calls.get(key, None if isinstance(index, int) else self._newest)
+        if call is None or _begins_another(call, call_id, name, arguments):
+            call = self._draft.open_call(call_id, name)
+        elif name and not call.name:
+            call.rename(name)
+        self._newest = call
+        if call is not None:
+            self._calls[key] = call
+        self._draft.add_arguments(call, arguments)
+
+    def _stop(self, reason: object) -> None:
+        if not isinstance(reason, str) or not reason:
+            return
+        if reason in ("abort", "error"):
+            raise TruncatedStream("the server gave up within the reply")
+        if reason == "content_filter":
+            self._draft.refusal = "the provider's content filter stopped the reply"
+        self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
+
+    def _count(self, usage: object) -> None:
+        if not isinstance(usage, dict):
+            return
+        prompt = count(usage.get("prompt_tokens")) or 0
+        cached = count(member(usage.get("prompt_tokens_details"), "cached_tokens")) or 0
+        self._draft.usage = Usage(
+            input_tokens=prompt,
+            output_tokens=count(usage.get("completion_tokens")) or 0,
+            cached_input_tokens=min(cached, prompt),
+        )
+
+
+def _begins_another(call: Call, call_id: str, name: str, arguments: object) -> bool:
+    if call_id and call.id and call_id != call.id:
+        return True
+    if name and call.name and name != call.name:
+        return True
+    return bool(name and arguments) and call.has_all_arguments
+
+
+def _text(content: object) -> str:
+    """Text as a string, or as the parts that some servers send."""
+    if isinstance(content, list):
+        return "".join(string(member(part, "text")) for part in content)
+    return string(content)
+
+
+def _message(message: Message) -> dict[str, Any]:
+    role, content = message["role"], message["content"]
+    if role == "tool":
+        return {"role": role, "tool_call_id": message.get("tool_call_id", ""), "content": content}
+    encoded: dict[str, Any] = {"role": role, "content": content}
+    if calls := message.get("tool_calls"):
+        encoded["tool_calls"] = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {
+                    "name": safe_name(call["name"]),
+                    "arguments": json.dumps(call["arguments"], ensure_ascii=False),
+                },
+            }
+            for call in calls
+        ]
+    return encoded
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": spec["name"],
+            "description": spec["description"],
+            "parameters": spec["parameters"],
+        },
+    }
+
+
+def _options(options: ModelOptions, official: bool, has_tools: bool) -> dict[str, Any]:
+    """The options under OpenAI's names. What is not set is left to the server, and refused by it without tools."""
+    stop = list(options.stop) if options.stop else None
+    named = {
+        "temperature": options.temperature,
+        "max_completion_tokens" if official else "max_tokens": options.max_output_tokens,
+        "reasoning_effort": options.reasoning_effort,
+        "stop": stop,
+        "seed": options.seed,
+        "tool_choice": _tool_choice(options.tool_choice) if has_tools else None,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _tool_choice(choice: str | None) -> str | dict[str, Any] | None:
+    if choice is None or choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
+    described = {"name": "reply", "schema": schema, "strict": _is_strict(schema)}
+    return {"type": "json_schema", "json_schema": described}
+
+
+def _is_strict(schema: object) -> bool:
+    """Whether a schema is of the kind that OpenAI guarantees: every object closed, every property required.
+
+    Asking for the guarantee with any other is refused, so it is asked for where the schema was written for it.
+    """
+    if isinstance(schema, list):
+        return all(_is_strict(item) for item in schema)
+    if not isinstance(schema, dict):
+        return True
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(properties, dict):
+        required = schema.get("required", [])
+        if schema.get("additionalProperties") is not False or set(properties or ()) != set(required):
+            return False
+    return all(_is_strict(value) for value in schema.values())

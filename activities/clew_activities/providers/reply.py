@@ -1,0 +1,185 @@
+"""A reply as it grows: what every decoder folds into, with each size capped and each string made encodable.
+
+Text and thinking over their caps end in `[cut: N bytes]`. Of more than `MAX_TOOL_CALLS` tool calls the first
+are kept, and the text says how many were cut. A call without a name is called `unnamed`, which no tool is, so
+that the model reads that there is no such tool. Raw arguments share one cap; a call whose arguments do not
+fit is malformed. Provider data over its cap is dropped: cut in two it would be refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from clew.model.messages import ProviderData
+from clew.outcomes import Usage
+from clew_activities.providers.errors import ContentRefused, EmptyReply, OutputExhausted, TruncatedStream
+from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, cut, json_object, parse_json
+from clew_workflows.protocol.effects import AskedTool, ModelReply
+
+ARGUMENTS_LIMIT = 256 * 1024
+PROVIDER_DATA_LIMIT = 512 * 1024
+TEXT_LIMIT = 256 * 1024
+THINKING_LIMIT = 256 * 1024
+MAX_TOOL_CALLS = 64
+
+_NAME_LIMIT = 256
+
+StopReason = Literal["stop", "length", "tool_calls"]
+
+
+class Call:
+    """A tool call in the making. `id` is the provider's own, and only serves to tell calls apart."""
+
+    def __init__(self, call_id: str, name: str, budget: Budget) -> None:
+        self.id = call_id
+        self.rename(name)
+        self.raw = BoundedText(budget)
+        self._end = ObjectEnd()
+        self._is_object: bool | None = None
+
+    def rename(self, name: str) -> None:
+        """Give the call its name, which may come after its id."""
+        self.name = bounded_name(name)
+
+    def add(self, piece: str) -> None:
+        """Take a piece of the raw arguments."""
+        self.raw.add(piece)
+        if not self.raw.overflowed:
+            self._end.add(piece)
+
+    @property
+    def has_all_arguments(self) -> bool:
+        """Whether the arguments so far are a whole JSON object, so that no more of them can follow."""
+        if self.raw.overflowed or not self._end.reached:
+            return False
+        # Parsed once: what comes after the end is white space, or the end is none.
+        if self._is_object is None:
+            self._is_object = isinstance(parse_json(self.raw.so_far), dict)
+        return self._is_object
+
+    def asked(self) -> AskedTool:
+        """The call as the session sees it. No arguments at all mean an empty object."""
+        name = self.name or "unnamed"
+        raw = self.raw.finish()
+        if not raw.strip():
+            return AskedTool(name=name)
+        arguments = None if self.raw.overflowed else json_object(raw, ARGUMENTS_LIMIT)
+        return AskedTool(name=name, malformed=raw) if arguments is None else AskedTool(name=name, arguments=arguments)
+
+
+class ReplyDraft:
+    """The state of a decoder that does not depend on the provider."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self.stop_reason: StopReason | None = None
+        self.refusal: str | None = None
+        self.ended = False
+        self._text = BoundedText(Budget(TEXT_LIMIT))
+        self._thinking = BoundedText(Budget(THINKING_LIMIT))
+        self._arguments = Budget(ARGUMENTS_LIMIT)
+        self._calls: list[Call] = []
+        self._calls_cut = 0
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self._text.so_far
+
+    @property
+    def thinking(self) -> str:
+        """The thinking so far."""
+        return self._thinking.so_far
+
+    @property
+    def tool_name(self) -> str | None:
+        """The name of the newest tool call."""
+        return self._calls[-1].name if self._calls else None
+
+    def add_text(self, piece: object) -> None:
+        """Take a piece of the answer; what is not a string is nothing."""
+        if isinstance(piece, str):
+            self._text.add(piece)
+
+    def add_thinking(self, piece: object) -> None:
+        """Take a piece of the thinking; what is not a string is nothing."""
+        if isinstance(piece, str):
+            self._thinking.add(piece)
+
+    def open_call(self, call_id: object, name: object) -> Call | None:
+        """Begin a tool call; None once there are as many as are kept. Only a call with a name is one more cut."""
+        if len(self._calls) == MAX_TOOL_CALLS:
+            self._calls_cut += bool(name)
+            return None
+        call = Call(string(call_id), string(name), self._arguments)
+        self._calls.append(call)
+        return call
+
+    def add_arguments(self, call: Call | None, piece: object) -> None:
+        """Take a piece of a call's raw arguments; some servers send the object itself."""
+        if call is None or not piece:
+            return
+        try:
+            call.add(piece if isinstance(piece, str) else json.dumps(piece))
+        except RecursionError:
+            call.add("[nested too deeply]")
+
+    def finish(self, provider_data: ProviderData | None = None) -> ModelReply:
+        """The reply; raises as `Decoder.finish` says."""
+        if self.refusal is not None:
+            raise ContentRefused(self.refusal or "the model refused, and said no more")
+        if self.stop_reason is None and not self.ended:
+            raise TruncatedStream("the stream ended before the reply did")
+        text = self._text.finish()
+        if self._calls_cut:
+            text += f"[cut: {self._calls_cut} tool calls]"
+        calls = tuple(call.asked() for call in self._calls)
+        reason = self.stop_reason or "stop"
+        if not calls and not text.strip():
+            if reason == "length":
+                raise OutputExhausted("the reply reached its limit before any text: raise max_output_tokens")
+            raise EmptyReply("the reply has neither text nor a tool call")
+        # Servers disagree on the reason that goes with tool calls; that there are some is what counts.
+        if reason != "length":
+            reason = "tool_calls" if calls else "stop"
+        return ModelReply(
+            content=text,
+            thinking=self._thinking.finish() or None,
+            tool_calls=calls,
+            provider_data=provider_data,
+            stop_reason=reason,
+            usage=self.usage,
+        )
+
+
+def event_object(data: str) -> dict[str, Any]:
+    """The JSON object of an event's data.
+
+    Raises:
+        TruncatedStream: it is none, or not all of one.
+    """
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise TruncatedStream(f"the provider sent an event that is not a JSON object: {repr(data)[1:-1]}")
+    return value
+
+
+def bounded_name(name: str) -> str:
+    """A tool's name, as long as a call may keep it."""
+    return cut(clean(name).encode(), _NAME_LIMIT)
+
+
+def member(value: object, key: str) -> Any:
+    """A member of a JSON object; None where there is none, or no object."""
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def count(value: object) -> int | None:
+    """A count of tokens as a provider reports it, or None where it is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+
+
+def string(value: object) -> str:
+    """A string, or nothing where it is none."""
+    return value if isinstance(value, str) else ""

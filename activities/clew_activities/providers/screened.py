@@ -1,0 +1,64 @@
+"""A decoder whose reply holds no secret of the worker, neither while it grows nor when it is whole. Pure."""
+
+from __future__ import annotations
+
+from clew_activities.providers.base import Decoder
+from clew_activities.providers.redaction import GrowingText, Redaction
+from clew_workflows.protocol.effects import AskedTool, ModelReply
+
+
+class Screened:
+    """A decoder, with secrets taken out of all that can be seen of it."""
+
+    def __init__(self, decoder: Decoder, redaction: Redaction) -> None:
+        self.redaction = redaction
+        self._decoder = decoder
+        self._text = GrowingText(redaction)
+        self._thinking = GrowingText(redaction)
+
+    def feed(self, event: str, data: str) -> None:
+        """Take one event, as `Decoder.feed` says. Its errors may quote what was received."""
+        self._decoder.feed(event, data)
+
+    @property
+    def text(self) -> str:
+        """The reply's text so far, without an end that may become a secret."""
+        return self._text.show(self._decoder.text)
+
+    @property
+    def thinking(self) -> str:
+        """What the model has thought aloud so far, without an end that may become a secret."""
+        return self._thinking.show(self._decoder.thinking)
+
+    @property
+    def tool_name(self) -> str | None:
+        """The tool whose arguments are arriving, or arrived last."""
+        name = self._decoder.tool_name
+        return None if name is None else self.redaction.text(name)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the provider's end marker came."""
+        return self._decoder.ended
+
+    def finish(self) -> ModelReply:
+        """The reply; raises as `Decoder.finish` says. Its errors may quote what was received."""
+        reply = self._decoder.finish()
+        data = reply.provider_data
+        return reply.model_copy(
+            update={
+                "content": self.redaction.text(reply.content),
+                "thinking": None if reply.thinking is None else self.redaction.text(reply.thinking),
+                "tool_calls": tuple(map(self._screen, reply.tool_calls)),
+                # The provider takes its data back unchanged or not at all.
+                "provider_data": data if self.redaction.value(data) == data else None,
+            }
+        )
+
+    def _screen(self, call: AskedTool) -> AskedTool:
+        malformed = call.malformed
+        return AskedTool(
+            name=self.redaction.text(call.name),
+            arguments=self.redaction.value(call.arguments),
+            malformed=None if malformed is None else self.redaction.text(malformed),
+        )

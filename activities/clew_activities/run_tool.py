@@ -1,0 +1,172 @@
+"""Tools on the worker: finding them, and running one call of one."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from clew.tools import Tool, ToolContext
+from clew_activities.heartbeat import beating
+from clew_activities.providers.sanitize import clean
+from clew_activities.stored_results import READ_RESULT, Results, Unreadable, truncated
+from clew_activities.tool_threads import ToolCall, ToolThreads, TooManyLeftBehind, code_file_of
+from clew_workflows.protocol.effects import STORING_SECONDS, RunTool, ToolAnswered, idempotency_key
+
+Tools = Mapping[str, Tool[..., Any]]
+"""Every tool of a worker by its name."""
+
+MAX_ERROR_CHARACTERS = 2000
+
+
+class ToolsUnusable(Exception):
+    """The modules named do not give a set of tools. Its message says what to do."""
+
+
+def load_tools(modules: Iterable[str]) -> Tools:
+    """The tools that some modules define, by name.
+
+    Raises:
+        ToolsUnusable: a module cannot be imported or has no tools, or two tools have one name.
+    """
+    tools: dict[str, Tool[..., Any]] = {}
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+        # A script that ends at its import would otherwise end the worker, in silence.
+        except (Exception, SystemExit) as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {said}") from error
+        found = [value for value in vars(module).values() if isinstance(value, Tool)]
+        if not found:
+            raise ToolsUnusable(f"the tools module {name!r} defines no tool: decorate functions with clew.tool")
+        for tool in found:
+            if tools.setdefault(tool.name, tool) is not tool:
+                raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
+    return tools
+
+
+class ToolActivities:
+    """Runs the tools of this worker."""
+
+    def __init__(self, tools: Tools, results: Results) -> None:
+        self._tools = tools
+        self._results = results
+        self._threads = ToolThreads()
+
+    def close(self) -> None:
+        """Let go of what the tools run on. No call may run any more."""
+        self._threads.close()
+
+    @activity.defn(name="run_tool")
+    async def run_tool(self, call: RunTool) -> ToolAnswered:
+        """One attempt of one tool call. Whatever goes wrong in the tool is an answer that the model reads."""
+        progress: dict[str, str] = {"tool_name": call.name, "tool_call_id": call.tool_call_id}
+        info = activity.info()
+        async with beating(lambda: dict(progress)):
+            # A tool of the worker's own that has this name wins.
+            tool = self._tools.get(call.name, READ_RESULT if call.name == READ_RESULT.name else None)
+            if tool is None:
+                return _error(f"tool {call.name!r} is not registered on the worker", call)
+            context = ToolContext(
+                session_id=info.workflow_id or "",
+                request_id=call.request_id,
+                tool_call_id=call.tool_call_id,
+                idempotency_key=idempotency_key(info.workflow_id or "", call.tool_call_id),
+                attempt=info.attempt,
+                # What cannot be encoded would end the heartbeats, and with them the call.
+                _report=lambda text: progress.update(progress=clean(str(text)[:1000])),
+            )
+            return await self._answer(tool, call, context)
+
+    async def _answer(self, tool: Tool[..., Any], call: RunTool, context: ToolContext) -> ToolAnswered:
+        named = ToolCall(tool.name, context.session_id, call.tool_call_id, code_file_of(tool.function))
+        clock = asyncio.timeout(tool.timeout_seconds)
+        try:
+            async with clock:
+                # Validators are the author's code, too, and may block.
+                arguments = await self._threads.call(named, lambda: _bound(tool, call, context), is_async=False)
+                if tool is READ_RESULT:
+                    value: Any = await self._results.read(call, **arguments)
+                else:
+                    value = await self._threads.call(
+                        named, lambda: tool.function(**arguments), is_async=tool.is_async
+                    )
+        except (_Unusable, Unreadable, TooManyLeftBehind) as error:
+            return _error(str(error), call)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        # A tool may raise anything, a foreign library's panic included, and must not take the worker with it.
+        except BaseException as error:
+            if isinstance(error, TimeoutError) and clock.expired():
+                if not tool.idempotent:
+                    # The workflow tells the model what is known of a call that cannot be repeated.
+                    raise ApplicationError("it took too long", type="tool_timeout", non_retryable=True) from None
+                return _error(f"tool {call.name!r} took longer than {tool.timeout_seconds:g} seconds", call)
+            said = _said(error)
+            if context.attempt <= tool.retries:
+                raise ApplicationError(said, type="tool_failed") from None
+            return _error(said, call)
+        # From here on nothing may fail: the tool has done its work, and no fault of its result does it again.
+        try:
+            async with asyncio.timeout(STORING_SECONDS):
+                # What turns an object into text may be the author's code, and a large one takes its time.
+                data = await self._threads.call(named, lambda: _encoded(value), is_async=False)
+        except Exception as error:
+            return _error(f"tool {call.name!r} has run, but its result cannot be written: {_said(error)}", call)
+        return await self._results.shown(data, call, readable=READ_RESULT.name not in self._tools)
+
+
+class _Unusable(Exception):
+    """The arguments of a call do not fit its tool. Its message is for the model."""
+
+
+def _bound(tool: Tool[..., Any], call: RunTool, context: ToolContext) -> dict[str, Any]:
+    try:
+        return tool.bind(call.arguments, context)
+    except Exception as error:
+        raise _Unusable(f"invalid arguments: {_explain(error)}") from None
+
+
+def _encoded(value: Any) -> bytes:
+    """A result as the text that is stored, in UTF-8."""
+    if not isinstance(value, str):
+        try:
+            return to_json(value, fallback=str, inf_nan_mode="constants")
+        except Exception:  # bytes that are no text, an object that holds itself: no JSON, and still a result
+            value = _shown(value)
+    try:
+        return str.encode(value)
+    except UnicodeEncodeError:
+        return clean(value).encode()
+
+
+def _error(text: str, call: RunTool) -> ToolAnswered:
+    data = clean(f"error: {text}").encode()
+    fits = len(data) <= call.max_result_bytes
+    return ToolAnswered(content=data.decode() if fits else truncated(data, call.max_result_bytes)[0], is_error=True)
+
+
+def _said(error: BaseException) -> str:
+    return clean(f"{type(error).__name__}: {_shown(error)}"[:MAX_ERROR_CHARACTERS])
+
+
+def _shown(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
+
+
+def _explain(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return _said(error)
+    problems = error.errors(include_url=False, include_context=False, include_input=False)[:5]
+    lines = [f"{'.'.join(str(part)[:50] for part in problem['loc'])}: {problem['msg']}" for problem in problems]
+    return "; ".join(lines)[:MAX_ERROR_CHARACTERS]

@@ -1,0 +1,156 @@
+"""Large tool results: stored whole in the archive, shown in part, and read on by the model that asked."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, cast
+
+from pydantic import Field
+from temporalio import activity
+
+from clew.thread.entries import Entry
+from clew.tools import tool
+from clew_activities.archive import Archive, ArchiveError, ObjectDamaged, ObjectMissing
+from clew_activities.providers.sanitize import cut
+from clew_activities.session_queries import ask, own_session
+from clew_workflows.protocol.effects import STORING_SECONDS, RunTool, StoredResult, ToolAnswered
+
+MAX_MARK_BYTES = 200
+"""Of what is said about the part of a result that is shown."""
+WIDEST_CHARACTER = 4
+MAX_STORED_BYTES = 16 * 1024 * 1024
+"""Largest tool result that is stored, in bytes. What is beyond that is dropped, and the mark says so."""
+
+
+@tool(timeout_seconds=60, retries=2)
+def read_result(
+    tool_call_id: str,
+    offset: Annotated[int, Field(ge=0)] = 0,
+    length: Annotated[int, Field(ge=1)] = 16_384,
+) -> str:
+    """Read a tool result that was truncated or cleared: up to `length` bytes of it, from the byte `offset` on."""
+    raise NotImplementedError("its calls are answered by `Results.read`, which knows where results are")
+
+
+READ_RESULT = read_result
+"""What Clew adds to the tools of a session, so that its model can read on."""
+
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
+
+
+class Unreadable(Exception):
+    """There is nothing to be read, for a reason that the model is told."""
+
+
+class Results:
+    """The tool results of sessions: the part of each that is shown, and the whole of it in the archive."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    async def shown(self, data: bytes, call: RunTool, *, readable: bool) -> ToolAnswered:
+        """A result, which is UTF-8, as far as it has room; where there is more, all of it is stored first.
+
+        The tool has done its work, so nothing that is wrong with the store is an error. `readable`: the model has
+        `read_result`.
+        """
+        if len(data) <= call.max_result_bytes:
+            return ToolAnswered(content=data.decode())
+        if call.family is None:
+            return ToolAnswered(content=truncated(data, call.max_result_bytes)[0])
+        dropped = ""
+        if len(data) > MAX_STORED_BYTES:
+            dropped = f"; only {MAX_STORED_BYTES} bytes of {len(data)} were stored"
+            data = cut(data, MAX_STORED_BYTES).encode()
+        try:
+            async with asyncio.timeout(STORING_SECONDS):
+                digest = await self._archive.put_result(call.family, data)
+        except (ArchiveError, TimeoutError) as error:
+            activity.logger.warning("a tool result of %d bytes could not be stored: %s", len(data), error)
+            content, _ = truncated(data, call.max_result_bytes, "; the rest could not be stored")
+            return ToolAnswered(content=content)
+        how = f"; read_result(tool_call_id={call.tool_call_id!r}, offset={{shown}}) reads on" if readable else ""
+        content, shown = truncated(data, call.max_result_bytes, dropped + how)
+        return ToolAnswered(content=content, result=StoredResult(digest=digest, bytes=len(data), shown=shown))
+
+    async def read(self, call: RunTool, tool_call_id: str, offset: int, length: int) -> str:
+        """A part of a result of this thread, between characters, with a mark that says which part it is.
+
+        Raises:
+            Unreadable: there is no such result, or no such part of it, or it is damaged.
+            ArchiveError: the archive cannot be read at present.
+        """
+        said = await self._result(tool_call_id)
+        if said is None:
+            raise Unreadable(f"no tool call {tool_call_id[:100]!r} has a result in this session")
+        stored = StoredResult.model_validate(said["result"]) if "result" in said and call.family else None
+        inline = b"" if stored else said["content"].encode()
+        size = stored.bytes if stored else len(inline)
+        if offset >= size:
+            raise Unreadable(f"offset {offset} is behind the end: the result has {size} bytes")
+        room = max(min(length, call.max_result_bytes - MAX_MARK_BYTES), WIDEST_CHARACTER)
+        start = max(offset - WIDEST_CHARACTER + 1, 0)
+        wanted = offset - start + room
+        data, there = inline[start : start + wanted], size
+        if stored and call.family:
+            try:
+                data, there = await self._archive.get_result(call.family, stored.digest, start, wanted)
+            except (ObjectMissing, ObjectDamaged) as error:
+                raise Unreadable(f"what was stored of it cannot be read any more: {error}") from None
+        # A character that the offset divides belongs to what is read.
+        first = offset - start
+        while first > 0 and data[first : first + 1] and data[first] & 0xC0 == 0x80:
+            first -= 1
+        begin, piece = start + first, data[first : first + room]
+        try:
+            text = _utf8().decode(piece, final=begin + len(piece) == size)
+        except UnicodeDecodeError:
+            text = ""
+        if there != size or not text:
+            raise Unreadable("what was stored of it is damaged")
+        end = begin + len(text.encode())
+        on = f"offset={end} reads on" if end < size else "this is the end"
+        return f"{text}\n[bytes {begin} to {end} of {size}; {on}]"
+
+    async def _result(self, tool_call_id: str) -> Mapping[str, Any] | None:
+        """The result of a tool call as the session's own thread has it, or else the newest snapshot in there."""
+        async for entry in self._newest(kind="ai_message", tool_call_id=tool_call_id):
+            return entry.payload
+        async for entry in self._newest(kind="ai_context_operation"):
+            for message in entry.payload["operation"].get("result_context", {}).get("messages", ()):
+                if message.get("tool_call_id") == tool_call_id:
+                    return cast("Mapping[str, Any]", message)
+        return None
+
+    async def _newest(self, **asked: str) -> AsyncIterator[Entry]:
+        """The session's entries that meet the filters, the newest first, archived and live as one."""
+        live: list[Entry] = []
+        following: int | None = 0
+        archived = False
+        while following is not None:
+            page = await ask(own_session(), "entries", {**asked, "from_seq": following})
+            live += map(Entry.from_json, page["entries"])
+            following = page.get("next_seq")
+            archived = archived or "archived_before" in page
+        for entry in reversed(live):
+            yield entry
+        head = await self._archive.head(activity.info().workflow_id or "") if archived else None
+        if head is None:
+            return
+        async for entry in self._archive.read_back(head.family, head.root, kinds=frozenset({asked["kind"]})):
+            if asked.get("tool_call_id") in (None, entry.refs.get("tool_call_id")):
+                yield entry
+
+
+def truncated(data: bytes, limit: int, more: str = "") -> tuple[str, int]:
+    """The beginning of a text of UTF-8 that is over a limit, with a mark, and how many bytes of it are shown.
+
+    `more` is what the mark says beside that; it may name their number as `{shown}`.
+    """
+    mark = f"\n[truncated: the first {{shown}} of {len(data)} bytes are shown{more}]"
+    kept = cut(data, limit - len(mark) - 16)
+    shown = len(kept.encode())
+    return kept + mark.format(shown=shown), shown

@@ -1,0 +1,217 @@
+"""Export and import: a whole thread as a file of JSON Lines, and a session made of one.
+
+    {"clew": "export", "version": 1, "session_id": "support-4711"}
+    {"at": "...", "id": "e-...", "kind": "config", "payload": {...}, "refs": {...}, "seq": 0, "tokens": 12}
+    ...
+    {"result": {"digest": "...", "text": "..."}}
+    ...
+    {"clew": "end", "lines": 152, "sha256": "..."}
+
+An entry a line, and behind the entry that names it what is stored of a large tool result; one that cannot be read any
+more has a `problem` instead of its `text`. Neither way holds more than a piece of the thread in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
+
+from temporalio.client import Client
+
+from clew.contract.inputs import TASK_QUEUE, EntriesQuery
+from clew.errors import Closed, ThreadMismatch
+from clew.model.canonical import canonical
+from clew.session.connection import checked_id
+from clew.session.reader import Reader as SessionReader
+from clew.thread.entries import Entry
+from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
+from clew_activities.stored_results import MAX_STORED_BYTES
+from clew_audit import putting
+from clew_audit.errors import archived, reading
+from clew_audit.folding import Folding
+from clew_audit.lines import FileDamaged, Reader, Writer, line
+from clew_workflows.protocol.effects import ArchiveRef
+
+KIND = "export"
+PIECE_BYTES = 1_000_000
+"""How much of a file is put into the archive at a time."""
+MAX_ENTRY_BYTES = 2_000_000
+"""Largest entry that is imported, in bytes of JSON. What a session commits is smaller: Temporal's payloads are."""
+
+
+async def export_session(client: Client, archive: Archive, session_id: str, file: BinaryIO) -> int:
+    """Write a session's whole thread to a file, archived and live as one; the number of its entries.
+
+    Raises:
+        ClewError: there is no such session, or not all of it can be read.
+    """
+    async with archived():
+        head = await archive.head(session_id)
+    closed = head is not None and head.status == "closed"
+    session = None if closed else await _existing(client, session_id, head)
+    writer, count, known = Writer(file, KIND, {"session_id": session_id}), 0, set[str]()
+    family = head.family if head else session_id
+    async for entry in _entries(archive, head, session):
+        if entry.seq != count:
+            raise ThreadMismatch(f"entry {count} is neither in the archive nor in the session")
+        writer.row(entry.as_json())
+        count += 1
+        for digest in _stored(entry) - known:
+            writer.row({"result": await _result(archive, family, digest)})
+            known.add(digest)
+    writer.end()
+    return count
+
+
+async def import_session(
+    client: Client, archive: Archive, file: BinaryIO, *, session_id: str | None, task_queue: str
+) -> tuple[str, int]:
+    """Make a session of an exported thread, under its own id or another: the id, and the number of its entries.
+
+    Nothing is part of the archive before the file has been read to its end and found whole.
+
+    Raises:
+        FileDamaged: the file is not what was exported.
+        ThreadMismatch: a session of that id exists.
+        ClewError: the archive or the server cannot be reached.
+    """
+    reader = Reader(file, KIND)
+    session_id = checked_id(session_id or str(reader.header.get("session_id")))
+    async with archived():
+        head = await archive.head(session_id)
+    if head or await putting.standing(client, session_id) != (None, None):
+        raise ThreadMismatch(f"a session {session_id!r} exists, or has existed: import it --as another id")
+    folding = Folding(session_id)
+    place = ArchiveRef(execution="", family=session_id)
+    for piece in _pieces(reader):
+        if piece.entries[0].seq != place.upto + 1:
+            raise FileDamaged(f"entry {place.upto + 1} is missing: entry {piece.entries[0].seq} stands in its place")
+        async with archived():
+            for text in piece.results:
+                await archive.put_result(session_id, text.encode())
+        place = await putting.appended(archive, place, piece.entries)
+        folding.add(piece.entries, place)
+    if place.upto < 0:
+        raise FileDamaged("it holds no entry")
+    count = place.upto + 1
+    # Who exported it in the middle of a run has its beginning alone.
+    session = putting.ending(folding.session(place))
+    place = await putting.appended(archive, place, session.thread.slice(place.upto + 1, session.thread.last_seq))
+    session = replace(session, state=replace(session.state, archive=place))
+    await putting.put_away(archive, session, None)
+    await putting.start(client, session_id, task_queue, session.state.config)
+    return session_id, count
+
+
+def exported(file: BinaryIO) -> list[Entry]:
+    """The whole thread in an exported file.
+
+    Raises:
+        FileDamaged: the file is not what was exported.
+    """
+    entries = [entry for piece in _pieces(Reader(file, KIND)) for entry in piece.entries]
+    for seq, entry in enumerate(entries):
+        if entry.seq != seq:
+            raise FileDamaged(f"entry {seq} is missing: entry {entry.seq} stands in its place")
+    return entries
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Some entries of a file, and what is stored of the results that they name."""
+
+    entries: list[Entry] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+def _pieces(reader: Reader) -> Iterable[_Piece]:
+    """What is in a file, some at a time."""
+    piece = _Piece()
+    for row in reader.rows():
+        is_entry = not (isinstance(row, dict) and row.keys() == {"result"})
+        if is_entry and piece.entries and piece.size > PIECE_BYTES:
+            yield piece
+            piece = _Piece()
+        try:
+            size = len(line(row))
+            if is_entry and size > MAX_ENTRY_BYTES:
+                raise FileDamaged(f"it holds an entry of {size} bytes: an entry has at most {MAX_ENTRY_BYTES}")
+            if is_entry:
+                # Refuses what could not be written again: it is nested without an end, or no JSON.
+                canonical(row)
+                piece.entries.append(Entry.from_json(row))
+            elif "text" in row["result"]:
+                piece.results.append(_stored_text(row["result"]))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise FileDamaged(f"it holds what is no entry: {str(error)[:200]}") from None
+        piece.size += size
+    if piece.entries:
+        yield piece
+
+
+def _stored_text(result: dict[str, Any]) -> str:
+    text = result["text"]
+    if not isinstance(text, str):
+        raise FileDamaged("it holds a tool result that is no text")
+    if (size := len(text.encode())) > MAX_STORED_BYTES:
+        raise FileDamaged(f"it holds a tool result of {size} bytes: at most {MAX_STORED_BYTES} are stored of one")
+    return text
+
+
+def _stored(entry: Entry) -> set[str]:
+    """The digests of the large tool results that an entry names."""
+    messages = [entry.payload]
+    if entry.kind == "ai_context_operation":
+        messages = entry.payload["operation"].get("result_context", {}).get("messages", [])
+    return {message["result"]["digest"] for message in messages if "result" in message}
+
+
+async def _result(archive: Archive, family: str, digest: str) -> dict[str, str]:
+    try:
+        async with reading():
+            text, _ = await archive.get_result(family, digest)
+        return {"digest": digest, "text": text.decode()}
+    except (ObjectDamaged, ObjectMissing, UnicodeDecodeError) as error:
+        # The thread is whole all the same, and shows what it showed.
+        return {"digest": digest, "problem": str(error)}
+
+
+async def _existing(client: Client, session_id: str, head: Head | None) -> SessionReader:
+    status, _ = await putting.standing(client, session_id)
+    if status is None and head:
+        raise ThreadMismatch(f"session {session_id!r} was cut off, and its history is gone: `clew recover` it first")
+    if status is None:
+        raise Closed(f"there is no session {session_id!r}")
+    return SessionReader(client, session_id, TASK_QUEUE)
+
+
+async def _entries(archive: Archive, head: Head | None, session: SessionReader | None) -> AsyncIterator[Entry]:
+    """The archived entries, then the live ones, page by page."""
+    seq = 0
+    while True:
+        if head:
+            async with archived():
+                async for entry in archive.read(head.family, head.root, seq):
+                    yield entry
+            seq = max(seq, head.last_seq + 1)
+        if session is None:
+            return
+        following: int | None = seq
+        while following is not None:
+            page = await session.query("entries", EntriesQuery(from_seq=following))
+            if "archived_before" in page:
+                break
+            for row in page["entries"]:
+                yield Entry.from_json(row)
+                seq = row["seq"] + 1
+            following = page.get("next_seq")
+        else:
+            return
+        # The session has moved what comes next to its archive meanwhile.
+        async with archived():
+            newer = await archive.head(session.session_id)
+        if newer is None or newer.last_seq < seq:
+            raise ThreadMismatch(f"entry {seq} is neither in the archive nor in the session")
+        head = newer

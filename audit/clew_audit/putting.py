@@ -1,0 +1,121 @@
+"""A session put into its archive from outside, as one that hibernated, and taken up from there."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from pydantic_core import to_json
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError, RPCStatusCode
+
+from clew.contract.inputs import WORKFLOW_TYPE, SessionConfig, SessionStart
+from clew.model.tokens import encoding
+from clew.session.transport import payload, translated
+from clew.thread.entries import Draft, Entry
+from clew.thread.thread import Thread
+from clew_activities.archive import Archive, Head
+from clew_audit.errors import archived
+from clew_workflows.core import carried, decisions, drafts
+from clew_workflows.core.carried import Carried
+from clew_workflows.core.state import Moment
+from clew_workflows.protocol.effects import ArchiveRef
+
+
+async def appended(archive: Archive, place: ArchiveRef, entries: Sequence[Entry]) -> ArchiveRef:
+    """The place with entries behind it. They are part of the session once its head is set."""
+    async with archived():
+        root, upto = await archive.append(place.family, place.root, entries)
+    return place.model_copy(update={"root": root, "upto": upto})
+
+
+async def put_away(archive: Archive, session: Carried, before: Head | None) -> None:
+    """Write what the session goes on from, and then its head over the one before; all its entries are there."""
+    state = session.state
+    place = state.archive
+    assert place is not None
+    async with archived():
+        written = to_json(carried.carry(state, session.thread, None))
+        digest = await archive.write_state(place.family, written)
+        await archive.set_head(
+            Head(
+                session_id=state.session_id,
+                family=place.family,
+                root=place.root,
+                last_seq=place.upto,
+                state=digest,
+                status="closed",
+                run_id=place.execution or None,
+            ),
+            before,
+        )
+
+
+async def start(client: Client, session_id: str, task_queue: str, config: SessionConfig) -> None:
+    """Let the session go on: it finds its archive, and its stored configuration stands."""
+    try:
+        await client.start_workflow(
+            WORKFLOW_TYPE,
+            payload(SessionStart(config=config)),
+            id=session_id,
+            task_queue=task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=f"session · {config.model}",
+        )
+    except RPCError as error:
+        raise translated(error, session_id) from error
+
+
+async def standing(client: Client, session_id: str) -> tuple[WorkflowExecutionStatus | None, str | None]:
+    """How the newest execution stands, and its task queue; nothing where the server knows none."""
+    try:
+        described = await client.get_workflow_handle(session_id).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None, None
+        raise translated(error, session_id) from error
+    return described.status, described.task_queue
+
+
+def recovered(
+    session: Carried, unread: tuple[tuple[str, str], ...], *, workflow: str | None, reason: str | None
+) -> Carried:
+    """The session with what ran and what waited ended, and with an entry that tells of the recovery.
+
+    Args:
+        session: What is known of the session.
+        unread: The names and the beginnings of signals that the session has never seen.
+        workflow: How its workflow was cut off, where the server knows.
+        reason: The reason that was given for that.
+    """
+    ended = ending(session, unread)
+    state, thread = ended.state, ended.thread
+    if thread.rev:
+        told = {"workflow": workflow} if workflow else {}
+        _commit(thread, [drafts.session_entry(state, "recovered", reason, **told)], state.config.encoding)
+    return ended
+
+
+def ending(session: Carried, unread: tuple[tuple[str, str], ...] = ()) -> Carried:
+    """The session with what ran and what waited ended, in its state and behind its thread.
+
+    `unread` are the names and the beginnings of signals that the session has never seen.
+    """
+    state, thread = session.state, session.thread
+    lost = [drafts.input_entry(state, "dropped", name, "recovered", excerpt) for name, excerpt in unread]
+    decision = decisions.recover(state, Moment(thread.rev + len(lost), time.time()))
+    _commit(thread, (*lost, *decision.commit), state.config.encoding)
+    return Carried(decision.state, thread, None)
+
+
+def _commit(thread: Thread, drafts: Sequence[Draft], encoding_name: str) -> None:
+    """Entries as the session's journal makes them, but for the clock and the ids, which are this machine's."""
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    for draft in drafts:
+        payload, tokens = draft.counted(encoding(encoding_name))
+        entry_id = f"e-{secrets.token_hex(8)}"
+        thread.append(Entry(thread.rev, entry_id, draft.kind, at, payload, draft.refs, tokens))

@@ -1,0 +1,15 @@
+"""Contexts: pure projections of a thread, and what they are made of."""
+
+from clew.context.contexts import context_of, context_of_call, window_of
+from clew.context.projection import Projection, ProjectionInput, Projector, project, register_projector
+
+__all__ = [
+    "Projection",
+    "ProjectionInput",
+    "Projector",
+    "context_of",
+    "context_of_call",
+    "project",
+    "register_projector",
+    "window_of",
+]

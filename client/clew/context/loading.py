@@ -1,0 +1,274 @@
+"""Reading a thread piece by piece: which entries are asked for, and how much of them a context is made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from clew.context.blocks import Rendering
+from clew.context.contexts import policy_of
+from clew.context.lane_view import estimator_of, includes
+from clew.context.truncation import Cutter, results_share, saved_by, smallest
+from clew.contract.inputs import EntriesQuery
+from clew.contract.policy import ContextPolicy
+from clew.thread.entries import DEFAULT_LANE, Entry, call_ids, system_prompt_of
+from clew.thread.lane import Gap, Group
+from clew.thread.layers import Ground, is_base
+from clew.thread.thread import Past, Thread
+
+GROUP_ENTRIES = 50
+"""How far the results of a group are looked for at first."""
+REFS = {"request_id", "run_id", "call_id", "tool_call_id", "parent_call_id", "iteration", "source"}
+"""What an entry's `refs` may hold that can be asked for."""
+
+
+def meeting(asked: EntriesQuery) -> Callable[[Entry], bool]:
+    """Whether an entry meets every filter that was given."""
+    refs = asked.model_dump(include=REFS, exclude_none=True)
+
+    def meets(entry: Entry) -> bool:
+        return (
+            (asked.kind is None or entry.kind == asked.kind)
+            and (asked.context_ref is None or entry.lane == asked.context_ref)
+            and all(entry.refs.get(name) == value for name, value in refs.items())
+        )
+
+    return meets
+
+
+class Back(Protocol):
+    """Reads a thread up to a seq, the newest entry first."""
+
+    @property
+    def upto(self) -> int:
+        """The seq of the newest entry."""
+        ...
+
+    def read(
+        self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
+    ) -> AsyncIterator[Entry]:
+        """The entries of a kind, and of a lane where one is named, from `to_seq` down to `from_seq`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LanePart:
+    """What was read of a lane, in order, and the gap before it."""
+
+    entries: tuple[Entry, ...]
+    gap: Gap
+
+
+async def part_of_lane(
+    back: Back, context_ref: str, policies: Sequence[ContextPolicy], ground: Ground | None = None
+) -> LanePart:
+    """As much of a lane as contexts under the policies can reach.
+
+    With `ground`, that is what the lane stands upon for who asks, who knows of operations that are not there.
+    """
+    ground = await _ground(back, context_ref) if ground is None else replace(ground, seq=-1)
+    marks, pinned = await asyncio.gather(_marks(back, context_ref, ground), _pinned(back, context_ref, ground))
+    top = ground.top
+    after = top.summed if all(policy.uses_summary for policy in policies) else top.after
+    reach, kept = _Reach(policies), {entry.seq for entry in pinned}
+    cutters = [Cutter(results_share(policy)) for policy in policies if policy.window == "epoch"]
+    saved, summed_saved, groups = Counter[int](), Counter[int](), Groups()
+    messages: list[Entry] = []
+    # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
+    gap = Gap(newest=after, mark=after, summed=top.summed, pinned=ground.pinned, ground=ground)
+    async for entry in back.read("ai_message", context_ref=context_ref, from_seq=after + 1):
+        if not reach.enough:
+            messages.append(entry)
+            reach.read(entry)
+            continue
+        if not cutters:
+            gap = replace(gap, newest=entry.seq, mark=entry.seq, summed=-1)
+            break
+        if entry.seq in kept:
+            continue
+        # Where an epoch begins follows from all that the lane has said.
+        summed = entry.seq > gap.summed
+        gap = replace(
+            gap,
+            newest=max(gap.newest, entry.seq),
+            messages=gap.messages + 1,
+            tokens=gap.tokens + entry.said_tokens,
+            summed_messages=gap.summed_messages + summed,
+            summed_tokens=gap.summed_tokens + (entry.said_tokens if summed else 0),
+        )
+        if group := groups.older(entry):
+            for cutter in cutters:
+                tokens = saved_by(group, cutter, Rendering(), group.entries[-1].seq)
+                saved[cutter.share] += tokens
+                summed_saved[cutter.share] += tokens if summed else 0
+    shares = sorted({cutter.share for cutter in cutters})
+    gap = replace(
+        gap,
+        saved=tuple((share, saved[share]) for share in shares),
+        summed_saved=tuple((share, summed_saved[share]) for share in shares),
+    )
+    found = {entry.seq: entry for entry in (*marks, *pinned, *messages)}
+    return LanePart(tuple(found[seq] for seq in sorted(found)), gap)
+
+
+async def part_of_thread(
+    back: Back,
+    context_ref: str | None = None,
+    policies: Callable[[ContextPolicy], ContextPolicy] = lambda policy: policy,
+) -> Thread:
+    """As much of a thread as the context of a lane at its newest entry needs; the active lane unless one is named.
+
+    `policies` makes the policy that is wanted of the one in force.
+    """
+    configs, switch = await asyncio.gather(
+        _configs(back.read("config")),
+        _first(back.read("ai_context_operation"), "switch"),
+    )
+    config = configs[0] if configs else None
+    lane = context_ref or (switch.payload["context_ref"] if switch else DEFAULT_LANE)
+    policy = policies(policy_of(config) if config else ContextPolicy())
+    part = await part_of_lane(back, lane, [policy])
+    marks = (mark for mark in (*configs, switch) if mark)
+    return archived_thread(back.upto, (*marks, *part.entries), {lane: part.gap})
+
+
+def archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, Gap]) -> Thread:
+    """A thread all of which is archived, with what was read of it."""
+    kept = {entry.seq: entry for entry in entries}
+    return Thread((), upto + 1, Past(upto, tuple(kept[seq] for seq in sorted(kept)), gaps))
+
+
+async def _ground(back: Back, context_ref: str) -> Ground:
+    """What a lane stands upon: all that was laid upon its last snapshot that was no compaction."""
+    operations: list[Entry] = []
+    async for entry in back.read("ai_context_operation", context_ref=context_ref):
+        operations.append(entry)
+        if is_base(entry):
+            break
+    base = operations[-1].seq if operations and is_base(operations[-1]) else 0
+    summaries = [entry async for entry in back.read("summary", context_ref=context_ref, from_seq=base)]
+    ground = Ground()
+    for entry in sorted((*operations, *summaries), key=lambda entry: entry.seq):
+        ground = ground.under(entry)
+    return ground
+
+
+async def _marks(back: Back, context_ref: str, ground: Ground) -> list[Entry]:
+    """The snapshot and the summary in force, as far as they are there."""
+    top = ground.top
+    where = (("ai_context_operation", top.anchor), ("summary", top.summary))
+    return [
+        entry
+        for kind, seq in where
+        if 0 <= seq <= back.upto
+        async for entry in back.read(kind, context_ref=context_ref, from_seq=seq, to_seq=seq)
+    ]
+
+
+async def _pinned(back: Back, context_ref: str, ground: Ground) -> list[Entry]:
+    """What is pinned, each entry with its group."""
+    found: dict[int, Entry] = {}
+    for seq in ground.pinned:
+        if seq not in found:
+            group = await _group(back, context_ref, seq)
+            found |= {entry.seq: entry for entry in (*group, *await _late(back, context_ref, group))}
+    return list(found.values())
+
+
+async def _late(back: Back, context_ref: str, group: Sequence[Entry]) -> list[Entry]:
+    """The results that arrived after the run of a group: wherever they are in the lane."""
+    doubts = {entry.payload["tool_call_id"] for entry in group if entry.payload.get("in_doubt")}
+    if not doubts:
+        return []
+    later = back.read("ai_message", context_ref=context_ref, from_seq=group[-1].seq + 1)
+    return [entry async for entry in later if entry.payload.get("late") and entry.payload["tool_call_id"] in doubts]
+
+
+async def _group(back: Back, context_ref: str, seq: int) -> list[Entry]:
+    """The group of one of the lane's messages; nothing where it is none."""
+    start = -1
+    async for entry in back.read("ai_message", context_ref=context_ref, to_seq=seq):
+        if entry.seq != seq and start < 0:
+            return []
+        start = entry.seq
+        if entry.payload["role"] != "tool":
+            break
+    # Results come right after their calls, but for what other lanes say meanwhile.
+    width = GROUP_ENTRIES
+    while start >= 0:
+        upto, ends = start + width, start + width >= back.upto
+        group: list[Entry] = []
+        async for entry in back.read("ai_message", context_ref=context_ref, from_seq=start, to_seq=upto):
+            if entry.seq > start and entry.payload["role"] != "tool":
+                group, ends = [], True
+            else:
+                group.append(entry)
+        if ends:
+            return group
+        width *= 4
+    return []
+
+
+async def _configs(found: AsyncIterator[Entry]) -> list[Entry]:
+    """The configuration in force, and before it those that have left the system prompt as it is."""
+    configs: list[Entry] = []
+    async for entry in found:
+        if configs and system_prompt_of(entry.payload) != system_prompt_of(configs[0].payload):
+            break
+        configs.append(entry)
+    return configs
+
+
+async def _first(found: AsyncIterator[Entry], operation: str | None = None) -> Entry | None:
+    """The first entry; of context operations, the first of a type."""
+    async for entry in found:
+        if operation is None or entry.payload["operation"]["type"] == operation:
+            return entry
+    return None
+
+
+class Groups:
+    """Puts a lane's messages, read from the newest on, into groups."""
+
+    def __init__(self) -> None:
+        self._results: dict[str, Entry] = {}
+
+    def older(self, entry: Entry) -> Group | None:
+        """The group that a message is the first of. A result without its call is in none."""
+        if entry.payload["role"] == "tool":
+            self._results[entry.payload["tool_call_id"]] = entry
+            return None
+        answers = (self._results.get(call_id) for call_id in set(call_ids(entry.message)))
+        results = sorted((answer for answer in answers if answer), key=lambda answer: answer.seq)
+        self._results.clear()
+        return Group([entry, *results])
+
+
+class _Reach:
+    """How much has been read of a lane, the newest first: `enough` when it is more than any context is made of."""
+
+    def __init__(self, policies: Sequence[ContextPolicy]) -> None:
+        self._policies = policies
+        self._left = [policy.budget for policy in policies]
+        self._groups = Groups()
+        self._run_id: str | None = None
+        self._asked = 0
+        self.enough = False
+
+    def read(self, entry: Entry) -> None:
+        role = entry.payload["role"]
+        if group := self._groups.older(entry):
+            for place, policy in enumerate(self._policies):
+                block = Rendering(estimator=estimator_of(policy)).of_group(group, group.entries[-1].seq)
+                if includes(policy, block):
+                    self._left[place] -= smallest(block, policy)
+        if role == "user":
+            run_id = entry.refs.get("run_id")
+            if self._asked == 0 or run_id is None or run_id != self._run_id:
+                self._asked += 1
+            self._run_id = run_id
+        # The newest run's first message is known by the one before it, which is another run's.
+        self.enough = max(self._left) < 0 and self._asked > 1 and role != "tool"

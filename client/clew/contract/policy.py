@@ -1,0 +1,160 @@
+"""How a thread becomes a context: the policy, its presets, and how its four levels combine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from clew.errors import InvalidInput, InvalidTokenBudget
+from clew.model.canonical import digest
+from clew.model.catalog import EDITION, model_of
+
+Kind = Literal["message", "tool_call", "tool_result", "summary"]
+# No number is larger than what every JSON reader, and so the policy's hash, takes exactly.
+_LARGEST = 2**53 - 1
+Tokens = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
+Count = Annotated[int, Field(ge=0, le=_LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
+
+
+class ClearToolResults(BaseModel):
+    """Older tool results give way to a marker: all but the newest `keep`, once that frees `min_tokens`.
+
+    Those of `exclude_tools` stay, and so do those that a marker would not be smaller than.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    keep: Count
+    min_tokens: Count = 0
+    exclude_tools: tuple[str, ...] = Field(default=(), strict=False)
+
+
+class ContextPolicy(BaseModel):
+    """How a thread becomes a context. Sizes are in tokens.
+
+    The budget of a context is `max_input_tokens - reserve_output_tokens`. A policy given at one level overlays
+    those below it field by field: only the fields that were set count (`resolve`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    max_input_tokens: Tokens = 8000
+    reserve_output_tokens: Tokens = 2000
+    max_messages: Count = Field(default=0, description="0: no limit")
+    keep_last_turns: Count = 3
+    window: Literal["sliding", "epoch"] = "sliding"
+    low_water: float = Field(default=0.5, gt=0, lt=1, description="share of the budget an epoch's cut leaves")
+    summarization: Literal["none", "use_existing", "request_new", "compact"] = Field(
+        default="use_existing", description="'request_new' and 'compact' write summaries where the window had to cut"
+    )
+    summary_role: Literal["system", "user"] = "system"
+    include_kinds: tuple[Kind, ...] = Field(default=("message", "tool_call", "tool_result", "summary"), strict=False)
+    system_prompt: str | None = Field(default=None, max_length=65536)
+    projector: str = Field(default="default", max_length=200)
+    token_estimator: Literal["exact", "heuristic"] = "exact"
+    summarize_threshold: Positive | None = Field(default=None, description="entries since the last summary")
+    max_thread_tokens: Positive | None = Field(default=None, description="tokens since the last summary")
+    summarization_model: str | None = Field(default=None, max_length=200)
+    clear_tool_results: ClearToolResults | None = None
+
+    @property
+    def budget(self) -> int:
+        """What a context may hold, tool schemas and system prompt included."""
+        return self.max_input_tokens - self.reserve_output_tokens
+
+    @property
+    def uses_summary(self) -> bool:
+        """Whether a lane's latest summary stands for what it sums up."""
+        return self.summarization != "none" and "summary" in self.include_kinds
+
+    @property
+    def writes_summaries(self) -> bool:
+        """Whether the session may sum a lane up by itself, at the end of a run."""
+        return self.summarization in ("request_new", "compact")
+
+    @property
+    def hash(self) -> str:
+        """Names what this policy does: fields at their defaults do not count, so new ones change no hash."""
+        return digest(self.model_dump(mode="json", exclude_defaults=True))
+
+    def overlaid(self, upper: ContextPolicy | None) -> ContextPolicy:
+        """This policy with the fields that `upper` sets. Which fields are set adds up."""
+        if upper is None:
+            return self
+        return ContextPolicy.model_validate(
+            self.model_dump(exclude_unset=True) | upper.model_dump(exclude_unset=True)
+        )
+
+    def complete(self) -> ContextPolicy:
+        """This policy with every field set, so that no other default can ever show through it."""
+        return ContextPolicy.model_validate(self.model_dump())
+
+    def checked(self) -> ContextPolicy:
+        """This policy, if a context can be made under it.
+
+        Raises:
+            InvalidInput: it does not go together.
+            InvalidTokenBudget: it leaves no budget.
+        """
+        if self.window == "epoch" and self.token_estimator == "heuristic":
+            raise InvalidInput(
+                "window 'epoch' goes by the recorded counts: leave token_estimator at 'exact', or choose 'sliding'"
+            )
+        if self.reserve_output_tokens < 0 or self.budget < 1:
+            raise InvalidTokenBudget(
+                f"max_input_tokens ({self.max_input_tokens}) less reserve_output_tokens "
+                f"({self.reserve_output_tokens}) must leave at least one token, and neither may be negative"
+            )
+        return self
+
+    @classmethod
+    def short_context(cls) -> ContextPolicy:
+        """For windows of 8 000 tokens."""
+        return cls(max_input_tokens=6000, keep_last_turns=2)
+
+    @classmethod
+    def long_context(cls) -> ContextPolicy:
+        """For windows of 128 000 tokens and more."""
+        return cls(max_input_tokens=100_000, keep_last_turns=10, max_messages=0)
+
+    @classmethod
+    def tool_focused(cls) -> ContextPolicy:
+        """For work that is mostly tool calls: no summaries."""
+        return cls(
+            keep_last_turns=5,
+            include_kinds=("message", "tool_call", "tool_result"),
+            summarization="none",
+        )
+
+    @classmethod
+    def for_model(cls, name: str, edition: int = EDITION) -> ContextPolicy:
+        """For the window of a model, `provider:model`, in epochs. An unknown model gets the default sizes.
+
+        `edition` is that of `catalog`. In the first one, 0, windows slide.
+        """
+        window = cls() if edition == 0 else cls(window="epoch")
+        model = model_of(name, edition)
+        if model is None:
+            return window
+        reserve = min(model.window // 4, 8192, model.output or 8192)
+        sizes = cls(max_input_tokens=model.window, reserve_output_tokens=reserve, keep_last_turns=10)
+        return window.overlaid(sizes)
+
+
+def resolve(
+    request: ContextPolicy | None = None,
+    session: ContextPolicy | None = None,
+    agent: ContextPolicy | None = None,
+    default: ContextPolicy | None = None,
+) -> ContextPolicy:
+    """The policy in force: the highest level that sets a field decides it. Complete, and checked.
+
+    Raises:
+        InvalidInput, InvalidTokenBudget: see `ContextPolicy.checked`.
+    """
+    policy = default or ContextPolicy()
+    for level in (agent, session, request):
+        policy = policy.overlaid(level)
+    return policy.complete().checked()

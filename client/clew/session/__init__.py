@@ -1,0 +1,7 @@
+"""What a backend holds: a connection, sessions and their requests."""
+
+from clew.session.connection import Clew
+from clew.session.request import Request
+from clew.session.session import Session
+
+__all__ = ["Clew", "Request", "Session"]

@@ -1,0 +1,444 @@
+"""A session as a backend holds it: a comfort over exactly the wire contract."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, overload
+
+from pydantic import BaseModel
+from temporalio.client import (
+    Client,
+    WorkflowHandle,
+    WorkflowUpdateHandle,
+)
+
+from clew.contract.inputs import (
+    FORK_WORKFLOW,
+    TASK_QUEUE,
+    ApprovalInput,
+    CancelInput,
+    CheckpointInput,
+    CloseInput,
+    ConfigureInput,
+    ContextOperation,
+    ContextQuery,
+    EntriesQuery,
+    ForkSessionInput,
+    HibernateInput,
+    MessageInput,
+    ModelOptions,
+    OnBusy,
+    SubmitInput,
+    SummarizeInput,
+    TranscriptQuery,
+    WindowQuery,
+)
+from clew.contract.outputs import (
+    ApprovalReceipt,
+    CancelReceipt,
+    CheckpointReceipt,
+    CloseReceipt,
+    ConfigureReceipt,
+    Context,
+    HibernateReceipt,
+    InputReceipt,
+    OperationReceipt,
+    SessionStatus,
+    StreamState,
+    SummaryReceipt,
+    TranscriptMessage,
+    Window,
+)
+from clew.contract.policy import ContextPolicy
+from clew.model.messages import Message
+from clew.session.reader import Reader
+from clew.session.request import Request
+from clew.session.streaming import streaming
+from clew.session.transport import checked, sent, translating
+from clew.thread.entries import Entry
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Session:
+    """One durable session. It serves one request at a time; two conversations at once belong in two sessions."""
+
+    def __init__(self, client: Client, session_id: str, task_queue: str = TASK_QUEUE) -> None:
+        self.id = session_id
+        self._client = client
+        self._handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(session_id)
+        self._reader = Reader(client, session_id, task_queue)
+
+    def __repr__(self) -> str:
+        return f"<session {self.id}>"
+
+    @overload
+    async def ask(self, content: str, *, answer: None = None, **options: Any) -> str: ...
+
+    @overload
+    async def ask(self, content: str, *, answer: type[M], **options: Any) -> M: ...
+
+    async def ask(self, content: str, *, answer: type[M] | None = None, **options: Any) -> str | M:
+        """Send a message and wait for the answer. Takes the options of `message`.
+
+        With `answer`, a pydantic model, the answer is asked for in its form and comes as an instance of it.
+
+        Raises:
+            RequestFailed: the request ended without an answer.
+            Refusal: the message was refused, and nothing has changed.
+        """
+        if answer is None:
+            return await (await self.message(content, **options)).answer()
+        schema = answer.model_json_schema()
+        return await (await self.message(content, output_schema=schema, **options)).answer(answer)
+
+    async def message(
+        self,
+        content: str,
+        *,
+        request_id: str | None = None,
+        on_busy: OnBusy | None = None,
+        context_policy: ContextPolicy | None = None,
+        model: str | None = None,
+        model_options: ModelOptions | Mapping[str, Any] | None = None,
+        max_iterations: int | None = None,
+        timeout_seconds: int | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Request:
+        """Send a message; back as soon as it is accepted, which is when it can no longer be lost.
+
+        The same `request_id` sent again is the same request: it is answered again and never run again. `on_busy`
+        says what becomes of it while another request is served: `reject`, `queue`, `interrupt` (that one is
+        cancelled) or `steer` (it joins that one's run, and both get the outcome).
+
+        Raises:
+            Refusal: the message was refused, and nothing has changed.
+        """
+        given = {
+            "content": content,
+            "on_busy": on_busy,
+            "context_policy": context_policy,
+            "model": model,
+            "model_options": model_options,
+            "max_iterations": max_iterations,
+            "timeout_seconds": timeout_seconds,
+            "output_schema": output_schema,
+            "metadata": metadata,
+            "request_id": request_id,
+        }
+        # The id of the Update is the request's id where the caller names none: once in the history is enough. A
+        # caller's own comes again, also when it was refused, and what came of an Update is kept with its id.
+        update_id = uuid.uuid4().hex
+        update = await self.update("message", checked(MessageInput, given), update_id)
+        return Request(self, request_id or update_id, update)
+
+    def request(self, request_id: str) -> Request:
+        """A request by its id, sent by whomever and whenever."""
+        return Request(self, request_id)
+
+    async def steer(self, content: str, **options: Any) -> InputReceipt:
+        """Correct the run in progress: read after its answer, or with `at="step"` before its next model call.
+
+        Options: `at`, `input_id`, `expected_request_id`, `on_failure` (`follow_up` or `drop`), `source`.
+
+        Raises:
+            Idle: nothing is running that could read it.
+            Refusal: it was refused otherwise.
+        """
+        return await self._submit("steer", content, options)
+
+    async def inject(self, content: str, **options: Any) -> InputReceipt:
+        """Tell the run in progress something, as a program; otherwise like `steer`."""
+        return await self._submit("inject", content, options)
+
+    async def cancel(
+        self,
+        request_id: str | None = None,
+        *,
+        reason: str | None = None,
+        inputs: Literal["drop", "follow_up"] | None = None,
+    ) -> CancelReceipt:
+        """Cancel the request that is served, or one that waits; what it has not read is dropped by default.
+
+        Raises:
+            Idle, RequestMismatch: there is no such request.
+        """
+        given = {"request_id": request_id, "reason": reason, "inputs": inputs}
+        return CancelReceipt.model_validate(await self._call("cancel_request", checked(CancelInput, given)))
+
+    async def replace_context(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        op_id: str,
+        context_ref: str | None = None,
+        system_prompt: str | None = None,
+        base_seq: int | None = None,
+        reason: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> OperationReceipt:
+        """Put a snapshot under a lane (the active one unless named); while a run is active, when it has ended.
+
+        With `base_seq`, what the lane has said since that seq stays. An `op_id` is applied once.
+
+        Raises:
+            InvalidOperation: the snapshot is not a valid context, or `base_seq` is not in the thread.
+        """
+        snapshot: dict[str, Any] = {"messages": list(messages)}
+        operation = {
+            "type": "replace",
+            "reason": reason,
+            "result_context": snapshot | ({"system_prompt": system_prompt} if system_prompt is not None else {}),
+            "base_seq": base_seq,
+            "meta": meta,
+        }
+        return await self._operate(op_id, context_ref, operation)
+
+    async def switch_context(self, context_ref: str, *, op_id: str, reason: str | None = None) -> OperationReceipt:
+        """Make another lane the active one; a new lane begins empty. While a run is active, when it has ended."""
+        return await self._operate(op_id, context_ref, {"type": "switch", "reason": reason})
+
+    async def summarize(
+        self, from_seq: int | None = None, to_seq: int | None = None, *, context_ref: str | None = None
+    ) -> SummaryReceipt:
+        """Have a lane summed up by a model. Back when that is done, and the summary stands for what it sums up.
+
+        Without `to_seq` that is all but the last turns that the policy keeps. A summary speaks for everything up to
+        its `to_seq`; a `from_seq` that an earlier one covers has all of that read again. `expand` undoes it.
+
+        Raises:
+            Busy: a request or another summary is under way.
+            NothingToSummarize: there is nothing to be summed up.
+            Refusal: it could not be written: `unusable_summary`, or what the provider says.
+        """
+        given = {"context_ref": context_ref, "from_seq": from_seq, "to_seq": to_seq}
+        return SummaryReceipt.model_validate(await self._call("summarize", checked(SummarizeInput, given)))
+
+    async def compact(
+        self, *, op_id: str, context_ref: str | None = None, to_seq: int | None = None
+    ) -> OperationReceipt:
+        """Have a lane summed up, and the summary put under it in place of what it sums up: a compaction.
+
+        It is deferred until it is written; if that fails, an `error` entry says so. What is pinned and the last turns
+        stay, and `expand` undoes it.
+        """
+        operation = {"type": "replace", "reason": "compaction", "base_seq": to_seq}
+        return await self._operate(op_id, context_ref, operation)
+
+    async def expand(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
+        """Undo a lane's latest compaction: its contexts are made of what was there before.
+
+        Raises:
+            InvalidOperation: nothing of it is compacted.
+        """
+        return await self._operate(op_id, context_ref, {"type": "expand"})
+
+    async def pin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
+        """Keep messages of a lane in all its contexts, word for word, whatever is cut or summed up.
+
+        Raises:
+            InvalidOperation: they are none of its messages, or too many.
+        """
+        return await self._operate(op_id, context_ref, {"type": "pin", "seqs": list(seqs)})
+
+    async def unpin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
+        """Let messages go again that were pinned."""
+        return await self._operate(op_id, context_ref, {"type": "unpin", "seqs": list(seqs)})
+
+    async def configure(self, /, **changes: Any) -> ConfigureReceipt:
+        """Change the configuration, field by field; while a run is active, when it has ended.
+
+        Fields: `model`, `model_options`, `system_prompt`, `tools`, `require_approval`, `context_policy`, `limits`,
+        `on_busy`, `steering`.
+
+        Raises:
+            InvalidInput, InvalidTokenBudget: the change cannot be used.
+        """
+        return ConfigureReceipt.model_validate(await self._call("configure", checked(ConfigureInput, changes)))
+
+    async def approve(
+        self, tool_call_id: str, *, arguments: Mapping[str, Any] | None = None, reason: str | None = None
+    ) -> ApprovalReceipt:
+        """Let a tool call run that waits for approval, with other arguments if given.
+
+        Raises:
+            AlreadyResolved, UnknownApproval: it does not wait (any more).
+            InvalidInput: the tool does not take these arguments.
+        """
+        return await self._resolve(tool_call_id, "approve", reason, arguments)
+
+    async def deny(self, tool_call_id: str, *, reason: str | None = None) -> ApprovalReceipt:
+        """Keep a tool call from running; the model reads the reason.
+
+        Raises:
+            AlreadyResolved, UnknownApproval: it does not wait (any more).
+        """
+        return await self._resolve(tool_call_id, "deny", reason, None)
+
+    async def stream(self, request: Request) -> AsyncIterator[StreamState]:
+        """The reply to a request as it grows, for any number of readers; the last state is what was committed.
+
+        A new `call_id` is another model call of the run, a new `attempt` starts over.
+        """
+        async for state in streaming(self._client, self._handle, self._reader, request):
+            yield state
+
+    async def status(self) -> SessionStatus:
+        """What the session is doing."""
+        return SessionStatus.model_validate(await self._reader.query("status"))
+
+    async def context(
+        self,
+        *,
+        context_ref: str | None = None,
+        at_seq: int | None = None,
+        call_id: str | None = None,
+        context_policy: ContextPolicy | None = None,
+        pending: Sequence[str | Mapping[str, Any]] | None = None,
+    ) -> Context:
+        """What a lane looks like to a model: now, at a seq, or as a model call saw it.
+
+        With `pending`, messages that a user might send, it is a preview: what the model would see if they were asked
+        next, under `context_policy` where that is given. `meta.fits` says whether it can be asked at all,
+        `meta.input_cost_usd` what its prompt would cost. Nothing is committed.
+
+        Raises:
+            InvalidInput: there is no such model call, or the policy does not go together.
+            InvalidTokenBudget: the policy leaves no budget.
+            NotFound: there is no such session.
+        """
+        asked = {
+            "context_ref": context_ref,
+            "at_seq": at_seq,
+            "call_id": call_id,
+            "context_policy": context_policy,
+            "pending": None if pending is None else [_from_user(message) for message in pending],
+        }
+        return await self._reader.context(checked(ContextQuery, asked))
+
+    async def transcript(
+        self,
+        *,
+        context_ref: str | None = None,
+        from_seq: int = 0,
+        limit: int | None = None,
+        include_system: bool = False,
+    ) -> list[TranscriptMessage]:
+        """A lane's messages as they were said, each with its seq."""
+        asked = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
+        return [message async for message in self._reader.transcript(checked(TranscriptQuery, asked))]
+
+    async def window(self, token_budget: int, *, context_ref: str | None = None) -> Window:
+        """The newest messages that fit a budget of tokens."""
+        asked = checked(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
+        return await self._reader.window(asked)
+
+    async def entries(self, *, from_seq: int = 0, limit: int | None = None, **filters: str | int) -> list[Entry]:
+        """The thread's entries; filters are `kind`, `context_ref` and what `refs` hold, by its name."""
+        return [entry async for entry in self.read(from_seq=from_seq, limit=limit, **filters)]
+
+    async def read(
+        self, *, from_seq: int = 0, limit: int | None = None, **filters: str | int
+    ) -> AsyncIterator[Entry]:
+        """What `entries` gives, one by one: of a long thread no more than a page is held at a time."""
+        asked = checked(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
+        async for entry in self._reader.entries(asked):
+            yield entry
+
+    async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
+        """A lane's context (the active one's unless named) and the configuration, as a signed token.
+
+        `Clew.restore` makes a session of it, until it expires: in 30 days unless given. It is not encrypted: who has
+        it can read the context.
+
+        Raises:
+            Busy: a request is running or waits.
+            CheckpointUnavailable: the workers have no key for checkpoints.
+            TooLarge: the context is more than a token can be, or than a session takes at once.
+        """
+        given = checked(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
+        return CheckpointReceipt.model_validate(await self._call("checkpoint", given)).token
+
+    async def hibernate(self, reason: str | None = None) -> HibernateReceipt:
+        """Put the session away: all of it is in the archive, and nothing runs. `Clew.open` takes it up again.
+
+        Raises:
+            ArchiveUnavailable: the archive cannot be written at present; the session goes on.
+            Busy: a request is running or waits.
+        """
+        answer = await self._call("hibernate", checked(HibernateInput, {"reason": reason}))
+        async with translating(self.id):
+            await self._handle.result()
+        return HibernateReceipt.model_validate(answer)
+
+    async def fork(
+        self, at_seq: int | None = None, session_id: str | None = None, *, metadata: Mapping[str, str] | None = None
+    ) -> Session:
+        """A new session that begins with this one's entries up to and with `at_seq`, by default all of them.
+
+        It shares what is archived, and from there on each goes its own way. It may be made in the middle of a run:
+        what runs and waits stays with this session. To have an answer given anew, fork right before its question and
+        ask that again. The same fork asked for again is the same session.
+
+        Raises:
+            InvalidInput: there is no such entry, or another session of that id.
+            NotFound: there is no such session.
+        """
+        if at_seq is None:
+            at_seq = await self._reader.last_seq()
+        asked = {"session_id": self.id, "at_seq": at_seq, "new_session_id": session_id, "metadata": metadata}
+        receipt = await self._reader.errand(FORK_WORKFLOW, checked(ForkSessionInput, asked))
+        return Session(self._client, receipt["session_id"], self._reader.task_queue)
+
+    async def reset_context(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
+        """Empty a lane (the active one unless named); what it said stays in the thread."""
+        return await self.replace_context([], op_id=op_id, context_ref=context_ref)
+
+    async def close(self, reason: str | None = None) -> CloseReceipt:
+        """End the session: what runs is cancelled. Back when it has ended and all of it is in the archive.
+
+        Raises:
+            ArchiveUnavailable: the archive cannot be written at present. The session is closed all the same, and ends
+                by itself once it can; `close` called again waits for that.
+            Closed: it has ended already.
+        """
+        answer = await self._call("close_session", checked(CloseInput, {"reason": reason}))
+        async with translating(self.id):
+            await self._handle.result()
+        return CloseReceipt.model_validate(answer)
+
+    async def _submit(self, kind: str, content: str, options: dict[str, Any]) -> InputReceipt:
+        given = checked(SubmitInput, {**options, "kind": kind, "content": content})
+        return InputReceipt.model_validate(await self._call("submit_input", given))
+
+    async def _operate(self, op_id: str, context_ref: str | None, operation: dict[str, Any]) -> OperationReceipt:
+        asked = {name: value for name, value in operation.items() if value is not None}
+        given = checked(ContextOperation, {"op_id": op_id, "context_ref": context_ref, "operation": asked})
+        return OperationReceipt.model_validate(await self._call("submit_context_operation", given))
+
+    async def _resolve(
+        self, tool_call_id: str, decision: str, reason: str | None, arguments: Mapping[str, Any] | None
+    ) -> ApprovalReceipt:
+        given = {"tool_call_id": tool_call_id, "decision": decision, "reason": reason, "arguments": arguments}
+        return ApprovalReceipt.model_validate(await self._call("resolve_approval", checked(ApprovalInput, given)))
+
+    async def _call(self, name: str, argument: BaseModel) -> dict[str, Any]:
+        update = await self.update(name, argument)
+        async with translating(self.id):
+            return await update.result()
+
+    async def update(
+        self, name: str, argument: BaseModel, update_id: str | None = None
+    ) -> WorkflowUpdateHandle[dict[str, Any]]:
+        """Send an update of the contract; back as soon as it is accepted. The named methods say this better.
+
+        Raises:
+            Refusal: it was refused, and nothing has changed.
+        """
+        return await sent(self._handle, name, argument, update_id or uuid.uuid4().hex)
+
+
+def _from_user(message: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"role": "user", "content": message} if isinstance(message, str) else message

@@ -1,0 +1,67 @@
+"""Replies as they grow: the heartbeats of a model call, and then what was committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle
+
+from clew.contract.inputs import EntriesQuery
+from clew.contract.outputs import StreamState
+from clew.outcomes import RequestOutcome
+from clew.session.reader import Reader
+from clew.session.request import Request
+from clew.session.transport import translating
+from clew.thread.entries import Entry
+
+INTERVAL_SECONDS = 0.1
+
+
+async def streaming(
+    client: Client, handle: WorkflowHandle[Any, Any], reader: Reader, request: Request
+) -> AsyncIterator[StreamState]:
+    """The reply to a request as it grows; the last state is what was committed."""
+    ended = asyncio.ensure_future(request.result())
+    try:
+        last: StreamState | None = None
+        while not ended.done():
+            state = await _growing(client, handle, request.request_id)
+            if state and state != last:
+                last = state
+                yield state
+            await asyncio.wait([ended], timeout=INTERVAL_SECONDS)
+        outcome = ended.result()
+        if outcome.answer_seq is not None:
+            asked = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
+            async for entry in reader.entries(asked):
+                yield _committed(outcome, entry)
+    finally:
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
+
+
+async def _growing(client: Client, handle: WorkflowHandle[Any, Any], request_id: str) -> StreamState | None:
+    """The newest heartbeat of the request's model call, where one is in flight."""
+    async with translating(handle.id):
+        description = await handle.describe()
+    for pending in description.raw_description.pending_activities:
+        if pending.activity_type.name == "call_model" and pending.heartbeat_details.payloads:
+            (details,) = await client.data_converter.decode(pending.heartbeat_details.payloads, [dict])
+            state = StreamState.model_validate(details)
+            if state.request_id == request_id:
+                return state
+    return None
+
+
+def _committed(outcome: RequestOutcome, entry: Entry) -> StreamState:
+    return StreamState(
+        request_id=outcome.request_id,
+        run_id=entry.refs["run_id"],
+        call_id=entry.refs["call_id"],
+        attempt=entry.payload["recipe"]["attempt"],
+        iteration=entry.refs["iteration"],
+        text=entry.payload["content"],
+        thinking=entry.payload.get("thinking"),
+    )

@@ -1,0 +1,143 @@
+"""One lane of a thread: its messages in groups, and the indexes that make reading it cheap."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import Any
+
+from clew.model.messages import Message
+from clew.thread.entries import Entry, call_ids
+from clew.thread.layers import Ground
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What of a lane is in the archive alone.
+
+    `newest` is the seq of its newest message there, -1 where there is none. `messages` and `tokens` count those of
+    them that come after the seq `mark`, from which on contexts are made, `summed_messages` and `summed_tokens` those
+    after `summed`, up to which the last summary speaks. `saved` and `summed_saved` say for each share of tool results
+    how many of these tokens are not shown. After the seq `asked_after` no user's message is there
+    that comes before the first one which the thread keeps; `unheard` is the newest one of the newest run that it does
+    not keep, and -1 where it keeps them all. Of the entries pinned before the gap's end, those in `pinned` are kept
+    with their groups. `ground` is the lane's where the kept part of the thread begins.
+    """
+
+    newest: int = -1
+    mark: int = -1
+    messages: int = 0
+    tokens: int = 0
+    asked_after: int = -1
+    summed: int = -1
+    summed_messages: int = 0
+    summed_tokens: int = 0
+    saved: tuple[tuple[int, int], ...] = ()
+    summed_saved: tuple[tuple[int, int], ...] = ()
+    pinned: tuple[int, ...] = ()
+    unheard: int = -1
+    ground: Ground | None = None
+
+
+@dataclass(slots=True)
+class Group:
+    """What a context keeps or drops as one: a message, or an assistant's tool calls with all their results.
+
+    `late` are results that arrived after the end of the run: each takes the place of one in `entries` that was in
+    doubt. `rendered` is how it was shown last, and to whom: it is shown alike in many contexts.
+    """
+
+    entries: list[Entry]
+    late: list[Entry] = field(default_factory=list)
+    rendered: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def start(self) -> int:
+        """The seq of its first entry."""
+        return self.entries[0].seq
+
+
+@dataclass(slots=True)
+class Lane:
+    """The entries of one named context, indexed by seq."""
+
+    groups: list[Group] = field(default_factory=list)
+    group_starts: list[int] = field(default_factory=list)
+    turn_starts: list[int] = field(default_factory=list)
+    run_starts: list[int] = field(default_factory=list)
+    message_seqs: list[int] = field(default_factory=list)
+    tokens_upto: list[int] = field(default_factory=list)
+    grounds: list[Ground] = field(default_factory=lambda: [Ground()])
+    replies: list[Entry] = field(default_factory=list)
+    late_seqs: list[int] = field(default_factory=list)
+    gap: Gap = Gap()
+    folds_from: int = 0
+    savings: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    _open_calls: set[str] = field(default_factory=set)
+    _in_doubt: dict[str, Group] = field(default_factory=dict)
+    _run_id: str | None = None
+
+    def add(self, entry: Entry) -> None:
+        """Index one of the lane's own entries."""
+        if entry.kind == "ai_message":
+            self._add_message(entry)
+        elif entry.kind in ("summary", "ai_context_operation") and entry.seq >= self.folds_from:
+            ground = self.grounds[-1].under(entry)
+            if ground is not self.grounds[-1]:
+                self.grounds.append(ground)
+
+    def said_between(self, first: int, last: int) -> tuple[int, int]:
+        """How many messages it holds from one seq to another, both included, and their tokens."""
+        begin, end = bisect_left(self.message_seqs, first), bisect_right(self.message_seqs, last)
+        return end - begin, self._tokens_of(end) - self._tokens_of(begin)
+
+    def _tokens_of(self, count: int) -> int:
+        return self.tokens_upto[count - 1] if count else 0
+
+    def ground_at(self, seq: int) -> Ground:
+        """The ground at a seq; one without layers where it is not known."""
+        place = bisect_right(self.grounds, seq, key=lambda ground: ground.seq)
+        return self.grounds[place - 1] if place else Ground(())
+
+    def holds(self, seq: int) -> bool:
+        """Whether what is here tells whether there is a message at a seq, and holds its whole group."""
+        if seq in self.gap.pinned or self.gap.newest < 0:
+            return True
+        # A result that comes first after the gap may answer a call that is in it.
+        place = bisect_right(self.group_starts, seq)
+        return place > 0 and self.group_starts[place - 1] > self.gap.newest
+
+    def group_at(self, seq: int) -> Group | None:
+        """The group that holds a message, where it is here."""
+        place = bisect_right(self.group_starts, seq)
+        group = self.groups[place - 1] if place else None
+        return group if group and any(entry.seq == seq for entry in group.entries) else None
+
+    def _add_message(self, entry: Entry) -> None:
+        message: Message = entry.message
+        self.message_seqs.append(entry.seq)
+        self.tokens_upto.append(entry.said_tokens + (self.tokens_upto[-1] if self.tokens_upto else 0))
+        if "recipe" in entry.payload:
+            self.replies.append(entry)
+        if message["role"] == "tool":
+            # A result without its call would be refused by every provider; it stays in the thread alone.
+            call_id: str = entry.payload["tool_call_id"]
+            if entry.payload.get("late"):
+                self.late_seqs.append(entry.seq)
+            if call_id in self._open_calls:
+                self._open_calls.remove(call_id)
+                self.groups[-1].entries.append(entry)
+                if entry.payload.get("in_doubt"):
+                    self._in_doubt[call_id] = self.groups[-1]
+            elif entry.payload.get("late") and (group := self._in_doubt.pop(call_id, None)):
+                group.late.append(entry)
+            return
+        self._open_calls = set(call_ids(message))
+        self.groups.append(Group([entry]))
+        self.group_starts.append(entry.seq)
+        if message["role"] == "user":
+            self.turn_starts.append(entry.seq)
+            run_id = entry.refs.get("run_id")
+            if run_id is None or run_id != self._run_id:
+                self.run_starts.append(entry.seq)
+            self._run_id = run_id

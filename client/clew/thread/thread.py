@@ -1,0 +1,208 @@
+"""The thread: a session's append-only log, with what makes reading it cheap.
+
+Invariant: `seq` starts at `first_seq` (0 unless older entries live in an archive) and has no gaps; `rev` is the
+number of entries the session has ever had; nothing that was appended is ever changed. The indexes are derived
+from the entries alone, so a thread rebuilt from its entries is equal in every answer. Of what lives in an archive
+alone, a thread may keep what contexts still need (`Past`): it answers as the whole one would, or says that it cannot.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from clew.errors import Archived
+from clew.thread.entries import DEFAULT_LANE, Entry, system_prompt_of
+from clew.thread.lane import Gap, Lane
+from clew.thread.layers import Ground
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a thread keeps of its archived part: entries before its `first_seq`, in order, with gaps.
+
+    It is enough for contexts at every seq from `upto` on: the configuration in force and the active lane, and of each
+    lane in `gaps` its ground, what its newest run's user has said (as far as `Gap.unheard` says), and every message
+    after its gap. Of other lanes nothing is known.
+    """
+
+    upto: int = -1
+    entries: tuple[Entry, ...] = ()
+    gaps: Mapping[str, Gap] = field(default_factory=dict)
+
+
+class Thread:
+    """The log itself. Appending is the only change it knows."""
+
+    def __init__(self, entries: Iterable[Entry] = (), first_seq: int = 0, past: Past | None = None) -> None:
+        self.first_seq = first_seq
+        self.past = past or Past()
+        self._entries: list[Entry] = []
+        self._lanes: dict[str, Lane] = {DEFAULT_LANE: self._new_lane(DEFAULT_LANE)}
+        self.configs: list[Entry] = []
+        self.prompts: list[Entry] = []
+        self.switches: list[Entry] = []
+        self._calls: dict[str, Entry] = {}
+        self.outcomes: dict[str, Entry] = {}
+        self._approvals: dict[str, Entry] = {}
+        self._kept = {entry.seq: entry for entry in self.past.entries}
+        for name in self.past.gaps:
+            self._lanes.setdefault(name, self._new_lane(name))
+        for entry in self.past.entries:
+            self._index(entry)
+        for entry in entries:
+            self.append(entry)
+
+    def append(self, entry: Entry) -> None:
+        """Add the next entry.
+
+        Raises:
+            ValueError: its `seq` is not the next one.
+        """
+        if entry.seq != self.rev:
+            raise ValueError(f"the next entry has seq {self.rev}, not {entry.seq}")
+        self._entries.append(entry)
+        self._index(entry)
+
+    def _index(self, entry: Entry) -> None:
+        if entry.kind == "config":
+            prompt = system_prompt_of(entry.payload)
+            if not self.prompts or prompt != system_prompt_of(self.prompts[-1].payload):
+                self.prompts.append(entry)
+            self.configs.append(entry)
+        elif entry.kind == "run":
+            self.outcomes[entry.refs["request_id"]] = entry
+        elif entry.kind == "approval":
+            self._approvals[entry.payload.get("tool_call_id", "")] = entry
+        elif entry.lane is not None:
+            if entry.lane not in self._lanes:
+                self._lanes[entry.lane] = self._new_lane(entry.lane)
+            self._lanes[entry.lane].add(entry)
+            if entry.kind == "ai_context_operation" and entry.payload["operation"]["type"] == "switch":
+                self.switches.append(entry)
+            if entry.payload.get("role") == "assistant" and (call_id := entry.refs.get("call_id")):
+                self._calls[call_id] = entry
+
+    def _new_lane(self, name: str) -> Lane:
+        if self.past.upto < 0:
+            return Lane()
+        gap = self.past.gaps.get(name)
+        if gap is None:
+            newest = self.first_seq - 1
+            unknown = Gap(newest, mark=newest, asked_after=newest, summed=newest)
+            return Lane(gap=unknown, grounds=[Ground(())])
+        if gap.ground is None:
+            return Lane(gap=gap)
+        # What of the past is kept is in the ground already.
+        return Lane(gap=gap, grounds=[gap.ground], folds_from=max(self.first_seq, gap.ground.seq + 1))
+
+    @property
+    def rev(self) -> int:
+        """The number of entries, and the seq of the next one."""
+        return self.first_seq + len(self._entries)
+
+    @property
+    def last_seq(self) -> int:
+        """The seq of the newest entry; -1 while there is none."""
+        return self.rev - 1
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    def __getitem__(self, seq: int) -> Entry:
+        if seq in self._kept:
+            return self._kept[seq]
+        if 0 <= seq < self.first_seq:
+            raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
+        if not self.first_seq <= seq < self.rev:
+            raise IndexError(f"no entry {seq}: the thread holds {self.first_seq} to {self.last_seq}")
+        return self._entries[seq - self.first_seq]
+
+    def slice(self, from_seq: int, to_seq: int) -> list[Entry]:
+        """The entries from one seq up to another, both included; what is not there is left out."""
+        start = max(from_seq - self.first_seq, 0)
+        return self._entries[start : max(to_seq - self.first_seq + 1, start)]
+
+    def filter_by_kind(self, kind: str) -> list[Entry]:
+        """The entries of one kind."""
+        return [entry for entry in self._entries if entry.kind == kind]
+
+    def filter_by_ref(self, name: str, value: str) -> list[Entry]:
+        """The entries whose `refs` hold a value under a name."""
+        return [entry for entry in self._entries if entry.refs.get(name) == value]
+
+    def entries_before_call(self, call_id: str) -> list[Entry]:
+        """The entries that the context of a model call was projected from; none where the call is unknown."""
+        reply = self._calls.get(call_id)
+        return self.slice(self.first_seq, reply.payload["recipe"]["basis_seq"]) if reply else []
+
+    def reply_to(self, call_id: str) -> Entry | None:
+        """The assistant's message that answered a model call."""
+        return self._calls.get(call_id)
+
+    def outcome_of(self, request_id: str) -> Entry | None:
+        """The `run` entry that ended a request."""
+        return self.outcomes.get(request_id)
+
+    def approval_of(self, tool_call_id: str) -> Entry | None:
+        """The `approval` entry that decided upon a tool call."""
+        return self._approvals.get(tool_call_id)
+
+    def lane(self, context_ref: str) -> Lane | None:
+        """The index of a lane, where the thread has one of that name."""
+        lane = self._lanes.get(context_ref)
+        return self._new_lane(context_ref) if lane is None and self.past.upto >= 0 else lane
+
+    def anchor_at(self, context_ref: str, seq: int) -> Entry | None:
+        """The snapshot under a lane at a seq.
+
+        Raises:
+            Archived: it cannot be told from what the thread keeps of its past.
+        """
+        lane = self.lane(context_ref)
+        ground = lane.ground_at(seq) if lane else Ground()
+        if not ground.known:
+            raise Archived(f"the lane {context_ref!r} is in the archive: read it through ReadThread")
+        return self[ground.top.anchor] if ground.top.anchor >= 0 else None
+
+    def held_from(self, context_ref: str) -> int:
+        """The seq from which on every message of a lane is held."""
+        lane = self.lane(context_ref)
+        return lane.gap.newest + 1 if lane else 0
+
+    def config_at(self, seq: int) -> Entry | None:
+        """The configuration in force at a seq.
+
+        Raises:
+            Archived: the seq is before what the thread keeps of its past.
+        """
+        self._check_kept(seq)
+        return last_at(self.configs, seq)
+
+    def prompt_at(self, seq: int) -> Entry | None:
+        """The configuration that put the system prompt in force at a seq; those after it have left it as it is."""
+        return last_at(self.prompts, seq)
+
+    def active_lane_at(self, seq: int) -> str:
+        """The lane that is active at a seq.
+
+        Raises:
+            Archived: the seq is before what the thread keeps of its past.
+        """
+        self._check_kept(seq)
+        switch = last_at(self.switches, seq)
+        return switch.payload["context_ref"] if switch else DEFAULT_LANE
+
+    def _check_kept(self, seq: int) -> None:
+        if seq < self.past.upto:
+            raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
+
+
+def last_at(entries: list[Entry], seq: int) -> Entry | None:
+    """The newest of some entries in order of seq that is not after a seq."""
+    place = bisect_right(entries, seq, key=lambda entry: entry.seq)
+    return entries[place - 1] if place else None

@@ -1,0 +1,1 @@
+"""The session's decisions: pure functions from state and event to state, entries and effects."""

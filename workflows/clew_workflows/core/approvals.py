@@ -1,0 +1,72 @@
+"""Approvals: tool calls that wait for somebody's word, for as long as that takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from clew.contract.inputs import ApprovalInput
+from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
+from clew.thread.entries import Draft
+from clew.thread.thread import Thread
+from clew_workflows.core import drafts, runs, tool_rounds
+from clew_workflows.core.argument_schemas import problem_of_arguments
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.state import AskedCall, Moment, Run, State
+from clew_workflows.protocol.effects import ToolAnswered
+
+
+def pending_approvals(state: State) -> tuple[AskedCall, ...]:
+    """The tool calls that wait for somebody's word."""
+    if state.phase != "awaiting_approval" or state.run is None:
+        return ()
+    return tool_rounds.needing_approval(state.run.asked)
+
+
+def check(state: State, thread: Thread, given: ApprovalInput) -> None:
+    """Refuse a decision about what is not pending, or with arguments that the tool does not take.
+
+    Raises:
+        AlreadyResolved, InvalidInput, UnknownApproval: as their words say.
+    """
+    call = next((call for call in pending_approvals(state) if call.tool_call_id == given.tool_call_id), None)
+    if call is None:
+        if thread.approval_of(given.tool_call_id):
+            raise AlreadyResolved(f"tool call {given.tool_call_id!r} has been decided upon")
+        raise UnknownApproval(f"no approval is pending for tool call {given.tool_call_id!r}")
+    if given.arguments is None:
+        return
+    if given.decision == "deny":
+        raise InvalidInput("arguments: a denied call has none to edit")
+    schema = next(tool.spec["parameters"] for tool in state.tools or () if tool.spec["name"] == call.name)
+    if problem := problem_of_arguments(given.arguments, schema):
+        raise InvalidInput(f"arguments: {problem}")
+
+
+def resolve(state: State, given: ApprovalInput, at: Moment) -> Decision:
+    """Somebody's word about a tool call; the last one that was waited for lets the round run."""
+    run = runs.running(state)
+    payload: dict[str, Any] = given.model_dump(exclude_none=True)
+    fact = Draft("approval", payload, drafts.run_refs(state, run) | {"tool_call_id": given.tool_call_id})
+    call = next(call for call in run.asked if call.tool_call_id == given.tool_call_id)
+    if given.decision == "deny":
+        denied = ToolAnswered(content=f"denied: {given.reason or 'no reason was given'}", is_error=True)
+        decision = tool_rounds.commit(state, run, call, denied).after(fact)
+    else:
+        decision = Decision(replace(state, run=_approved(run, call, given.arguments)), (fact,))
+    return decision if pending_approvals(decision.state) else decision.then(_resume, at)
+
+
+def _approved(run: Run, call: AskedCall, arguments: dict[str, Any] | None) -> Run:
+    approved = replace(call, needs_approval=False)
+    if arguments is not None and arguments != call.arguments:
+        approved = replace(approved, arguments=arguments, edited=True)
+    return replace(run, asked=tuple(approved if other is call else other for other in run.asked))
+
+
+def _resume(state: State, at: Moment) -> Decision:
+    """The round runs. What the decisions have taken is not the request's time."""
+    run = runs.running(state)
+    waited = 0.0 if run.paused_at is None else at.time - run.paused_at
+    resumed = replace(run, deadline=run.deadline + waited, paused_at=None)
+    return runs.run_tools(replace(state, run=resumed), at)

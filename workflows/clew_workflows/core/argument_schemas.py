@@ -1,0 +1,55 @@
+"""JSON Schema in workflow code, where work has to end within milliseconds: a verdict, and nothing more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+
+from clew.contract.schemas import check_arguments
+from clew.model.canonical import canonical
+
+MAX_SHOWN_CHARACTERS = 200
+
+
+def problem_of_arguments(arguments: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    """What is wrong with the arguments of a tool call, in words; None if nothing is.
+
+    A validator's own errors are not asked for: collecting them, for each alternative within each alternative, can
+    take exponentially longer than the verdict. The verdict is asked for alone, for all arguments and for each.
+    """
+    try:
+        check_arguments(arguments, schema)
+        if _validator(schema).is_valid(arguments):
+            return None
+        missing = [name for name in schema.get("required", ()) if name not in arguments]
+        if missing:
+            return f"{missing[0]}: it is missing"
+        single = _validator(schema | {"required": []})
+        wrong = next((name for name in arguments if not single.is_valid({name: arguments[name]})), None)
+    except ValueError as error:
+        return str(error)[:500]
+    if wrong is None:
+        return "they are not what the tool's parameters ask for"
+    if wrong not in schema.get("properties", {}):
+        return f"{wrong[:50]}: the tool has no such argument"
+    form = canonical(schema["properties"][wrong]).decode()
+    return f"{wrong[:50]}: it is not of the form {form[:MAX_SHOWN_CHARACTERS]}"
+
+
+def _validator(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
+    """A validator whose patterns take linear time, and which fetches nothing.
+
+    Raises:
+        ValueError: the schema is not valid.
+    """
+    try:
+        return jsonschema_rs.Draft202012Validator(
+            schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_refuse
+        )
+    except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _refuse(uri: str) -> Any:
+    raise ValueError(f"{uri} is not within the schema")

@@ -1,0 +1,151 @@
+"""What one run of the workflow hands to the next: the session's state, and the part of its thread that stays live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from clew.context.retention import parted
+from clew.contract.policy import ContextPolicy
+from clew.errors import InvalidInput
+from clew.thread.entries import Entry
+from clew.thread.lane import Gap
+from clew.thread.thread import Past, Thread
+from clew_workflows.core import outcomes
+from clew_workflows.core.state import State
+from clew_workflows.protocol.effects import CallModel, Effect, Prepare, Recalled, RunTools, Summarize
+from clew_workflows.protocol.packed import Packed
+
+VERSION = 1
+MAX_BYTES = 500_000
+"""Of what is carried, as it travels. Contexts that need more of the past have it fetched from the archive."""
+ENOUGH_BYTES = 524_288
+"""A session that has more to carry, in what waits for its turn, goes on in its run until it has less."""
+MOST_BYTES = 1_900_000
+"""What the server takes."""
+RECENT_ENTRIES, RECENT_BYTES = 100, 65_536
+"""What is kept of the archived entries, so that who asks for a reply just given finds it here."""
+
+_state: TypeAdapter[State] = TypeAdapter(State)
+_effects: dict[str, type[Effect]] = {
+    "prepare": Prepare,
+    "call_model": CallModel,
+    "run_tools": RunTools,
+    "summarize": Summarize,
+}
+_gap: TypeAdapter[Gap] = TypeAdapter(Gap)
+_gaps: TypeAdapter[dict[str, Gap]] = TypeAdapter(dict[str, Gap])
+_entries: TypeAdapter[tuple[Entry, ...]] = TypeAdapter(tuple[Entry, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A session between two runs of its workflow. `effect` is what it asks of the world next."""
+
+    state: State
+    thread: Thread
+    effect: Effect | None
+
+
+def carry(state: State, thread: Thread, effect: Effect | None) -> dict[str, Any]:
+    """The session, as it travels: opaque, versioned, and under `MAX_BYTES` unless its queues alone are more."""
+    # Nothing that a call returns reaches the next run of the workflow: it stays in doubt.
+    state = replace(state, outcomes=outcomes.remembered(state, thread), late_calls=())
+    if state.closed or state.phase == "hibernating":
+        state = replace(state, phase="idle")
+    # A call that has been decided upon will be asked for with the thread as it was then.
+    upto = effect.at_seq if isinstance(effect, CallModel) else thread.last_seq
+    first_seq, needs, room = min(_first_live(state, thread), upto + 1), _needs(state), 4 * MAX_BYTES
+    while True:
+        packed = _packed(state, thread, effect, parted(thread, first_seq, needs, room, upto), first_seq)
+        if len(packed.zlib) <= MAX_BYTES or not room:
+            return {"version": VERSION, **packed.model_dump()}
+        room = room // 2 if room > MAX_BYTES // 8 else 0
+
+
+def size_of(carried: Mapping[str, Any]) -> int:
+    """The bytes of what is carried."""
+    return len(carried["zlib"])
+
+
+def restore(carried: Mapping[str, Any]) -> Carried:
+    """The session that was carried.
+
+    Raises:
+        InvalidInput: this is nothing that Clew has written, or nothing that this version reads.
+    """
+    if carried.get("version") != VERSION:
+        raise InvalidInput(f"carried: version {carried.get('version')!r} is not one that this worker reads")
+    try:
+        value = Packed.model_validate(carried).value
+        thread = value["thread"]
+        past = thread["past"]
+        effect = value["effect"]
+        return Carried(
+            _state.validate_json(to_json(value["state"])),
+            Thread(
+                _entries.validate_python(thread["entries"]),
+                thread["first_seq"],
+                Past(past["upto"], _entries.validate_python(past["entries"]), _gaps.validate_python(past["gaps"])),
+            ),
+            _effects[effect["name"]].model_validate_json(to_json(effect["value"])) if effect else None,
+        )
+    except (KeyError, TypeError, ValueError, ValidationError, AttributeError) as error:
+        raise InvalidInput(f"carried is written by Clew alone: {str(error)[:200]}") from None
+
+
+def recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
+    """The thread with what was fetched of a lane's past."""
+    value = fetched.packed.value
+    fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)
+    entries = {entry.seq: entry for entry in (*thread.past.entries, *fetched_entries)}
+    gap, known = _gap.validate_python(value["gap"]), thread.past.gaps.get(context_ref)
+    if known and known.ground:
+        gap = replace(gap, ground=known.ground)
+    gaps = {**thread.past.gaps, context_ref: gap}
+    past = Past(thread.past.upto, tuple(entries[seq] for seq in sorted(entries)), gaps)
+    return Thread(thread, thread.first_seq, past)
+
+
+def _packed(state: State, thread: Thread, effect: Effect | None, past: Past, first_seq: int) -> Packed:
+    name = next((name for name, kind in _effects.items() if isinstance(effect, kind)), None)
+    return Packed.of(
+        {
+            "state": _state.dump_python(state, mode="json", exclude_unset=True),
+            "effect": effect and {"name": name, "value": effect.model_dump(mode="json", exclude_unset=True)},
+            "thread": {
+                "first_seq": first_seq,
+                "entries": [entry.as_json() for entry in thread.slice(first_seq, thread.last_seq)],
+                "past": {
+                    "upto": past.upto,
+                    "entries": [entry.as_json() for entry in past.entries],
+                    "gaps": _gaps.dump_python(dict(past.gaps), mode="json"),
+                },
+            },
+        }
+    )
+
+
+def _first_live(state: State, thread: Thread) -> int:
+    """Where the live part of the thread begins: what is not archived, and what was said just before that."""
+    seq = max((state.archive.upto if state.archive else -1) + 1, thread.first_seq)
+    size = 0
+    for entry in reversed(thread.slice(max(seq - RECENT_ENTRIES, thread.first_seq), seq - 1)):
+        size += len(to_json(entry.as_json()))
+        if size > RECENT_BYTES:
+            break
+        seq = entry.seq
+    return seq
+
+
+def _needs(state: State) -> dict[str, list[ContextPolicy]]:
+    """The lanes whose contexts will be asked for, and under which policies."""
+    needs = {state.context_ref: [state.policy]}
+    if state.run:
+        request = state.run.request
+        needs.setdefault(request.context_ref, []).append(state.policy.overlaid(request.context_policy))
+    return needs

@@ -1,0 +1,161 @@
+"""Checkpoints: a lane's context and the session's configuration, as a token that a new session goes on from.
+
+    rt2.<base64url of the payload>.<base64url of the HMAC-SHA256 of what stands before it>
+
+The payload is JSON with sorted keys and without white space (not RFC 8785, which would round integers beyond 2^53):
+`{v: 2, session_id, context_ref, at_seq, context, config, namespace, fingerprint, iat, exp, kid}`. It holds a context
+and never a thread. What is here is pure; the workers hold the keys.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from clew.context.contexts import context_of, policy_of
+from clew.context.projection import Projection
+from clew.contract.inputs import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, SessionConfig
+from clew.contract.policy import ContextPolicy
+from clew.errors import Archived, Busy, InvalidOperation, TooLarge, UnknownLane
+from clew.model.canonical import digest
+from clew.model.messages import ToolSpec
+from clew.thread.entries import system_prompt_of
+from clew.thread.thread import Thread
+from clew_workflows.core import operations
+from clew_workflows.core.defaults import agent_policy
+from clew_workflows.core.state import State
+from clew_workflows.protocol.effects import Signed
+
+PREFIX = "rt2"
+VERSION = 2
+# What base64 makes of it, the signature and what a worker adds fit with it into a token.
+_MAX_PAYLOAD_BYTES = MAX_TOKEN_BYTES * 3 // 4 - 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A checkpoint before it is signed: its payload as JSON, and what it is the fingerprint of."""
+
+    payload: str
+    fingerprinted: dict[str, Any]
+
+
+def check(state: State, thread: Thread, given: CheckpointInput) -> None:
+    """Refuse a checkpoint that cannot be made of the session as it is.
+
+    Raises:
+        ClewError: for the reason it gives.
+    """
+    if not state.at_rest:
+        raise Busy("a request is running or waits: wait for it, or cancel it")
+    lane = given.context_ref or state.context_ref
+    if lane != state.context_ref and thread.lane(lane) is None:
+        raise UnknownLane(f"the thread has no lane {lane!r}")
+    # What is in the archive is fetched before the checkpoint is made.
+    with suppress(Archived):
+        drafted(state, thread, lane, thread.last_seq)
+
+
+def drafted(state: State, thread: Thread, context_ref: str, at_seq: int) -> Draft:
+    """The checkpoint of a lane, as it is at a seq.
+
+    Raises:
+        Archived: what it needs of the lane is in the archive alone.
+        ContextOverflow: no context can be made.
+        TooLarge: it is more than one input of a session, or than a token may be.
+    """
+    config = _config_of(state)
+    # The new session has no thread that what was cleared or cut could be read from.
+    whole = ContextPolicy(clear_tool_results=None)
+    shown = context_of(thread, context_ref=context_ref, at_seq=at_seq, policy=whole, standalone=True)
+    context = _snapshot(shown, thread, at_seq)
+    payload = {
+        "v": VERSION,
+        "session_id": state.session_id,
+        "context_ref": context_ref,
+        "at_seq": at_seq,
+        "context": context,
+        "config": config,
+    }
+    text = _text(payload)
+    try:
+        operation = ContextOperation.model_validate_json(to_json(restoring(payload, "restore-" + "0" * 64)))
+        operations.check(operation, thread.rev)
+    except (ValidationError, InvalidOperation) as error:
+        raise InvalidOperation(f"the context cannot be put under a lane again: {str(error)[:300]}") from None
+    room = state.config.limits.max_message_bytes
+    if (size := len(to_json(operation.model_dump(exclude_unset=True)))) > room or len(
+        text.encode()
+    ) > _MAX_PAYLOAD_BYTES:
+        raise TooLarge(f"the checkpoint has {size} bytes: a session takes {room} at once, a token {MAX_TOKEN_BYTES}")
+    tools = [tool.spec for tool in state.tools or () if tool.spec["name"] in state.config.tools]
+    return Draft(text, fingerprinted(state.config, state.policy, tools))
+
+
+def fingerprinted(config: SessionConfig, policy: ContextPolicy, tools: list[ToolSpec]) -> dict[str, Any]:
+    """What a checkpoint's fingerprint is over: all that shapes a model's input beside the context itself."""
+    return {
+        "model": config.model,
+        "model_options": config.model_options.model_dump(mode="json", exclude_none=True),
+        "encoding": config.encoding,
+        "context_policy": policy.model_dump(mode="json", exclude_defaults=True),
+        "tools": tools,
+    }
+
+
+def fingerprint(of: Mapping[str, Any]) -> str:
+    """The fingerprint of a configuration as it was resolved."""
+    return digest(of)
+
+
+def restoring(payload: Mapping[str, Any], op_id: str) -> dict[str, Any]:
+    """The context operation that puts a checkpoint's context under its lane."""
+    origin = {"session_id": payload["session_id"], "at_seq": payload["at_seq"]}
+    operation = {"type": "replace", "reason": "restore", "result_context": payload["context"], "meta": origin}
+    return {"op_id": op_id, "context_ref": payload["context_ref"], "operation": operation}
+
+
+def signed_part(payload: str, signed: Signed) -> str:
+    """All of a token but its signature."""
+    stamp = signed.model_dump(exclude={"signature"})
+    body = _text(json.loads(payload) | stamp)
+    return f"{PREFIX}.{base64url(body.encode())}"
+
+
+def base64url(data: bytes) -> str:
+    """Bytes in the alphabet of URLs, without padding."""
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _config_of(state: State) -> dict[str, Any]:
+    """The configuration that a session must be started with to go on as this one would."""
+    config = state.config
+    if state.own_policy is not None:
+        whole = agent_policy(state, config).overlaid(state.own_policy)
+        config = config.model_copy(update={"context_policy": whole})
+    value: dict[str, Any] = json.loads(config.model_dump_json(exclude_unset=True))
+    return value
+
+
+def _snapshot(shown: Projection, thread: Thread, at_seq: int) -> dict[str, Any]:
+    """A context in the form that `replace` takes: prompts are not among the messages, and a summary is a user's."""
+    config = thread.config_at(at_seq)
+    assert config is not None
+    system = [message for message in shown.messages if message["role"] == "system"]
+    summarized = shown.meta.summary_used and policy_of(config).summary_role == "system"
+    prompt = system[0]["content"] if len(system) > int(summarized) else None
+    said = shown.messages if prompt is None else shown.messages[1:]
+    messages = [{**message, "role": "user"} if message["role"] == "system" else message for message in said]
+    own = system_prompt_of(config.payload)
+    return {"messages": messages} | ({"system_prompt": prompt or ""} if prompt != own else {})

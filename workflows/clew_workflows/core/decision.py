@@ -1,0 +1,28 @@
+"""What a decision is: effects and facts as data, which the workflow commits and carries out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from clew.thread.entries import Draft
+from clew_workflows.core.state import Moment, State
+from clew_workflows.protocol.effects import Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows: the next state, the facts to commit, in order, and the effect to carry out."""
+
+    state: State
+    commit: tuple[Draft, ...] = ()
+    effect: Effect | None = None
+
+    def after(self, *earlier: Draft) -> Decision:
+        """This decision, with other facts committed before its own."""
+        return replace(self, commit=(*earlier, *self.commit))
+
+    def then(self, follow: Callable[[State, Moment], Decision], at: Moment) -> Decision:
+        """This decision, taken at a moment, and what follows from where it leads."""
+        more = follow(self.state, replace(at, rev=at.rev + len(self.commit)))
+        return Decision(more.state, (*self.commit, *more.commit), more.effect or self.effect)

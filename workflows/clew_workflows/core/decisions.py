@@ -1,0 +1,149 @@
+"""The session's decisions: pure functions from what is and what happened to what follows.
+
+A decision says what the session becomes, which facts enter the thread, in order, and what is asked of the world
+next. The clock and the thread's next seq are passed in as a `Moment`; the workflow commits, then acts. What is
+decided about a run stands in `runs`, about what is asked in `inputs`, about contexts in `operations`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clew.context.projection import projector_named
+from clew.contract.inputs import SessionConfig
+from clew.contract.policy import ContextPolicy, resolve
+from clew_workflows.core import defaults, drafts, inputs, operations, runs, summaries
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.state import Moment, State
+from clew_workflows.protocol.effects import Event, Failure, ModelAnswered, Prepared, Summarized, ToolReturned
+
+
+def begin(session_id: str, config: SessionConfig) -> State:
+    """A session starts: a worker resolves its tools and its model before anything else.
+
+    Raises:
+        InvalidInput, InvalidTokenBudget: the configuration's policy cannot be used.
+        UnknownTool: approval is required for a tool that the session does not have.
+    """
+    state = State(session_id, config, policy=ContextPolicy(), defaults_due=True)
+    state = replace(state, policy=resolve(agent=defaults.agent_policy(state, config)))
+    projector_named(state.policy.projector)
+    operations.check_approvals(config)
+    return state
+
+
+def happened(state: State, event: Event, at: Moment) -> Decision:
+    """An effect has come to its end; nothing of it matters to a session that has closed."""
+    if state.closed:
+        return Decision(state)
+    match event:
+        case Prepared():
+            return prepared(state, event, at)
+        case ModelAnswered():
+            return runs.model_answered(state, event, at)
+        case ToolReturned():
+            return runs.tool_returned(state, event, at)
+        case Summarized():
+            return _after_summary(summaries.written(state, event, at), at)
+        case Failure() if state.phase == "summarizing":
+            return _after_summary(summaries.failed(state, event, at), at)
+        case Failure() if state.phase == "preparing":
+            return prepared(state, Prepared(tools=state.tools or (), problem=event), at)
+        case Failure(type="timeout"):
+            return runs.fail(state, runs.timed_out(runs.running(state), event.message), at)
+        case Failure(type="context_length_exceeded"):
+            return runs.too_long(state, event, at)
+        case Failure():
+            return runs.fail(state, event, at)
+
+
+def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
+    """A worker has resolved the configuration, or said what it does not know.
+
+    A session that cannot be prepared still lives: its requests fail with the reason, and each tries again.
+    """
+    before = None if state.tools is None else [tool.spec for tool in state.tools]
+    policy, state = state.policy, defaults.taken(state, answer)
+    changed = state.config_due or policy != state.policy or before != [tool.spec for tool in answer.tools]
+    state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", config_due=False)
+    ready = Decision(state, (drafts.config_entry(state),) if changed else ())
+    if state.run:
+        return ready.then(_resumed, at)
+    # Operations that wait beside a request came after it.
+    apply = operations.apply_config if state.queue else operations.apply_deferred
+    return ready.then(apply, at).then(_first_run, at)
+
+
+def reject(state: State, signal: str, reason: str, content: str) -> Decision:
+    """A signal cannot be refused to its sender, so that it was refused becomes a fact."""
+    return Decision(state, (drafts.input_entry(state, "rejected", signal, reason, content),))
+
+
+def hibernate(state: State, reason: str | None) -> Decision:
+    """The session is put away: until that is done, or has failed, it takes nothing."""
+    entry = drafts.session_entry(state, "hibernated", reason)
+    return Decision(replace(state, phase="hibernating"), (entry,))
+
+
+def wake(state: State, reason: str) -> Decision:
+    """The session could not be put away, and goes on."""
+    return Decision(replace(state, phase="idle"), (drafts.session_entry(state, "woken", reason),))
+
+
+def end(state: State) -> Decision:
+    """The session is in the archive whole, and ends."""
+    return Decision(replace(state, phase="closed"))
+
+
+def close(state: State, at: Moment, reason: str | None = None) -> Decision:
+    """The session ends. What runs is cancelled; what was accepted and never ran leaves its outcome too."""
+    if state.closed:
+        return Decision(state)
+    cut = _cut(state, "closed", at, reason)
+    # A thread begins with its configuration, and not with its end.
+    told = (drafts.session_entry(state, "closed", reason),) if at.rev else ()
+    return Decision(replace(cut.state, phase="closed"), (*cut.commit, *told))
+
+
+def recover(state: State, at: Moment) -> Decision:
+    """The session was cut off, and is to go on: what ran and what waited ends as at a close, with its own reason.
+
+    A configuration that no worker has resolved is still due.
+    """
+    cut = _cut(replace(state, config_due=False), "recovered", at)
+    ended = replace(cut.state, phase="idle", config_due=state.config_due, late_calls=())
+    return Decision(ended, cut.commit)
+
+
+def _cut(state: State, reason: str, at: Moment, explanation: str | None = None) -> Decision:
+    """What was begun ends; whatever was accepted and waits leaves a fact, and requests leave their outcome."""
+    decision = (
+        runs.end_run(state, "cancelled", reason, inputs="drop", explanation=explanation)
+        if state.run
+        else summaries.give_up(state, reason)
+    )
+    return decision.then(lambda state, at: _drop_waiting(state, reason, at), at)
+
+
+def _drop_waiting(state: State, reason: str, at: Moment) -> Decision:
+    decision = operations.drop_deferred(state, reason)
+    for request in state.queue:
+        dropped = inputs.never_ran(decision.state, request, reason, at)
+        decision = Decision(dropped.state, (*decision.commit, *dropped.commit))
+    return decision
+
+
+def _after_summary(decision: Decision, at: Moment) -> Decision:
+    """What waited for the summary comes next, in the order of a run's end."""
+    return decision.then(operations.apply_deferred, at).then(runs.next_run, at)
+
+
+def _resumed(state: State, at: Moment) -> Decision:
+    return runs.fail(state, state.problem, at) if state.problem else runs.call_model(state, at)
+
+
+def _first_run(state: State, at: Moment) -> Decision:
+    """The request that waited for the preparation; it fails with its answer if that is a problem."""
+    if state.phase != "idle" or not state.queue:
+        return Decision(state)
+    return runs.open_run(replace(state, queue=state.queue[1:]), state.queue[0], at, prepared_now=True)

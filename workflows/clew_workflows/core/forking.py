@@ -1,0 +1,96 @@
+"""Forking: what a session is that begins with another one's thread up to some entry, and what both say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from clew.context.contexts import policy_of
+from clew.contract.inputs import ForkedInput
+from clew.outcomes import Usage
+from clew.thread.entries import Draft, Entry
+from clew.thread.thread import Thread
+from clew_workflows.core import drafts
+from clew_workflows.core.carried import Carried
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.state import State
+
+
+def fork_payload(event: str, session_id: str, fork_seq: int, metadata: Mapping[str, str] | None) -> dict[str, Any]:
+    """The payload of a `fork` entry: from which session, or to which."""
+    payload = {"event": event, "session_id": session_id, "fork_seq": fork_seq}
+    return payload | ({"metadata": dict(metadata)} if metadata else {})
+
+
+def recorded(state: State, thread: Thread, given: ForkedInput) -> Decision:
+    """The session was forked, which it is told at least once and says once."""
+    payload = fork_payload("forked_to", given.session_id, given.fork_seq, given.metadata)
+    if any(entry.payload == payload for entry in thread.filter_by_kind("fork")):
+        return Decision(state)
+    return Decision(state, (Draft("fork", payload, {"session_id": state.session_id}),))
+
+
+def forked(parent: Carried, thread: Thread, session_id: str, op_ids: Sequence[str]) -> State:
+    """What a fork goes on from: its parent as it was at the thread's last entry, with nothing running or waiting.
+
+    `op_ids` are those of the operations in the thread. Counters are the parent's as they are now, so that no id comes
+    twice; the usage is the parent's without that of the runs that have ended later, or not yet.
+    """
+    state, at_seq = parent.state, thread.last_seq
+    config = thread.config_at(at_seq)
+    newest = parent.thread.config_at(parent.thread.last_seq)
+    if config is None:
+        state = replace(state, tools=None, config_due=True, defaults_due=True)
+    elif state.config_due or newest is None or newest.seq != config.seq:
+        state = _as_configured(state, config)
+    outcomes = {name: outcome for name, outcome in state.outcomes.items() if outcome.last_seq <= at_seq}
+    return replace(
+        state,
+        session_id=session_id,
+        phase="idle",
+        problem=None,
+        run=None,
+        queue=(),
+        inbox=(),
+        receipts=tuple(receipt for receipt in state.receipts if receipt.request_id in outcomes),
+        pending_ops=(),
+        late_calls=(),
+        pending_config=None,
+        summarizing=None,
+        summary_due=None,
+        known_ops=tuple(op_ids),
+        context_ref=thread.active_lane_at(at_seq),
+        usage=_usage_upto(state, at_seq),
+        archive=None,
+        outcomes=outcomes,
+    )
+
+
+def _as_configured(state: State, config: Entry) -> State:
+    """The session under an earlier configuration, as far as its entry tells; all else is as it is now."""
+    policy = policy_of(config)
+    return replace(
+        state,
+        config=drafts.configured(config),
+        policy=policy,
+        own_policy=state.own_policy if policy == state.policy else policy,
+        tools=drafts.unresolved_tools(config),
+        config_due=False,
+        defaults_due=False,
+    )
+
+
+def _usage_upto(state: State, at_seq: int) -> Usage:
+    later = {
+        outcome.run_id: outcome.usage
+        for outcome in state.outcomes.values()
+        if outcome.last_seq > at_seq and outcome.usage.shared_with is None
+    }
+    if state.run:
+        later[state.run.run_id] = state.run.usage
+    spent = state.usage.model_dump()
+    for usage in later.values():
+        for name, tokens in usage.model_dump(exclude_none=True, exclude={"shared_with"}).items():
+            spent[name] = max((spent[name] or 0) - tokens, 0)
+    return Usage(**spent)

@@ -1,0 +1,209 @@
+"""What people and programs ask of a session: messages, inputs for the run in progress, cancellations."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic_core import to_json
+
+from clew.contract.inputs import CancelInput, MessageInput, OnBusy, SteerInput
+from clew.contract.outputs import CancelReceipt, InputReceipt
+from clew.errors import (
+    Busy,
+    Idle,
+    InvalidInput,
+    QueueFull,
+    RequestMismatch,
+)
+from clew.thread.thread import Thread
+from clew_workflows.core import drafts, operations, runs, summaries
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.outcomes import knows
+from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES, Input, Moment, Request, Run, State
+
+REMEMBERED = 1000
+"""Inputs whose ids are known again."""
+_MINTED_ID = re.compile(r"input-[0-9]+")
+"""Ids of inputs that came without one."""
+RUN_SETTINGS = ("model", "model_options", "context_policy", "max_iterations", "timeout_seconds", "output_schema")
+"""What a message may set for its run, and not for one that is under way."""
+
+
+def admit(state: State, request: Request, on_busy: OnBusy) -> None:
+    """Refuse a message that a busy session does not take.
+
+    Raises:
+        Busy, QueueFull: as its words say.
+        InvalidInput: it would join a run, which has its settings already, and brings some of its own.
+    """
+    if not state.busy:
+        return
+    if on_busy == "reject" and state.request_id is None:
+        raise Busy("a summary is in the making: try again in a moment, or send it with on_busy 'queue'")
+    if on_busy == "reject":
+        raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
+    joins = on_busy == "steer" and state.run is not None
+    if joins:
+        _check_joins(request.given)
+        _check_room(_waiting_inputs(state), _size(request.content, request.metadata))
+    else:
+        _check_room([_request_size(waiting) for waiting in state.queue], _request_size(request))
+
+
+def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decision:
+    """A message was accepted: it opens a run, waits for its turn, takes it, or joins the run in progress."""
+    if not state.busy:
+        return runs.next_run(replace(state, queue=(request,)), at)
+    if on_busy == "steer" and state.run:
+        number = state.inputs + 1
+        joining = Input(
+            f"input-{number}", "message", request.content, state.config.steering, "follow_up", "message",
+            request.request_id, request.given,
+        )  # fmt: skip
+        run = replace(state.run, joined=(*state.run.joined, request.request_id))
+        return Decision(replace(state, run=run, inbox=(*state.inbox, joining), inputs=number))
+    if on_busy == "interrupt" and state.run:
+        return runs.finish(state, "cancelled", "interrupted", at, inputs="drop", first=request)
+    if on_busy == "interrupt":
+        waiting = replace(state, queue=(request, *state.queue))
+        return summaries.give_up(waiting, "interrupted").then(runs.next_run, at)
+    return Decision(replace(state, queue=(*state.queue, request)))
+
+
+def check_input_id(input_id: str | None) -> None:
+    """Refuse an id that the session may have given, or may yet give, to another input.
+
+    Raises:
+        InvalidInput: it is of that form.
+    """
+    if input_id is not None and _MINTED_ID.fullmatch(input_id):
+        raise InvalidInput("input_id: ids of the form 'input-<number>' are the session's own")
+
+
+def known_receipt(state: State, input_id: str | None) -> InputReceipt | None:
+    """What an input of that id was told before."""
+    return next((receipt for receipt in state.receipts if receipt.input_id == input_id), None)
+
+
+def check_input(state: State, given: SteerInput) -> None:
+    """Refuse an input that no run would read.
+
+    Raises:
+        Idle, QueueFull, RequestMismatch: as their words say.
+    """
+    if state.request_id is None:
+        raise Idle("nothing is running that could read it: send a message")
+    served = (state.request_id, *(state.run.joined if state.run else ()))
+    if given.expected_request_id not in (None, *served):
+        raise RequestMismatch(f"request {state.request_id!r} is running, not {given.expected_request_id!r}")
+    _check_room(_waiting_inputs(state), _size(given.content))
+
+
+def submit(state: State, kind: str, given: SteerInput, input_id: str | None) -> tuple[Decision, InputReceipt]:
+    """An input waits for its place in the run."""
+    number = state.inputs + 1
+    waiting = Input(
+        input_id or f"input-{number}",
+        kind,
+        given.content,
+        given.at or state.config.steering,
+        given.on_failure,
+        given.source or kind,
+    )
+    receipt = InputReceipt(
+        input_id=waiting.input_id, request_id=state.request_id or "", position=len(state.inbox) + 1
+    )
+    receipts = (*state.receipts, receipt)[-REMEMBERED:]
+    return Decision(replace(state, inbox=(*state.inbox, waiting), inputs=number, receipts=receipts)), receipt
+
+
+def check_cancel(state: State, thread: Thread, given: CancelInput) -> None:
+    """Refuse a cancellation of what is not there.
+
+    Raises:
+        Idle, RequestMismatch: as their words say.
+    """
+    if given.request_id is not None:
+        if knows(state, thread, given.request_id):
+            return
+        if state.busy:
+            raise RequestMismatch(f"request {state.request_id!r} is running, not {given.request_id!r}")
+    if not (state.busy or state.own_summary):
+        raise Idle("nothing is running that could be cancelled")
+
+
+def cancel(state: State, given: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
+    """The run in progress ends, or a request that waits never runs; or a summary in the making is given up."""
+    if state.summarizing and given.request_id is None:
+        given_up = summaries.give_up(state, given.reason or "cancelled").then(operations.apply_deferred, at)
+        return given_up.then(runs.next_run, at), CancelReceipt(request_id="", cancelled=True)
+    request_id = given.request_id or state.request_id or ""
+    run = state.run
+    if run and request_id in (run.request.request_id, *run.joined):
+        decision = runs.finish(state, "cancelled", "cancelled", at, inputs=given.inputs, explanation=given.reason)
+        return decision, CancelReceipt(request_id=request_id, cancelled=True)
+    for waiting in state.queue:
+        if waiting.request_id == request_id:
+            decision = never_ran(state, waiting, "cancelled", at, inputs=given.inputs, explanation=given.reason)
+            return decision, CancelReceipt(request_id=request_id, cancelled=True)
+    return Decision(state), CancelReceipt(request_id=request_id, cancelled=False)
+
+
+def never_ran(
+    state: State,
+    request: Request,
+    reason: str,
+    at: Moment,
+    *,
+    inputs: Literal["drop", "follow_up"] = "drop",
+    explanation: str | None = None,
+) -> Decision:
+    """A request that waited gets its outcome, and what it asked leaves a fact; inputs go as those of a run do."""
+    run = Run(f"run-{state.runs + 1}", request, at.time, at.rev)
+    payload: dict[str, Any] = {
+        "status": "cancelled",
+        "termination_reason": reason,
+        "usage": run.usage.as_json(),
+        "iterations": 0,
+    }
+    if explanation:
+        payload["reason"] = explanation
+    left = replace(state, queue=tuple(waiting for waiting in state.queue if waiting is not request))
+    # Without a run, inputs wait for the next one's.
+    is_next = state.request_id == request.request_id
+    unread = runs.leave_unread(left, run, reason, inputs) if is_next else Decision(left)
+    written = (
+        *unread.commit,
+        *drafts.dropped_request(state, request, reason),
+        drafts.run_entry(state, run, request.request_id, payload),
+    )
+    return Decision(replace(unread.state, runs=state.runs + 1), written)
+
+
+def _check_joins(message: MessageInput | None) -> None:
+    own = [name for name in RUN_SETTINGS if getattr(message, name, None) is not None]
+    if own:
+        raise InvalidInput(
+            f"{', '.join(own)}: a message that joins a run is served with that run's settings; leave them out, or "
+            "send it with on_busy 'queue' or 'interrupt'"
+        )
+
+
+def _waiting_inputs(state: State) -> list[int]:
+    return [_size(waiting.content, waiting.metadata) for waiting in state.inbox]
+
+
+def _size(content: str, metadata: dict[str, str] | None = None) -> int:
+    return len(content.encode()) + (len(to_json(metadata)) if metadata else 0)
+
+
+def _request_size(request: Request) -> int:
+    """A request with all that it brings: a schema and a prompt of its own may outweigh its content."""
+    return len(to_json(request.given)) if request.given else sum(_size(given.content) for given in request.inputs)
+
+
+def _check_room(waiting: list[int], coming: int) -> None:
+    if len(waiting) >= MAX_WAITING or sum(waiting) + coming > MAX_WAITING_BYTES:
+        raise QueueFull(f"{len(waiting)} wait already: {MAX_WAITING}, or {MAX_WAITING_BYTES} bytes, are kept")

@@ -1,0 +1,68 @@
+"""What an operator reads in the Temporal UI: labels of a run's steps, and the session's current details."""
+
+from __future__ import annotations
+
+from clew.thread.thread import Thread
+from clew_workflows.core.approvals import pending_approvals
+from clew_workflows.core.state import State
+from clew_workflows.protocol.effects import CallModel, Prepare, Recall, RunTool, Summarize
+
+
+def prepare_summary(effect: Prepare) -> str:
+    """The label of a preparation."""
+    return effect.model[:80]
+
+
+def recall_summary(effect: Recall) -> str:
+    """The label of a look into the archive."""
+    return f"lane {effect.context_ref[:80]} before {effect.before}"
+
+
+def call_summary(call: CallModel) -> str:
+    """The label of a model call."""
+    return f"model call {call.iteration} · {call.model.partition(':')[2][:80]}"
+
+
+def summarize_summary(asked: Summarize) -> str:
+    """The label of a summary in the making."""
+    return f"sums up {asked.from_seq} to {asked.to_seq} of lane {asked.context_ref[:80]}"
+
+
+def tool_summary(call: RunTool) -> str:
+    """The label of a tool call."""
+    return f"tool {call.name} · {call.tool_call_id}"
+
+
+def current(state: State, thread: Thread) -> str:
+    """The session at a glance, in Markdown. No text of the conversation: that is one query away."""
+    usage = state.usage
+    lines = [
+        f"**{state.phase.replace('_', ' ')}** · `{state.config.model}` · lane `{state.context_ref}`",
+        "",
+        f"{thread.rev} entries · {state.runs} runs · {usage.model_calls} model calls · "
+        f"{_thousands(usage.input_tokens)} → {_thousands(usage.output_tokens)} tokens",
+    ]
+    if run := state.run:
+        lines += [
+            "",
+            f"`{run.run_id}` serves `{run.request.request_id}` · iteration {run.iteration} of "
+            f"{run.request.max_iterations}",
+        ]
+        lines += [f"- tool `{call.name}` · `{call.tool_call_id}`" for call in run.asked if not call.returned]
+    waits = {
+        "inputs": len(state.inbox),
+        "queued messages": len(state.queue),
+        "approvals": len(pending_approvals(state)),
+        "context operations": len(state.pending_ops),
+    }
+    if any(waits.values()):
+        lines += ["", "waiting: " + " · ".join(f"{count} {what}" for what, count in waits.items() if count)]
+    if state.archive and state.archive.upto >= 0:
+        lines += ["", f"entries up to {state.archive.upto} are in the archive"]
+    if state.problem:
+        lines += ["", f"⚠ {state.problem.type}: {state.problem.message}"]
+    return "\n".join(lines)
+
+
+def _thousands(number: int) -> str:
+    return f"{number:,}".replace(",", "\u202f")

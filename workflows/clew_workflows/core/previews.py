@@ -1,0 +1,104 @@
+"""Previews: what a model would be shown if something were asked. Nothing is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clew.context.contexts import context_of, policy_of
+from clew.context.projection import Projection
+from clew.contract.inputs import ContextQuery, MessageInput, PendingMessage
+from clew.contract.outputs import ContextMeta, Overflow
+from clew.contract.policy import ContextPolicy
+from clew.errors import Archived, ContextOverflow
+from clew.model.canonical import digest
+from clew.model.tokens import encoding
+from clew.thread.entries import Draft, Entry
+from clew.thread.thread import Thread
+from clew_workflows.core import budgets
+from clew_workflows.core.requests import request_of
+from clew_workflows.core.state import Request, State
+
+
+def preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence[PendingMessage]) -> Projection:
+    """The context of the call that would follow if the pending messages were asked in one request.
+
+    It is projected from the thread as it would be then, so that it is what the model sees if they are asked next.
+    What does not fit is answered: a context without messages, whose `meta` names the part that is too large.
+
+    Raises:
+        Archived: the thread does not keep enough of its past.
+        InvalidInput, InvalidTokenBudget: the policy cannot be used.
+    """
+    request = request_for(state, query)
+    upto = thread.last_seq if query.at_seq is None else min(query.at_seq, thread.last_seq)
+    lane = query.context_ref or thread.active_lane_at(upto)
+    policy = budgets.policy_of_call(state, request)
+    after = _committed(state, thread, upto, lane, pending)
+    in_force = _in_force(after, policy)
+    try:
+        shown = context_of(after, context_ref=lane, policy=policy, model=request.model)
+    except ContextOverflow as error:
+        shown = _overflowing(error, in_force)
+    ratio = state.learned.get(request.model, budgets.NOTHING).ratio
+    meta = shown.meta.model_copy(
+        update={
+            "basis_rev": upto + 1,
+            "basis_last_seq": upto,
+            "entries_total": upto + 1,
+            "entries_included": sum(seq <= upto for block in shown.blocks for seq in block.seqs),
+            "pending_count": len(pending),
+            "fits": shown.meta.overflow is None,
+            "budget": in_force.budget,
+            "model": request.model,
+            "max_output_tokens": request.options.max_output_tokens,
+            "token_ratio": ratio if ratio > 1 else None,
+        }
+    )
+    return Projection(shown.messages, shown.tool_spec, meta)
+
+
+def request_for(state: State, query: ContextQuery) -> Request:
+    """The request that a preview is made for: the session's settings, with the policy that the query brings.
+
+    Raises:
+        InvalidInput, InvalidTokenBudget: the policy cannot be used.
+    """
+    return request_of(state, MessageInput(content="", context_policy=query.context_policy), "preview")
+
+
+def _committed(state: State, thread: Thread, upto: int, lane: str, pending: Sequence[PendingMessage]) -> Thread:
+    """A copy of the thread up to a seq, with the messages committed behind it as a run's first."""
+    if upto < thread.past.upto:
+        raise Archived(f"entry {upto} is in the archive: read it through ReadContext")
+    after = Thread(thread.slice(thread.first_seq, upto), thread.first_seq, thread.past)
+    count = encoding(state.config.encoding)
+    refs = {"run_id": f"run-{state.runs + 1}"}
+    for message in pending:
+        payload = {"context_ref": lane, "role": message.role, "content": message.content}
+        counted, tokens = Draft("ai_message", payload, refs).counted(count)
+        after.append(Entry(after.rev, "pending", "ai_message", "", counted, refs, tokens))
+    return after
+
+
+def _in_force(thread: Thread, policy: ContextPolicy | None) -> ContextPolicy:
+    config = thread.config_at(thread.last_seq)
+    return (policy_of(config) if config else ContextPolicy()).overlaid(policy)
+
+
+def _overflowing(error: ContextOverflow, policy: ContextPolicy) -> Projection:
+    """The answer for a context that cannot be made, in place of one."""
+    meta = ContextMeta(
+        basis_rev=0,
+        basis_last_seq=-1,
+        pending_count=0,
+        truncated=True,
+        estimated_tokens=policy.budget - error.available + error.needed,
+        summary_used=False,
+        needs_summary=False,
+        entries_included=0,
+        entries_total=0,
+        policy_hash=policy.hash,
+        digest=digest({"messages": [], "tool_spec": [], "output_schema": None}),
+        overflow=Overflow(part=error.part, needed=error.needed, available=error.available),
+    )
+    return Projection([], [], meta)

@@ -1,0 +1,60 @@
+"""Requests: a message with the session's settings filled in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clew.context.projection import projector_named
+from clew.contract.inputs import MessageInput
+from clew.contract.policy import resolve
+from clew_workflows.core.defaults import suiting
+from clew_workflows.core.state import Input, Request, State
+
+DEFAULT_OUTPUT_TOKENS = 4096
+"""For a reply under a policy that reserves nothing; some providers want a number."""
+
+
+def request_of(state: State, message: MessageInput, request_id: str) -> Request:
+    """The request that a message makes of the session's settings and its own.
+
+    Raises:
+        InvalidInput, InvalidTokenBudget: its policy cannot be used.
+    """
+    config, policy = state.config, message.context_policy
+    if message.model and message.model != config.model and config.context_policy is None:
+        policy = resolve(request=policy, agent=suiting(state, message.model))
+    in_force = state.policy.overlaid(policy).checked()
+    projector_named(in_force.projector)
+    options = config.model_options.overlaid(message.model_options)
+    if options.max_output_tokens is None:
+        reserved = in_force.reserve_output_tokens or DEFAULT_OUTPUT_TOKENS
+        options = options.model_copy(update={"max_output_tokens": reserved})
+    return Request(
+        request_id,
+        message.content,
+        state.context_ref,
+        message.model or config.model,
+        options,
+        policy,
+        message.max_iterations or config.max_iterations,
+        message.timeout_seconds or config.request_timeout_seconds,
+        message.metadata,
+        message.output_schema,
+        message,
+    )
+
+
+def follow_up(state: State, request_id: str, inputs: tuple[Input, ...]) -> Request:
+    """The request of a run that answers what an earlier one has not read, under the session's configuration."""
+    return replace(request_of(state, MessageInput(content=""), request_id), given=None, inputs=inputs)
+
+
+def renewed(state: State, request: Request) -> Request:
+    """The request under the lane and the configuration that are in force now; they may have changed meanwhile.
+
+    Raises:
+        InvalidInput, InvalidTokenBudget: its policy and the session's can no longer be used together.
+    """
+    if request.given is None:
+        return follow_up(state, request.request_id, request.inputs)
+    return request_of(state, request.given, request.request_id)

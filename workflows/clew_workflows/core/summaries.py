@@ -1,0 +1,250 @@
+"""Summaries and compactions: when a lane is summed up, how far, and what becomes of what was written.
+
+A summary stands for a lane under the policies that use summaries; a compaction puts it under the lane as a snapshot.
+Either is undone by `expand`: the thread keeps everything.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from clew.contract.inputs import ContextOperation, SummarizeInput
+from clew.contract.policy import ContextPolicy
+from clew.errors import Archived, Busy, InvalidInput, NothingToSummarize
+from clew.model.catalog import window_of
+from clew.thread.entries import Draft, summary_message
+from clew.thread.lane import Lane
+from clew.thread.thread import Thread
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.state import Moment, State, Summarizing, remembering
+from clew_workflows.protocol.effects import Failure, Summarize, Summarized
+
+RUNS_WITHOUT = 10
+"""After a failure the session goes on for so many runs before it tries again by itself."""
+_PROMPT_TOKENS = 500
+_LEAST_TOKENS = 500
+
+
+def check(state: State, thread: Thread, given: SummarizeInput) -> None:
+    """Refuse a summary that could not be made.
+
+    Raises:
+        Busy: a request is running or waits, or a summary is in the making.
+        InvalidInput: the range ends before the summary in force does.
+        NothingToSummarize: there is nothing between the last summary and what is kept as it is.
+    """
+    if not state.at_rest:
+        raise Busy("the session is at work: wait for it, or cancel what runs")
+    asked = _asked(state, state.policy, given.context_ref or state.context_ref)
+    asked = asked.model_copy(update={"from_seq": given.from_seq, "to_seq": given.to_seq})
+    # What is in the archive is fetched before the summary is made.
+    with suppress(Archived):
+        reach(thread, state.policy, asked)
+
+
+def begin(state: State, given: SummarizeInput) -> Decision:
+    """A summary that was asked for is made."""
+    lane = given.context_ref or state.context_ref
+    return _begin(state, state.policy, lane, from_seq=given.from_seq, to_seq=given.to_seq)
+
+
+def begin_compaction(state: State, operation: ContextOperation) -> Decision:
+    """A compaction whose context the session is to write itself is made."""
+    lane = operation.context_ref or state.context_ref
+    return _begin(state, state.policy, lane, operation=operation, to_seq=operation.operation.base_seq)
+
+
+def begin_due(state: State, _at: Moment) -> Decision:
+    """After a completed run, and if nothing waits, a lane is summed up whose contexts have become too long."""
+    lane, policy = state.summary_due, state.policy
+    if lane is None or state.phase != "idle" or state.busy:
+        return Decision(state)
+    state = replace(state, summary_due=None)
+    if not policy.writes_summaries or state.runs < state.no_summary_before:
+        return Decision(state)
+    return _begin(state, policy, lane, automatic=True)
+
+
+def _begin(
+    state: State,
+    policy: ContextPolicy,
+    lane: str,
+    *,
+    operation: ContextOperation | None = None,
+    automatic: bool = False,
+    from_seq: int | None = None,
+    to_seq: int | None = None,
+) -> Decision:
+    making = Summarizing(f"summary-{state.summaries + 1}", operation, automatic)
+    compacts = operation is not None or (automatic and policy.summarization == "compact")
+    changes = {"compacts": compacts, "from_seq": from_seq, "to_seq": to_seq}
+    asked = _asked(state, policy, lane).model_copy(update=changes)
+    state = replace(state, phase="summarizing", summarizing=making, summaries=state.summaries + 1)
+    return Decision(state, (), asked)
+
+
+def _asked(state: State, policy: ContextPolicy, lane: str) -> Summarize:
+    """What is asked of the world for a summary, its range aside."""
+    model = policy.summarization_model or state.config.model
+    window = window_of(model) or policy.max_input_tokens
+    most = max(min(policy.budget // 4, policy.reserve_output_tokens or policy.budget), 1)
+    return Summarize(
+        summary_id=f"summary-{state.summaries + 1}",
+        context_ref=lane,
+        model=model,
+        encoding=state.config.encoding,
+        max_input_tokens=max(window - most - _PROMPT_TOKENS, _LEAST_TOKENS),
+        max_output_tokens=most,
+    )
+
+
+def ranged(state: State, thread: Thread, asked: Summarize) -> Summarize:
+    """What is to be summed up, with the range that it comes to.
+
+    Raises:
+        Archived: that cannot be told from what the thread keeps of its past.
+        InvalidInput: the range ends before the summary in force does.
+        NothingToSummarize: there is nothing between the last summary and what is kept as it is.
+    """
+    policy, lane = state.policy, _lane(thread, asked.context_ref)
+    by_itself = state.summarizing is not None and state.summarizing.automatic
+    as_it_is = int(policy.budget * policy.low_water) if by_itself else 0
+    first, last, builds_on = reach(thread, policy, asked, as_it_is)
+    # A window that cuts even so would have the session write a summary after every run.
+    bounded = policy.summarize_threshold is not None or policy.max_thread_tokens is not None
+    if by_itself and not bounded and lane.said_between(first, last)[1] * 4 < policy.budget:
+        raise NothingToSummarize("too little has been said since the last summary")
+    pinned = tuple(seq for seq in lane.grounds[-1].pinned if seq <= last)
+    return asked.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
+
+
+def reach(thread: Thread, policy: ContextPolicy, asked: Summarize, as_it_is: int = 0) -> tuple[int, int, int | None]:
+    """The first and the last seq of what is summed up, and the seq of what stands for all before.
+
+    Whole groups are summed up, and what is asked for from further back than the last summary begins where that began.
+    Without `to_seq` the last turns stay as they are, and more of them up to so many tokens.
+
+    Raises:
+        Archived, NothingToSummarize: see `ranged`.
+        InvalidInput: `to_seq` is before the end of the summary in force.
+    """
+    lane, from_seq, to_seq = _lane(thread, asked.context_ref), asked.from_seq, asked.to_seq
+    top = lane.grounds[-1].top
+    if to_seq is not None and top.summary >= 0 and to_seq < top.summed:
+        raise InvalidInput(
+            f"to_seq ({to_seq}) is before {top.summed}, up to which the summary in force (entry {top.summary}) "
+            "speaks: name a later to_seq, or take that summary off with expand first"
+        )
+    again = from_seq is not None and from_seq <= top.summed
+    after = top.after if again else top.summed
+    builds_on = top.anchor if again or top.summary < 0 else top.summary
+    last = _before_last_turns(lane, policy.keep_last_turns, as_it_is) if to_seq is None else to_seq
+    # A summary never gives way to one of less.
+    last = _end_of_group(lane, max(last, top.summed))
+    newest = max((seq for seq in lane.message_seqs if seq <= last), default=-1)
+    newest = max(newest, min(lane.gap.newest, last))
+    if newest <= after:
+        raise NothingToSummarize(
+            f"after {after} the lane has said nothing but its last turns: name a later to_seq, or keep fewer turns"
+        )
+    return after + 1, newest, builds_on if builds_on >= 0 else None
+
+
+def _before_last_turns(lane: Lane, turns: int, tokens: int) -> int:
+    """The seq before the turns that stay as they are: the last ones, and more as long as they have few tokens."""
+    if not lane.message_seqs:
+        return lane.gap.newest
+    last, start = lane.message_seqs[-1], lane.message_seqs[-1] + 1
+    for number, turn in enumerate(reversed(lane.turn_starts), 1):
+        if number > turns and lane.said_between(turn, last)[1] > tokens:
+            break
+        start = turn
+    else:
+        return min(start - 1, lane.gap.newest)
+    return start - 1
+
+
+def _lane(thread: Thread, context_ref: str) -> Lane:
+    lane = thread.lane(context_ref)
+    if lane is None or not (lane.message_seqs or lane.gap.newest >= 0 or lane.grounds[-1].compacted):
+        raise NothingToSummarize(f"the lane {context_ref!r} has said nothing")
+    if not lane.grounds[-1].known:
+        raise Archived(f"the lane {context_ref!r} is in the archive: read it through ReadThread")
+    return lane
+
+
+def _end_of_group(lane: Lane, seq: int) -> int:
+    """The last message up to a seq, with the rest of its group."""
+    place = bisect_right(lane.group_starts, seq)
+    if not place:
+        return min(seq, lane.gap.newest)
+    return max(lane.groups[place - 1].entries[-1].seq, min(seq, lane.gap.newest))
+
+
+def written(state: State, event: Summarized, _at: Moment) -> Decision:
+    """What was written is committed, and the session is idle."""
+    asked, answer, making = event.asked, event.written, state.summarizing
+    provenance: dict[str, Any] = {
+        "from_seq": asked.from_seq,
+        "to_seq": asked.to_seq,
+        "model": asked.model,
+        "source_digest": answer.source_digest,
+        "source_tokens": answer.source_tokens,
+        "pinned": list(asked.pinned),
+        "usage": answer.usage.as_json(),
+    }
+    lane = {"context_ref": asked.context_ref}
+    refs = {"session_id": state.session_id, "summary_id": asked.summary_id}
+    state = replace(state, phase="idle", summarizing=None, usage=state.usage.plus(answer.usage))
+    if not asked.compacts:
+        payload = lane | {"content": answer.content, "format": "text"} | provenance
+        return Decision(state, (Draft("summary", payload, refs),))
+    snapshot: dict[str, Any] = {"messages": [summary_message(answer.content, "user")]}
+    if event.system_prompt is not None:
+        snapshot["system_prompt"] = event.system_prompt
+    operation = {
+        "type": "replace",
+        "reason": "compaction",
+        "result_context": snapshot,
+        "base_seq": asked.to_seq,
+        "meta": provenance | {"base_seq": asked.to_seq},
+    }
+    asked_for = making.operation if making else None
+    op_id = asked_for.op_id if asked_for else f"compaction:{asked.summary_id}"
+    draft = Draft("ai_context_operation", lane | {"op_id": op_id, "operation": operation}, refs)
+    return Decision(remembering(state, op_id), (draft,))
+
+
+def failed(state: State, failure: Failure, _at: Moment) -> Decision:
+    """The session goes on without the summary, and the thread says why; that nothing was to be said is no failure."""
+    making = state.summarizing
+    assert making is not None, "no summary is in the making"
+    state = replace(state, phase="idle", summarizing=None)
+    if making.automatic:
+        if failure.type == NothingToSummarize.type:
+            return Decision(state)
+        state = replace(state, no_summary_before=state.runs + RUNS_WITHOUT)
+    return Decision(state, (_error(state, making, failure),))
+
+
+def _error(state: State, making: Summarizing, failure: Failure) -> Draft:
+    details = failure.details | ({"op_id": making.operation.op_id} if making.operation else {})
+    payload = {"type": failure.type, "message": failure.message, "details": details}
+    return Draft("error", payload, {"session_id": state.session_id, "summary_id": making.summary_id})
+
+
+def is_making(state: State, summary_id: str) -> bool:
+    """Whether a summary is still in the making."""
+    return state.summarizing is not None and state.summarizing.summary_id == summary_id
+
+
+def give_up(state: State, reason: str) -> Decision:
+    """Give up the summary in the making. One of the session's own accord is tried again after a later run."""
+    making = state.summarizing
+    if making is None:
+        return Decision(state)
+    failure = Failure(type="cancelled", message=f"the summary was given up: {reason}")
+    return Decision(replace(state, phase="idle", summarizing=None), (_error(state, making, failure),))

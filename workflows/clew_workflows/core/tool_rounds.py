@@ -1,0 +1,160 @@
+"""The tool calls of a round: from the model's reply to a result for each, whatever happens meanwhile.
+
+The thread says what happened: a call that returned keeps its result, a call whose activity was started and has not
+answered is in doubt, and only a call that was never started was not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from clew.thread.entries import Draft
+from clew_workflows.core import drafts
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.state import AskedCall, LateCall, Run, State
+from clew_workflows.protocol.effects import (
+    AskedTool,
+    Failure,
+    RunTool,
+    RunTools,
+    ToolAnswered,
+    ToolReturned,
+    idempotency_key,
+)
+
+NOT_RUN = "[not run: the run ended ({reason}) before this tool call was started]"
+IN_DOUBT = (
+    "in doubt ({reason}): it is not known whether this call took effect, and it was not repeated. "
+    "Its idempotency key is {key}"
+)
+INTERRUPTED = "interrupted ({reason}): this call may have run"
+_UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
+"""Failures that do not tell whether the tool has run."""
+
+
+def open_calls(state: State, tools: Iterable[AskedTool]) -> list[tuple[AskedCall, ToolAnswered | None]]:
+    """The calls that a reply asks for, under ids of the session's own; with its answer, each that cannot be run."""
+    known = {resolved.spec["name"]: resolved for resolved in state.tools or ()}
+    calls: list[tuple[AskedCall, ToolAnswered | None]] = []
+    for number, tool in enumerate(tools, state.tool_calls + 1):
+        answer = None
+        if tool.name not in known:
+            names = f"the tools are: {', '.join(known)}" if known else "there are no tools"
+            answer = ToolAnswered(content=f"error: unknown tool {tool.name!r}; {names}", is_error=True)
+        elif tool.malformed is not None:
+            content = f"error: the arguments were not a JSON object: {tool.malformed[:1000]}"
+            answer = ToolAnswered(content=content, is_error=True)
+        call = AskedCall(f"tool-{number}", tool.name, tool.arguments, returned=answer is not None)
+        if answer is None:
+            needs_approval = known[tool.name].requires_approval or tool.name in state.config.require_approval
+            call = replace(call, needs_approval=needs_approval, idempotent=known[tool.name].idempotent)
+        calls.append((call, answer))
+    return calls
+
+
+def effect_of(state: State, run: Run) -> RunTools | None:
+    """What runs the calls of the round that have not returned; None where all have."""
+    by_name = {tool.spec["name"]: tool for tool in state.tools or ()}
+    calls = tuple(
+        (
+            RunTool(
+                request_id=run.request.request_id,
+                run_id=run.run_id,
+                call_id=run.call.call_id if run.call else "",
+                tool_call_id=call.tool_call_id,
+                name=call.name,
+                arguments=call.arguments,
+                max_result_bytes=state.config.limits.max_tool_result_bytes,
+                family=state.archive.family if state.archive else None,
+            ),
+            by_name[call.name],
+        )
+        for call in run.asked
+        if not call.returned
+    )
+    return RunTools(calls=calls) if calls else None
+
+
+def scheduled(state: State) -> Decision:
+    """The activities of the round are being started: from now on its calls may have run."""
+    run = state.run
+    if run is None:
+        return Decision(state)
+    asked = tuple(call if call.returned else replace(call, scheduled=True) for call in run.asked)
+    return Decision(replace(state, run=replace(run, asked=asked)))
+
+
+def returned(state: State, event: ToolReturned) -> Decision:
+    """A call has returned: its result is committed at once, also where its run has ended meanwhile."""
+    run = state.run
+    call = next((call for call in run.asked if call.tool_call_id == event.tool_call_id), None) if run else None
+    if run is None or call is None:
+        return _late(state, event)
+    if call.returned:
+        return Decision(state)
+    answer = event.answer
+    if answer is None:
+        failure = event.failure or Failure(type="cancelled", message="its activity was cancelled")
+        answer = _failed(state, call, failure)
+        if failure.type == "timeout":
+            run = replace(run, cut=(*run.cut, f"tool {call.name!r} ({call.tool_call_id}) had not returned"))
+    return commit(state, run, call, answer)
+
+
+def commit(state: State, run: Run, call: AskedCall, answer: ToolAnswered) -> Decision:
+    """The result of one call of the round enters the thread."""
+    asked = tuple(
+        replace(call, returned=True) if other.tool_call_id == call.tool_call_id else other for other in run.asked
+    )
+    result = drafts.tool_message(state, run, call, answer)
+    return Decision(replace(state, run=replace(run, asked=asked)), (result,))
+
+
+def close(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...], tuple[LateCall, ...]]:
+    """A result for each call that the end of the run leaves without one, and the calls that may still return."""
+    written: list[Draft] = []
+    late: list[LateCall] = []
+    for call in run.asked:
+        if call.returned:
+            continue
+        if not call.scheduled:
+            answer = ToolAnswered(content=NOT_RUN.format(reason=reason), is_error=True)
+            written.append(drafts.tool_message(state, run, call, answer))
+            continue
+        draft = drafts.tool_message(state, run, call, _doubt(state, call, reason))
+        written.append(draft)
+        late.append(LateCall(call.tool_call_id, drafts.without_result(draft.payload), draft.refs))
+    return tuple(written), tuple(late)
+
+
+def _late(state: State, event: ToolReturned) -> Decision:
+    """A call has returned after its run: what it says takes the place of the doubt in later contexts."""
+    call = next((call for call in state.late_calls if call.tool_call_id == event.tool_call_id), None)
+    if call is None:
+        return Decision(state)
+    left = replace(state, late_calls=tuple(other for other in state.late_calls if other is not call))
+    if event.answer is None or event.answer.in_doubt:
+        return Decision(left)
+    payload = {**call.payload, **drafts.result(event.answer), "late": True}
+    return Decision(left, (Draft("ai_message", payload, call.refs),))
+
+
+def _failed(state: State, call: AskedCall, failure: Failure) -> ToolAnswered:
+    """What the model reads of a call whose activity gave no result."""
+    if call.idempotent and failure.type not in _UNKNOWN_OUTCOME:
+        return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
+    return _doubt(state, call, failure.type)
+
+
+def _doubt(state: State, call: AskedCall, reason: str) -> ToolAnswered:
+    if call.idempotent:
+        content = INTERRUPTED.format(reason=reason)
+    else:
+        content = IN_DOUBT.format(reason=reason, key=idempotency_key(state.session_id, call.tool_call_id))
+    return ToolAnswered(content=content, is_error=True, in_doubt=True)
+
+
+def needing_approval(calls: Sequence[AskedCall]) -> tuple[AskedCall, ...]:
+    """The calls of a round that wait for a person's decision."""
+    return tuple(call for call in calls if call.needs_approval and not call.returned)

@@ -1,0 +1,145 @@
+"""What a session answers to queries: pure views of its state and its thread, in pages under 1 MB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic_core import to_json
+
+from clew.context.contexts import context_of, context_of_call, window_of
+from clew.context.loading import meeting
+from clew.context.projection import Projection
+from clew.contract.inputs import (
+    MAX_PAGE_BYTES,
+    ContextOperation,
+    ContextQuery,
+    EntriesQuery,
+    TranscriptQuery,
+    WindowQuery,
+)
+from clew.contract.outputs import SessionStatus
+from clew.errors import Archived, InvalidInput
+from clew.thread.entries import system_prompt_of
+from clew.thread.thread import Thread
+from clew_workflows.core import approvals, drafts, previews
+from clew_workflows.core.state import State
+
+
+def status(state: State, thread: Thread) -> dict[str, Any]:
+    """The answer to the query `status`."""
+    run = state.run
+    return SessionStatus(
+        session_id=state.session_id,
+        status=state.phase,
+        active_context_ref=state.context_ref,
+        request_id=state.request_id,
+        run_id=run.run_id if run else None,
+        iteration=run.iteration if run else 0,
+        rev=thread.rev,
+        projection_cursor_seq=_cursor(state, thread),
+        pending_context_op=_operation(state.pending_op) if state.pending_op else None,
+        pending_operations=[_operation(waiting) for waiting in state.pending_ops],
+        pending_inputs=len(state.inbox),
+        queued_messages=len(state.queue),
+        queued_request_ids=[request.request_id for request in state.queue],
+        pending_config=sorted(state.pending_config.model_fields_set) if state.pending_config else [],
+        pending_approvals=[
+            {"tool_call_id": call.tool_call_id, "name": call.name, "arguments": call.arguments}
+            for call in approvals.pending_approvals(state)
+        ],
+        usage=state.usage,
+        model=state.config.model,
+        config=drafts.configuration(state),
+        metadata=state.config.metadata,
+        first_live_seq=thread.first_seq,
+        closed=state.closed,
+    ).as_json()
+
+
+def projection(state: State, thread: Thread, asked: ContextQuery) -> Projection:
+    """The context that the query `context` asks for.
+
+    Raises:
+        ClewError: there is no such call, or no context can be made under the policy.
+    """
+    if asked.pending is not None:
+        return previews.preview(state, thread, asked, asked.pending)
+    if asked.call_id is None:
+        return context_of(thread, context_ref=asked.context_ref, at_seq=asked.at_seq, policy=asked.context_policy)
+    call = state.run.call if state.run else None
+    if call and call.call_id == asked.call_id:
+        return context_of(
+            thread,
+            context_ref=call.context_ref,
+            at_seq=call.at_seq,
+            policy=call.context_policy,
+            model=call.model,
+            output_schema=state.run.request.output_schema if state.run else None,
+        )
+    reply = thread.reply_to(asked.call_id)
+    if reply is None and thread.first_seq > 0:
+        raise Archived(f"model call {asked.call_id!r} may be in the archive: read it through ReadContext")
+    if reply is None:
+        raise InvalidInput(f"no model call {asked.call_id!r}: calls are named by `call_id` in the entries' refs")
+    schema_seq = reply.payload["recipe"].get("output_schema_seq")
+    schema = None if schema_seq is None else thread[schema_seq].payload["output_schema"]
+    return context_of_call(thread, reply, schema)
+
+
+def window(state: State, thread: Thread, asked: WindowQuery) -> dict[str, Any]:
+    """The newest messages of a lane that fit a budget, as the session's policy groups and filters them."""
+    whole = window_of(thread, asked.context_ref or state.context_ref, asked.token_budget)
+    return {"messages": whole.messages, "meta": whole.meta.as_json()}
+
+
+def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str, Any]:
+    """A lane's messages as they were said, each with its seq."""
+    lane = asked.context_ref or state.context_ref
+    messages: list[dict[str, Any]] = []
+    config = thread.config_at(thread.last_seq)
+    if asked.include_system and config and asked.from_seq == 0 and (prompt := system_prompt_of(config.payload)):
+        messages.append({"role": "system", "content": prompt, "seq": config.seq})
+    said = (
+        {**entry.message, "seq": entry.seq}
+        for entry in thread.slice(asked.from_seq, thread.last_seq)
+        if entry.kind == "ai_message" and entry.lane == lane
+    )
+    return _page("messages", messages, said, asked.limit) | _archived_before(thread, asked.from_seq)
+
+
+def entries(thread: Thread, asked: EntriesQuery) -> dict[str, Any]:
+    """The entries of the thread that meet every filter, in order."""
+    meets = meeting(asked)
+    found = (entry.as_json() for entry in thread.slice(asked.from_seq, thread.last_seq) if meets(entry))
+    return _page("entries", [], found, asked.limit) | _archived_before(thread, asked.from_seq)
+
+
+def _page(name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]], limit: int | None) -> dict[str, Any]:
+    """As many rows as a page holds; `next_seq` says where the next one begins."""
+    room = MAX_PAGE_BYTES - len(to_json(page))
+    for count, row in enumerate(rows, len(page)):
+        room -= len(to_json(row)) + 1
+        if (page and room < 0) or (limit is not None and count >= limit):
+            return {name: page, "next_seq": row["seq"]}
+        page.append(row)
+    return {name: page}
+
+
+def _archived_before(thread: Thread, from_seq: int) -> dict[str, int]:
+    """Where the answer begins, if what comes before it is in the archive."""
+    return {"archived_before": thread.first_seq} if from_seq < thread.first_seq else {}
+
+
+def _operation(waiting: ContextOperation) -> dict[str, Any]:
+    shown = {"op_id": waiting.op_id, "type": waiting.operation.type, "reason": waiting.operation.reason}
+    return shown | ({"context_ref": waiting.context_ref} if waiting.context_ref else {})
+
+
+def _cursor(state: State, thread: Thread) -> int:
+    """The last seq that the active lane's context has folded in; -1 while there is none."""
+    lane = thread.lane(state.context_ref)
+    if lane is None:
+        return -1
+    newest = [*lane.message_seqs[-1:], lane.grounds[-1].seq]
+    return max(newest, default=-1)

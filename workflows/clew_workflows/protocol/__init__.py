@@ -1,0 +1,1 @@
+"""What the workflows send to activities and what comes back."""

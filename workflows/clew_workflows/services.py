@@ -1,0 +1,149 @@
+"""Errands: short workflows that do for clients what needs the archive, so that any language can ask for it.
+
+A malformed input fails the workflow with its word, as it does at a session's door.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from temporalio import exceptions, workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from clew.contract.inputs import (
+        DELETE_WORKFLOW,
+        FORK_WORKFLOW,
+        MAX_MESSAGE_BYTES,
+        READ_CONTEXT_WORKFLOW,
+        READ_WORKFLOW,
+        DeleteSessionInput,
+        ForkSessionInput,
+        ReadContextInput,
+        ReadThreadInput,
+    )
+    from clew.errors import ArchiveUnavailable, Refusal
+    from clew_workflows.protocol.effects import Fork
+    from clew_workflows.shell import ingress
+    from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
+
+READ_TIMEOUT = timedelta(seconds=30)
+CONTEXT_TIMEOUT = timedelta(seconds=90)
+CHANGE_TIMEOUT = timedelta(seconds=90)
+RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
+M = TypeVar("M", bound=BaseModel)
+NOTHING = RawValue(Payload())
+"""The input of an errand that was sent without one."""
+
+
+# What the SDK itself finds wrong with an input ends the workflow too: a failing task would be repeated for ever.
+@workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception])
+class ReadThread:
+    """Answers one page of a thread, archived and live as one: `{entries, next_seq?}`."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+        """One page, and where the next one begins."""
+        return await carry_out("read_thread", decoded(asked, ReadThreadInput), READ_TIMEOUT)
+
+
+@workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception])
+class ReadContext:
+    """Answers one page of a context, as the query `context` does, of any call and at any seq, archived or not."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+        """One page, and with which `page` and `at_seq` the next one is asked for."""
+        return await carry_out("read_context", decoded_context(asked), CONTEXT_TIMEOUT)
+
+
+@workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception])
+class ForkSession:
+    """Makes a new session of another one's thread up to an entry: `{session_id, fork_seq}`."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+        """Back when the new session answers."""
+        given = decoded(asked, ForkSessionInput)
+        fork = Fork(
+            session_id=given.session_id,
+            at_seq=given.at_seq,
+            new_session_id=given.new_session_id or f"{given.session_id[:160]}-{workflow.uuid4().hex}",
+            metadata=given.metadata,
+            at=workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            entry_ids=(_entry_id(), _entry_id()),
+        )
+        return await carry_out("fork_session", fork, CHANGE_TIMEOUT)
+
+
+@workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception])
+class DeleteSession:
+    """Ends a session and deletes its archive, without what its forks need: `{deleted_segments}`."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+        """Back when there is nothing left of it to be read."""
+        return await carry_out("delete_session", decoded(asked, DeleteSessionInput), CHANGE_TIMEOUT)
+
+
+ERRANDS = (ReadThread, ReadContext, ForkSession, DeleteSession)
+
+
+def _entry_id() -> str:
+    return f"e-{workflow.random().getrandbits(64):016x}"
+
+
+def decoded(asked: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
+    """What an errand was asked for.
+
+    Raises:
+        ApplicationError: `invalid_input` or `too_large`, for what cannot be used.
+    """
+    try:
+        return ingress.errand([asked], model, max_bytes)
+    except Refusal as refusal:
+        raise ingress.application_error(refusal) from None
+
+
+def decoded_context(asked: RawValue) -> dict[str, Any]:
+    """The context that an errand was asked for, with the fields that were given: others would overlay a policy.
+
+    Raises:
+        ApplicationError: `invalid_input`, `empty_content` or `too_large`, for what cannot be used.
+    """
+    try:
+        checked = ingress.checked_context(decoded(asked, ReadContextInput))
+    except Refusal as refusal:
+        raise ingress.application_error(refusal) from None
+    return checked.model_dump(mode="json", exclude_unset=True)
+
+
+async def carry_out(name: str, asked: BaseModel | dict[str, Any], patience: timedelta) -> dict[str, Any]:
+    """The answer of an activity; its failure as the workflow's own, under its own word.
+
+    Raises:
+        ApplicationError: it was refused, or there was no answer in time: `archive_unavailable`.
+    """
+    try:
+        answer: dict[str, Any] = await workflow.execute_activity(
+            name,
+            asked,
+            result_type=dict,
+            schedule_to_close_timeout=patience,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            retry_policy=RETRIES,
+        )
+    except ActivityError as error:
+        cause = error.cause
+        if isinstance(cause, ApplicationError):
+            raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from None
+        if isinstance(cause, exceptions.TimeoutError):
+            raise ingress.application_error(
+                ArchiveUnavailable(f"no answer within {patience.total_seconds():g} s")
+            ) from None
+        raise
+    return answer

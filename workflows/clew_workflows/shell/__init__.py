@@ -1,0 +1,1 @@
+"""The session in Temporal: handlers, timers, activities, rollover and hibernation."""

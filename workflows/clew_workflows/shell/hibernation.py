@@ -1,0 +1,93 @@
+"""The ends of a session: it is archived whole, when it is closed, asked to hibernate, or has idled long enough."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from temporalio import workflow
+
+from clew.contract.outputs import CloseReceipt, HibernateReceipt
+from clew.errors import ArchiveUnavailable, Busy, Refusal
+from clew_workflows.core import commands, decisions
+from clew_workflows.shell.rollover import PATIENCE, Archivist
+from clew_workflows.shell.runtime import Journal
+
+
+class Hibernation:
+    """Archives one session whole before its workflow completes."""
+
+    def __init__(self, journal: Journal, archivist: Archivist) -> None:
+        self._journal = journal
+        self._archivist = archivist
+        self._ended = False
+        self._refusal: Refusal | None = None
+
+    async def hibernate(self, reason: str | None) -> dict[str, Any]:
+        """The session ends with all that it is in the archive, or goes on as before.
+
+        Raises:
+            ArchiveUnavailable, Busy, Closed, ThreadMismatch: as their words say.
+        """
+        journal, archivist = self._journal, self._archivist
+        await workflow.wait_condition(lambda: journal.state.phase != "preparing" or archivist.rolling)
+        if journal.state.phase == "preparing" or archivist.rolling:
+            raise Busy("the session goes on in a new run of its workflow: try again in a moment")
+        commands.check_hibernate(journal.state)
+        journal.apply(decisions.hibernate(journal.state, reason))
+        try:
+            await archivist.put_away(PATIENCE)
+        except Refusal as refusal:
+            if not journal.state.closed:
+                journal.apply(decisions.wake(journal.state, str(refusal)))
+            raise
+        if not journal.state.closed:
+            journal.apply(decisions.end(journal.state))
+        return HibernateReceipt(last_seq=journal.thread.last_seq).as_json()
+
+    async def end(self) -> None:
+        """Archive a session that has closed, however long the store is away.
+
+        Raises:
+            ThreadMismatch: the archive is another execution's.
+        """
+        try:
+            await self._archivist.put_away()
+        except BaseException as error:
+            unfinished = ArchiveUnavailable("the workflow was cancelled before all of the session was archived")
+            self._refusal = error if isinstance(error, Refusal) else unfinished
+            raise
+        finally:
+            self._ended = True
+
+    async def closed(self) -> dict[str, Any]:
+        """The answer to a close. The workflow completes right after it.
+
+        Raises:
+            ArchiveUnavailable: the store is away. The session is closed, and ends by itself once the store is back.
+            ThreadMismatch: the archive is another execution's; the workflow fails with the same word.
+        """
+        try:
+            await workflow.wait_condition(lambda: self._ended, timeout=PATIENCE)
+        except TimeoutError:
+            raise ArchiveUnavailable(
+                "the session is closed, and its workflow goes on until its archive can be written: "
+                "send close_session again to wait for that"
+            ) from None
+        if self._refusal:
+            raise self._refusal
+        return CloseReceipt(last_seq=self._journal.thread.last_seq).as_json()
+
+    async def doze(self, seconds: int) -> None:
+        """Hibernate when nothing has happened for so long; if that cannot be done, try again after as long."""
+        journal = self._journal
+        while not journal.state.closed:
+            await workflow.wait_condition(lambda: not journal.state.busy and not journal.state.late_calls)
+            left = journal.active_at + seconds - workflow.time()
+            if left > 0:
+                await workflow.sleep(left, summary="hibernates when idle")
+            elif journal.state.phase == "idle" and not self._archivist.rolling:
+                with suppress(Refusal):
+                    await self.hibernate(f"nothing has happened for {seconds} seconds")
+            else:
+                await workflow.sleep(seconds, summary="hibernates when idle")

@@ -1,0 +1,301 @@
+"""The one door: everything that arrives at a session is decoded here, into typed commands or refusals.
+
+Handlers take raw payloads, because typed ones drop what they cannot decode without a trace, and a wrong number
+of arguments would fail the workflow task for ever. Nothing that comes through here can do either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from clew.contract.inputs import (
+    MAX_MESSAGE_BYTES,
+    MAX_SYSTEM_PROMPT_BYTES,
+    ApprovalInput,
+    AwaitRequestInput,
+    CancelInput,
+    CheckpointInput,
+    CloseInput,
+    ConfigureInput,
+    ContextOperation,
+    ContextQuery,
+    EntriesQuery,
+    ForkedInput,
+    HibernateInput,
+    MessageInput,
+    SessionConfig,
+    SessionId,
+    SessionStart,
+    SteerInput,
+    SubmitInput,
+    SummarizeInput,
+    TranscriptQuery,
+    WindowQuery,
+)
+from clew.contract.policy import ContextPolicy
+from clew.errors import (
+    ClewError,
+    ContextOverflow,
+    EmptyContent,
+    InvalidInput,
+    InvalidTokenBudget,
+    Refusal,
+    TooLarge,
+    UnsupportedStrategy,
+)
+from clew.model.canonical import canonical, check_depth
+from clew_workflows.protocol.effects import DraftQuery
+
+M = TypeVar("M", bound=BaseModel)
+C = TypeVar("C", bound=ContextQuery)
+
+MAX_START_BYTES = 2_000_000
+"""A start may carry a whole session; more than this the server does not take either."""
+
+MAX_DEPTH = 100
+"""Levels of nesting in an input. Entries and pages nest it deeper, and 200 levels are all that is read."""
+
+_session_id: TypeAdapter[str] = TypeAdapter(SessionId)
+
+
+def is_continued(info: workflow.Info) -> bool:
+    """Whether the argument of this workflow run was written by the session's own earlier run, not by a caller.
+
+    The server alone sets `continued_run_id`. It does so for a run that another one has continued as new, and also
+    for the second run of a retry policy or a cron schedule, which has the caller's argument: of these the former has
+    an `attempt` over 1, the latter a `cron_schedule`. A reset run has what the reset one had.
+
+    To continue a workflow as new is to answer workflow tasks. A client that may do that can take the tasks of the
+    sessions themselves and answer those as it likes, so no signature would keep more out.
+    """
+    return info.continued_run_id is not None and info.attempt == 1 and not info.cron_schedule
+
+
+def session_start(session_id: str, args: Sequence[RawValue], *, is_continued: bool = False) -> SessionStart:
+    """What a session is started with. `is_continued`: by its own earlier run, which may hand on a past.
+
+    Raises:
+        Refusal: the start cannot be used, for the reason it gives.
+    """
+    try:
+        _session_id.validate_python(session_id)
+    except ValidationError:
+        raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
+    carries = len(args) == 1 and b'"carried"' in args[0].payload.data
+    start = _decode(args, SessionStart, MAX_START_BYTES if carries else MAX_MESSAGE_BYTES)
+    if start.carried is not None and not is_continued:
+        raise InvalidInput("carried: only a session's own earlier run may hand on a past. Leave it out")
+    config = start.config
+    if config.strategy != "react":
+        raise UnsupportedStrategy(f"unknown strategy {config.strategy[:50]!r}: the strategy is 'react'")
+    _check_prompts(config.system_prompt, config.context_policy)
+    _check_names(config.tools, config.require_approval)
+    return start
+
+
+Command = (
+    MessageInput
+    | AwaitRequestInput
+    | SubmitInput
+    | ContextOperation
+    | ConfigureInput
+    | CancelInput
+    | ApprovalInput
+    | CheckpointInput
+    | HibernateInput
+    | SummarizeInput
+    | CloseInput
+    | ForkedInput
+)
+
+_UPDATES: dict[str, type[Command]] = {
+    "message": MessageInput,
+    "await_request": AwaitRequestInput,
+    "submit_input": SubmitInput,
+    "submit_context_operation": ContextOperation,
+    "configure": ConfigureInput,
+    "cancel_request": CancelInput,
+    "resolve_approval": ApprovalInput,
+    "checkpoint": CheckpointInput,
+    "hibernate": HibernateInput,
+    "close_session": CloseInput,
+    "summarize": SummarizeInput,
+}
+_SIGNALS: dict[str, type[Command | SteerInput]] = {
+    "steer": SteerInput,
+    "inject": SteerInput,
+    "modify_context": ContextOperation,
+    "cancel": CancelInput,
+    "close": CloseInput,
+    # Clew's own.
+    "forked": ForkedInput,
+}
+# What says nothing more than its name does may come without an argument.
+_BARE = ("cancel_request", "cancel", "checkpoint", "close", "close_session", "hibernate", "summarize")
+
+
+def update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
+    """What an update asks for.
+
+    Raises:
+        Refusal: the update is not known, or its input cannot be used, for the reason it gives.
+    """
+    if name not in _UPDATES:
+        raise InvalidInput(f"unknown update {name[:50]!r}: one of {', '.join(_UPDATES)}")
+    return _checked(_decode(args, _UPDATES[name], config.limits.max_message_bytes, optional=name in _BARE))
+
+
+def signal(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
+    """What a signal asks for: the same as its Update twin.
+
+    Raises:
+        Refusal: the signal is not known, or its input cannot be used, for the reason it gives.
+    """
+    if name not in _SIGNALS:
+        raise InvalidInput(f"unknown signal {name[:50]!r}: one of {', '.join(_SIGNALS)}")
+    given = _decode(args, _SIGNALS[name], config.limits.max_message_bytes, optional=name in _BARE)
+    if isinstance(given, SteerInput):
+        given = SubmitInput.model_validate(given.model_dump(exclude_unset=True) | {"kind": name})
+    return _checked(given)
+
+
+def _checked(command: Command) -> Command:
+    """A command, if no rule that its type cannot express speaks against it; user's text comes trimmed."""
+    match command:
+        case MessageInput() | SubmitInput():
+            content = command.content.strip()
+            if not content:
+                raise EmptyContent("content is needed: there was none beside white space")
+            if isinstance(command, MessageInput):
+                _check_prompts(None, command.context_policy)
+            return command.model_copy(update={"content": content})
+        case ContextOperation():
+            snapshot = command.operation.result_context
+            _check_prompts(snapshot.system_prompt if snapshot else None, None)
+        case ConfigureInput():
+            _check_prompts(command.system_prompt, command.context_policy)
+            _check_names(command.tools or (), command.require_approval or ())
+    return command
+
+
+Query = ContextQuery | TranscriptQuery | EntriesQuery | WindowQuery | DraftQuery
+
+
+def query(name: str, args: Sequence[RawValue]) -> Query | None:
+    """The input of a query; `status` has none.
+
+    Raises:
+        Refusal: the query is not known, or its input cannot be used.
+    """
+    match name:
+        case "status":
+            return None
+        case "context":
+            return checked_context(_decode(args, ContextQuery, optional=True))
+        case "transcript":
+            return _decode(args, TranscriptQuery, optional=True)
+        case "entries":
+            return _decode(args, EntriesQuery, optional=True)
+        case "window":
+            given = _decode(args, WindowQuery)
+            if given.token_budget < 1:
+                raise InvalidTokenBudget("a token budget is at least 1")
+            return given
+        case "checkpoint":
+            return _decode(args, DraftQuery)
+        case _:
+            raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, status, transcript or window")
+
+
+def checked_context(asked: C) -> C:
+    """What a query or an errand asks of a context, checked further; pending messages come trimmed.
+
+    Raises:
+        EmptyContent: a pending message has no content beside white space.
+        TooLarge: the policy's system prompt is over its cap.
+    """
+    _check_prompts(None, asked.context_policy)
+    if asked.pending is None:
+        return asked
+    pending = tuple(message.model_copy(update={"content": message.content.strip()}) for message in asked.pending)
+    if not all(message.content for message in pending):
+        raise EmptyContent("pending: content is needed, there was none beside white space")
+    return asked.model_copy(update={"pending": pending})
+
+
+def errand(args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
+    """What a workflow other than a session is started with.
+
+    Raises:
+        Refusal: the input cannot be used, for the reason it gives.
+    """
+    return _decode(args, model, max_bytes)
+
+
+def excerpt(args: Sequence[RawValue]) -> str:
+    """The first 200 characters of what came, whatever it is; for the record of what was refused."""
+    return b" ".join(arg.payload.data[:800] for arg in args[:4]).decode("utf-8", "replace")[:200]
+
+
+def application_error(error: ClewError) -> ApplicationError:
+    """A refusal as it travels: its word is the type, and leads the message where only that arrives."""
+    word = error.type if isinstance(error, Refusal | ContextOverflow) else "invalid_input"
+    return ApplicationError(str(error), type=word, non_retryable=True)
+
+
+def query_error(error: ClewError) -> ApplicationError:
+    """A refused query: clients get nothing but its message, so that begins with the word."""
+    refused = application_error(error)
+    return ApplicationError(f"{refused.type}: {error}", type=refused.type, non_retryable=True)
+
+
+def _decode(
+    args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES, optional: bool = False
+) -> M:
+    if optional and (not args or (len(args) == 1 and args[0].payload.data in (b"", b"null"))):
+        return model()
+    if len(args) != 1:
+        raise InvalidInput(f"one argument is expected, a JSON object; {len(args)} came")
+    payload = args[0].payload
+    if len(payload.data) > max_bytes:
+        raise TooLarge(f"the input has {len(payload.data)} bytes, at most {max_bytes} are taken")
+    if payload.metadata.get("encoding") != b"json/plain":
+        raise InvalidInput("the payload is not plain JSON (its encoding must be json/plain)")
+    try:
+        decoded = model.model_validate_json(payload.data)
+        # What the types leave open (schemas, metadata) must be JSON that can be written again.
+        plain = decoded.model_dump(exclude_unset=True)
+        check_depth(plain, MAX_DEPTH)
+        canonical(plain)
+    except ValidationError as error:
+        raise InvalidInput(_explain(error)) from None
+    except ValueError as error:
+        raise InvalidInput(f"not usable as JSON: {str(error)[:200]}") from None
+    return decoded
+
+
+def _explain(error: ValidationError) -> str:
+    """The first problems in words; names that came from outside are cut short."""
+    problems = []
+    for detail in error.errors(include_url=False, include_context=False, include_input=False)[:3]:
+        place = ".".join(str(part)[:50] for part in detail["loc"][:6])
+        problems.append(f"{place}: {detail['msg'][:200]}" if place else detail["msg"][:200])
+    return "; ".join(problems)
+
+
+def _check_prompts(prompt: str | None, policy: ContextPolicy | None) -> None:
+    for text in (prompt, policy.system_prompt if policy else None):
+        if text and len(text.encode()) > MAX_SYSTEM_PROMPT_BYTES:
+            raise TooLarge(f"a system prompt has at most {MAX_SYSTEM_PROMPT_BYTES} bytes")
+
+
+def _check_names(*lists: tuple[str, ...]) -> None:
+    for names in lists:
+        if len(set(names)) < len(names):
+            raise InvalidInput("tools: the same name stands there twice")

@@ -1,0 +1,65 @@
+"""Signing: what a session holds ready for a worker to sign, and the token that becomes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio.exceptions import ActivityError
+
+from clew.contract.inputs import ContextQuery
+from clew.contract.outputs import CheckpointReceipt
+from clew.errors import CheckpointUnavailable, ClewError, refusal
+from clew_workflows.core import checkpoints
+from clew_workflows.core.commands import Checkpointing
+from clew_workflows.protocol.effects import Failure, SignCheckpoint
+from clew_workflows.shell import execution, ingress
+from clew_workflows.shell.failures import failure_of
+from clew_workflows.shell.rollover import Archivist
+from clew_workflows.shell.runtime import Journal
+
+
+class Signing:
+    """Has checkpoints signed by a worker, which fetches them by query: the history holds the token alone."""
+
+    def __init__(self, journal: Journal, archivist: Archivist) -> None:
+        self._journal = journal
+        self._archivist = archivist
+        self._drafts: dict[int, checkpoints.Draft] = {}
+        self._number = 0
+
+    def draft(self, number: int) -> dict[str, Any]:
+        """What a worker is to sign.
+
+        Raises:
+            CheckpointUnavailable: there is nothing under that number (any more).
+        """
+        if number not in self._drafts:
+            raise CheckpointUnavailable(f"there is no checkpoint {number} to be signed")
+        draft = self._drafts[number]
+        return {"payload": draft.payload, "fingerprinted": draft.fingerprinted}
+
+    async def checkpoint(self, asked: Checkpointing) -> dict[str, Any]:
+        """The answer to the update: the signed checkpoint of a lane as it was when it was asked for."""
+        query = ContextQuery(context_ref=asked.context_ref, at_seq=asked.at_seq)
+        failure = await self._archivist.recall(asked.context_ref, asked.state.policy, query)
+        if failure:
+            raise ingress.application_error(_refusal(failure))
+        number = self._number = self._number + 1
+        try:
+            draft = checkpoints.drafted(asked.state, self._journal.thread, asked.context_ref, asked.at_seq)
+            self._drafts[number] = draft
+            signed = await execution.sign(SignCheckpoint(number=number, expires_seconds=asked.expires_seconds))
+        except ClewError as refused:
+            raise ingress.application_error(refused) from None
+        except ActivityError as error:
+            raise ingress.application_error(_refusal(failure_of(error))) from None
+        finally:
+            self._drafts.pop(number, None)
+        token = f"{checkpoints.signed_part(draft.payload, signed)}.{signed.signature}"
+        return CheckpointReceipt(token=token).as_json()
+
+
+def _refusal(failure: Failure) -> ClewError:
+    if failure.type in ("timeout", "worker_lost"):
+        return CheckpointUnavailable(f"no worker has signed the checkpoint in time: {failure.message}")
+    return refusal(failure.type, failure.message)

@@ -1,0 +1,57 @@
+"""Carrying a summary out: what is to be summed up is settled by the thread as it is when its turn comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio.exceptions import ApplicationError
+
+from clew.context.contexts import prompt_of_lane
+from clew.contract.inputs import ContextQuery
+from clew.contract.outputs import SummaryReceipt
+from clew.errors import Refusal
+from clew_workflows.core import runs, summaries
+from clew_workflows.protocol.effects import Event, Failure, Summarize, Summarized
+from clew_workflows.shell import execution
+from clew_workflows.shell.rollover import Archivist
+from clew_workflows.shell.runtime import Journal
+
+
+async def summarize(journal: Journal, archivist: Archivist, effect: Summarize) -> Event:
+    """What came of a summary that was asked for."""
+    lane = effect.context_ref
+    if problem := runs.spent(journal.state):
+        return problem
+    if failure := await archivist.recall(lane, journal.state.policy, ContextQuery(context_ref=lane)):
+        return failure
+    try:
+        asked = summaries.ranged(journal.state, journal.thread, effect)
+    except Refusal as refused:
+        return Failure(type=refused.type, message=str(refused))
+    match await execution.summarize(asked):
+        case Failure() as failure:
+            return failure
+        case written:
+            prompt = prompt_of_lane(journal.thread, lane)
+            return Summarized(asked=asked, written=written, system_prompt=prompt)
+
+
+def receipt(journal: Journal, summary_id: str) -> dict[str, Any]:
+    """What who asked for a summary is answered, once it has been made.
+
+    Raises:
+        ApplicationError: it was not, for the reason that the thread gives.
+    """
+    found = journal.thread.filter_by_ref("summary_id", summary_id)
+    if not found:
+        message = "the summary is still in the making, while the session goes on in a new run of its workflow"
+        raise ApplicationError(message, type="busy", non_retryable=True)
+    entry = found[-1]
+    if entry.kind == "error":
+        raise ApplicationError(entry.payload["message"], type=entry.payload["type"], non_retryable=True)
+    return SummaryReceipt(
+        seq=entry.seq,
+        from_seq=entry.payload["from_seq"],
+        to_seq=entry.payload["to_seq"],
+        tokens=entry.tokens,
+    ).as_json()
