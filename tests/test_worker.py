@@ -20,7 +20,7 @@ from temporalio.client import Client
 from clew import Clew
 from clew_activities.serving import Capacity, capacity_from_env
 from deploy.local import Reply, TemporalServer, ToolCall, worker_process
-from tests.conftest import World
+from tests.support.stack import Stack
 
 ROOT = Path(__file__).parent.parent
 # Where nothing listens; a name that is no host, should anything look it up.
@@ -164,7 +164,9 @@ def test_what_a_worker_says_holds_none_of_its_keys() -> None:
 async def test_a_worker_stops_when_it_is_told_to(server: TemporalServer) -> None:
     """It says what it serves; SIGTERM ends it by itself."""
     local = {"CLEW_PROVIDER_LOCAL_BASE_URL": f"http://{NOWHERE}"}
-    async with worker_process(server.address, env=local, tools=["tests.toolbox"], task_queue="stopping") as worker:
+    async with worker_process(
+        server.address, env=local, tools=["tests.support.toolbox"], task_queue="stopping"
+    ) as worker:
         log = worker.log.read_text()
         assert "worker ready: task queue 'stopping'" in log
         assert "models: local; tools: add, wait_for" in log
@@ -188,16 +190,16 @@ def test_how_much_it_does_at_once_is_read_from_the_environment() -> None:
     assert capacity_from_env(given) == Capacity(model_calls=3000, store_calls=7)
 
 
-async def test_a_tool_that_never_ends_does_not_hold_the_end_of_the_process(world: World, tmp_path: Path) -> None:
+async def test_a_tool_that_never_ends_does_not_hold_the_end_of_the_process(stack: Stack, tmp_path: Path) -> None:
     """Not even one in a thread that Python waits for; the log says which threads were left."""
     queue = "hanging-at-the-end"
-    clew = Clew(world.clew.temporal, queue)
-    settings = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url}
+    clew = Clew(stack.clew.temporal, queue)
+    settings = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}
     calls = (ToolCall("hang_in_a_thread", {"folder": str(tmp_path)}),)
     async with worker_process(
-        world.server.address, env=settings, tools=["tests.toolbox"], task_queue=queue
+        stack.server.address, env=settings, tools=["tests.support.toolbox"], task_queue=queue
     ) as worker:
-        model = world.model(lambda _body: Reply(tool_calls=calls))
+        model = stack.model(lambda _body: Reply(tool_calls=calls))
         session = await clew.open("hanging-at-the-end", model=model, tools=["hang_in_a_thread"])
         request = await session.message("go")
         async with asyncio.timeout(30):

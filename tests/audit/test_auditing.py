@@ -18,8 +18,8 @@ from clew_audit.histories import KIND, Saved
 from clew_audit.lines import Reader, Writer
 from clew_workflows.protocol.packed import Packed
 from deploy.local import temporal_server
-from tests.conftest import World
-from tests.rolling import name
+from tests.support.rolling import name
+from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
@@ -67,21 +67,21 @@ async def test_there_is_nothing_to_audit_of_no_session(clew: Clew, archive: Arch
 
 @pytest.mark.parametrize("kind", ["sessions", "segments", "nodes", "states"])
 async def test_one_byte_of_an_archived_object_is_named(
-    world: World, clew: Clew, archive: Archive, lived: Session, kind: str
+    stack: Stack, clew: Clew, archive: Archive, lived: Session, kind: str
 ) -> None:
     """Whichever object it is in: the head, entries, the index over them, the state."""
     head = await archive.head(lived.id)
     assert head
-    paths = [path async for path in world.store.list("default") if lived.id in path and f"/{kind}/" in path]
+    paths = [path async for path in stack.store.list("default") if lived.id in path and f"/{kind}/" in path]
     if kind in ("nodes", "states"):
         current = str(head.root if kind == "nodes" else head.state)
         paths = [path for path in paths if current in path]
-    path, whole = paths[0], await world.store.get(paths[0])
-    await world.store.put(path, bytes([*whole[:-9], whole[-9] ^ 1, *whole[-8:]]))
+    path, whole = paths[0], await stack.store.get(paths[0])
+    await stack.store.put(path, bytes([*whole[:-9], whole[-9] ^ 1, *whole[-8:]]))
     try:
         report = await audit_session(clew.temporal, archive, lived.id)
     finally:
-        await world.store.put(path, whole)
+        await stack.store.put(path, whole)
     assert [found.name for found in report.differences if found.where == "archive"] == [path]
     assert (await audit_session(clew.temporal, archive, lived.id)).clean
 

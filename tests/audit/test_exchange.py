@@ -15,9 +15,9 @@ from clew_audit.auditing import audit_session
 from clew_audit.exchange import KIND, export_session, import_session
 from clew_audit.lines import FileDamaged, Writer
 from deploy.local import Reply, ToolCall
-from tests.audit.conftest import hanging, hung
-from tests.conftest import World, last
-from tests.rolling import name
+from tests.support.audits import hanging, hung
+from tests.support.rolling import name
+from tests.support.stack import Stack, last
 
 
 def nested(levels: int) -> list[Any]:
@@ -82,11 +82,11 @@ async def test_an_imported_session_goes_on(clew: Clew, archive: Archive, exporte
 
 
 async def test_an_exported_run_in_progress_is_ended_where_it_arrives(
-    world: World, clew: Clew, archive: Archive
+    stack: Stack, clew: Clew, archive: Archive
 ) -> None:
     """What was exported in the middle of a run goes on after a close of it, and with approvals as they were."""
     session = await clew.open(
-        name(), model=world.model(hanging), tools=["wait_for"], on_busy="queue", metadata={"team": "a"}
+        name(), model=stack.model(hanging), tools=["wait_for"], on_busy="queue", metadata={"team": "a"}
     )
     await session.ask("hello")
     await hung(session)
@@ -100,9 +100,9 @@ async def test_an_exported_run_in_progress_is_ended_where_it_arrives(
     assert (status.config["on_busy"], status.metadata) == ("queue", {"team": "a"})
 
 
-async def test_a_hibernating_session_is_exported_from_its_archive(world: World, clew: Clew, archive: Archive) -> None:
+async def test_a_hibernating_session_is_exported_from_its_archive(stack: Stack, clew: Clew, archive: Archive) -> None:
     """No run of its workflow is needed."""
-    session = await clew.open(name(), model=world.model("fine"))
+    session = await clew.open(name(), model=stack.model("fine"))
     await session.ask("hello")
     await session.hibernate()
     file = io.BytesIO()
@@ -111,7 +111,7 @@ async def test_a_hibernating_session_is_exported_from_its_archive(world: World, 
         await export_session(clew.temporal, archive, name(), io.BytesIO())
 
 
-async def test_large_results_travel_with_the_thread(world: World, clew: Clew, archive: Archive) -> None:
+async def test_large_results_travel_with_the_thread(stack: Stack, clew: Clew, archive: Archive) -> None:
     """The model reads on in them where the session arrives; one that is lost is told of, and the thread arrives."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -124,7 +124,7 @@ async def test_large_results_travel_with_the_thread(world: World, clew: Clew, ar
         return Reply(tool_calls=(ToolCall("read_result", reading),))
 
     limits = {"max_tool_result_bytes": 1_024}
-    session = await clew.open(name(), model=world.model(script), tools=["flood"], limits=limits)
+    session = await clew.open(name(), model=stack.model(script), tools=["flood"], limits=limits)
     await session.ask("flood")
     file = io.BytesIO()
     count = await export_session(clew.temporal, archive, session.id, file)
@@ -134,7 +134,7 @@ async def test_large_results_travel_with_the_thread(world: World, clew: Clew, ar
     assert (brought, len(file.getvalue().splitlines())) == (count, count + 3)
     assert (await clew.session(new).ask("read")).startswith("xxxxxxxxxx\n[bytes 4990 to 5000 of 5000")
     (stored,) = [entry.payload["result"] for entry in await session.entries() if "result" in entry.payload]
-    await world.store.delete(f"default/families/s-{session.id}/results/{stored['digest']}")
+    await stack.store.delete(f"default/families/s-{session.id}/results/{stored['digest']}")
     file = io.BytesIO()
     assert await export_session(clew.temporal, archive, session.id, file) > count - 1
     (row,) = [row["result"] for row in map(json.loads, file.getvalue().splitlines()) if "result" in row]

@@ -12,8 +12,8 @@ from clew_audit.rebuild import rebuild
 from clew_workflows.core import carried
 from clew_workflows.core.state import State
 from clew_workflows.protocol.effects import ArchiveRef
-from tests.workflows.test_budgets import refusal, replied, said, small
-from tests.workflows.test_replay import HISTORIES
+from tests.support.budgets import refusal, replied, said, small
+from tests.support.histories import HISTORIES
 
 
 def folded(entries: list[Entry], *, pieces: int) -> State:

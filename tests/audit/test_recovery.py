@@ -18,17 +18,17 @@ from clew_audit.auditing import audit_session
 from clew_audit.histories import Server
 from clew_audit.recovery import recover
 from deploy.local import temporal_server
-from tests import toolbox
-from tests.activities.archive.helping import Failing
-from tests.audit.conftest import hanging, hung, live_entries
-from tests.conftest import World
-from tests.rolling import OFTEN, name, until
+from tests.support import toolbox
+from tests.support.archives import Failing
+from tests.support.audits import hanging, hung, live_entries
+from tests.support.rolling import OFTEN, name, until
+from tests.support.stack import Stack
 from worker import make_worker
 
 
-async def begun(world: World, clew: Clew, turns: int) -> Session:
+async def begun(stack: Stack, clew: Clew, turns: int) -> Session:
     """A session that has talked for some turns."""
-    session = await clew.open(name(), model=world.model(hanging), tools=["wait_for", "add"])
+    session = await clew.open(name(), model=stack.model(hanging), tools=["wait_for", "add"])
     for turn in range(turns):
         await session.ask(f"turn {turn}")
     return session
@@ -39,9 +39,9 @@ async def terminate(clew: Clew, session: Session) -> None:
 
 
 @pytest.mark.parametrize("turns", [1, 12], ids=["before any rollover", "after rollovers"])
-async def test_a_terminated_session_goes_on(world: World, clew: Clew, archive: Archive, turns: int) -> None:
+async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: Archive, turns: int) -> None:
     """Every entry is intact, what ran and what waited has its end, and the next message works."""
-    session = await begun(world, clew, turns)
+    session = await begun(stack, clew, turns)
     await hung(session)
     before = await live_entries(session)
     await terminate(clew, session)
@@ -67,9 +67,9 @@ async def test_a_terminated_session_goes_on(world: World, clew: Clew, archive: A
     assert (await audit_session(clew.temporal, archive, session.id)).clean
 
 
-async def test_a_session_that_needs_no_recovery_is_left_alone(world: World, clew: Clew, archive: Archive) -> None:
+async def test_a_session_that_needs_no_recovery_is_left_alone(stack: Stack, clew: Clew, archive: Archive) -> None:
     """One that runs, or hibernates, is told so and not changed; of one that never was there is an error."""
-    session = await begun(world, clew, 1)
+    session = await begun(stack, clew, 1)
     before = await live_entries(session)
     assert (await recover(clew.temporal, archive, session.id, task_queue="nowhere")).status == "running"
     assert await live_entries(session) == before
@@ -83,10 +83,10 @@ async def test_a_session_that_needs_no_recovery_is_left_alone(world: World, clew
 
 @pytest.mark.parametrize("head", ["damaged", "lost"])
 async def test_the_history_finds_an_archive_without_its_head(
-    world: World, clew: Clew, archive: Archive, head: str
+    stack: Stack, clew: Clew, archive: Archive, head: str
 ) -> None:
     """The newest history names the root."""
-    session = await begun(world, clew, 30)
+    session = await begun(stack, clew, 30)
     entries = await session.entries()
     path = f"default/sessions/s-{session.id}.json"
 
@@ -98,9 +98,9 @@ async def test_the_history_finds_an_archive_without_its_head(
     await until(at_rest)
     await terminate(clew, session)
     if head == "damaged":
-        await world.store.put(path, b"garbage")
+        await stack.store.put(path, b"garbage")
     else:
-        await world.store.delete(path)
+        await stack.store.delete(path)
     done = await recover(clew.temporal, archive, session.id, task_queue=clew.task_queue)
     assert (done.status, done.source, len(done.remarks)) == ("recovered", "history", int(head == "damaged"))
     session = await clew.open(session.id)
@@ -109,9 +109,9 @@ async def test_the_history_finds_an_archive_without_its_head(
     assert (await audit_session(clew.temporal, archive, session.id)).clean
 
 
-async def test_a_signal_that_nobody_has_seen_leaves_a_fact(world: World, archive: Archive) -> None:
+async def test_a_signal_that_nobody_has_seen_leaves_a_fact(stack: Stack, archive: Archive) -> None:
     """What came between the last task of the workflow and its termination does not disappear silently."""
-    clew = Clew(world.clew.temporal, f"deserted-{uuid.uuid4().hex}")
+    clew = Clew(stack.clew.temporal, f"deserted-{uuid.uuid4().hex}")
     session = await clew.open(name(), model="scripted:any")
     await session._handle.signal("steer", {"content": "too late"})
     await terminate(clew, session)
@@ -127,27 +127,27 @@ async def test_a_signal_that_nobody_has_seen_leaves_a_fact(world: World, archive
 
 @pytest.mark.parametrize("state", ["kept", "lost"])
 async def test_without_a_history_the_archive_is_enough(
-    world: World, clew: Clew, archive: Archive, state: str
+    stack: Stack, clew: Clew, archive: Archive, state: str
 ) -> None:
     """On a server that knows nothing of the session it goes on from its archive; its state may even be lost."""
-    session = await begun(world, clew, 12)
+    session = await begun(stack, clew, 12)
     await hung(session)
     head = await archive.head(session.id)
     assert head
     assert head.status == "live"
     await terminate(clew, session)
     if state == "lost":
-        await world.store.delete(f"default/families/s-{session.id}/states/{head.state}.json")
+        await stack.store.delete(f"default/families/s-{session.id}/states/{head.state}.json")
     async with temporal_server(ui=False) as other, http_client() as http:
         lone = await Clew.connect(other.address)
-        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url})
+        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
         worker = make_worker(
             lone.temporal,
             task_queue=lone.task_queue,
             providers=providers,
             tools=load_tools([toolbox.__name__]),
             http=http,
-            store=world.store,
+            store=stack.store,
             thresholds=OFTEN,
         )
         async with worker:
@@ -177,9 +177,9 @@ async def reset(clew: Clew, session: Session) -> None:
     await clew.temporal.workflow_service.reset_workflow_execution(request)
 
 
-async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(world: World, clew: Clew, archive: Archive) -> None:
+async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, clew: Clew, archive: Archive) -> None:
     """Where the archive and the new history part, recovery refuses, naming the entry, until told what to keep."""
-    session = await begun(world, clew, 20)
+    session = await begun(stack, clew, 20)
     head = await archive.head(session.id)
     assert head
     await reset(clew, session)
@@ -202,9 +202,9 @@ async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(world: World, 
     assert "replaced" in {run.ended for run in report.runs}
 
 
-async def test_a_reset_that_tells_nothing_new_drops_nothing(world: World, clew: Clew, archive: Archive) -> None:
+async def test_a_reset_that_tells_nothing_new_drops_nothing(stack: Stack, clew: Clew, archive: Archive) -> None:
     """The archive, which is ahead of the history, is what the session goes on from."""
-    session = await begun(world, clew, 20)
+    session = await begun(stack, clew, 20)
     head = await archive.head(session.id)
     assert head
     await reset(clew, session)
@@ -231,16 +231,16 @@ class FailingWrites(Failing):
 
 @pytest.mark.parametrize("lost", [False, True], ids=["before it is done", "after it is done"])
 async def test_a_recovery_that_was_cut_off_is_repeated(
-    world: World, clew: Clew, archive: Archive, lost: bool
+    stack: Stack, clew: Clew, archive: Archive, lost: bool
 ) -> None:
     """Whichever write to the store fails, attempts that are repeated make one session, with nothing twice."""
-    session = await begun(world, clew, 2)
+    session = await begun(stack, clew, 2)
     await hung(session)
     before = await live_entries(session)
     await terminate(clew, session)
     fail_at, status = 0, ""
     while not status:
-        failing = Archive(FailingWrites(world.store, fail_at, lost=lost), "default")
+        failing = Archive(FailingWrites(stack.store, fail_at, lost=lost), "default")
         try:
             status = (await recover(clew.temporal, failing, session.id, task_queue="nowhere")).status
         except ArchiveUnavailable:

@@ -12,7 +12,7 @@ from rich.console import Console
 from bench.endless import endless, show
 from bench.ledger import Ledger, check
 from clew.thread.entries import Entry
-from tests.workflows.paper import Session
+from tests.support.decisions import Session
 
 
 async def test_a_short_session_holds_every_check() -> None:

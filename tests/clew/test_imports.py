@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from clew.context.contexts import context_of
-from tests.clew.threads import Writer, answered, asked_tool, said, tool_said
+from tests.support.threads import Writer, answered, asked_tool, said, tool_said
 
 CLIENT = Path(__file__).parents[2] / "client"
 CORE = (

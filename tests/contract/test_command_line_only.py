@@ -9,15 +9,15 @@ from typing import Any
 
 from deploy.local import Reply, ToolCall
 from deploy.local.temporal import temporal_command
-from tests.conftest import World, last
+from tests.support.stack import Stack, last
 
 
-async def temporal(world: World, *arguments: str) -> tuple[int, Any]:
+async def temporal(stack: Stack, *arguments: str) -> tuple[int, Any]:
     """The exit code of a `temporal` command and what it printed, decoded where it is JSON."""
     process = await asyncio.create_subprocess_exec(
         str(temporal_command()),
         *arguments,
-        *("--address", world.server.address, "--output", "json", "--disable-config-file"),
+        *("--address", stack.server.address, "--output", "json", "--disable-config-file"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -29,7 +29,7 @@ async def temporal(world: World, *arguments: str) -> tuple[int, Any]:
         return process.returncode, printed.decode()
 
 
-async def test_a_session_needs_no_python(world: World) -> None:
+async def test_a_session_needs_no_python(stack: Stack) -> None:
     """Start, message, await, every query, a refusal and close, by name and in plain JSON."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -38,24 +38,24 @@ async def test_a_session_needs_no_python(world: World) -> None:
         return Reply(f"It is {last(body)['content']}.")
 
     session = f"cli-{uuid.uuid4().hex}"
-    model = world.model(script)
+    model = stack.model(script)
     workflow = ("--workflow-id", session)
 
     async def update(name: str, argument: dict[str, Any]) -> tuple[int, Any]:
         return await temporal(
-            world, "workflow", "update", "execute", *workflow, "--name", name, "--input", json.dumps(argument)
+            stack, "workflow", "update", "execute", *workflow, "--name", name, "--input", json.dumps(argument)
         )
 
     async def query(name: str, argument: dict[str, Any] | None = None) -> Any:
         given = () if argument is None else ("--input", json.dumps(argument))
-        code, answer = await temporal(world, "workflow", "query", *workflow, "--name", name, *given)
+        code, answer = await temporal(stack, "workflow", "query", *workflow, "--name", name, *given)
         assert code == 0, answer
         return answer["queryResult"][0]
 
     config = {"model": model, "tools": ["add"], "system_prompt": "Be exact."}
     code, _ = await temporal(
-        world,
-        *("workflow", "start", *workflow, "--type", "AgentSession", "--task-queue", world.clew.task_queue),
+        stack,
+        *("workflow", "start", *workflow, "--type", "AgentSession", "--task-queue", stack.clew.task_queue),
         *("--input", json.dumps({"config": config})),
     )
     assert code == 0
@@ -76,7 +76,7 @@ async def test_a_session_needs_no_python(world: World) -> None:
     code, answer = await update("message", {"content": " "})
     assert code != 0
     assert "white space" in json.dumps(answer)
-    code, _ = await temporal(world, "workflow", "signal", *workflow, "--name", "close", "--input", "{}")
+    code, _ = await temporal(stack, "workflow", "signal", *workflow, "--name", "close", "--input", "{}")
     assert code == 0
-    code, answer = await temporal(world, "workflow", "result", *workflow)
+    code, answer = await temporal(stack, "workflow", "result", *workflow)
     assert (code, answer["result"]) == (0, {"last_seq": 6})

@@ -13,9 +13,9 @@ from clew.thread.thread import Thread
 from clew_activities.archive import Archive
 from clew_audit.auditing import audit_session
 from deploy.local import Reply, ToolCall
-from tests.conftest import World, last
-from tests.contract.test_what_the_model_saw import decoded
-from tests.rolling import name, rolling, runs_of
+from tests.support.recipes import decoded
+from tests.support.rolling import name, rolling, runs_of
+from tests.support.stack import Stack, last
 
 CLEARING = ClearToolResults(keep=2, min_tokens=1000)
 
@@ -38,12 +38,12 @@ def policy(most: int, window: Literal["sliding", "epoch"], clears: ClearToolResu
     return ContextPolicy(max_input_tokens=most, window=window, clear_tool_results=clears)
 
 
-async def assert_made_again(world: World, clew: Clew, session: Session) -> list[dict[str, Any]]:
+async def assert_made_again(stack: Stack, clew: Clew, session: Session) -> list[dict[str, Any]]:
     """Every context is made again, live or from all entries, as it was sent; the recipes."""
     entries = await session.entries()
     thread = Thread(entries)
     replies = [entry for entry in entries if "recipe" in entry.payload]
-    received = world.requests_to((await session.status()).model)
+    received = stack.requests_to((await session.status()).model)
     for entry, body in zip(replies, received, strict=True):
         sent = entry.payload["recipe"]["digest"]
         assert digest(decoded(body)) == sent
@@ -54,14 +54,14 @@ async def assert_made_again(world: World, clew: Clew, session: Session) -> list[
             call_id: tuple(shown) for call_id, shown in entry.payload["recipe"].get("cut_tool_results", {}).items()
         }
         assert (seen.meta.cut_tool_results or {}) == cut
-    report = await audit_session(clew.temporal, Archive(world.store, "default"), session.id)
+    report = await audit_session(clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.clean, report.differences
     return [entry.payload["recipe"] for entry in replies]
 
 
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
 async def test_a_result_larger_than_the_window_is_shown_in_part(
-    world: World, window: Literal["sliding", "epoch"]
+    stack: Stack, window: Literal["sliding", "epoch"]
 ) -> None:
     """The run completes; the marker names all the bytes that were stored, and `read_result` reads on from there."""
 
@@ -75,9 +75,9 @@ async def test_a_result_larger_than_the_window_is_shown_in_part(
             return Reply(tool_calls=(ToolCall("read_result", reading),))
         return Reply(newest["content"][-60:])
 
-    session = await world.open(script, tools=["flood"], context_policy=policy(8000, window))
+    session = await stack.open(script, tools=["flood"], context_policy=policy(8000, window))
     answer = await session.ask("flood")
-    recipes = await assert_made_again(world, world.clew, session)
+    recipes = await assert_made_again(stack, stack.clew, session)
     assert "cut_tool_results" not in recipes[0]
     head, tail = recipes[1]["cut_tool_results"]["tool-1"]
     assert min(head, tail) > 2000
@@ -90,42 +90,42 @@ async def test_a_result_larger_than_the_window_is_shown_in_part(
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
 async def test_many_large_results_are_shown_in_part(
-    world: World, window: Literal["sliding", "epoch"], clears: ClearToolResults | None, runs: str
+    stack: Stack, window: Literal["sliding", "epoch"], clears: ClearToolResults | None, runs: str
 ) -> None:
     """Five at once, in round after round; also where older entries are in the archive."""
     chosen = policy(30_000, window, clears)
     script = flooding(5, 60_000, rounds=3)
     if runs == "one run":
-        session = await world.open(script, tools=["flood"], context_policy=chosen)
+        session = await stack.open(script, tools=["flood"], context_policy=chosen)
         assert await session.ask("flood") == "tool 3"
-        await assert_made_again(world, world.clew, session)
+        await assert_made_again(stack, stack.clew, session)
         return
-    async with rolling(world) as clew:
-        session = await clew.open(name(), model=world.model(script), tools=["flood"], context_policy=chosen)
+    async with rolling(stack) as clew:
+        session = await clew.open(name(), model=stack.model(script), tools=["flood"], context_policy=chosen)
         for number in range(3):
             assert await session.ask(f"flood {number}") == "tool 3"
             assert (await session.ask("and now?")).startswith("user")
         assert len(await runs_of(clew, session.id)) > 1
-        recipes = await assert_made_again(world, clew, session)
+        recipes = await assert_made_again(stack, clew, session)
         assert all(recipe["input_tokens"] <= 28_000 for recipe in recipes)
 
 
-async def test_a_checkpoint_of_what_was_cut_names_no_result_of_another_session(world: World) -> None:
+async def test_a_checkpoint_of_what_was_cut_names_no_result_of_another_session(stack: Stack) -> None:
     """The session that goes on from it has no thread to read the rest from."""
-    session = await world.open(flooding(1, 70_000), tools=["flood"], context_policy=policy(8000, "sliding"))
+    session = await stack.open(flooding(1, 70_000), tools=["flood"], context_policy=policy(8000, "sliding"))
     await session.ask("flood")
     token = await session.checkpoint()
-    restored = await world.clew.restore(token, session_id=name())
+    restored = await stack.clew.restore(token, session_id=name())
     (content,) = [m["content"] for m in (await restored.context()).messages if m["role"] == "tool"]
     assert " of 70000 are left out]\n" in content
     assert await restored.ask("and now?") == "user 0"
 
 
-async def test_what_the_user_said_in_a_long_run_is_never_left_out(world: World) -> None:
+async def test_what_the_user_said_in_a_long_run_is_never_left_out(stack: Stack) -> None:
     """A correction in the middle of it is in every later call, wherever the session goes on."""
     steps = iter(range(10**6))
 
-    async with rolling(world) as clew:
+    async with rolling(stack) as clew:
         session: Session | None = None
 
         def script(body: dict[str, Any]) -> Reply:
@@ -135,7 +135,7 @@ async def test_what_the_user_said_in_a_long_run_is_never_left_out(world: World) 
 
         chosen = ContextPolicy(max_input_tokens=3000, reserve_output_tokens=500)
         session = await clew.open(
-            name(), model=world.model(script), tools=["flood"], context_policy=chosen, max_iterations=50,
+            name(), model=stack.model(script), tools=["flood"], context_policy=chosen, max_iterations=50,
             steering="step",
         )  # fmt: skip
         request = await session.message("do it")
@@ -143,7 +143,7 @@ async def test_what_the_user_said_in_a_long_run_is_never_left_out(world: World) 
         await session.steer("be quick")
         assert (await request.result()).status == "completed"
         assert len(await runs_of(clew, session.id)) > 1
-        await assert_made_again(world, clew, session)
-        newest = world.requests_to((await session.status()).model)[-1]
+        await assert_made_again(stack, clew, session)
+        newest = stack.requests_to((await session.status()).model)[-1]
         said = [message["content"] for message in newest["messages"] if message["role"] == "user"]
         assert said == ["do it", "never touch prod", "be quick"]

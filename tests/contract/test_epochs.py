@@ -8,27 +8,27 @@ import pytest
 
 from clew import ClearToolResults, Clew, ContextPolicy
 from deploy.local import Reply, ToolCall
-from tests.conftest import World
-from tests.rolling import name, rolling
+from tests.support.rolling import name, rolling
+from tests.support.stack import Stack
 
 CLEARING = ClearToolResults(keep=1, min_tokens=120)
 
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
 @pytest.mark.parametrize("clears", [None, CLEARING], ids=["whole", "cleared"])
-async def test_consecutive_requests_begin_alike(world: World, runs: str, clears: ClearToolResults | None) -> None:
+async def test_consecutive_requests_begin_alike(stack: Stack, runs: str, clears: ClearToolResults | None) -> None:
     """Each holds the one before it whole, unless its entry tells of another epoch; then the window begins anew.
 
     That is so in one run of the workflow, and when older entries are in the archive, and where results are cleared.
     """
     if runs == "one run":
-        await begin_alike(world, world.clew, clears)
+        await begin_alike(stack, stack.clew, clears)
     else:
-        async with rolling(world) as clew:
-            await begin_alike(world, clew, clears)
+        async with rolling(stack) as clew:
+            await begin_alike(stack, clew, clears)
 
 
-async def begin_alike(world: World, clew: Clew, clears: ClearToolResults | None) -> None:
+async def begin_alike(stack: Stack, clew: Clew, clears: ClearToolResults | None) -> None:
     """A session of four dozen turns, and what its provider was sent."""
 
     def script(body: dict[str, object]) -> Reply:
@@ -47,13 +47,13 @@ async def begin_alike(world: World, clew: Clew, clears: ClearToolResults | None)
         clear_tool_results=clears,
     )
     session = await clew.open(
-        name(), model=world.model(script), tools=["flood"], system_prompt="Be brief.", context_policy=policy
+        name(), model=stack.model(script), tools=["flood"], system_prompt="Be brief.", context_policy=policy
     )
     for turn in range(45):
         await session.ask(("flood it" if turn % 3 == 0 else "tell") + f", for the {turn}. time, how it stands")
     replies = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
     model = (await session.status()).model
-    sent = world.requests_to(model)
+    sent = stack.requests_to(model)
     assert len(sent) == len(replies)
     recipes = [entry.payload["recipe"] for entry in replies]
     cuts = 0

@@ -20,9 +20,9 @@ from temporalio.exceptions import ApplicationError
 
 from clew import Clew
 from deploy.local import worker_process
-from tests.conftest import World
-from tests.contract.test_hostile_input import harmed, raw
-from tests.rolling import rolling
+from tests.support.hostile_input import harmed, raw
+from tests.support.rolling import rolling
+from tests.support.stack import Stack
 
 MEGABYTE = 1 << 20
 SOON = RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=20)
@@ -36,11 +36,11 @@ def bomb() -> RawValue:
     return raw(json.dumps({"config": {"model": "scripted:any"}, "carried": packed}).encode())
 
 
-async def past_of(world: World) -> RawValue:
+async def past_of(stack: Stack) -> RawValue:
     """The start of a session with the past of another one, to the byte as Clew writes it."""
-    session = await world.open()
+    session = await stack.open()
     await session.ask("hello")
-    whole = await world.clew.temporal.get_workflow_handle(session.id).query("carried")
+    whole = await stack.clew.temporal.get_workflow_handle(session.id).query("carried")
     return raw(json.dumps({"config": {"model": "scripted:any"}, "carried": whole["carried"]}).encode())
 
 
@@ -70,24 +70,24 @@ async def assert_refused(handle: WorkflowHandle[Any, Any], told: str = "carried"
     assert not [event for event in (await handle.fetch_history()).events if harmed(event)]
 
 
-async def test_a_past_from_a_caller_is_refused(world: World) -> None:
+async def test_a_past_from_a_caller_is_refused(stack: Stack) -> None:
     """Also one that a session has written, and also where the caller asks the server to try again."""
-    past = await past_of(world)
-    await assert_refused(await start(world.clew, past))
-    handle = await start(world.clew, past, retry_policy=SOON)
+    past = await past_of(stack)
+    await assert_refused(await start(stack.clew, past))
+    handle = await start(stack.clew, past, retry_policy=SOON)
     await assert_refused(handle)
-    newest = world.clew.temporal.get_workflow_handle(handle.id)
+    newest = stack.clew.temporal.get_workflow_handle(handle.id)
     assert (await newest.describe()).run_id == handle.result_run_id, "it was tried again"
 
 
-async def test_a_run_that_the_server_repeats_brings_no_past(world: World) -> None:
+async def test_a_run_that_the_server_repeats_brings_no_past(stack: Stack) -> None:
     """The first run ends by its timeout before any worker has seen it; the one after it is refused all the same."""
-    past = await past_of(world)
-    later = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
+    past = await past_of(stack)
+    later = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
     handle = await start(later, past, retry_policy=SOON, run_timeout=timedelta(seconds=2))
     newest = later.temporal.get_workflow_handle(handle.id)
     await run_after(later, handle)
-    async with rolling(world, task_queue=later.task_queue):
+    async with rolling(stack, task_queue=later.task_queue):
         with pytest.raises(WorkflowFailureError) as failed:
             await newest.result()
     assert isinstance(failed.value.cause, ApplicationError)
@@ -98,31 +98,31 @@ async def test_a_run_that_the_server_repeats_brings_no_past(world: World) -> Non
 
 
 @pytest.mark.parametrize("carries", [True, False])
-async def test_a_session_has_no_cron_schedule(carries: bool, world: World) -> None:
+async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> None:
     """Each of its runs is refused, the second one as the first. The server goes on with the schedule."""
-    argument = await past_of(world) if carries else raw(b'{"config": {"model": "scripted:any"}}')
-    first = await start(world.clew, argument, cron_schedule="@every 1s")
+    argument = await past_of(stack) if carries else raw(b'{"config": {"model": "scripted:any"}}')
+    first = await start(stack.clew, argument, cron_schedule="@every 1s")
     try:
-        second = await run_after(world.clew, first)
-        await run_after(world.clew, second)
+        second = await run_after(stack.clew, first)
+        await run_after(stack.clew, second)
     finally:
-        await world.clew.temporal.get_workflow_handle(first.id).terminate()
+        await stack.clew.temporal.get_workflow_handle(first.id).terminate()
     for run_id in (first.result_run_id, second.run_id):
-        history = await world.clew.temporal.get_workflow_handle(first.id, run_id=run_id).fetch_history()
+        history = await stack.clew.temporal.get_workflow_handle(first.id, run_id=run_id).fetch_history()
         assert not [event for event in history.events if harmed(event)]
         failure = last_failure(history.events[-1])
         assert failure.application_failure_info.type == "invalid_input"
         assert "cron" in failure.message
 
 
-async def test_a_bomb_is_refused_in_little_memory(world: World) -> None:
+async def test_a_bomb_is_refused_in_little_memory(stack: Stack) -> None:
     """The worker's process does not inflate it, and serves on."""
-    clew = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
+    clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
     argument = bomb()
     assert 500_000 < len(argument.payload.data) < 1_000_000
-    settings = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url}
-    async with worker_process(world.server.address, env=settings, task_queue=clew.task_queue) as worker:
-        session = await clew.open(f"test-{uuid.uuid4().hex}", model=world.model("fine"))
+    settings = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}
+    async with worker_process(stack.server.address, env=settings, task_queue=clew.task_queue) as worker:
+        session = await clew.open(f"test-{uuid.uuid4().hex}", model=stack.model("fine"))
         assert await session.ask("hello") == "fine"
         before = peak_bytes(worker.pid)
         for _ in range(3):

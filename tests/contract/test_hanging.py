@@ -9,14 +9,14 @@ import pytest
 
 from clew_activities.serving import Capacity
 from deploy.local import Reply, ToolCall
-from tests import toolbox
-from tests.conftest import World, last
-from tests.rolling import name, rolling
+from tests.support import toolbox
+from tests.support.rolling import name, rolling
+from tests.support.stack import Stack, last
 
 FEW = Capacity(model_calls=2, tool_calls=2, store_calls=2)
 
 
-async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(world: World) -> None:
+async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: Stack) -> None:
     """With every slot for models taken, tools end, and sessions open, fork, hibernate and thaw."""
     begun: list[int] = []
     release, both = asyncio.Event(), asyncio.Event()
@@ -28,19 +28,19 @@ async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(world: W
         await release.wait()
         return Reply("at last")
 
-    async with rolling(world, capacity=FEW) as clew, asyncio.timeout(60):
+    async with rolling(stack, capacity=FEW) as clew, asyncio.timeout(60):
         gate = name()
         replies = [Reply(tool_calls=(ToolCall("tell_and_wait", {"gate": gate}),)), Reply("done")]
-        busy = await clew.open(name(), model=world.model(lambda _body: replies.pop(0)), tools=["tell_and_wait"])
+        busy = await clew.open(name(), model=stack.model(lambda _body: replies.pop(0)), tools=["tell_and_wait"])
         running = await busy.message("use the tool")
         await toolbox.gate(f"{gate}-started").wait()
-        hanging = [await clew.open(name(), model=world.model(hang)) for _ in range(3)]
+        hanging = [await clew.open(name(), model=stack.model(hang)) for _ in range(3)]
         asked = [await session.message("hang") for session in hanging]
         await both.wait()
         toolbox.gate(gate).set()
         while not [entry for entry in await busy.entries(kind="ai_message") if entry.payload["role"] == "tool"]:
             pass
-        idle = await clew.open(name(), model=world.model("fine"))
+        idle = await clew.open(name(), model=stack.model("fine"))
         branch = await idle.fork(at_seq=0)
         while (await branch.status()).status != "idle":
             pass
@@ -54,7 +54,7 @@ async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(world: W
         assert await running.answer() == "done"
 
 
-async def test_a_tool_that_blocks_holds_no_other_session(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_tool_that_blocks_holds_no_other_session(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
     """Turns beside it go on, other async tools run, its heartbeats come, and the log names it."""
     gate = name()
 
@@ -65,16 +65,16 @@ async def test_a_tool_that_blocks_holds_no_other_session(world: World, caplog: p
         calls = {"block": ToolCall("block", {"gate": gate}), "open": ToolCall("open_gate", {"gate": name()})}
         return Reply(tool_calls=(calls[said["content"]],))
 
-    blocked = await world.open(script, tools=["block"])
+    blocked = await stack.open(script, tools=["block"])
     running = await blocked.message("block")
     await toolbox.gate(f"{gate}-started").wait()
     try:
         async with asyncio.timeout(30):
-            idle = await world.open("fine")
+            idle = await stack.open("fine")
             assert await idle.ask("hello") == "fine"
             while f"tool 'block' (session {blocked.id!r}" not in caplog.text:  # noqa: ASYNC110 - it is a look
                 await asyncio.sleep(0.01)
-            other = await world.open(script, tools=["open_gate"])
+            other = await stack.open(script, tools=["open_gate"])
             assert await other.ask("open") == "opened"
     finally:
         toolbox.gate(gate).set()

@@ -8,9 +8,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from temporalio.api.common.v1 import Payload
-from temporalio.api.enums.v1 import EventType, TimeoutType
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import (
     WorkflowFailureError,
     WorkflowHandle,
@@ -24,65 +22,17 @@ from clew import InvalidInput
 from clew_activities.archive import Archive
 from clew_audit.auditing import audit_file, audit_session
 from clew_audit.histories import Saved
-from tests.conftest import World
+from tests.support.hostile_input import MALFORMED, assert_unharmed, raw
 from tests.support.schemas import chained
-
-
-def raw(data: bytes, encoding: bytes = b"json/plain") -> RawValue:
-    """A payload as any client might write it."""
-    return RawValue(Payload(metadata={"encoding": encoding}, data=data))
-
-
-REFERENCE = {"encoding": b"json/protobuf", "messageType": b"temporal.api.sdk.v1.ExternalStorageReference"}
-MALFORMED: dict[str, Sequence[RawValue]] = {
-    "no argument": (),
-    "three arguments": (raw(b'{"content":"a"}'), raw(b"1"), raw(b"null")),
-    "null": (raw(b"null"),),
-    "nothing": (raw(b"", b"binary/null"),),
-    "a string": (raw(b'"hello"'),),
-    "no JSON": (raw(b"{content"),),
-    "no UTF-8": (raw(b'{"content":"\xff\xfe"}'),),
-    "an unknown encoding": (raw(b"\x00\x01", b"application/x-unheard-of"),),
-    "encrypted": (raw(b"gibberish", b"binary/encrypted"),),
-    "protobuf": (raw(b"{}", b"json/protobuf"),),
-    "a reference to a store": (raw(b"{}", b"json/external-storage-reference"),),
-    "a reference to a driver": (RawValue(Payload(metadata=REFERENCE, data=b"{}")),),
-    "a marked reference": (
-        RawValue(Payload(metadata={"encoding": b"x", "__temporal_external_storage_reference": b"true"}, data=b"{}")),
-    ),
-    "no metadata": (RawValue(Payload(data=b"{}")),),
-    "a lone surrogate": (raw(b'{"content":"\\ud83d","reason":"\\ud83d"}'),),
-    "an unknown field": (raw(b'{"content":"a","surprise":1}'),),
-    "deep nesting": (raw(b'{"output_schema":' + b"[" * 5000 + b"]" * 5000 + b"}"),),
-    "not a number": (raw(b'{"content":"a","output_schema":{"x":NaN}}'),),
-    "too large": (raw(b'{"content":"' + b"a" * 300_000 + b'"}'),),
-}
-
-
-async def assert_unharmed(world: World, session_id: str) -> None:
-    """The session still answers, and none of its workflow tasks has failed."""
-    assert await world.clew.session(session_id).ask("still there?") == "fine"
-    history = await world.clew.temporal.get_workflow_handle(session_id).fetch_history()
-    assert not [event for event in history.events if harmed(event)]
-
-
-def harmed(event: HistoryEvent) -> bool:
-    """Whether a workflow task failed or was never answered.
-
-    One that a worker has not picked up in time is given to any worker by the server: a busy machine, and no harm.
-    """
-    if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
-        timeout = event.workflow_task_timed_out_event_attributes.timeout_type
-        return timeout != TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START
-    return event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+from tests.support.stack import Stack
 
 
 @pytest.mark.parametrize("update", ["message", "await_request", "no_such_update"])
-async def test_a_malformed_update_is_refused_and_leaves_nothing(world: World, update: str) -> None:
+async def test_a_malformed_update_is_refused_and_leaves_nothing(stack: Stack, update: str) -> None:
     """Every update with every malformed payload is refused with a word of the contract."""
-    session = await world.open()
+    session = await stack.open()
     await session.ask("hello")
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     before = (await handle.describe()).raw_description.workflow_execution_info.history_length
     for what, args in MALFORMED.items():
         with pytest.raises(WorkflowUpdateFailedError) as refused:
@@ -91,14 +41,14 @@ async def test_a_malformed_update_is_refused_and_leaves_nothing(world: World, up
         assert refused.value.cause.type in ("invalid_input", "too_large"), what
         assert len(refused.value.cause.message) < 1000, what
     assert (await handle.describe()).raw_description.workflow_execution_info.history_length == before
-    await assert_unharmed(world, session.id)
+    await assert_unharmed(stack, session.id)
 
 
-async def test_a_schema_that_takes_the_machine_is_refused_and_leaves_nothing(world: World) -> None:
+async def test_a_schema_that_takes_the_machine_is_refused_and_leaves_nothing(stack: Stack) -> None:
     """A message of two kilobytes whose schema is a billion times as large with its references written out."""
-    session = await world.open()
+    session = await stack.open()
     await session.ask("hello")
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     before = (await handle.describe()).raw_description.workflow_execution_info.history_length
     for keyword in ("allOf", "anyOf", "oneOf"):
         bomb = chained(30, lambda ref, keyword=keyword: {keyword: [ref, ref]})  # type: ignore[misc]
@@ -108,19 +58,19 @@ async def test_a_schema_that_takes_the_machine_is_refused_and_leaves_nothing(wor
         assert refused.value.cause.type == "invalid_input"
         assert "refer to fewer alternatives" in refused.value.cause.message
     assert (await handle.describe()).raw_description.workflow_execution_info.history_length == before
-    await assert_unharmed(world, session.id)
+    await assert_unharmed(stack, session.id)
 
 
 @pytest.mark.parametrize("signal", ["no_such_signal", "close"])
-async def test_a_malformed_signal_becomes_an_entry(world: World, signal: str) -> None:
+async def test_a_malformed_signal_becomes_an_entry(stack: Stack, signal: str) -> None:
     """A signal cannot be refused to its sender, so each that cannot be used is in the thread, with the reason."""
-    session = await world.open()
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    session = await stack.open()
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     usable = ("no argument", "null", "nothing") if signal == "close" else ()
     sent = {what: args for what, args in MALFORMED.items() if what not in usable}
     for args in sent.values():
         await handle.signal(signal, args=list(args))
-    await assert_unharmed(world, session.id)
+    await assert_unharmed(stack, session.id)
     entries = await session.entries(kind="input")
     assert len(entries) == len(sent)
     for entry in entries:
@@ -131,11 +81,11 @@ async def test_a_malformed_signal_becomes_an_entry(world: World, signal: str) ->
 
 
 @pytest.mark.parametrize("query", ["context", "transcript", "window", "entries", "no_such_query"])
-async def test_a_malformed_query_is_refused(world: World, query: str) -> None:
+async def test_a_malformed_query_is_refused(stack: Stack, query: str) -> None:
     """Every query with every malformed payload is refused with a word of the contract."""
-    session = await world.open()
+    session = await stack.open()
     await session.entries()
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     nothing = ("no argument", "null", "nothing") if query in ("context", "transcript", "entries") else ()
     for what, args in MALFORMED.items():
         if what in nothing:
@@ -143,7 +93,7 @@ async def test_a_malformed_query_is_refused(world: World, query: str) -> None:
             continue
         with pytest.raises(WorkflowQueryFailedError, match=r"^(invalid_input|too_large): "):
             await handle.query(query, args=list(args))
-    await assert_unharmed(world, session.id)
+    await assert_unharmed(stack, session.id)
 
 
 def starts(model: str) -> dict[str, tuple[Sequence[RawValue], str]]:
@@ -181,16 +131,16 @@ def starts(model: str) -> dict[str, tuple[Sequence[RawValue], str]]:
     }
 
 
-async def start(world: World, args: Sequence[RawValue], workflow: str = "AgentSession") -> WorkflowHandle[Any, Any]:
-    return await world.clew.temporal.start_workflow(
-        workflow, args=list(args), id=f"test-{uuid.uuid4().hex}", task_queue=world.clew.task_queue
+async def start(stack: Stack, args: Sequence[RawValue], workflow: str = "AgentSession") -> WorkflowHandle[Any, Any]:
+    return await stack.clew.temporal.start_workflow(
+        workflow, args=list(args), id=f"test-{uuid.uuid4().hex}", task_queue=stack.clew.task_queue
     )
 
 
-async def test_a_start_that_cannot_be_used_ends_at_once_with_its_word(world: World) -> None:
+async def test_a_start_that_cannot_be_used_ends_at_once_with_its_word(stack: Stack) -> None:
     """It never leaves a workflow running on failing tasks."""
-    for what, (args, word) in starts(world.model("fine")).items():
-        handle = await start(world, args)
+    for what, (args, word) in starts(stack.model("fine")).items():
+        handle = await start(stack, args)
         with pytest.raises(WorkflowFailureError) as failed:
             await handle.result()
         assert isinstance(failed.value.cause, ApplicationError), what
@@ -202,13 +152,13 @@ async def test_a_start_that_cannot_be_used_ends_at_once_with_its_word(world: Wor
         ], what
 
 
-async def test_an_unknown_workflow_type_and_a_bad_session_id_end_at_once(world: World) -> None:
+async def test_an_unknown_workflow_type_and_a_bad_session_id_end_at_once(stack: Stack) -> None:
     """A type that nobody knows and an id outside the contract are refused as any other input is."""
-    good = raw(f'{{"config":{{"model":"{world.model("fine")}"}}}}'.encode())
+    good = raw(f'{{"config":{{"model":"{stack.model("fine")}"}}}}'.encode())
     handles = [
-        await start(world, [good], workflow="AgentSesion"),
-        await world.clew.temporal.start_workflow(
-            "AgentSession", good, id=f"bad id {uuid.uuid4().hex}", task_queue=world.clew.task_queue
+        await start(stack, [good], workflow="AgentSesion"),
+        await stack.clew.temporal.start_workflow(
+            "AgentSession", good, id=f"bad id {uuid.uuid4().hex}", task_queue=stack.clew.task_queue
         ),
     ]
     for handle in handles:
@@ -226,41 +176,41 @@ def nested(levels: int) -> dict[str, Any]:
     return schema
 
 
-async def test_what_is_accepted_can_be_read_again_however_deep_it_is_nested(world: World) -> None:
+async def test_what_is_accepted_can_be_read_again_however_deep_it_is_nested(stack: Stack) -> None:
     """The deepest schema that is taken is read back live, archived, and by a replay; a deeper one is refused."""
-    model = world.model("1")
-    session = await world.clew.open(f"test-{uuid.uuid4().hex}", model=model)
+    model = stack.model("1")
+    session = await stack.clew.open(f"test-{uuid.uuid4().hex}", model=model)
     with pytest.raises(InvalidInput, match="nested over 64 levels deep"):
         await session.message("a number, please", output_schema=nested(65))
     assert await session.ask("a number, please", output_schema=nested(63)) == "1"
     (asked,) = [entry for entry in await session.entries() if entry.payload.get("role") == "user"]
     assert asked.payload["output_schema"] == nested(63)
     await session.hibernate()
-    session = await world.clew.open(session.id, model=model)
+    session = await stack.clew.open(session.id, model=model)
     assert asked in await session.entries()
     assert await session.ask("another one", output_schema=nested(63)) == "1"
-    report = await audit_session(world.clew.temporal, Archive(world.store, "default"), session.id)
+    report = await audit_session(stack.clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.differences == []
 
 
-async def test_malformed_input_replays_as_it_was_handled(world: World) -> None:
+async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
     """Starts, signals and updates that cannot be decoded are alike live, in a replay, and in a replay from a file."""
-    session = await world.open()
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    session = await stack.open()
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     for args in MALFORMED.values():
         for signal in ("steer", "modify_context", "no_such_signal"):
             await handle.signal(signal, args=list(args))
         with pytest.raises(WorkflowUpdateFailedError):
             await handle.execute_update("message", args=list(args))
-    await assert_unharmed(world, session.id)
-    refused = [await start(world, args) for args, _word in starts(world.model("fine")).values()]
+    await assert_unharmed(stack, session.id)
+    refused = [await start(stack, args) for args, _word in starts(stack.model("fine")).values()]
     for each in refused:
         with pytest.raises(WorkflowFailureError):
             await each.result()
-    archive = Archive(world.store, "default")
+    archive = Archive(stack.store, "default")
     for session_id in (session.id, *(each.id for each in refused)):
         saved = BytesIO()
-        report = await audit_session(world.clew.temporal, archive, session_id, saved)
+        report = await audit_session(stack.clew.temporal, archive, session_id, saved)
         assert report.differences == []
         saved.seek(0)
         report = await audit_file(Saved(saved), archive)

@@ -10,8 +10,8 @@ from clew_activities.archive import Archive
 from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply, ToolCall
 from deploy.local.scripted import Script
-from tests.conftest import World, last
-from tests.rolling import name, rolling, runs_of
+from tests.support.rolling import name, rolling, runs_of
+from tests.support.stack import Stack, last
 
 SMALL = {"max_tool_result_bytes": 1000}
 
@@ -38,9 +38,9 @@ async def results(session: Session) -> list[Entry]:
     return [entry for entry in await session.entries(kind="ai_message") if entry.payload["role"] == "tool"]
 
 
-async def test_a_model_reads_on_in_a_result_that_was_cut(world: World) -> None:
+async def test_a_model_reads_on_in_a_result_that_was_cut(stack: Stack) -> None:
     """The tool is among the session's, needs nobody's approval, and what it reads is plain text."""
-    session = await world.open(
+    session = await stack.open(
         reader(100_000, offset=99_990), tools=["flood"], limits={"max_tool_result_bytes": 1000}
     )
     first = await session.ask("flood")
@@ -52,13 +52,13 @@ async def test_a_model_reads_on_in_a_result_that_was_cut(world: World) -> None:
     assert "result" not in read.payload
     (config,) = await session.entries(kind="config")
     assert [spec["name"] for spec in config.payload["tools"]] == ["flood", "read_result"]
-    whole, size = await Archive(world.store, "default").get_result(session.id, flooded.payload["result"]["digest"])
+    whole, size = await Archive(stack.store, "default").get_result(session.id, flooded.payload["result"]["digest"])
     assert (whole, size) == (b"x" * 100_000, 100_000)
 
 
-async def test_only_sessions_with_tools_have_it(world: World) -> None:
+async def test_only_sessions_with_tools_have_it(stack: Stack) -> None:
     """It comes with the first tool, stays while there is one, and goes with the last."""
-    session = await world.open("fine")
+    session = await stack.open("fine")
     await session.configure(tools=["add"])
     await session.configure(tools=["add", "flood"])
     await session.configure(tools=[])
@@ -66,10 +66,10 @@ async def test_only_sessions_with_tools_have_it(world: World) -> None:
     assert named == [[], ["add", "read_result"], ["add", "flood", "read_result"], []]
 
 
-async def test_a_model_reads_again_what_was_cleared(world: World) -> None:
+async def test_a_model_reads_again_what_was_cleared(stack: Stack) -> None:
     """The marker in its context says how; the thread has it still, and recipes tell what was cleared."""
     policy = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
-    session = await world.open(reader(900, offset=890), tools=["flood"], context_policy=policy)
+    session = await stack.open(reader(900, offset=890), tools=["flood"], context_policy=policy)
     await session.ask("flood")
     assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 890 to 900 of 900; this is the end]"
     seen = (await session.context(call_id="call-3")).messages
@@ -82,7 +82,7 @@ async def test_a_model_reads_again_what_was_cleared(world: World) -> None:
     assert [entry.payload["recipe"]["cleared_tool_results"] for entry in replies] == [0, 0, 1, 1]
 
 
-async def test_a_session_whose_policy_clears_has_the_tool_for_it(world: World) -> None:
+async def test_a_session_whose_policy_clears_has_the_tool_for_it(stack: Stack) -> None:
     """Also where it has no tools of its own, and only for as long; what a snapshot brought is read again too."""
     clearing = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
 
@@ -93,7 +93,7 @@ async def test_a_session_whose_policy_clears_has_the_tool_for_it(world: World) -
             return Reply(tool_calls=(ToolCall("read_result", {"tool_call_id": shown}),))
         return Reply(newest["content"])
 
-    session = await world.open(script)
+    session = await stack.open(script)
     await session.configure(context_policy=clearing)
     call = {"id": "then-1", "name": "look", "arguments": {}}
     await session.replace_context(
@@ -112,23 +112,23 @@ async def test_a_session_whose_policy_clears_has_the_tool_for_it(world: World) -
     assert named == [[], ["read_result"], []]
 
 
-async def test_fifty_megabytes_leave_no_trace_in_the_history(world: World) -> None:
+async def test_fifty_megabytes_leave_no_trace_in_the_history(stack: Stack) -> None:
     """As much of them as is kept is in the store; the history has the part that the model was shown."""
-    session = await world.open(reader(50_000_000, offset=15_000_000, length=10), tools=["flood"], limits=SMALL)
+    session = await stack.open(reader(50_000_000, offset=15_000_000, length=10), tools=["flood"], limits=SMALL)
     await session.ask("flood")
     assert (
         await session.ask("read on")
         == f"{'x' * 10}\n[bytes 15000000 to 15000010 of {16 * 1024 * 1024}; offset=15000010 reads on]"
     )
-    history = await world.clew.temporal.get_workflow_handle(session.id).fetch_history()
+    history = await stack.clew.temporal.get_workflow_handle(session.id).fetch_history()
     assert len(json.dumps(history.to_json_dict())) < 40_000
 
 
-async def test_an_archived_result_is_read_on_in_all_the_same(world: World) -> None:
+async def test_an_archived_result_is_read_on_in_all_the_same(stack: Stack) -> None:
     """Its entry has left the session, which finds it still; also after the session was put away and taken up."""
     often = Thresholds(events=50, bytes=100_000, updates=10, signals=10)
-    async with rolling(world, often) as clew:
-        model = world.model(reader(100_000, offset=99_990))
+    async with rolling(stack, often) as clew:
+        model = stack.model(reader(100_000, offset=99_990))
         session = await clew.open(name(), model=model, tools=["flood"], limits=SMALL)
         await session.ask("flood")
         turn = 0

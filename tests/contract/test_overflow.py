@@ -14,9 +14,9 @@ from clew.model.canonical import digest
 from clew_activities.archive import Archive
 from clew_audit.auditing import audit_session
 from deploy.local import Reply
-from tests.conftest import World
-from tests.contract.test_what_the_model_saw import decoded
-from tests.rolling import name, rolling
+from tests.support.recipes import decoded
+from tests.support.rolling import name, rolling
+from tests.support.stack import Stack
 
 LIMIT = 1_500
 OUTPUT = 200
@@ -38,26 +38,26 @@ def strict(body: dict[str, Any]) -> Reply:
     return Reply("It is what it is, and nothing besides. " * 2)
 
 
-async def opened(world: World, clew: Clew, **config: Any) -> Session:
+async def opened(stack: Stack, clew: Clew, **config: Any) -> Session:
     options = {"max_output_tokens": OUTPUT}
-    return await clew.open(name(), model=world.model(strict), model_options=options, **config)
+    return await clew.open(name(), model=stack.model(strict), model_options=options, **config)
 
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
-async def test_a_session_learns_what_its_model_takes(world: World, runs: str) -> None:
+async def test_a_session_learns_what_its_model_takes(stack: Stack, runs: str) -> None:
     """Every request is answered; the first refusal is retried and the next runs begin within the limit.
 
     What was sent each time follows from the entries, the refused call's too, and the audit is clean.
     """
     if runs == "one run":
-        await learns(world, world.clew)
+        await learns(stack, stack.clew)
     else:
-        async with rolling(world) as clew:
-            await learns(world, clew)
+        async with rolling(stack) as clew:
+            await learns(stack, clew)
 
 
-async def learns(world: World, clew: Clew) -> None:
-    session = await opened(world, clew)
+async def learns(stack: Stack, clew: Clew) -> None:
+    session = await opened(stack, clew)
     for number in range(TURNS):
         await session.ask(f"{number} " + "some words of a user " * 10)
     entries = await session.entries()
@@ -72,20 +72,20 @@ async def learns(world: World, clew: Clew) -> None:
         assert again.refs["iteration"] == error.refs["iteration"]
         assert again.payload["recipe"]["context_policy"]["max_input_tokens"] <= retried["budget"] + 2_000
         assert again.payload["recipe"]["input_tokens"] <= retried["budget"]
-    received = world.requests_to((await session.status()).model)
+    received = stack.requests_to((await session.status()).model)
     taken = [body for body in received if counted(body) + OUTPUT <= LIMIT]
     assert len(received) == len(taken) + len(errors)
     for entry, body in zip(replies, taken, strict=True):
         assert entry.payload["recipe"]["digest"] == digest(decoded(body))
         assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == entry.payload["recipe"]["digest"]
-    report = await audit_session(clew.temporal, Archive(world.store, "default"), session.id)
+    report = await audit_session(clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.clean, report.differences
     assert report.calls.verified == TURNS
 
 
-async def test_a_refusal_that_shortening_does_not_help_is_the_failure(world: World) -> None:
+async def test_a_refusal_that_shortening_does_not_help_is_the_failure(stack: Stack) -> None:
     """A request that is too long by itself fails in a typed way, after one retry; the session goes on."""
-    session = await opened(world, world.clew)
+    session = await opened(stack, stack.clew)
     await session.ask("hello")
     with pytest.raises(RequestFailed) as caught:
         await session.ask("some words of a user " * 400)
@@ -98,14 +98,14 @@ async def test_a_refusal_that_shortening_does_not_help_is_the_failure(world: Wor
     assert await session.ask("hello again")
 
 
-async def test_a_provider_that_counts_more_is_believed(world: World) -> None:
+async def test_a_provider_that_counts_more_is_believed(stack: Stack) -> None:
     """Its ratio stands in the recipe, contexts keep to its own count, and between moves the policy is the same."""
 
     def generous(_body: dict[str, Any]) -> Reply:
         return Reply("It is what it is, and nothing besides. " * 2)
 
     policy = ContextPolicy(window="epoch", max_input_tokens=1_000, reserve_output_tokens=200, keep_last_turns=1)
-    session = await world.clew.open(name(), model=world.model(generous), context_policy=policy)
+    session = await stack.clew.open(name(), model=stack.model(generous), context_policy=policy)
     for number in range(20):
         await session.ask(f"{number} " + '"quoted" ' * 20)
     recipes = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]

@@ -13,8 +13,8 @@ from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidInput, NothingToSummarize, Refusal
 from clew_activities.summarize import INSTRUCTIONS
 from deploy.local import Reply
-from tests.conftest import World
-from tests.rolling import name, rolling
+from tests.support.rolling import name, rolling
+from tests.support.stack import Stack
 
 POLICY = ContextPolicy(max_input_tokens=1000, reserve_output_tokens=200, keep_last_turns=1)
 
@@ -31,9 +31,9 @@ def script(body: dict[str, Any]) -> Reply:
     return Reply("It is what it is, and nothing besides. " * 3)
 
 
-async def talked(world: World, turns: int, policy: ContextPolicy = POLICY, **config: Any) -> Session:
+async def talked(stack: Stack, turns: int, policy: ContextPolicy = POLICY, **config: Any) -> Session:
     """A session after some turns."""
-    session = await world.open(script, context_policy=policy, **config)
+    session = await stack.open(script, context_policy=policy, **config)
     for number in range(turns):
         await session.ask(f"question {number}")
     return session
@@ -43,15 +43,15 @@ async def contents(session: Session) -> list[str]:
     return [message["content"] for message in (await session.context()).messages]
 
 
-async def test_a_summary_is_written_on_request(world: World) -> None:
+async def test_a_summary_is_written_on_request(stack: Stack) -> None:
     """Its model reads the whole range and nothing after it; the receipt, the entry and the context agree."""
-    session = await talked(world, 4)
+    session = await talked(stack, 4)
     receipt = await session.summarize()
     (entry,) = await session.entries(kind="summary")
     assert (entry.seq, entry.payload["from_seq"], entry.payload["to_seq"], entry.tokens) == (
         receipt.seq, receipt.from_seq, receipt.to_seq, receipt.tokens,
     )  # fmt: skip
-    (asked,) = filter(wants_summary, world.requests_to((await session.status()).model))
+    (asked,) = filter(wants_summary, stack.requests_to((await session.status()).model))
     told = asked["messages"][1]["content"]
     assert "user: question 0" in told
     assert "user: question 2" in told
@@ -69,14 +69,14 @@ async def test_a_summary_is_written_on_request(world: World) -> None:
     assert len(await session.entries(kind="summary")) == 1
 
 
-async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(world: World) -> None:
+async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(stack: Stack) -> None:
     """Each call is shown what the one before it wrote, and no more than its model takes."""
     policy = POLICY.model_copy(update={"max_input_tokens": 1300, "reserve_output_tokens": 100})
-    session = await talked(world, 1, policy)
+    session = await talked(stack, 1, policy)
     for number in range(3):
         await session.ask(f"{number}: " + "many words of it " * 220)
     await session.summarize()
-    asked = list(filter(wants_summary, world.requests_to((await session.status()).model)))
+    asked = list(filter(wants_summary, stack.requests_to((await session.status()).model)))
     assert len(asked) > 2
     for before, after in pairwise(asked):
         written = f"They talked, in {len(before['messages'][1]['content'])} characters."
@@ -92,9 +92,9 @@ async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(world: World
     ],
     ids=["longer than its source", "refused by the provider"],
 )
-async def test_a_summary_that_cannot_be_written_leaves_its_reason(world: World, reply: Reply, word: str) -> None:
+async def test_a_summary_that_cannot_be_written_leaves_its_reason(stack: Stack, reply: Reply, word: str) -> None:
     """Who asked is told, the thread says why, and the session goes on."""
-    session = await world.open(lambda body: reply if wants_summary(body) else script(body), context_policy=POLICY)
+    session = await stack.open(lambda body: reply if wants_summary(body) else script(body), context_policy=POLICY)
     for number in range(3):
         await session.ask(f"question {number}")
     with pytest.raises(Refusal) as refused:
@@ -105,29 +105,29 @@ async def test_a_summary_that_cannot_be_written_leaves_its_reason(world: World, 
     assert await session.ask("still there?")
 
 
-async def test_a_session_that_may_spend_no_more_writes_no_summary(world: World) -> None:
+async def test_a_session_that_may_spend_no_more_writes_no_summary(stack: Stack) -> None:
     """The limit is the whole session's; nothing is asked of a model."""
-    session = await talked(world, 3)
+    session = await talked(stack, 3)
     await session.configure(limits={"max_total_tokens": 1})
     with pytest.raises(Refusal, match="its limits allow"):
         await session.summarize()
-    assert not list(filter(wants_summary, world.requests_to((await session.status()).model)))
+    assert not list(filter(wants_summary, stack.requests_to((await session.status()).model)))
 
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
 @pytest.mark.parametrize("how", ["request_new", "compact"])
-async def test_a_session_keeps_its_context_in_bounds_by_itself(world: World, runs: str, how: str) -> None:
+async def test_a_session_keeps_its_context_in_bounds_by_itself(stack: Stack, runs: str, how: str) -> None:
     """Wherever the window had to cut, a summary or a compaction follows; what is pinned is in every context."""
     if runs == "one run":
-        await keep_in_bounds(world, world.clew, how)
+        await keep_in_bounds(stack, stack.clew, how)
     else:
-        async with rolling(world) as clew:
-            await keep_in_bounds(world, clew, how)
+        async with rolling(stack) as clew:
+            await keep_in_bounds(stack, clew, how)
 
 
-async def keep_in_bounds(world: World, clew: Clew, how: str) -> None:
+async def keep_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
     policy = POLICY.model_copy(update={"summarization": how})
-    model = world.model(script)
+    model = stack.model(script)
     session = await clew.open(name(), model=model, context_policy=policy, on_busy="queue")
     await session.ask("Never forget the number 4711.")
     (first,) = [message["seq"] for message in await session.transcript(limit=1)]
@@ -146,7 +146,7 @@ async def keep_in_bounds(world: World, clew: Clew, how: str) -> None:
     assert {entry.kind for entry in written} == {"summary" if how == "request_new" else "ai_context_operation"}
     shown = [
         [message["content"] for message in body["messages"]]
-        for body in world.requests_to(model)
+        for body in stack.requests_to(model)
         if not wants_summary(body)
     ]
     assert all("Never forget the number 4711." in messages for messages in shown)
@@ -157,18 +157,18 @@ async def keep_in_bounds(world: World, clew: Clew, how: str) -> None:
 
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
-async def test_a_compaction_is_undone_by_expand(world: World, runs: str) -> None:
+async def test_a_compaction_is_undone_by_expand(stack: Stack, runs: str) -> None:
     """The context is to the byte what it was, also when what it is made of has been archived meanwhile."""
     if runs == "one run":
-        await undo(world, world.clew)
+        await undo(stack, stack.clew)
     else:
-        async with rolling(world) as clew:
-            await undo(world, clew)
+        async with rolling(stack) as clew:
+            await undo(stack, clew)
 
 
-async def undo(world: World, clew: Clew) -> None:
+async def undo(stack: Stack, clew: Clew) -> None:
     policy = POLICY.model_copy(update={"max_input_tokens": 8000})
-    session = await clew.open(name(), model=world.model(script), context_policy=policy, on_busy="queue")
+    session = await clew.open(name(), model=stack.model(script), context_policy=policy, on_busy="queue")
     for number in range(4):
         await session.ask(f"question {number}")
     before = await contents(session)
@@ -186,9 +186,9 @@ async def undo(world: World, clew: Clew) -> None:
     assert (await contents(session))[: len(before)] == before
 
 
-async def test_what_was_compacted_can_be_asked_for_as_it_was_seen(world: World) -> None:
+async def test_what_was_compacted_can_be_asked_for_as_it_was_seen(stack: Stack) -> None:
     """The context of every call is reproduced, before and after, from the thread alone."""
-    session = await talked(world, 3)
+    session = await talked(stack, 3)
     await session.compact(op_id="c-1")
     await session.message("next", on_busy="queue")
     await session.ask("and next", on_busy="queue")

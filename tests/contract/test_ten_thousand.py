@@ -13,8 +13,8 @@ from temporalio.common import RawValue
 from temporalio.service import RPCError
 
 from clew.errors import REFUSALS
-from tests.conftest import World
-from tests.contract.test_hostile_input import MALFORMED, assert_unharmed, raw
+from tests.support.hostile_input import MALFORMED, assert_unharmed, raw
+from tests.support.stack import Stack
 
 SESSIONS = 20
 EACH = 500
@@ -96,14 +96,14 @@ async def bombard(handle: WorkflowHandle[Any, Any], chance: random.Random) -> No
         assert said in REFUSALS or "exceed" in said or "invalid" in said.lower(), said
 
 
-async def test_every_session_goes_on(world: World) -> None:
+async def test_every_session_goes_on(stack: Stack) -> None:
     """Each still answers, no workflow task has failed, and its thread has no gap."""
-    sessions = [await world.open() for _ in range(SESSIONS)]
-    handles = [world.clew.temporal.get_workflow_handle(session.id) for session in sessions]
+    sessions = [await stack.open() for _ in range(SESSIONS)]
+    handles = [stack.clew.temporal.get_workflow_handle(session.id) for session in sessions]
     await asyncio.gather(*(bombard(handle, random.Random(seed)) for seed, handle in enumerate(handles)))
     for session in sessions:
-        await session.configure(model=world.model("fine"), tools=[], on_busy="queue")
+        await session.configure(model=stack.model("fine"), tools=[], on_busy="queue")
         await session.switch_context("afterwards", op_id="the last one")
-        await assert_unharmed(world, session.id)
+        await assert_unharmed(stack, session.id)
         entries = await session.entries()
         assert [entry.seq for entry in entries] == list(range(len(entries)))

@@ -12,10 +12,9 @@ import pytest
 from clew import ContextPolicy, RequestFailed, Session
 from clew.thread.entries import Entry
 from deploy.local import Reply, ToolCall
-from tests.conftest import World, last
-from tests.workflows.test_control import Slow
-from tests.workflows.test_summaries import POLICY
-from tests.workflows.test_takeover import open_on, worker
+from tests.support.rolling import Slow
+from tests.support.stack import Stack, last
+from tests.support.workers import open_on, worker
 
 
 def payer(folder: Path) -> Any:
@@ -53,9 +52,9 @@ def released(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["interrupt", "cancel"])
-async def test_a_payment_that_ran_is_never_said_not_to_have_run(world: World, tmp_path: Path, how: str) -> None:
+async def test_a_payment_that_ran_is_never_said_not_to_have_run(stack: Stack, tmp_path: Path, how: str) -> None:
     """One has returned, one is in flight: the first keeps its result, the second is in doubt until it returns."""
-    session = await world.open(payer(tmp_path), tools=["pay"])
+    session = await stack.open(payer(tmp_path), tools=["pay"])
     request = await session.message("pay")
     (first,) = await half_paid(session, tmp_path)
     assert first.payload["content"] == "paid 5"
@@ -79,22 +78,22 @@ async def test_a_payment_that_ran_is_never_said_not_to_have_run(world: World, tm
     assert sorted(_ledger(tmp_path)) == ["5", "500"]
 
 
-async def test_a_close_in_the_middle_of_a_round_tells_the_truth(world: World, tmp_path: Path) -> None:
+async def test_a_close_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tmp_path: Path) -> None:
     """The session that goes on from its archive reads what was paid and what is in doubt."""
-    session = await world.open(payer(tmp_path), tools=["pay"])
+    session = await stack.open(payer(tmp_path), tools=["pay"])
     await session.message("pay")
     await half_paid(session, tmp_path)
     await session.close()
     released(tmp_path)
-    again = await world.clew.open(session.id)
+    again = await stack.clew.open(session.id)
     paid, doubt = (await again.ask("what was paid?")).split(" | ")
     assert paid == "paid 5"
     assert doubt.startswith("in doubt")
 
 
-async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(world: World, tmp_path: Path) -> None:
+async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tmp_path: Path) -> None:
     """The outcome names the tool that the deadline cut off."""
-    session = await world.open(payer(tmp_path), tools=["pay"])
+    session = await stack.open(payer(tmp_path), tools=["pay"])
     request = await session.message("pay", timeout_seconds=2)
     await half_paid(session, tmp_path)
     with pytest.raises(RequestFailed) as failed:
@@ -109,24 +108,24 @@ async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(wor
     assert doubt.startswith("in doubt (timeout)")
 
 
-async def test_a_worker_that_dies_in_the_middle_of_a_round_leaves_the_truth(world: World, tmp_path: Path) -> None:
+async def test_a_worker_that_dies_in_the_middle_of_a_round_leaves_the_truth(stack: Stack, tmp_path: Path) -> None:
     """What had returned is not run again; what was in flight is in doubt, and the model reads both."""
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(world, queue) as first:
-        session = await open_on(world, queue, payer(tmp_path), tools=["pay"])
+    async with worker(stack, queue) as first:
+        session = await open_on(stack, queue, payer(tmp_path), tools=["pay"])
         request = await session.message("pay")
         await half_paid(session, tmp_path)
         await first.kill()
-        async with worker(world, queue):
+        async with worker(stack, queue):
             paid, doubt = (await request.answer()).split(" | ")
     assert paid == "paid 5"
     assert doubt.startswith("in doubt (worker_lost)")
     assert sorted(_ledger(tmp_path)) == ["5", "500"]
 
 
-async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(world: World) -> None:
+async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(stack: Stack) -> None:
     """And how much of it had arrived."""
-    session = await world.open(lambda _body: Reply("word " * 100, tokens_per_second=10))
+    session = await stack.open(lambda _body: Reply("word " * 100, tokens_per_second=10))
     with pytest.raises(RequestFailed) as failed:
         await session.ask("go", timeout_seconds=2)
     error = failed.value.outcome.error
@@ -135,11 +134,17 @@ async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(world: 
     assert error.message.endswith(" characters had arrived")
 
 
-async def test_an_interrupt_does_not_wait_for_an_automatic_summary(world: World) -> None:
+async def test_an_interrupt_does_not_wait_for_an_automatic_summary(stack: Stack) -> None:
     """The summary's model hangs; the message is answered at once, whatever it does with a busy session."""
     summarizer = Slow()
-    policy = POLICY.overlaid(ContextPolicy(summarization="request_new", summarization_model=world.model(summarizer)))
-    session = await world.open("word " * 60, context_policy=policy)
+    policy = ContextPolicy(
+        max_input_tokens=400,
+        reserve_output_tokens=100,
+        keep_last_turns=1,
+        summarization="request_new",
+        summarization_model=stack.model(summarizer),
+    )
+    session = await stack.open("word " * 60, context_policy=policy)
     for number in range(4):
         await session.ask(f"question {number} " + "word " * 60)
     await summarizer.was_asked()

@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 from clew import ContextPolicy, Entry
 from clew.model.canonical import digest
 from deploy.local import Reply, ToolCall
-from tests.conftest import World, last
-from tests.rolling import name, rolling
+from tests.support.recipes import decoded
+from tests.support.rolling import name, rolling
+from tests.support.stack import Stack, last
 
 
-def decoded(body: dict[str, Any]) -> dict[str, Any]:
-    """A provider's request as the contract has it: read back from what was on the wire, and from nothing else."""
-    messages: list[dict[str, Any]] = []
-    names: dict[str, str] = {}
-    for sent in body["messages"]:
-        message = {"role": sent["role"], "content": sent["content"] or ""}
-        if calls := sent.get("tool_calls"):
-            message["tool_calls"] = [
-                {
-                    "id": call["id"],
-                    "name": call["function"]["name"],
-                    "arguments": json.loads(call["function"]["arguments"]),
-                }
-                for call in calls
-            ]
-            names |= {call["id"]: call["name"] for call in message["tool_calls"]}
-        if sent["role"] == "tool":
-            message |= {"tool_call_id": sent["tool_call_id"], "name": names[sent["tool_call_id"]]}
-        messages.append(message)
-    form = body.get("response_format")
-    return {
-        "messages": messages,
-        "tool_spec": [
-            {name: tool["function"][name] for name in ("name", "description", "parameters")}
-            for tool in body.get("tools", [])
-        ],
-        "output_schema": form["json_schema"]["schema"] if form else None,
-    }
-
-
-async def test_every_digest_is_that_of_what_was_received(world: World) -> None:
+async def test_every_digest_is_that_of_what_was_received(stack: Stack) -> None:
     """Over lanes, operations, tools, truncation and schemas: recipe, `context(call_id=…)` and the wire agree."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -53,7 +23,7 @@ async def test_every_digest_is_that_of_what_was_received(world: World) -> None:
         return Reply("{}" if "form" in newest["content"] else f"I read {len(body['messages'])} · {newest['content']}")
 
     policy = ContextPolicy(max_input_tokens=420, reserve_output_tokens=100)
-    session = await world.open(script, tools=["add"], system_prompt="Be exact.", context_policy=policy)
+    session = await stack.open(script, tools=["add"], system_prompt="Be exact.", context_policy=policy)
     for number in range(4):
         await session.ask(f"{number} " + "some words " * 20)
     await session.ask("please add")
@@ -65,7 +35,7 @@ async def test_every_digest_is_that_of_what_was_received(world: World) -> None:
     await session.configure(system_prompt="Be kind.", tools=[])
     await session.switch_context("default", op_id="o-3")
     await session.ask("in a form", output_schema={"type": "object"}, context_policy=ContextPolicy(max_messages=3))
-    received = world.requests_to((await session.status()).model)
+    received = stack.requests_to((await session.status()).model)
     replies = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
     assert len(replies) == len(received) == 10
     truncated = 0
@@ -82,7 +52,7 @@ async def test_every_digest_is_that_of_what_was_received(world: World) -> None:
     assert [entry.refs["call_id"] for entry in await session.entries(call_id=call)] == [call]
 
 
-async def test_what_was_received_is_what_any_language_reads(world: World) -> None:
+async def test_what_was_received_is_what_any_language_reads(stack: Stack) -> None:
     """`ReadContext`, started with a dict, answers each call of a rolled-over session, then of a closed one."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -92,9 +62,9 @@ async def test_what_was_received_is_what_any_language_reads(world: World) -> Non
         return Reply("{}" if "form" in newest["content"] else f"I read {len(body['messages'])}" + " words" * 600)
 
     policy = ContextPolicy(max_input_tokens=4000, reserve_output_tokens=100)
-    async with rolling(world) as clew:
+    async with rolling(stack) as clew:
         session = await clew.open(
-            name(), model=world.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
+            name(), model=stack.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
         )
         for number in range(24):
             await session.ask(f"{number} " + ("please add " if number % 5 == 4 else "some ") * 150)
@@ -102,7 +72,7 @@ async def test_what_was_received_is_what_any_language_reads(world: World) -> Non
         await session.ask("in a form", output_schema=shape, context_policy=ContextPolicy(max_messages=3))
         model = (await session.status()).model
         assert (await session.status()).first_live_seq > 0
-        received = world.requests_to(model)
+        received = stack.requests_to(model)
         replies = [entry for entry in await session.entries() if "recipe" in entry.payload]
         assert len(replies) == len(received)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from deploy.chat import only_user_of
 from deploy.local.child import free_ports
-from tests.deploy.running import run_module
+from tests.support.processes import run_module
 
 
 async def chat(typed: str, database: Path, **env: str) -> tuple[int | None, str]:

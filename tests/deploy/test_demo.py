@@ -2,7 +2,7 @@
 
 import re
 
-from tests.deploy.running import run_module
+from tests.support.processes import run_module
 
 
 async def test_the_demo_ends_by_itself_and_shows_an_answer_that_survived() -> None:

@@ -10,22 +10,22 @@ import pytest
 from clew import Clew, ContextPolicy, InvalidOperation, Session
 from deploy.local import Reply, ToolCall
 from deploy.local.scripted import Script
-from tests.conftest import World, last
-from tests.rolling import name, rolling, until
+from tests.support.rolling import name, rolling, until
+from tests.support.stack import Stack, last
 
 NARROW = ContextPolicy(max_input_tokens=3000, reserve_output_tokens=100, keep_last_turns=1)
 
 
 @pytest.fixture(scope="module")
-async def clew(world: World) -> AsyncIterator[Clew]:
-    async with rolling(world) as clew:
+async def clew(stack: Stack) -> AsyncIterator[Clew]:
+    async with rolling(stack) as clew:
         yield clew
 
 
-async def grown(world: World, clew: Clew, script: Script | str = "fine", **config: Any) -> Session:
+async def grown(stack: Stack, clew: Clew, script: Script | str = "fine", **config: Any) -> Session:
     """A session whose first messages are in the archive alone."""
     session = await clew.open(
-        name(), model=world.model(script), system_prompt="Be brief.", context_policy=NARROW, **config
+        name(), model=stack.model(script), system_prompt="Be brief.", context_policy=NARROW, **config
     )
     for turn in range(30):
         await session.ask(f"turn {turn} " + "many words " * 250)
@@ -39,22 +39,22 @@ async def current(session: Session) -> dict[str, Any]:
     return answer
 
 
-async def test_an_archived_pin_is_in_the_current_context_at_once(world: World, clew: Clew) -> None:
+async def test_an_archived_pin_is_in_the_current_context_at_once(stack: Stack, clew: Clew) -> None:
     """The query answers it right after the receipt, and the next call sees it."""
-    session = await grown(world, clew)
+    session = await grown(stack, clew)
     assert (await session.pin(1, op_id="o-1")).status == "applied"
     shown = await current(session)
     assert shown["messages"][1]["content"].startswith("turn 0 ")
     await session.ask("and now?")
-    (*_, newest) = world.requests_to((await session.status()).model)
+    (*_, newest) = stack.requests_to((await session.status()).model)
     assert newest["messages"][1]["content"].startswith("turn 0 ")
     await session.unpin(1, op_id="o-2")
     assert not any(message["content"].startswith("turn 0 ") for message in (await current(session))["messages"])
 
 
-async def test_a_pin_that_waited_for_a_run_is_there_when_it_has_ended(world: World, clew: Clew) -> None:
+async def test_a_pin_that_waited_for_a_run_is_there_when_it_has_ended(stack: Stack, clew: Clew) -> None:
     """By update or by signal: soon after the run's outcome the query answers, with the pinned message in it."""
-    session = await grown(world, clew)
+    session = await grown(stack, clew)
     request = await session.message("go on")
     handle = session._handle
     operation = {"op_id": "o-1", "operation": {"type": "pin", "seqs": [1]}}
@@ -66,9 +66,9 @@ async def test_a_pin_that_waited_for_a_run_is_there_when_it_has_ended(world: Wor
     assert any(message["content"].startswith("turn 0 ") for message in shown.messages)
 
 
-async def test_a_pin_of_what_is_no_message_breaks_no_context(world: World, clew: Clew) -> None:
+async def test_a_pin_of_what_is_no_message_breaks_no_context(stack: Stack, clew: Clew) -> None:
     """An archived entry is taken at its word where the session cannot know; contexts are as if it were not pinned."""
-    session = await grown(world, clew)
+    session = await grown(stack, clew)
     before = await current(session)
     assert (await session.pin(0, 3, op_id="o-1")).status == "applied"
     assert (await current(session))["meta"]["digest"] == before["meta"]["digest"]
@@ -81,13 +81,13 @@ async def test_a_pin_of_what_is_no_message_breaks_no_context(world: World, clew:
     again = await clew.open(session.id)
     assert await again.ask("once more") == "fine"
     assert any(message["content"].startswith("turn 0 ") for message in (await current(again))["messages"])
-    body = world.requests_to((await again.status()).model)[-1]
+    body = stack.requests_to((await again.status()).model)[-1]
     assert last(body)["content"] == "once more"
 
 
-async def test_a_lane_that_is_taken_up_again_can_be_told_at_once(world: World, clew: Clew) -> None:
+async def test_a_lane_that_is_taken_up_again_can_be_told_at_once(stack: Stack, clew: Clew) -> None:
     """After a switch to a lane that was left long ago the query answers right away."""
-    session = await grown(world, clew)
+    session = await grown(stack, clew)
     await session.switch_context("side", op_id="o-1")
     for turn in range(30):
         await session.ask(f"aside {turn} " + "many words " * 250)
@@ -96,7 +96,7 @@ async def test_a_lane_that_is_taken_up_again_can_be_told_at_once(world: World, c
     assert shown["messages"][-2]["content"].startswith("turn 29 ")
 
 
-async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(world: World, clew: Clew) -> None:
+async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(stack: Stack, clew: Clew) -> None:
     """A request that waits for a person comes before the session has fetched what the pin needs."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -104,7 +104,7 @@ async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(world
         asks = newest["role"] == "user" and newest["content"] == "add"
         return Reply("", tool_calls=(ToolCall("add", {"a": 1, "b": 2}),)) if asks else Reply("fine")
 
-    session = await grown(world, clew, script, tools=["add"], require_approval=["add"])
+    session = await grown(stack, clew, script, tools=["add"], require_approval=["add"])
     operation = {"op_id": "o-1", "operation": {"type": "pin", "seqs": [1]}}
     await session._handle.signal("modify_context", operation)
     request = await session.message("add")

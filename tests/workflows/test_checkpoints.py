@@ -33,10 +33,10 @@ from clew_activities.checkpoint_tokens import Keys
 from clew_workflows.core.checkpoints import drafted, restoring
 from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply, ToolCall
-from tests import toolbox
-from tests.conftest import World, last
-from tests.rolling import name, rolling
-from tests.workflows import paper
+from tests.support import decisions as paper
+from tests.support import toolbox
+from tests.support.rolling import name, rolling
+from tests.support.stack import Stack, last
 
 
 def payload_of(token: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def adding(body: dict[str, Any]) -> Reply:
     return Reply(f"{len(body['messages'])} messages")
 
 
-async def test_a_session_goes_on_from_a_checkpoint(world: World) -> None:
+async def test_a_session_goes_on_from_a_checkpoint(stack: Stack) -> None:
     """It has the context and the configuration, calls its tools by ids of their own, and the first one lives on."""
     settings: dict[str, Any] = {
         "tools": ["add"],
@@ -84,10 +84,10 @@ async def test_a_session_goes_on_from_a_checkpoint(world: World) -> None:
         "model_options": {"temperature": 0.5},
         "metadata": {"tenant": "t-1"},
     }
-    session = await world.open(adding, **settings)
+    session = await stack.open(adding, **settings)
     assert await session.ask("add") == "4 messages"
     token = await session.checkpoint()
-    branch = await world.clew.restore(token, name())
+    branch = await stack.clew.restore(token, name())
     assert await spoken(branch) == await spoken(session)
     assert await branch.ask("add") == "8 messages"
     assert await session.ask("on") == "6 messages"
@@ -99,7 +99,7 @@ async def test_a_session_goes_on_from_a_checkpoint(world: World) -> None:
     (operation,) = await branch.entries(kind="ai_context_operation")
     assert operation.payload["operation"]["reason"] == "restore"
     assert operation.payload["operation"]["meta"] == {"session_id": session.id, "at_seq": payload_of(token)["at_seq"]}
-    described = await world.clew.temporal.get_workflow_handle(branch.id).describe()
+    described = await stack.clew.temporal.get_workflow_handle(branch.id).describe()
     assert not described.raw_description.execution_config.workflow_execution_timeout.seconds
 
 
@@ -118,10 +118,10 @@ def test_a_checkpoint_holds_the_results_that_a_context_has_cleared() -> None:
     ]
 
 
-async def test_a_checkpoint_holds_a_context_and_no_thread(world: World) -> None:
+async def test_a_checkpoint_holds_a_context_and_no_thread(stack: Stack) -> None:
     """What a policy has left out is not in it."""
     policy = ContextPolicy(max_input_tokens=300, reserve_output_tokens=100, keep_last_turns=1)
-    session = await world.open("fine", context_policy=policy)
+    session = await stack.open("fine", context_policy=policy)
     for number in range(8):
         await session.ask(f"secret {number} " + "word " * 50)
     token = await session.checkpoint(expires_seconds=60)
@@ -132,21 +132,21 @@ async def test_a_checkpoint_holds_a_context_and_no_thread(world: World) -> None:
     assert payload["exp"] - payload["iat"] == 60
 
 
-async def test_another_lane_is_checkpointed_and_active_where_it_is_restored(world: World) -> None:
-    session = await world.open(adding)
+async def test_another_lane_is_checkpointed_and_active_where_it_is_restored(stack: Stack) -> None:
+    session = await stack.open(adding)
     await session.ask("one")
     await session.replace_context(
         [{"role": "user", "content": "drawn"}], op_id="o", context_ref="draft", system_prompt=""
     )
     token = await session.checkpoint("draft")
-    branch = await world.clew.restore(token)
+    branch = await stack.clew.restore(token)
     assert (await branch.status()).active_context_ref == "draft"
     assert (await branch.context()).messages == [{"role": "user", "content": "drawn"}]
     with pytest.raises(UnknownLane):
         await session.checkpoint("nowhere")
 
 
-async def test_a_busy_session_is_not_checkpointed(world: World) -> None:
+async def test_a_busy_session_is_not_checkpointed(stack: Stack) -> None:
     """A context in the middle of a run is nobody's."""
     release, called = asyncio.Event(), asyncio.Event()
 
@@ -155,7 +155,7 @@ async def test_a_busy_session_is_not_checkpointed(world: World) -> None:
         await release.wait()
         return Reply("fine")
 
-    session = await world.open(script)
+    session = await stack.open(script)
     request = await session.message("go")
     await called.wait()
     with pytest.raises(Busy):
@@ -165,15 +165,15 @@ async def test_a_busy_session_is_not_checkpointed(world: World) -> None:
     assert await session.checkpoint()
 
 
-async def test_a_context_that_is_too_large_is_refused(world: World) -> None:
+async def test_a_context_that_is_too_large_is_refused(stack: Stack) -> None:
     """What a session takes at once is the limit, since it is to be restored."""
-    session = await world.open("fine", context_policy=ContextPolicy(max_input_tokens=200_000))
+    session = await stack.open("fine", context_policy=ContextPolicy(max_input_tokens=200_000))
     parts = [{"role": "user", "content": "x" * 120_000}, {"role": "assistant", "content": "y" * 120_000}]
     await session.replace_context(parts, op_id="o-1")
     before = await history_bytes(session)
     token = await session.checkpoint()
     assert await history_bytes(session) - before < len(token) + 5_000, "the history holds the token once, and no more"
-    branch = await world.clew.restore(token)
+    branch = await stack.clew.restore(token)
     assert [len(message["content"]) for message in (await branch.context()).messages] == [120_000, 120_000]
     await session.ask("z" * 30_000)
     before = (await session.status()).rev
@@ -182,48 +182,48 @@ async def test_a_context_that_is_too_large_is_refused(world: World) -> None:
     assert (await session.status()).rev == before
 
 
-async def test_an_id_that_exists_is_not_restored_to(world: World) -> None:
+async def test_an_id_that_exists_is_not_restored_to(stack: Stack) -> None:
     """Neither over a session that runs nor over one that has ended; a token may be restored any number of times."""
-    session = await world.open("fine")
+    session = await stack.open("fine")
     await session.ask("hi")
     token = await session.checkpoint()
     for _ in range(2):
-        assert await (await world.clew.restore(token)).ask("on") == "fine"
+        assert await (await stack.clew.restore(token)).ask("on") == "fine"
     for ended in (False, True):
         if ended:
             await session.close()
         rev = (await session.status()).rev
         with pytest.raises(InvalidInput, match="already"):
-            await world.clew.restore(token, session.id)
+            await stack.clew.restore(token, session.id)
         assert (await session.status()).rev == rev
 
 
 async def test_a_checkpoint_is_refused_where_it_does_not_belong(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An expired one, and one that meets other tools, leave no session behind; the word travels to the caller."""
-    session = await world.open("fine", tools=["add"])
+    session = await stack.open("fine", tools=["add"])
     token = await session.checkpoint(expires_seconds=1000)
     clock, wanted = time.time(), name()
     with monkeypatch.context() as patch:
         patch.setattr("clew_activities.checkpointing.time.time", lambda: clock + 1000)
         with pytest.raises(TokenExpired):
-            await world.clew.restore(token, wanted)
+            await stack.clew.restore(token, wanted)
     with pytest.raises(Refusal):
-        await world.clew.session(wanted).status()
+        await stack.clew.session(wanted).status()
     with monkeypatch.context() as patch:
         patch.setitem(toolbox.add.spec, "description", "Another thing.")
         with pytest.raises(TokenMismatch):
-            await world.clew.restore(token)
-    assert await (await world.clew.restore(token)).ask("on") == "fine"
+            await stack.clew.restore(token)
+    assert await (await stack.clew.restore(token)).ask("on") == "fine"
 
 
-async def test_without_a_key_there_are_no_checkpoints(world: World) -> None:
+async def test_without_a_key_there_are_no_checkpoints(stack: Stack) -> None:
     """Neither made nor restored, and the session goes on."""
-    session = await world.open("fine")
+    session = await stack.open("fine")
     token = await session.checkpoint()
-    async with rolling(world, keys=Keys()) as clew:
-        there = await clew.open(name(), model=world.model("fine"))
+    async with rolling(stack, keys=Keys()) as clew:
+        there = await clew.open(name(), model=stack.model("fine"))
         with pytest.raises(CheckpointUnavailable, match="CLEW_CHECKPOINT_KEYS"):
             await there.checkpoint()
         with pytest.raises(CheckpointUnavailable, match="CLEW_CHECKPOINT_KEYS"):
@@ -231,10 +231,10 @@ async def test_without_a_key_there_are_no_checkpoints(world: World) -> None:
         assert await there.ask("on") == "fine"
 
 
-async def test_a_lane_that_is_archived_is_checkpointed_whole(world: World) -> None:
+async def test_a_lane_that_is_archived_is_checkpointed_whole(stack: Stack) -> None:
     """What the session no longer holds of it is fetched first."""
-    async with rolling(world, Thresholds(events=50, bytes=100_000, updates=10, signals=10)) as clew:
-        session = await clew.open(name(), model=world.model("fine"))
+    async with rolling(stack, Thresholds(events=50, bytes=100_000, updates=10, signals=10)) as clew:
+        session = await clew.open(name(), model=stack.model("fine"))
         await session.ask("in the default lane")
         await session.switch_context("draft", op_id="o-1")
         turn = 0
@@ -255,11 +255,11 @@ async def test_a_lane_that_is_archived_is_checkpointed_whole(world: World) -> No
         [RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b"\xff"))],
     ],
 )
-async def test_a_malformed_restoration_fails_at_once_with_its_word(world: World, arguments: list[Any]) -> None:
+async def test_a_malformed_restoration_fails_at_once_with_its_word(stack: Stack, arguments: list[Any]) -> None:
     """No task of it fails again and again."""
     with pytest.raises(WorkflowFailureError) as failed:
-        await world.clew.temporal.execute_workflow(
-            "RestoreSession", args=arguments, id=name(), task_queue=world.clew.task_queue
+        await stack.clew.temporal.execute_workflow(
+            "RestoreSession", args=arguments, id=name(), task_queue=stack.clew.task_queue
         )
     assert isinstance(failed.value.cause, ApplicationError)
     assert failed.value.cause.type == "invalid_input"

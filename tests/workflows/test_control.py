@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,31 +23,9 @@ from clew import (
     UnknownApproval,
 )
 from deploy.local import Reply, ToolCall
-from tests import toolbox
-from tests.conftest import World, last
-
-
-class Slow:
-    """A model whose replies wait until the test lets them go: one `release` a reply."""
-
-    def __init__(self, answer: Callable[[dict[str, Any]], Reply] | None = None) -> None:
-        self.called: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._gate = asyncio.Semaphore(0)
-        self._answer = answer or (lambda body: Reply(f"re: {last(body)['content']}"))
-
-    async def __call__(self, body: dict[str, Any]) -> Reply:
-        self.called.put_nowait(body)
-        await self._gate.acquire()
-        return self._answer(body)
-
-    async def was_asked(self) -> dict[str, Any]:
-        """The body of the next call, once it has come."""
-        return await self.called.get()
-
-    def release(self, count: int = 1) -> None:
-        """Let so many replies go."""
-        for _ in range(count):
-            self._gate.release()
+from tests.support import toolbox
+from tests.support.rolling import Slow
+from tests.support.stack import Stack, last
 
 
 async def said(session: Session) -> list[str]:
@@ -77,10 +54,10 @@ async def approvals_of(session: Session) -> list[dict[str, Any]]:
     return pending
 
 
-async def test_what_is_steered_in_is_read_after_the_answer(world: World) -> None:
+async def test_what_is_steered_in_is_read_after_the_answer(stack: Stack) -> None:
     """By default an input never touches the call in flight: it follows the answer, and the run goes on with both."""
     model = Slow()
-    session = await world.open(model)
+    session = await stack.open(model)
     request = await session.message("go", request_id="r")
     await model.was_asked()
     first = await session.steer("shorter", input_id="i-1")
@@ -98,11 +75,11 @@ async def test_what_is_steered_in_is_read_after_the_answer(world: World) -> None
     assert await session.steer("late", input_id="i-1") == first, "an id that is known is told the same again"
 
 
-async def test_a_step_input_is_read_before_the_next_call(world: World) -> None:
+async def test_a_step_input_is_read_before_the_next_call(stack: Stack) -> None:
     """With `at="step"` the model reads it together with the tool's result."""
     calls = [Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}),)), Reply("done")]
     model = Slow(lambda _body: calls.pop(0))
-    session = await world.open(model, tools=["add"])
+    session = await stack.open(model, tools=["add"])
     request = await session.message("go")
     await model.was_asked()
     await session.steer("be quick", at="step")
@@ -113,23 +90,23 @@ async def test_a_step_input_is_read_before_the_next_call(world: World) -> None:
     assert await request.answer() == "done"
 
 
-async def test_an_idle_session_takes_no_input(world: World) -> None:
+async def test_an_idle_session_takes_no_input(stack: Stack) -> None:
     """To an idle session input is refused loudly: by update to its sender, by signal in the thread."""
-    session = await world.open()
+    session = await stack.open()
     await session.ask("hello")
     with pytest.raises(Idle):
         await session.steer("anyone?")
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     await handle.signal("steer", {"content": "anyone?"})
     await session.ask("again")
     (refused,) = await session.entries(kind="input")
     assert (refused.payload["event"], refused.payload["kind"]) == ("rejected", "steer")
 
 
-async def test_inputs_are_guarded_and_counted(world: World) -> None:
+async def test_inputs_are_guarded_and_counted(stack: Stack) -> None:
     """A guard on another request is refused, and the sixty-fifth input too."""
     model = Slow()
-    session = await world.open(model)
+    session = await stack.open(model)
     request = await session.message("go", request_id="r")
     await model.was_asked()
     with pytest.raises(RequestMismatch):
@@ -143,11 +120,11 @@ async def test_inputs_are_guarded_and_counted(world: World) -> None:
     assert await request.answer() == "re: 62"
 
 
-async def test_what_a_failed_run_has_not_read_is_answered_by_a_follow_up(world: World) -> None:
+async def test_what_a_failed_run_has_not_read_is_answered_by_a_follow_up(stack: Stack) -> None:
     """Input outlives the run that it was meant for, unless its sender said `drop`."""
     replies = [Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}),)), Reply("I read it")]
     model = Slow(lambda _body: replies.pop(0))
-    session = await world.open(model, tools=["add"], max_iterations=1)
+    session = await stack.open(model, tools=["add"], max_iterations=1)
     request = await session.message("go", request_id="r")
     await model.was_asked()
     await session.steer("mind this")
@@ -163,12 +140,12 @@ async def test_what_a_failed_run_has_not_read_is_answered_by_a_follow_up(world: 
         await session.message("mine", request_id="followup:run-9")
 
 
-async def test_a_context_is_never_changed_under_a_run(world: World) -> None:
+async def test_a_context_is_never_changed_under_a_run(stack: Stack) -> None:
     """Operations and configuration that come in the middle of a run wait for its end; of operations the latest."""
     gate = uuid.uuid4().hex
     replies = [Reply(tool_calls=(ToolCall("wait_for", {"gate": gate}),)), Reply("done"), Reply("next")]
     model = Slow(lambda _body: replies.pop(0))
-    session = await world.open(model, tools=["wait_for"], system_prompt="old")
+    session = await stack.open(model, tools=["wait_for"], system_prompt="old")
     request = await session.message("go")
     await model.was_asked()
     model.release()
@@ -195,9 +172,9 @@ async def test_a_context_is_never_changed_under_a_run(world: World) -> None:
     assert words.index("superseded modify_context") < words.index("replace") < words.index("user: and now?")
 
 
-async def test_lanes_are_contexts_of_their_own(world: World) -> None:
+async def test_lanes_are_contexts_of_their_own(stack: Stack) -> None:
     """A switch makes a fresh lane active, which inherits nothing; replace changes its own lane, and only that."""
-    session = await world.open(lambda body: Reply(f"{len(body['messages'])}"))
+    session = await stack.open(lambda body: Reply(f"{len(body['messages'])}"))
     assert await session.ask("one") == "1"
     assert (await session.switch_context("draft", op_id="s-1")).status == "applied"
     assert await session.ask("two") == "1"
@@ -216,11 +193,11 @@ async def test_lanes_are_contexts_of_their_own(world: World) -> None:
         await session.replace_context([], op_id="p-3", base_seq=10_000)
 
 
-async def test_configuration_changes_are_entries_and_hold_from_then_on(world: World) -> None:
+async def test_configuration_changes_are_entries_and_hold_from_then_on(stack: Stack) -> None:
     """A new model and new tools are resolved by a worker, then committed; unknown ones fail the next request."""
-    session = await world.open("first")
+    session = await stack.open("first")
     await session.ask("hello")
-    receipt = await session.configure(model=world.model("second"), tools=["add"])
+    receipt = await session.configure(model=stack.model("second"), tools=["add"])
     assert receipt.status == "applied"
     assert receipt.seq == 4
     entry = (await session.entries())[4]
@@ -234,10 +211,10 @@ async def test_configuration_changes_are_entries_and_hold_from_then_on(world: Wo
     assert await session.ask("hello") == "second"
 
 
-async def test_a_busy_session_does_as_it_is_told(world: World) -> None:
+async def test_a_busy_session_does_as_it_is_told(stack: Stack) -> None:
     """`queue` waits its turn, `interrupt` takes it, `steer` joins the run and shares its outcome."""
     model = Slow()
-    session = await world.open(model, on_busy="queue")
+    session = await stack.open(model, on_busy="queue")
     first = await session.message("first", request_id="first")
     await model.was_asked()
     queued = await session.message("queued", request_id="queued")
@@ -257,10 +234,10 @@ async def test_a_busy_session_does_as_it_is_told(world: World) -> None:
     assert outcomes == ["first completed", "joined completed", "queued cancelled", "urgent completed"]
 
 
-async def test_cancel_reaches_a_reply_that_is_streaming(world: World) -> None:
+async def test_cancel_reaches_a_reply_that_is_streaming(stack: Stack) -> None:
     """The call is broken off at the provider, the caller told `cancelled`, and the next message works at once."""
     replies = [Reply("word " * 1000, tokens_per_second=5), Reply("fresh")]
-    session = await world.open(lambda _body: replies.pop(0))
+    session = await stack.open(lambda _body: replies.pop(0))
     request = await session.message("go", request_id="r")
     async for state in session.stream(request):
         if state.text:
@@ -277,11 +254,11 @@ async def test_cancel_reaches_a_reply_that_is_streaming(world: World) -> None:
         await session.cancel()
 
 
-async def test_cancel_reaches_a_tool_and_closes_its_call(world: World) -> None:
+async def test_cancel_reaches_a_tool_and_closes_its_call(stack: Stack) -> None:
     """The tool is cancelled in the worker, and the thread stays valid input for the next call."""
     gate = uuid.uuid4().hex
     replies = [Reply(tool_calls=(ToolCall("note_cancel", {"gate": gate}),)), Reply("fresh")]
-    session = await world.open(lambda _body: replies.pop(0), tools=["note_cancel"])
+    session = await stack.open(lambda _body: replies.pop(0), tools=["note_cancel"])
     request = await session.message("go")
     await toolbox.gate(f"{gate}-started").wait()
     await session.cancel()
@@ -292,11 +269,11 @@ async def test_cancel_reaches_a_tool_and_closes_its_call(world: World) -> None:
     assert closed.payload["content"] == "interrupted (cancelled): this call may have run"
 
 
-async def test_a_tool_that_ignores_cancellation_holds_nobody_up(world: World) -> None:
+async def test_a_tool_that_ignores_cancellation_holds_nobody_up(stack: Stack) -> None:
     """The caller is told and the next message works at once, whatever the tool goes on doing."""
     gate = uuid.uuid4().hex
     replies = [Reply(tool_calls=(ToolCall("ignore_cancel", {"gate": gate}),)), Reply("fresh")]
-    session = await world.open(lambda _body: replies.pop(0), tools=["ignore_cancel"])
+    session = await stack.open(lambda _body: replies.pop(0), tools=["ignore_cancel"])
     request = await session.message("go")
     await toolbox.gate(f"{gate}-started").wait()
     await session.cancel()
@@ -305,10 +282,10 @@ async def test_a_tool_that_ignores_cancellation_holds_nobody_up(world: World) ->
     toolbox.gate(gate).set()
 
 
-async def test_ten_waiting_callers_never_keep_a_cancel_out(world: World) -> None:
+async def test_ten_waiting_callers_never_keep_a_cancel_out(stack: Stack) -> None:
     """The server takes ten updates in flight; those who wait never use them up."""
     model = Slow()
-    session = await world.open(model)
+    session = await stack.open(model)
     request = await session.message("go", request_id="r")
     await model.was_asked()
     waiting = [asyncio.create_task(session.request("r").result()) for _ in range(10)]
@@ -316,7 +293,7 @@ async def test_ten_waiting_callers_never_keep_a_cancel_out(world: World) -> None
     assert {(await task).status for task in (*waiting, asyncio.create_task(request.result()))} == {"cancelled"}
 
 
-async def test_a_tool_call_waits_for_approval(world: World) -> None:
+async def test_a_tool_call_waits_for_approval(stack: Stack) -> None:
     """Pending calls show name and arguments, are decided upon in any order, edited or denied, and the run goes on."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -326,7 +303,7 @@ async def test_a_tool_call_waits_for_approval(world: World) -> None:
             )
         return Reply(" | ".join(m["content"] for m in body["messages"] if m["role"] == "tool"))
 
-    session = await world.open(script, tools=["add"], require_approval=["add"])
+    session = await stack.open(script, tools=["add"], require_approval=["add"])
     request = await session.message("go")
     pending = await approvals_of(session)
     assert pending[1] == {"tool_call_id": "tool-2", "name": "add", "arguments": {"a": 1, "b": 1}}
@@ -345,9 +322,9 @@ async def test_a_tool_call_waits_for_approval(world: World) -> None:
     assert [entry.payload["decision"] for entry in approvals] == ["approve", "deny", "approve"]
 
 
-async def test_a_cancel_resolves_what_waits_for_approval(world: World) -> None:
+async def test_a_cancel_resolves_what_waits_for_approval(stack: Stack) -> None:
     """Nothing times out by itself, and a cancelled run asks nobody any more."""
-    session = await world.open(
+    session = await stack.open(
         lambda body: Reply(tool_calls=(ToolCall("guarded", {}),)) if last(body)["content"] == "go" else Reply("ok"),
         tools=["guarded"],
         request_timeout_seconds=1,
@@ -368,18 +345,18 @@ class City(BaseModel):
     people: int
 
 
-async def test_an_answer_comes_in_the_form_asked_for(world: World) -> None:
+async def test_an_answer_comes_in_the_form_asked_for(stack: Stack) -> None:
     """The schema reaches the provider; what does not fit gets one more turn, and then is a typed failure."""
     replies = [Reply("Oslo, I think"), Reply('{"name": "Oslo", "people": 700000}')]
-    session = await world.open(lambda _body: replies.pop(0))
+    session = await stack.open(lambda _body: replies.pop(0))
     assert await session.ask("Which?", answer=City) == City(name="Oslo", people=700_000)
     model = (await session.status()).model
-    sent = world.requests_to(model)
+    sent = stack.requests_to(model)
     assert sent[0]["response_format"]["json_schema"]["schema"] == City.model_json_schema()
     assert "not of the form asked for" in sent[1]["messages"][-1]["content"]
     context = await session.context(call_id="call-1")
     assert context.output_schema == City.model_json_schema()
-    stubborn = await world.open("never JSON")
+    stubborn = await stack.open("never JSON")
     with pytest.raises(RequestFailed) as failed:
         await stubborn.ask("Which?", answer=City)
     assert failed.value.outcome.error is not None
@@ -388,10 +365,10 @@ async def test_an_answer_comes_in_the_form_asked_for(world: World) -> None:
         await stubborn.ask("Which?", output_schema={"type": 7})
 
 
-async def test_a_queued_message_is_served_by_the_session_as_it_is_then(world: World) -> None:
+async def test_a_queued_message_is_served_by_the_session_as_it_is_then(stack: Stack) -> None:
     """What was changed while it waited holds for it: the lane, the prompt, and a policy that leaves it no room."""
     model = Slow()
-    session = await world.open(model, on_busy="queue")
+    session = await stack.open(model, on_busy="queue")
     first = await session.message("first")
     await model.was_asked()
     queued = await session.message("queued")

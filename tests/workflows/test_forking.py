@@ -11,16 +11,16 @@ import pytest
 from clew import Clew, ContextPolicy, Entry, InvalidInput, NotFound, Session
 from clew_activities.archive import Store
 from deploy.local import Reply
-from tests.conftest import World
-from tests.rolling import name, rolling
-from tests.workflows.test_reading import script
+from tests.support.rolling import name, rolling
+from tests.support.scripts import script
+from tests.support.stack import Stack
 
 T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
-async def clew(world: World) -> AsyncIterator[Clew]:
-    async with rolling(world) as clew:
+async def clew(stack: Stack) -> AsyncIterator[Clew]:
+    async with rolling(stack) as clew:
         yield clew
 
 
@@ -53,11 +53,11 @@ async def check_fork(parent: Session, fork: Session, thread: list[Entry], at_seq
     assert (await fork.context(at_seq=at_seq)).meta == theirs.meta
 
 
-async def test_a_fork_at_any_entry_sees_what_its_parent_saw(world: World, clew: Clew) -> None:
+async def test_a_fork_at_any_entry_sees_what_its_parent_saw(stack: Stack, clew: Clew) -> None:
     """At every seq of a thread with tool groups, lanes, operations and configurations, archived or live."""
     policy = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100)
     parent = await clew.open(
-        name(), model=world.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
+        name(), model=stack.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
     )
     await talk(parent, "one " + "word " * 20, "please add", "two")
     await parent.switch_context("draft", op_id="o-1")
@@ -85,9 +85,9 @@ async def test_a_fork_at_any_entry_sees_what_its_parent_saw(world: World, clew: 
     assert len(ids) == len(set(ids))
 
 
-async def test_forks_go_their_own_ways(world: World, clew: Clew) -> None:
+async def test_forks_go_their_own_ways(stack: Stack, clew: Clew) -> None:
     """What one says is not in the other; configuration, lane and known requests are those of the fork's entry."""
-    model, other = world.model("fine"), world.model("other")
+    model, other = stack.model("fine"), stack.model("other")
     parent = await clew.open(name(), model=model)
     await (await parent.message("one", request_id="r-1")).result()
     at_seq = (await parent.status()).rev - 1
@@ -113,9 +113,9 @@ async def test_forks_go_their_own_ways(world: World, clew: Clew) -> None:
     assert len(calls) == len(set(calls)) == 2
 
 
-async def test_a_fork_of_a_fork_and_of_who_sleeps(world: World, clew: Clew) -> None:
+async def test_a_fork_of_a_fork_and_of_who_sleeps(stack: Stack, clew: Clew) -> None:
     """A parent that hibernates is not woken; it has the fork in its thread, and knows of it when it wakes."""
-    parent = await clew.open(name(), model=world.model("fine"))
+    parent = await clew.open(name(), model=stack.model("fine"))
     await talk(parent, *(f"turn {turn}" for turn in range(25)))
     await parent.hibernate()
     thread = await parent.entries()
@@ -129,7 +129,7 @@ async def test_a_fork_of_a_fork_and_of_who_sleeps(world: World, clew: Clew) -> N
     assert [entry.seq for entry in whole] == list(range(len(thread) + 2))
     for session in (child, grandchild, late):
         await talk(session, "and on")
-    awake = await clew.open(parent.id, model=world.model("ignored"))
+    awake = await clew.open(parent.id, model=stack.model("ignored"))
     await talk(awake, *(f"more {turn}" for turn in range(25)))
     entries = await awake.entries()
     assert entries[: len(whole)] == whole
@@ -137,9 +137,9 @@ async def test_a_fork_of_a_fork_and_of_who_sleeps(world: World, clew: Clew) -> N
     assert len(await child.transcript()) == len(await grandchild.transcript()) + 7
 
 
-async def test_many_forks_at_once_of_who_sleeps(world: World, clew: Clew) -> None:
+async def test_many_forks_at_once_of_who_sleeps(stack: Stack, clew: Clew) -> None:
     """Each of them is in the parent's thread, and none has taken another's place."""
-    parent = await clew.open(name(), model=world.model("fine"))
+    parent = await clew.open(name(), model=stack.model("fine"))
     await talk(parent, "one", "two")
     await parent.hibernate()
     thread = await parent.entries()
@@ -154,9 +154,9 @@ async def test_many_forks_at_once_of_who_sleeps(world: World, clew: Clew) -> Non
     assert (await awake.entries())[: len(whole)] == whole
 
 
-async def test_the_same_fork_is_made_once(world: World, clew: Clew) -> None:
+async def test_the_same_fork_is_made_once(stack: Stack, clew: Clew) -> None:
     """Asked for again it is answered again; under an id that is another session's it is refused."""
-    parent = await clew.open(name(), model=world.model("fine"))
+    parent = await clew.open(name(), model=stack.model("fine"))
     await talk(parent, "one", "two")
     fork_id = name()
     first, *others = await asyncio.gather(parent.fork(3, fork_id), parent.fork(3, fork_id), parent.fork(3, fork_id))
@@ -175,7 +175,7 @@ async def test_the_same_fork_is_made_once(world: World, clew: Clew) -> None:
         await clew.session("nobody").fork(0)
 
 
-async def test_a_session_is_forked_while_it_runs(world: World, clew: Clew) -> None:
+async def test_a_session_is_forked_while_it_runs(stack: Stack, clew: Clew) -> None:
     """The run stays with the parent; the fork is idle and answers."""
     free = asyncio.Event()
 
@@ -184,7 +184,7 @@ async def test_a_session_is_forked_while_it_runs(world: World, clew: Clew) -> No
             await free.wait()
         return Reply("done")
 
-    parent = await clew.open(name(), model=world.model(slow))
+    parent = await clew.open(name(), model=stack.model(slow))
     await talk(parent, "quick")
     request = await parent.message("slow")
     fork = await parent.fork()
@@ -196,9 +196,9 @@ async def test_a_session_is_forked_while_it_runs(world: World, clew: Clew) -> No
     assert [entry.kind for entry in await parent.entries(from_seq=4)] == ["ai_message", "fork", "ai_message", "run"]
 
 
-async def family(world: World, clew: Clew) -> list[Session]:
+async def family(stack: Stack, clew: Clew) -> list[Session]:
     """A parent that has an archive of its own, its fork, and the fork's fork, each with words of its own."""
-    parent = await clew.open(name(), model=world.model("fine"))
+    parent = await clew.open(name(), model=stack.model("fine"))
     await talk(parent, *(f"turn {turn}" for turn in range(15)))
     child = await parent.fork(30)
     await talk(child, *(f"child {turn}" for turn in range(15)))
@@ -208,11 +208,11 @@ async def family(world: World, clew: Clew) -> list[Session]:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-async def test_sessions_are_deleted_in_any_order(world: World, order: tuple[int, ...]) -> None:
+async def test_sessions_are_deleted_in_any_order(stack: Stack, order: tuple[int, ...]) -> None:
     """What is deleted is gone at once; what others need stays; with the last one nothing is left."""
     store = Store.from_url("memory://")
-    async with rolling(world, store=store) as clew:
-        members = await family(world, clew)
+    async with rolling(stack, store=store) as clew:
+        members = await family(stack, clew)
         threads = {session.id: await session.entries() for session in members}
         deleted = 0
         for place in order:
@@ -230,12 +230,12 @@ async def test_sessions_are_deleted_in_any_order(world: World, order: tuple[int,
         assert [path async for path in store.list("")] == []
 
 
-async def test_a_session_that_was_never_archived_is_forked_and_deleted(world: World) -> None:
+async def test_a_session_that_was_never_archived_is_forked_and_deleted(stack: Stack) -> None:
     """A fork of a young session is whole, whichever is deleted first."""
     store = Store.from_url("memory://")
-    async with rolling(world, store=store) as clew:
+    async with rolling(stack, store=store) as clew:
         for parent_first in (True, False):
-            parent = await clew.open(name(), model=world.model("fine"))
+            parent = await clew.open(name(), model=stack.model("fine"))
             await talk(parent, "one")
             fork = await parent.fork()
             await clew.delete((parent if parent_first else fork).id)

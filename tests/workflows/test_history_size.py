@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import uuid
 from typing import Any
 
 from deploy.local import Reply, ToolCall
-from tests.conftest import World, last
+from tests.support.histories import payloads
+from tests.support.stack import Stack, last
 
 
-async def history_of(world: World, session_id: str) -> tuple[int, int]:
+async def history_of(stack: Stack, session_id: str) -> tuple[int, int]:
     """Events and bytes, as the server counts them."""
-    handle = world.clew.temporal.get_workflow_handle(session_id)
+    handle = stack.clew.temporal.get_workflow_handle(session_id)
     info = (await handle.describe()).raw_description.workflow_execution_info
     return info.history_length, info.history_size_bytes
 
 
-async def test_a_hundred_turns_stay_small(world: World) -> None:
+async def test_a_hundred_turns_stay_small(stack: Stack) -> None:
     """100 turns of 1.8 KB have at most 12 events each and less than 700 KB together."""
-    session = await world.open("An answer that a model might give, with this and that. " * 17)
+    session = await stack.open("An answer that a model might give, with this and that. " * 17)
     for number in range(100):
         await session.ask(f"{number} " + "A question that a user might ask, in so many words. " * 17)
-    events, size = await history_of(world, session.id)
+    events, size = await history_of(stack, session.id)
     assert events <= 12 * 100 + 10
     assert size < 700_000
 
 
-async def test_a_round_of_one_tool_adds_at_most_twelve_events(world: World) -> None:
+async def test_a_round_of_one_tool_adds_at_most_twelve_events(stack: Stack) -> None:
     """A turn with one tool call has at most twelve events more than one without."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -36,17 +36,17 @@ async def test_a_round_of_one_tool_adds_at_most_twelve_events(world: World) -> N
             return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
         return Reply("fine")
 
-    session = await world.open(script, tools=["add"])
+    session = await stack.open(script, tools=["add"])
     await session.ask("hello")
-    start, _ = await history_of(world, session.id)
+    start, _ = await history_of(stack, session.id)
     await session.ask("hello")
-    plain, _ = await history_of(world, session.id)
+    plain, _ = await history_of(stack, session.id)
     await session.ask("add")
-    with_tool, _ = await history_of(world, session.id)
+    with_tool, _ = await history_of(stack, session.id)
     assert with_tool - plain <= (plain - start) + 12
 
 
-async def test_every_text_is_in_the_history_once(world: World) -> None:
+async def test_every_text_is_in_the_history_once(stack: Stack) -> None:
     """A user's and a model's text, a tool's result and the prompt are found once, a tool's arguments twice."""
     texts = {name: f"{name}-{uuid.uuid4().hex}" for name in ("prompt", "question", "answer", "arguments", "said")}
 
@@ -55,21 +55,11 @@ async def test_every_text_is_in_the_history_once(world: World) -> None:
             return Reply(texts["said"], tool_calls=(ToolCall("add", {"a": texts["arguments"], "b": 1}),))
         return Reply(texts["answer"])
 
-    session = await world.open(script, tools=["add"], system_prompt=texts["prompt"])
+    session = await stack.open(script, tools=["add"], system_prompt=texts["prompt"])
     request = await session.message(texts["question"])
     await request.answer()
     await session.request(request.request_id).result()
-    history = await world.clew.temporal.get_workflow_handle(session.id).fetch_history()
+    history = await stack.clew.temporal.get_workflow_handle(session.id).fetch_history()
     whole = "\n".join(payloads(json.loads(history.to_json())))
     counts = {name: whole.count(text) for name, text in texts.items()}
     assert counts == {"prompt": 1, "question": 1, "answer": 1, "said": 1, "arguments": 2}
-
-
-def payloads(value: Any) -> list[str]:
-    """Every payload within a history, decoded."""
-    if isinstance(value, list):
-        return [found for item in value for found in payloads(item)]
-    if not isinstance(value, dict):
-        return []
-    own = [base64.b64decode(value["data"]).decode()] if isinstance(value.get("data"), str) else []
-    return own + [found for item in value.values() for found in payloads(item)]

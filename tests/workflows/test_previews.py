@@ -12,9 +12,9 @@ from clew.contract.inputs import ContextQuery, PendingMessage
 from clew.model.pricing import priced
 from clew_workflows.core import views
 from deploy.local import Reply, ToolCall
-from tests.conftest import World, last
-from tests.rolling import name, rolling
-from tests.workflows import paper
+from tests.support import decisions as paper
+from tests.support.rolling import name, rolling
+from tests.support.stack import Stack, last
 
 SHORT = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100, keep_last_turns=2)
 
@@ -70,7 +70,7 @@ def test_it_is_priced_by_the_list() -> None:
     assert priced(views.projection(unknown.state, unknown.thread, query("one")).meta).input_cost_usd is None
 
 
-async def asked_as_previewed(world: World, session: Session, content: str, **own: Any) -> None:
+async def asked_as_previewed(stack: Stack, session: Session, content: str, **own: Any) -> None:
     """A preview is of what the model receives when the same is asked next."""
     shown = await session.context(pending=[content], **own)
     await session.ask(content, **own)
@@ -93,21 +93,21 @@ def adding(body: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
-async def test_the_preview_is_what_the_model_sees(world: World, window: Any) -> None:
+async def test_the_preview_is_what_the_model_sees(stack: Stack, window: Any) -> None:
     """Through truncation, tools, lanes and policies of one's own, in either kind of window."""
     policy = SHORT.overlaid(ContextPolicy(window=window))
-    session = await world.open(adding, tools=["add"], system_prompt="Be exact.", context_policy=policy)
+    session = await stack.open(adding, tools=["add"], system_prompt="Be exact.", context_policy=policy)
     truncated = 0
     for turn in range(7):
-        await asked_as_previewed(world, session, f"{turn} please add " + "some words " * 20)
+        await asked_as_previewed(stack, session, f"{turn} please add " + "some words " * 20)
         truncated += (await session.context(pending=["x"])).meta.truncated
     assert truncated
-    await asked_as_previewed(world, session, "shorter", context_policy=ContextPolicy(max_messages=4))
+    await asked_as_previewed(stack, session, "shorter", context_policy=ContextPolicy(max_messages=4))
     await session.switch_context("side", op_id="o-1")
-    await asked_as_previewed(world, session, "  with space around  ")
+    await asked_as_previewed(stack, session, "  with space around  ")
 
 
-async def test_a_preview_is_made_while_a_run_is_active(world: World) -> None:
+async def test_a_preview_is_made_while_a_run_is_active(stack: Stack) -> None:
     """What a next request would see at this moment; the run and its calls know nothing of it."""
     called, answer = asyncio.Event(), asyncio.Event()
 
@@ -116,7 +116,7 @@ async def test_a_preview_is_made_while_a_run_is_active(world: World) -> None:
         await answer.wait()
         return Reply("fine")
 
-    session = await world.open(script)
+    session = await stack.open(script)
     request = await session.message("one")
     await called.wait()
     shown = await session.context(pending=["two", {"role": "user", "content": "three"}])
@@ -126,10 +126,10 @@ async def test_a_preview_is_made_while_a_run_is_active(world: World) -> None:
     assert len(await session.entries()) == 4
 
 
-async def test_a_session_that_sleeps_or_has_rolled_over_is_previewed(world: World) -> None:
+async def test_a_session_that_sleeps_or_has_rolled_over_is_previewed(stack: Stack) -> None:
     """Asleep, and where the lane is archived alone: as it would be asked when it goes on."""
-    async with rolling(world) as clew:
-        session = await clew.open(name(), model=world.model("fine"), context_policy=SHORT)
+    async with rolling(stack) as clew:
+        session = await clew.open(name(), model=stack.model("fine"), context_policy=SHORT)
         for turn in range(20):
             await session.ask(f"turn {turn} " + "words " * 100)
         wide = ContextPolicy(max_input_tokens=50_000)
@@ -149,12 +149,12 @@ async def test_a_session_that_sleeps_or_has_rolled_over_is_previewed(world: Worl
         assert asleep["messages"] == shown.messages
         assert len(shown.messages) == 41
         again = await clew.open(session.id)
-        await asked_as_previewed(world, again, "all of it", context_policy=wide)
+        await asked_as_previewed(stack, again, "all of it", context_policy=wide)
 
 
-async def test_what_cannot_be_asked_cannot_be_previewed(world: World) -> None:
+async def test_what_cannot_be_asked_cannot_be_previewed(stack: Stack) -> None:
     """Nothing, what no user says, or a call that was made."""
-    session = await world.open()
+    session = await stack.open()
     with pytest.raises(EmptyContent):
         await session.context(pending=["  "])
     with pytest.raises(InvalidInput):

@@ -14,13 +14,13 @@ from clew import Clew, ContextPolicy, Thread
 from clew.context.contexts import context_of
 from clew_activities.archive import Store
 from deploy.local import Reply
-from tests.conftest import World
-from tests.rolling import name, rolling
+from tests.support.rolling import name, rolling
+from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
-async def clew(world: World) -> AsyncIterator[Clew]:
-    async with rolling(world) as clew:
+async def clew(stack: Stack) -> AsyncIterator[Clew]:
+    async with rolling(stack) as clew:
         yield clew
 
 
@@ -40,9 +40,9 @@ async def refused(clew: Clew, session_id: str, **asked: Any) -> ApplicationError
     return ended.value.cause
 
 
-async def test_it_answers_as_the_query_does(world: World, clew: Clew) -> None:
+async def test_it_answers_as_the_query_does(stack: Stack, clew: Clew) -> None:
     """For the active lane, another one, a seq and a policy: of a live session, one that sleeps, and its fork."""
-    session = await clew.open(name(), model=world.model("fine"), tools=["add"], system_prompt="Be brief.")
+    session = await clew.open(name(), model=stack.model("fine"), tools=["add"], system_prompt="Be brief.")
     await session.ask("one")
     await session.switch_context("side", op_id="o-1")
     await session.ask("two " * 50)
@@ -66,10 +66,10 @@ async def test_it_answers_as_the_query_does(world: World, clew: Clew) -> None:
         assert (await read(clew, fork.id, **asked))["messages"] == answer["messages"]
 
 
-async def test_pages_are_of_one_context_while_the_session_goes_on(world: World, clew: Clew) -> None:
+async def test_pages_are_of_one_context_while_the_session_goes_on(stack: Stack, clew: Clew) -> None:
     """Asked for with the `next_page` and `at_seq` of the answer, by workflow and by query."""
     wide = ContextPolicy(max_input_tokens=2_000_000, reserve_output_tokens=100)
-    session = await clew.open(name(), model=world.model("fine"), context_policy=wide)
+    session = await clew.open(name(), model=stack.model("fine"), context_policy=wide)
     for turn in range(5):
         await session.ask(f"{turn} " + "long " * 50_000)
     first = await read(clew, session.id)
@@ -85,7 +85,7 @@ async def test_pages_are_of_one_context_while_the_session_goes_on(world: World, 
     assert await session._handle.query("context", rest) == second
 
 
-async def test_a_call_that_is_being_made_can_be_read(world: World, clew: Clew) -> None:
+async def test_a_call_that_is_being_made_can_be_read(stack: Stack, clew: Clew) -> None:
     """What the model is shown right now, before its reply is in the thread."""
     called, answer = asyncio.Event(), asyncio.Event()
 
@@ -94,7 +94,7 @@ async def test_a_call_that_is_being_made_can_be_read(world: World, clew: Clew) -
         await answer.wait()
         return Reply("fine")
 
-    session = await clew.open(name(), model=world.model(script))
+    session = await clew.open(name(), model=stack.model(script))
     request = await session.message("go")
     await called.wait()
     during = await read(clew, session.id, call_id="call-1")
@@ -104,11 +104,11 @@ async def test_a_call_that_is_being_made_can_be_read(world: World, clew: Clew) -
     assert (await read(clew, session.id, call_id="call-1"))["meta"]["digest"] == during["meta"]["digest"]
 
 
-async def test_what_cannot_be_read_has_its_word(world: World) -> None:
+async def test_what_cannot_be_read_has_its_word(stack: Stack) -> None:
     """Of the contract; the workflow fails with it, and no task does."""
     store = Store.from_url("memory://")
-    async with rolling(world, store=store) as clew:
-        session = await clew.open(name(), model=world.model("fine"))
+    async with rolling(stack, store=store) as clew:
+        session = await clew.open(name(), model=stack.model("fine"))
         await session.ask("one")
         await session.hibernate()
         assert (await refused(clew, "nobody")).type == "not_found"
@@ -139,10 +139,12 @@ async def test_what_cannot_be_read_has_its_word(world: World) -> None:
         assert (damaged.type, segment in damaged.message) == ("archive_damaged", True)
 
 
-async def test_every_seq_of_an_archive_is_that_of_the_whole_thread(world: World, clew: Clew) -> None:
+async def test_every_seq_of_an_archive_is_that_of_the_whole_thread(stack: Stack, clew: Clew) -> None:
     """The same messages and the same `meta` as the thread read as a whole gives."""
     session = await clew.open(
-        name(), model=world.model("fine"), context_policy=ContextPolicy(max_input_tokens=900, reserve_output_tokens=0)
+        name(),
+        model=stack.model("fine"),
+        context_policy=ContextPolicy(max_input_tokens=900, reserve_output_tokens=0),
     )
     for turn in range(20):
         await session.ask(f"turn {turn} " + "words " * 60)

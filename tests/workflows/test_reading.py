@@ -32,9 +32,10 @@ from clew_activities.archive import Archive, Store, StoreUnavailable
 from clew_workflows import services
 from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply, ToolCall, temporal_server
-from tests.conftest import World, last
-from tests.contract.test_hostile_input import MALFORMED
-from tests.rolling import name, rolling, runs_of
+from tests.support.hostile_input import MALFORMED
+from tests.support.rolling import name, rolling, runs_of
+from tests.support.scripts import script
+from tests.support.stack import Stack, last
 
 
 @dataclass
@@ -48,15 +49,6 @@ class Long:
     session: Session
     recorded: list[Entry]
     forgetting: list[asyncio.Task[None]]
-
-
-def script(body: dict[str, Any]) -> Reply:
-    newest = last(body)
-    if newest["role"] == "user" and "add" in newest["content"]:
-        return Reply("", tool_calls=tuple(ToolCall("add", {"a": n, "b": 1}, f"c{n}") for n in range(2)))
-    return Reply(
-        "{}" if "form" in newest["content"] else f"I read {len(body['messages'])} messages · " + "words " * 20
-    )
 
 
 async def delete_execution(clew: Clew, session_id: str, run_id: str) -> None:
@@ -77,22 +69,22 @@ async def delete_execution(clew: Clew, session_id: str, run_id: str) -> None:
 
 
 @pytest.fixture(scope="module")
-async def clew(world: World) -> AsyncIterator[Clew]:
+async def clew(stack: Stack) -> AsyncIterator[Clew]:
     # A server of its own: what other tests leave to be booked there keeps it from deleting anything for long.
     async with temporal_server(ui=False) as server:
         connected = await Clew.connect(server.address)
-        async with rolling(replace(world, clew=connected)) as clew:
+        async with rolling(replace(stack, clew=connected)) as clew:
             yield clew
 
 
 @pytest.fixture(scope="module")
-async def long(world: World, clew: Clew) -> AsyncIterator[Long]:
+async def long(stack: Stack, clew: Clew) -> AsyncIterator[Long]:
     policy = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100)
     session = await clew.open(
-        name(), model=world.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
+        name(), model=stack.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
     )
     recorded: list[Entry] = []
-    other = world.model("other")
+    other = stack.model("other")
 
     async def turns(count: int, what: str = "", **options: Any) -> None:
         for turn in range(count):
@@ -194,7 +186,7 @@ async def test_every_call_is_shown_again_as_it_was(long: Long) -> None:
         await long.session.context(call_id="call-0")
 
 
-async def test_a_call_of_many_tools_is_shown_again_from_the_archive(world: World, clew: Clew) -> None:
+async def test_a_call_of_many_tools_is_shown_again_from_the_archive(stack: Stack, clew: Clew) -> None:
     """However many results name it as well."""
 
     def many(body: dict[str, Any]) -> Reply:
@@ -202,7 +194,7 @@ async def test_a_call_of_many_tools_is_shown_again_from_the_archive(world: World
             return Reply(tool_calls=tuple(ToolCall("add", {"a": n, "b": 1}) for n in range(14)))
         return Reply("done")
 
-    session = await clew.open(name(), model=world.model(many), tools=["add"])
+    session = await clew.open(name(), model=stack.model(many), tools=["add"])
     await session.ask("add")
     replies = [entry for entry in await session.entries() if "recipe" in entry.payload]
     await session.hibernate()
@@ -232,16 +224,16 @@ async def test_every_context_and_window_is_projected_anywhere(long: Long) -> Non
         assert (await long.session.window(budget, context_ref="draft")).messages == expected.messages
 
 
-async def test_a_session_that_sleeps_is_read_from_its_archive_alone(world: World, clew: Clew) -> None:
+async def test_a_session_that_sleeps_is_read_from_its_archive_alone(stack: Stack, clew: Clew) -> None:
     """Hibernating or closed, and even when the server has forgotten its workflow, all of it can be read."""
-    session = await clew.open(name(), model=world.model("fine"), system_prompt="Be brief.")
+    session = await clew.open(name(), model=stack.model("fine"), system_prompt="Be brief.")
     await session.ask("one")
     await session.switch_context("side", op_id="o-1")
     await session.ask("two")
     entries, context, said = await session.entries(), await session.context(), await session.transcript()
     await session.hibernate()
     # The server knows nothing of the second one, as after its retention.
-    archive = Archive(world.store, "default")
+    archive = Archive(stack.store, "default")
     head = await archive.head(session.id)
     assert head
     forgotten = clew.session(name())
@@ -262,9 +254,9 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(world: World
         await clew.open(name())
 
 
-async def test_reading_goes_on_while_the_session_rolls_over(world: World, clew: Clew) -> None:
+async def test_reading_goes_on_while_the_session_rolls_over(stack: Stack, clew: Clew) -> None:
     """Readers who read all the time see every entry once, in order, however often the session rolls over."""
-    session = await clew.open(name(), model=world.model("fine"))
+    session = await clew.open(name(), model=stack.model("fine"))
     await session.ask("first")
     done = False
 
@@ -287,10 +279,10 @@ async def test_reading_goes_on_while_the_session_rolls_over(world: World, clew: 
     assert len(await runs_of(clew, session.id)) > 2
 
 
-async def test_pages_stay_under_the_limit(world: World, clew: Clew) -> None:
+async def test_pages_stay_under_the_limit(stack: Stack, clew: Clew) -> None:
     """However large the entries are, a page has less than 1 MB, and the pages hold everything, from either end."""
     policy = ContextPolicy(max_input_tokens=1_000_000, max_messages=1)
-    session = await clew.open(name(), model=world.model("fine"), context_policy=policy)
+    session = await clew.open(name(), model=stack.model("fine"), context_policy=policy)
     for turn in range(6):
         await session.ask("long" * 55_000 + str(turn))
     entries = await session.entries()
@@ -354,11 +346,11 @@ async def test_what_there_is_not_is_not_found(clew: Clew) -> None:
         await all_of(clew.read_thread("unborn"))
 
 
-async def test_damage_is_named(world: World) -> None:
+async def test_damage_is_named(stack: Stack) -> None:
     """A missing or damaged object is an error that names it; once it is restored all is read again."""
     store = Store.from_url("memory://")
-    async with rolling(world, Thresholds(events=50, updates=5), store) as clew:
-        session = await clew.open(name(), model=world.model("fine"))
+    async with rolling(stack, Thresholds(events=50, updates=5), store) as clew:
+        session = await clew.open(name(), model=stack.model("fine"))
         for turn in range(12):
             await session.ask(f"turn {turn}")
         await session.hibernate()
@@ -376,12 +368,12 @@ async def test_damage_is_named(world: World) -> None:
         assert await session.entries() == entries
 
 
-async def test_a_store_that_is_away_is_told_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_is_away_is_told_in_time(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """`archive_unavailable`, and not before it was tried again; when it is back, all is there."""
     monkeypatch.setattr(services, "READ_TIMEOUT", timedelta(seconds=1.5))
     store = Store.from_url("memory://")
-    async with rolling(world, store=store) as clew:
-        session = await clew.open(name(), model=world.model("fine"))
+    async with rolling(stack, store=store) as clew:
+        session = await clew.open(name(), model=stack.model("fine"))
         await session.ask("hi")
         await session.hibernate()
         attempts = 0

@@ -24,11 +24,11 @@ from clew_activities.run_tool import load_tools
 from clew_activities.serving import SessionWorker
 from clew_audit.rebuild import rebuild
 from clew_workflows.session import AgentSession
-from tests.conftest import World
-from tests.histories.scenarios import FOLDER, SCENARIOS, control, script
+from tests.support.histories import HISTORIES
+from tests.support.scenarios import SCENARIOS, control, script
+from tests.support.stack import Stack
 from worker import make_worker, sandbox
 
-HISTORIES = [WorkflowHistory.from_json(file.stem, file.read_text()) for file in sorted(FOLDER.glob("*.json"))]
 THREADS = {
     "compacting-1.1": "d18f9ed682877365",
     "compacting-1.2": "090ac4dbb493d2df",
@@ -81,21 +81,21 @@ async def test_a_recorded_history_makes_the_thread_that_it_made(history: Workflo
     assert digest([entry.as_json() for entry in session.thread])[:16] == THREADS[history.workflow_id]
 
 
-async def test_a_thread_is_equal_after_replay(world: World) -> None:
+async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:
     """A worker that knows nothing but the history has the thread that the first worker had, to the byte."""
     queue = f"queue-{uuid.uuid4().hex}"
-    clew = Clew(world.clew.temporal, queue)
-    providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url})
+    clew = Clew(stack.clew.temporal, queue)
+    providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
 
     store = Store.from_url("memory://")
 
     def worker(http: httpx.AsyncClient) -> SessionWorker:
-        tools = load_tools(["tests.toolbox"])
+        tools = load_tools(["tests.support.toolbox"])
         return make_worker(clew.temporal, task_queue=queue, providers=providers, tools=tools, http=http, store=store)
 
     async with http_client() as http:
         async with worker(http):
-            model = world.model(script)
+            model = stack.model(script)
             session = await clew.open(f"test-{uuid.uuid4().hex}", model=model, tools=["add"])
             await control(session)
             before = [entry.as_json() for entry in await session.entries()]

@@ -15,12 +15,12 @@ from clew import Clew, RequestOutcome, Session
 from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
 from clew_activities.run_tool import load_tools
-from tests import toolbox
-from tests.activities.providers.builders import sse
-from tests.activities.providers.echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
-from tests.activities.providers.fake_server import FakeServer, fake_server
-from tests.activities.providers.streams import ANTHROPIC_STREAM, HELLO_STREAM, chunk
-from tests.conftest import World
+from tests.support import toolbox
+from tests.support.provider_calls import sse
+from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
+from tests.support.provider_server import FakeServer, fake_server
+from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, chunk
+from tests.support.stack import Stack
 from worker import RedactingFormatter, make_worker
 
 KEY = "sk-proj-Zm9vYmFyQUJD_dEf-0123456789xyzXYZwq7"
@@ -63,9 +63,9 @@ def log(providers_of: Callable[[FakeServer], dict[str, str]]) -> Iterator[Log]:
 
 
 @asynccontextmanager
-async def echoing(world: World, environment: dict[str, str]) -> AsyncIterator[Clew]:
+async def echoing(stack: Stack, environment: dict[str, str]) -> AsyncIterator[Clew]:
     """A worker whose provider is the one that repeats what it is sent."""
-    clew = Clew(world.clew.temporal, f"queue-{uuid.uuid4().hex}")
+    clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
     async with http_client() as http:
         worker = make_worker(
             clew.temporal,
@@ -100,10 +100,10 @@ async def described(session: Session, clew: Clew, *, attempt: int) -> str:
 
 @pytest.mark.parametrize("place", FAILURES)
 async def test_no_failure_brings_the_key_out(
-    place: str, world: World, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
+    place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """Whether it is final or tried again: history, thread and log are free of it."""
-    async with fake_server() as fake, echoing(world, providers_of(fake)) as clew:
+    async with fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
         FAILURES[place](fake, KEY)
         FAILURES[place](fake, FORMS["folded"](KEY))
@@ -115,10 +115,10 @@ async def test_no_failure_brings_the_key_out(
 
 
 async def test_a_pending_call_does_not_tell_the_key(
-    world: World, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
+    stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """Neither the failure of its last attempt nor what it shows of the reply that is under way."""
-    async with fake_server() as fake, echoing(world, providers_of(fake)) as clew:
+    async with fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
         go_on = asyncio.Event()
         fake.answer_verbatim(b"HTTP/1.1 200 OK\r\nx echo Bearer " + KEY.encode() + b": no\r\n\r\n")
         begun = [chunk(content=f"You sent {KEY[:30]}")]
@@ -140,10 +140,10 @@ async def test_a_pending_call_does_not_tell_the_key(
 
 @pytest.mark.parametrize("place", REPLIES)
 async def test_no_reply_brings_the_key_out(
-    place: str, world: World, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
+    place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """Neither as an answer, nor as a tool's name or arguments, which a tool's result repeats."""
-    async with fake_server() as fake, echoing(world, providers_of(fake)) as clew:
+    async with fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m", tools=["add"])
         for form in ("as it is", "base64 of a header"):
             fake.answers.clear()
@@ -156,10 +156,10 @@ async def test_no_reply_brings_the_key_out(
 
 @pytest.mark.parametrize("place", ANTHROPIC)
 async def test_no_block_brings_the_key_out(
-    place: str, world: World, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
+    place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """What the provider would want back is left out, and the session goes on."""
-    async with fake_server() as fake, echoing(world, providers_of(fake)) as clew:
+    async with fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="anthropic:claude-sonnet-4-5", tools=["add"])
         ANTHROPIC[place](fake, KEY)
         fake.answer(sse(ANTHROPIC_STREAM[:2] + ANTHROPIC_STREAM[9:13] + ANTHROPIC_STREAM[-2:]))
@@ -170,10 +170,10 @@ async def test_no_block_brings_the_key_out(
 
 
 async def test_a_summary_does_not_tell_the_key(
-    world: World, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
+    stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """It is a model's reply like any other."""
-    async with fake_server() as fake, echoing(world, providers_of(fake)) as clew:
+    async with fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
         fake.answer(sse(HELLO_STREAM))
         await session.ask("hello " * 200)

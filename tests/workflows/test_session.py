@@ -27,8 +27,8 @@ from clew import (
 )
 from clew.contract.inputs import MAX_MESSAGE_BYTES
 from deploy.local import Reply, ToolCall
-from tests.conftest import World, last
-from tests.workflows.test_history_size import payloads
+from tests.support.histories import payloads
+from tests.support.stack import Stack, last
 
 
 def tool_then_answer(*calls: ToolCall) -> Any:
@@ -47,9 +47,9 @@ async def kinds(session: Any) -> list[str]:
     return [entry.payload.get("role", entry.kind) for entry in await session.entries()]
 
 
-async def test_a_message_is_answered_and_every_fact_is_an_entry(world: World) -> None:
+async def test_a_message_is_answered_and_every_fact_is_an_entry(stack: Stack) -> None:
     """A request leaves its question, its answer and its outcome in the thread, after the configuration at seq 0."""
-    session = await world.open("I am fine.", system_prompt="Be brief.")
+    session = await stack.open("I am fine.", system_prompt="Be brief.")
     request = await session.message("How are you?")
     outcome = await request.result()
     assert await request.answer() == "I am fine."
@@ -61,9 +61,9 @@ async def test_a_message_is_answered_and_every_fact_is_an_entry(world: World) ->
     assert (status.status, status.rev, status.request_id, status.usage.model_calls) == ("idle", 4, None, 1)
 
 
-async def test_the_model_sees_the_projection_of_the_thread(world: World) -> None:
+async def test_the_model_sees_the_projection_of_the_thread(stack: Stack) -> None:
     """The second call gets the prompt and the whole conversation, in order, with the model options of the session."""
-    session = await world.open(
+    session = await stack.open(
         lambda body: Reply(f"answer {len(body['messages'])}"),
         system_prompt="Be brief.",
         model_options={"temperature": 0.5, "max_output_tokens": 77, "stop": ["END"]},
@@ -71,7 +71,7 @@ async def test_the_model_sees_the_projection_of_the_thread(world: World) -> None
     await session.ask("first")
     await session.ask("second")
     model = (await session.status()).model
-    sent = world.requests_to(model)[-1]
+    sent = stack.requests_to(model)[-1]
     assert [(message["role"], message["content"]) for message in sent["messages"]] == [
         ("system", "Be brief."),
         ("user", "first"),
@@ -81,11 +81,11 @@ async def test_the_model_sees_the_projection_of_the_thread(world: World) -> None
     assert (sent["temperature"], sent["max_tokens"], sent["stop"]) == (0.5, 77, ["END"])
 
 
-async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(world: World) -> None:
+async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(stack: Stack) -> None:
     """The first tool ends only when the second has run; the model reads the results in the order of its calls."""
     gate = uuid.uuid4().hex
     calls = (ToolCall("wait_for", {"gate": gate}, "a"), ToolCall("open_gate", {"gate": gate}, "a"))
-    session = await world.open(tool_then_answer(*calls), tools=["open_gate", "wait_for"])
+    session = await stack.open(tool_then_answer(*calls), tools=["open_gate", "wait_for"])
     request = await session.message("go")
     assert await request.answer() == f"{gate} is open | opened"
     entries = await session.entries(kind="ai_message")
@@ -104,15 +104,15 @@ async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(w
         (ToolCall("dawdle", {}), "took longer than 0.2 seconds"),
     ],
 )
-async def test_what_goes_wrong_in_a_tool_is_read_by_the_model(world: World, call: ToolCall, said: str) -> None:
+async def test_what_goes_wrong_in_a_tool_is_read_by_the_model(stack: Stack, call: ToolCall, said: str) -> None:
     """A tool that fails, in whatever way, is an error result, and the run goes on."""
-    session = await world.open(tool_then_answer(call), tools=["add", "explode", "dawdle"])
+    session = await stack.open(tool_then_answer(call), tools=["add", "explode", "dawdle"])
     assert said in await session.ask("go")
 
 
-async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(world: World) -> None:
+async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(stack: Stack) -> None:
     """The model reads that it may have taken effect, and the key by which somebody can find out."""
-    session = await world.open(tool_then_answer(ToolCall("pay_slowly", {})), tools=["pay_slowly"])
+    session = await stack.open(tool_then_answer(ToolCall("pay_slowly", {})), tools=["pay_slowly"])
     answer = await session.ask("go")
     assert answer.startswith("in doubt (tool_timeout): it is not known whether this call took effect")
     assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
@@ -120,32 +120,32 @@ async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(world: Wor
     assert (result.payload["in_doubt"], result.payload["is_error"]) == (True, True)
 
 
-async def test_a_tool_knows_its_call(world: World) -> None:
+async def test_a_tool_knows_its_call(stack: Stack) -> None:
     """A tool that asks for its context gets the ids of its call and a key that is this call's alone."""
-    session = await world.open(tool_then_answer(ToolCall("who_am_i", {})), tools=["who_am_i"])
+    session = await stack.open(tool_then_answer(ToolCall("who_am_i", {})), tools=["who_am_i"])
     request = await session.message("go", request_id="request-1")
     answer = await request.answer()
     assert f'"session_id":"{session.id}","request_id":"request-1","tool_call_id":"tool-1"' in answer
     assert f'"key":"{session.id}/tool-1","attempt":1' in answer
 
 
-async def test_a_large_tool_result_enters_the_context_cut_and_marked(world: World) -> None:
+async def test_a_large_tool_result_enters_the_context_cut_and_marked(stack: Stack) -> None:
     """A result over its cap is cut where the cap is, and says so."""
     call = ToolCall("flood", {"size": 100_000})
-    session = await world.open(tool_then_answer(call), tools=["flood"], limits={"max_tool_result_bytes": 1000})
+    session = await stack.open(tool_then_answer(call), tools=["flood"], limits={"max_tool_result_bytes": 1000})
     await session.ask("go")
     (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
     assert len(result.payload["content"].encode()) <= 1000
     assert "of 100000 bytes are shown; read_result(" in result.payload["content"]
 
 
-async def test_at_max_iterations_the_run_ends_with_all_it_has(world: World) -> None:
+async def test_at_max_iterations_the_run_ends_with_all_it_has(stack: Stack) -> None:
     """The run is completed, the last call's tools are not run, and their calls are closed."""
 
     def script(_body: dict[str, Any]) -> Reply:
         return Reply("let me see", tool_calls=(ToolCall("add", {"a": 1, "b": 1}),))
 
-    session = await world.open(script, tools=["add"], max_iterations=2)
+    session = await stack.open(script, tools=["add"], max_iterations=2)
     outcome = await (await session.message("go")).result()
     assert (outcome.status, outcome.termination_reason, outcome.iterations) == ("completed", "max_iterations", 2)
     assert await kinds(session) == ["config", "user", "assistant", "tool", "assistant", "tool", "run"]
@@ -154,7 +154,7 @@ async def test_at_max_iterations_the_run_ends_with_all_it_has(world: World) -> N
     assert await session.ask("go on", max_iterations=1), "the thread stays valid input"
 
 
-async def test_a_session_that_is_busy_rejects_and_changes_nothing(world: World) -> None:
+async def test_a_session_that_is_busy_rejects_and_changes_nothing(stack: Stack) -> None:
     """The second message is refused, and neither the thread nor the history knows of it."""
     release, called = asyncio.Event(), asyncio.Event()
 
@@ -163,7 +163,7 @@ async def test_a_session_that_is_busy_rejects_and_changes_nothing(world: World) 
         await release.wait()
         return Reply("done")
 
-    session = await world.open(script)
+    session = await stack.open(script)
     first = await session.message("one")
     await called.wait()
     before = (await session.status()).rev
@@ -175,14 +175,14 @@ async def test_a_session_that_is_busy_rejects_and_changes_nothing(world: World) 
     assert await session.ask("two") == "done"
 
 
-async def test_a_request_id_is_answered_again_and_never_run_again(world: World) -> None:
+async def test_a_request_id_is_answered_again_and_never_run_again(stack: Stack) -> None:
     """The same request id, sent while it runs and after it has ended, is one request."""
-    session = await world.open(lambda body: Reply(f"{len(body['messages'])}"))
+    session = await stack.open(lambda body: Reply(f"{len(body['messages'])}"))
     first, again = await asyncio.gather(
         session.message("one", request_id="r-1"), session.message("one", request_id="r-1")
     )
     assert await first.answer() == await again.answer() == "1"
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     repeated: dict[str, Any] = await handle.execute_update("message", {"content": "one", "request_id": "r-1"})
     assert repeated == (await first.result()).as_json()
     assert await kinds(session) == ["config", "user", "assistant", "run"]
@@ -191,21 +191,21 @@ async def test_a_request_id_is_answered_again_and_never_run_again(world: World) 
         await session.request("r-2").result()
 
 
-async def test_two_who_open_at_once_get_one_session(world: World) -> None:
+async def test_two_who_open_at_once_get_one_session(stack: Stack) -> None:
     """Opening is resuming where the session exists; the configuration that it started with stands."""
-    session_id, model = f"test-{uuid.uuid4().hex}", world.model("one and the same")
-    opened = await asyncio.gather(*(world.clew.open(session_id, model=model) for _ in range(5)))
+    session_id, model = f"test-{uuid.uuid4().hex}", stack.model("one and the same")
+    opened = await asyncio.gather(*(stack.clew.open(session_id, model=model) for _ in range(5)))
     await opened[0].ask("hello")
     assert (await opened[4].status()).rev == 4
-    assert await (await world.clew.open(session_id)).ask("again") == "one and the same"
+    assert await (await stack.clew.open(session_id)).ask("again") == "one and the same"
 
 
-async def test_refusals_come_typed_and_leave_nothing(world: World) -> None:
+async def test_refusals_come_typed_and_leave_nothing(stack: Stack) -> None:
     """What cannot be used is refused at the door with its word, before anything is written."""
-    session = await world.open()
+    session = await stack.open()
     await session.ask("hello")
     before = (await session.status()).rev
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     events = (await handle.describe()).raw_description.workflow_execution_info.history_length
     with pytest.raises(EmptyContent):
         await session.message("  \n ")
@@ -225,10 +225,10 @@ async def test_refusals_come_typed_and_leave_nothing(world: World) -> None:
     assert (await handle.describe()).raw_description.workflow_execution_info.history_length == events
 
 
-async def test_the_last_byte_within_the_cap_is_taken(world: World) -> None:
+async def test_the_last_byte_within_the_cap_is_taken(stack: Stack) -> None:
     """A message whose payload is exactly at the cap is answered; one byte more is refused."""
     policy = ContextPolicy(max_input_tokens=100_000)
-    session = await world.open("ok", context_policy=policy)
+    session = await stack.open("ok", context_policy=policy)
     room = MAX_MESSAGE_BYTES - len('{"content":""}')
     with pytest.raises(TooLarge):
         await session.message("y" * (room + 1))
@@ -237,9 +237,9 @@ async def test_the_last_byte_within_the_cap_is_taken(world: World) -> None:
     assert len(entry.payload["content"]) == room
 
 
-async def test_what_must_fit_and_does_not_is_a_typed_failure(world: World) -> None:
+async def test_what_must_fit_and_does_not_is_a_typed_failure(stack: Stack) -> None:
     """A question longer than the budget is kept in the thread, and its request fails with the reason."""
-    session = await world.open(context_policy=ContextPolicy(max_input_tokens=60, reserve_output_tokens=10))
+    session = await stack.open(context_policy=ContextPolicy(max_input_tokens=60, reserve_output_tokens=10))
     outcome = await (await session.message("word " * 200)).result()
     assert outcome.status == "failed"
     assert outcome.error is not None
@@ -257,31 +257,31 @@ async def test_what_must_fit_and_does_not_is_a_typed_failure(world: World) -> No
     ],
 )
 async def test_what_a_provider_refuses_for_good_fails_at_once_with_its_own_words(
-    world: World, reply: Reply, word: str
+    stack: Stack, reply: Reply, word: str
 ) -> None:
     """A final error of the provider is the outcome, with its message, and costs one call."""
-    session = await world.open(lambda _body: reply)
+    session = await stack.open(lambda _body: reply)
     request = await session.message("hello")
     with pytest.raises(RequestFailed, match=reply.text):
         await request.answer()
     outcome = await request.result()
     assert outcome.error is not None
     assert (outcome.error.type, outcome.error.retryable) == (word, False)
-    assert len(world.requests_to((await session.status()).model)) == 1
+    assert len(stack.requests_to((await session.status()).model)) == 1
 
 
-async def test_what_may_pass_is_tried_again_within_the_request(world: World) -> None:
+async def test_what_may_pass_is_tried_again_within_the_request(stack: Stack) -> None:
     """A rate limit is waited for as long as the provider says, and the same request is answered."""
     replies = [Reply("slow down", status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "0"}), Reply("now")]
-    session = await world.open(lambda _body: replies.pop(0))
+    session = await stack.open(lambda _body: replies.pop(0))
     assert await session.ask("hello") == "now"
     (answer,) = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
     assert answer.payload["recipe"]["attempt"] == 2
 
 
-async def test_a_request_has_its_time_and_no_more(world: World) -> None:
+async def test_a_request_has_its_time_and_no_more(stack: Stack) -> None:
     """Retries end with the request's time, and the outcome names what stood in the way."""
-    session = await world.open(lambda _body: Reply("overloaded", status=HTTPStatus.SERVICE_UNAVAILABLE))
+    session = await stack.open(lambda _body: Reply("overloaded", status=HTTPStatus.SERVICE_UNAVAILABLE))
     outcome = await (await session.message("hello", timeout_seconds=2)).result()
     assert outcome.status == "failed"
     assert outcome.error is not None
@@ -289,14 +289,14 @@ async def test_a_request_has_its_time_and_no_more(world: World) -> None:
     assert "overloaded" in outcome.error.message
 
 
-async def test_what_the_worker_does_not_know_is_a_failed_outcome(world: World) -> None:
+async def test_what_the_worker_does_not_know_is_a_failed_outcome(stack: Stack) -> None:
     """An unknown provider and an unknown tool end each request with their word; the session lives on."""
     unknown: list[tuple[dict[str, Any], str]] = [
         ({"model": "nowhere:gpt"}, "unknown_model"),
-        ({"model": world.model("x"), "tools": ["teleport"]}, "unknown_tool"),
+        ({"model": stack.model("x"), "tools": ["teleport"]}, "unknown_tool"),
     ]
     for config, word in unknown:
-        session = await world.clew.open(f"test-{uuid.uuid4().hex}", **config)
+        session = await stack.clew.open(f"test-{uuid.uuid4().hex}", **config)
         for _ in range(2):
             outcome = await (await session.message("hello")).result()
             assert outcome.error is not None
@@ -304,11 +304,11 @@ async def test_what_the_worker_does_not_know_is_a_failed_outcome(world: World) -
         assert (await session.entries())[0].kind == "config"
 
 
-async def test_a_request_may_bring_its_own_model_and_policy(world: World) -> None:
+async def test_a_request_may_bring_its_own_model_and_policy(stack: Stack) -> None:
     """They hold for that request alone, and `context(call_id=…)` shows what it saw under them."""
-    session = await world.open("usual")
+    session = await stack.open("usual")
     await session.ask("one")
-    other = world.model("special")
+    other = stack.model("special")
     policy = ContextPolicy(max_messages=1)
     assert await session.ask("two", model=other, context_policy=policy) == "special"
     assert await session.ask("three") == "usual"
@@ -319,7 +319,7 @@ async def test_a_request_may_bring_its_own_model_and_policy(world: World) -> Non
     assert [recipe["digest"] for recipe in recipes] == [context.meta.digest for context in seen]
 
 
-async def test_at_most_six_wait_and_the_seventh_is_told_so_at_once(world: World) -> None:
+async def test_at_most_six_wait_and_the_seventh_is_told_so_at_once(stack: Stack) -> None:
     """Of many who wait for one request six are kept waiting; the others are answered `running`."""
     release = asyncio.Event()
 
@@ -327,9 +327,9 @@ async def test_at_most_six_wait_and_the_seventh_is_told_so_at_once(world: World)
         await release.wait()
         return Reply("done")
 
-    session = await world.open(script)
+    session = await stack.open(script)
     request = await session.message("go", request_id="r")
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     waits = [asyncio.create_task(handle.execute_update("await_request", {"request_id": "r"})) for _ in range(7)]
     done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=5)
     told = [task.result()["status"] for task in done]
@@ -341,10 +341,10 @@ async def test_at_most_six_wait_and_the_seventh_is_told_so_at_once(world: World)
     assert statuses.count("completed") == 5, "the one who asked and five more"
 
 
-async def test_a_reply_is_seen_to_grow(world: World) -> None:
+async def test_a_reply_is_seen_to_grow(stack: Stack) -> None:
     """`stream` yields the reply as it comes, longer each time, and last of all what was committed."""
     text = " ".join(f"word{number}" for number in range(30))
-    session = await world.open(lambda _body: Reply(text, tokens_per_second=25))
+    session = await stack.open(lambda _body: Reply(text, tokens_per_second=25))
     request = await session.message("go")
     states = [state async for state in session.stream(request)]
     texts = [state.text for state in states]
@@ -353,7 +353,7 @@ async def test_a_reply_is_seen_to_grow(world: World) -> None:
     assert texts[-1] == text == await request.answer()
 
 
-async def test_close_cancels_what_runs_and_ends_the_session(world: World) -> None:
+async def test_close_cancels_what_runs_and_ends_the_session(stack: Stack) -> None:
     """The waiting caller gets `cancelled`, the thread is whole, and what comes later is refused as closed."""
     called = asyncio.Event()
 
@@ -362,7 +362,7 @@ async def test_close_cancels_what_runs_and_ends_the_session(world: World) -> Non
         await asyncio.Event().wait()
         return Reply("never")
 
-    session = await world.open(script)
+    session = await stack.open(script)
     request = await session.message("go")
     await called.wait()
     await session.close("enough")
@@ -375,11 +375,11 @@ async def test_close_cancels_what_runs_and_ends_the_session(world: World) -> Non
     assert outcome.reason == "enough"
     with pytest.raises(Closed):
         await session.message("more")
-    again = await world.clew.open(session.id, model="scripted:any")
+    again = await stack.clew.open(session.id, model="scripted:any")
     assert await kinds(again) == ended, "opened again it goes on where it was"
 
 
-async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(world: World) -> None:
+async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(stack: Stack) -> None:
     """Cancelling the workflow from the Temporal UI gives the request its outcome too."""
     called = asyncio.Event()
 
@@ -388,50 +388,50 @@ async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(w
         await asyncio.Event().wait()
         return Reply("never")
 
-    session = await world.open(script)
+    session = await stack.open(script)
     request = await session.message("go")
     await called.wait()
-    await world.clew.temporal.get_workflow_handle(session.id).cancel()
+    await stack.clew.temporal.get_workflow_handle(session.id).cancel()
     assert (await request.result()).status == "cancelled"
     assert await kinds(session) == ["config", "user", "run", "session"]
     (told,) = await session.entries(kind="session")
     assert told.payload["reason"].startswith("the workflow was cancelled")
 
 
-async def test_a_message_can_open_the_session(world: World) -> None:
+async def test_a_message_can_open_the_session(stack: Stack) -> None:
     """Update-with-start: the first message and the start are one call, and the configuration is still seq 0."""
     session_id = f"test-{uuid.uuid4().hex}"
     start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         "AgentSession",
-        {"config": {"model": world.model("welcome")}},
+        {"config": {"model": stack.model("welcome")}},
         id=session_id,
-        task_queue=world.clew.task_queue,
+        task_queue=stack.clew.task_queue,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
     )
-    outcome: dict[str, Any] = await world.clew.temporal.execute_update_with_start_workflow(
+    outcome: dict[str, Any] = await stack.clew.temporal.execute_update_with_start_workflow(
         "message", {"content": "hello"}, start_workflow_operation=start
     )
     assert outcome["status"] == "completed"
-    assert await kinds(world.clew.session(session_id)) == ["config", "user", "assistant", "run"]
+    assert await kinds(stack.clew.session(session_id)) == ["config", "user", "assistant", "run"]
 
 
-async def test_a_large_context_comes_in_pages_and_arrives_whole(world: World) -> None:
+async def test_a_large_context_comes_in_pages_and_arrives_whole(stack: Stack) -> None:
     """A context over a page's size reaches the model, and a reader, message for message."""
     policy = ContextPolicy(max_input_tokens=2_000_000)
-    session = await world.open("ok", context_policy=policy)
+    session = await stack.open("ok", context_policy=policy)
     for number in range(6):
         await session.ask(f"{number} " + "lorem ipsum " * 20_000)
     context = await session.context()
     assert len(context.messages) == 12
     assert sum(len(message["content"]) for message in context.messages) > 1_400_000
-    assert len(world.requests_to((await session.status()).model)[-1]["messages"]) == 11
+    assert len(stack.requests_to((await session.status()).model)[-1]["messages"]) == 11
     assert len(await session.transcript()) == 12
 
 
-async def test_what_arrives_while_an_answer_does_is_never_lost(world: World) -> None:
+async def test_what_arrives_while_an_answer_does_is_never_lost(stack: Stack) -> None:
     """Signals that fall together with the results of model calls are all in the thread, and so is every answer."""
-    session = await world.open()
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    session = await stack.open()
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
 
     async def signal() -> None:
         for number in range(40):
@@ -448,7 +448,7 @@ async def test_what_arrives_while_an_answer_does_is_never_lost(world: World) -> 
 
 
 async def test_a_long_wait_is_answered_running_and_the_client_waits_on(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the time that a caller may wait the update answers `running`; the Python client asks again by itself."""
     monkeypatch.setattr("clew_workflows.shell.waiters.MAX_WAIT_SECONDS", 1)
@@ -458,21 +458,21 @@ async def test_a_long_wait_is_answered_running_and_the_client_waits_on(
         await release.wait()
         return Reply("done")
 
-    session = await world.open(script)
+    session = await stack.open(script)
     request = await session.message("go", request_id="r")
     answer = asyncio.create_task(request.answer())
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     outcome: dict[str, Any] = await handle.execute_update("await_request", {"request_id": "r"})
     assert outcome["status"] == "running"
     release.set()
     assert await answer == "done"
 
 
-async def test_an_operator_reads_what_a_session_does(world: World) -> None:
+async def test_an_operator_reads_what_a_session_does(stack: Stack) -> None:
     """The workflow's current details say so in words, and each activity has its label."""
-    session = await world.open(tool_then_answer(ToolCall("add", {"a": 1, "b": 2})), tools=["add"])
+    session = await stack.open(tool_then_answer(ToolCall("add", {"a": 1, "b": 2})), tools=["add"])
     await session.ask("go")
-    handle = world.clew.temporal.get_workflow_handle(session.id)
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
     metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     assert "**idle**" in metadata.current_details
     assert "2 model calls" in metadata.current_details

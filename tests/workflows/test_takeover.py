@@ -17,26 +17,12 @@ from clew import Clew, Session
 from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
 from clew_activities.serving import SessionWorker
-from deploy.local import Reply, ToolCall, Worker, worker_process
-from tests.conftest import World, last
-from tests.rolling import runs_of
+from deploy.local import Reply, ToolCall
+from tests.support.rolling import runs_of
 from tests.support.schemas import SLOW, SLOW_ANSWER, is_running, validations
+from tests.support.stack import Stack, last
+from tests.support.workers import open_on, worker
 from worker import make_worker
-
-
-@asynccontextmanager
-async def worker(world: World, task_queue: str, **settings: str) -> AsyncIterator[Worker]:
-    """A worker in a process of its own."""
-    env = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url, **settings}
-    address = world.server.address
-    async with worker_process(address, env=env, tools=["tests.toolbox"], task_queue=task_queue) as running:
-        yield running
-
-
-async def open_on(world: World, task_queue: str, script: Any, **config: Any) -> Session:
-    """A session that only the workers of one task queue serve."""
-    clew = Clew(world.clew.temporal, task_queue)
-    return await clew.open(f"test-{uuid.uuid4().hex}", model=world.model(script), **config)
 
 
 async def shape(session: Session) -> list[str]:
@@ -46,7 +32,7 @@ async def shape(session: Session) -> list[str]:
     return [entry.payload.get("role", entry.kind) for entry in entries]
 
 
-async def test_a_model_call_survives_the_death_of_its_worker(world: World) -> None:
+async def test_a_model_call_survives_the_death_of_its_worker(stack: Stack) -> None:
     """SIGKILL in the middle of a reply: another worker calls again, and one answer is committed."""
     called = asyncio.Event()
 
@@ -57,19 +43,19 @@ async def test_a_model_call_survives_the_death_of_its_worker(world: World) -> No
         return Reply("this will never be heard to its end " * 100, tokens_per_second=5)
 
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(world, queue) as first:
-        session = await open_on(world, queue, script)
+    async with worker(stack, queue) as first:
+        session = await open_on(stack, queue, script)
         request = await session.message("go")
         await called.wait()
         await first.kill()
-        async with worker(world, queue):
+        async with worker(stack, queue):
             assert await request.answer() == "at last"
             assert await shape(session) == ["config", "user", "assistant", "run"]
             (answer,) = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
             assert answer.payload["recipe"]["attempt"] == 2
 
 
-async def test_a_tool_call_survives_the_death_of_its_worker(world: World, tmp_path: Path) -> None:
+async def test_a_tool_call_survives_the_death_of_its_worker(stack: Stack, tmp_path: Path) -> None:
     """SIGKILL in the middle of a tool: another worker runs it, and one result is committed."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -78,21 +64,21 @@ async def test_a_tool_call_survives_the_death_of_its_worker(world: World, tmp_pa
         return Reply(f"it was {last(body)['content']}")
 
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(world, queue) as first:
-        session = await open_on(world, queue, script, tools=["linger"])
+    async with worker(stack, queue) as first:
+        session = await open_on(stack, queue, script, tools=["linger"])
         request = await session.message("go")
         started = tmp_path / "started"
         while not started.exists():  # noqa: ASYNC110 - the tool runs in another process
             await asyncio.sleep(0.02)
         await first.kill()
         (tmp_path / "release").touch()
-        async with worker(world, queue):
+        async with worker(stack, queue):
             assert await request.answer() == "it was released"
             assert await shape(session) == ["config", "user", "assistant", "tool", "assistant", "run"]
             assert started.read_text() == "begun\nbegun\n"
 
 
-async def test_a_worker_that_is_stopped_finishes_what_it_runs(world: World) -> None:
+async def test_a_worker_that_is_stopped_finishes_what_it_runs(stack: Stack) -> None:
     """SIGTERM in the middle of a reply: the reply is heard to its end, and nothing is called twice."""
     called = asyncio.Event()
 
@@ -101,17 +87,17 @@ async def test_a_worker_that_is_stopped_finishes_what_it_runs(world: World) -> N
         return Reply("one two three four five six", tokens_per_second=4)
 
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(world, queue) as first, worker(world, queue):
-        session = await open_on(world, queue, script)
+    async with worker(stack, queue) as first, worker(stack, queue):
+        session = await open_on(stack, queue, script)
         request = await session.message("go")
         await called.wait()
         stopping = asyncio.create_task(first.stop())
         assert await request.answer() == "one two three four five six"
-        assert len(world.requests_to((await session.status()).model)) == 1
+        assert len(stack.requests_to((await session.status()).model)) == 1
         await stopping
 
 
-async def test_a_call_that_must_not_run_twice_is_in_doubt(world: World, tmp_path: Path) -> None:
+async def test_a_call_that_must_not_run_twice_is_in_doubt(stack: Stack, tmp_path: Path) -> None:
     """SIGKILL in the middle of a tool that is not idempotent: it is not run again, and the model reads why."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -120,14 +106,14 @@ async def test_a_call_that_must_not_run_twice_is_in_doubt(world: World, tmp_path
         return Reply(last(body)["content"])
 
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(world, queue) as first:
-        session = await open_on(world, queue, script, tools=["pay_once"])
+    async with worker(stack, queue) as first:
+        session = await open_on(stack, queue, script, tools=["pay_once"])
         request = await session.message("go")
         started = tmp_path / "started"
         while not started.exists():  # noqa: ASYNC110 - the tool runs in another process
             await asyncio.sleep(0.02)
         await first.kill()
-        async with worker(world, queue):
+        async with worker(stack, queue):
             answer = await request.answer()
             assert answer.startswith("in doubt (worker_lost)")
             assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
@@ -155,44 +141,44 @@ async def silent_bucket() -> AsyncIterator[tuple[asyncio.Event, dict[str, str]]]
         yield asked, {"CLEW_STORE": "s3://silent", **credentials, **endpoint}
 
 
-async def test_a_rollover_survives_the_death_of_its_worker(world: World) -> None:
+async def test_a_rollover_survives_the_death_of_its_worker(stack: Stack) -> None:
     """SIGKILL while the archive is written: another worker writes it, and the session goes on in its new run."""
     queue, often = f"queue-{uuid.uuid4().hex}", {"CLEW_ROLLOVER_UPDATES": "5"}
     async with silent_bucket() as (asked, silent):
-        async with worker(world, queue, **often):
-            session = await open_on(world, queue, lambda _body: Reply("fine"))
+        async with worker(stack, queue, **often):
+            session = await open_on(stack, queue, lambda _body: Reply("fine"))
             for turn in range(4):
                 await session.ask(f"turn {turn}")
-        async with worker(world, queue, **silent) as first:
+        async with worker(stack, queue, **silent) as first:
             await session.ask("one more")
             await asked.wait()
             await first.kill()
-    async with worker(world, queue):
+    async with worker(stack, queue):
         assert await session.ask("and on") == "fine"
         assert await shape(session) == ["config", *["user", "assistant", "run"] * 6]
-    (_, begun) = await runs_of(Clew(world.clew.temporal, queue), session.id)
-    history = await world.clew.temporal.get_workflow_handle(session.id, run_id=begun).fetch_history()
+    (_, begun) = await runs_of(Clew(stack.clew.temporal, queue), session.id)
+    history = await stack.clew.temporal.get_workflow_handle(session.id, run_id=begun).fetch_history()
     scheduled = [e.activity_task_scheduled_event_attributes for e in history.events]
     assert [attributes.activity_type.name for attributes in scheduled].count("archive") == 1
 
 
-async def test_a_thread_is_read_though_its_reader_dies(world: World) -> None:
+async def test_a_thread_is_read_though_its_reader_dies(stack: Stack) -> None:
     """SIGKILL while a page is read from the archive: another worker reads it, within the caller's patience."""
     queue = f"queue-{uuid.uuid4().hex}"
     async with silent_bucket() as (asked, silent):
-        async with worker(world, queue):
-            session = await open_on(world, queue, lambda _body: Reply("fine"))
+        async with worker(stack, queue):
+            session = await open_on(stack, queue, lambda _body: Reply("fine"))
             await session.ask("one")
             await session.hibernate()
-        async with worker(world, queue, **silent) as first:
+        async with worker(stack, queue, **silent) as first:
             reading = asyncio.create_task(shape(session))
             await asked.wait()
             await first.kill()
-    async with worker(world, queue):
+    async with worker(stack, queue):
         assert (await reading)[:4] == ["config", "user", "assistant", "run"]
 
 
-async def test_a_workers_end_is_not_a_users_cancel(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_workers_end_is_not_a_users_cancel(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that stops before a reply is there hands the call over: another one calls again."""
     monkeypatch.setattr("worker.GRACE", timedelta(seconds=0.2))
     queue = f"queue-{uuid.uuid4().hex}"
@@ -205,9 +191,9 @@ async def test_a_workers_end_is_not_a_users_cancel(world: World, monkeypatch: py
         return Reply("never to its end " * 100, tokens_per_second=5)
 
     def in_process(http: httpx.AsyncClient) -> SessionWorker:
-        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": world.provider.base_url})
+        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
         return make_worker(
-            world.clew.temporal,
+            stack.clew.temporal,
             task_queue=queue,
             providers=providers,
             tools={},
@@ -217,7 +203,7 @@ async def test_a_workers_end_is_not_a_users_cancel(world: World, monkeypatch: py
 
     async with http_client() as http:
         async with in_process(http):
-            session = await open_on(world, queue, script)
+            session = await open_on(stack, queue, script)
             request = await session.message("go")
             await called.wait()
         async with in_process(http):
@@ -225,12 +211,12 @@ async def test_a_workers_end_is_not_a_users_cancel(world: World, monkeypatch: py
             assert await shape(session) == ["config", "user", "assistant", "run"]
 
 
-async def test_a_worker_stops_in_the_middle_of_a_validation(world: World) -> None:
+async def test_a_worker_stops_in_the_middle_of_a_validation(stack: Stack) -> None:
     """SIGTERM: the validation ends at its own limit, the worker with it, and another worker finishes the request."""
     replies = [SLOW_ANSWER, "[]"]
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(world, queue) as first:
-        session = await open_on(world, queue, lambda _body: Reply(replies.pop(0)))
+    async with worker(stack, queue) as first:
+        session = await open_on(stack, queue, lambda _body: Reply(replies.pop(0)))
         request = await session.message("go", output_schema=SLOW)
         while len(replies) == 2:  # noqa: ASYNC110 - the worker is another process
             await asyncio.sleep(0.02)
@@ -240,6 +226,6 @@ async def test_a_worker_stops_in_the_middle_of_a_validation(world: World) -> Non
         assert not first.running
         assert not is_running(found[0])
         assert "Traceback" not in first.log.read_text()
-    async with worker(world, queue):
+    async with worker(stack, queue):
         assert await request.answer() == "[]"
         assert await shape(session) == ["config", "user", "assistant", "user", "assistant", "run"]

@@ -23,7 +23,7 @@ from clew_activities.archive import (
     ThreadMismatch,
     index,
 )
-from tests.activities.archive.helping import FOLDER, Failing, begin, entry, extend, objects, run, thread
+from tests.support.archives import FOLDER, Failing, begin, entry, extend, objects, run, thread
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing, Store, StoreUnavailable, index
 from clew_activities.archive.family import Family
-from tests.activities.archive.helping import FOLDER, Failing, begin, extend, fork, objects, run, thread
+from tests.support.archives import FOLDER, Failing, begin, extend, fork, objects, run, thread
 
 
 async def segments_of(store: Store, *heads: Head) -> set[str]:

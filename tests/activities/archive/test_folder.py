@@ -18,7 +18,7 @@ import pytest
 
 from clew_activities.archive import Archive, Head, ObjectChanged, ObjectMissing, Store, StoreUnavailable
 from clew_activities.archive.folder import Folder
-from tests.activities.archive.helping import begin, extend, fork, run, thread
+from tests.support.archives import begin, extend, fork, run, thread
 
 
 @pytest.fixture

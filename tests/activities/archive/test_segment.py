@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from clew.thread.entries import Entry
 from clew_activities.archive.errors import SegmentDamaged
 from clew_activities.archive.segment import decode, digest_of, encode, split
-from tests.activities.archive.helping import entry, run, threads
+from tests.support.archives import entry, run, threads
 
 
 @settings(deadline=None)

@@ -17,7 +17,7 @@ from clew_activities.archive import (
     StoreUnavailable,
     store_from_env,
 )
-from tests.activities.archive.helping import objects
+from tests.support.archives import objects
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

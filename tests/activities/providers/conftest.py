@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from clew_activities.providers import http_client
-from tests.activities.providers.fake_server import FakeServer, fake_server
+from tests.support.provider_server import FakeServer, fake_server
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from clew.model.messages import Message
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
 from clew_activities.providers.errors import ProviderError
-from tests.activities.providers.builders import ADD, HELLO, accepted, called, fold, request, result, sse
-from tests.activities.providers.fake_server import FakeServer
-from tests.activities.providers.streams import ANTHROPIC_STREAM, closing, delta, opening, start
+from tests.support.provider_calls import ADD, HELLO, accepted, called, fold, request, result, sse
+from tests.support.provider_server import FakeServer
+from tests.support.provider_streams import ANTHROPIC_STREAM, closing, delta, opening, start
 
 PROVIDER = Anthropic("anthropic", "https://api.anthropic.com", api_key="sk-ant-secret")
 

@@ -15,9 +15,9 @@ from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.http import stream
 from clew_activities.providers.openai import OpenAI
 from clew_activities.providers.redaction import Redaction
-from tests.activities.providers.builders import request
-from tests.activities.providers.echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
-from tests.activities.providers.fake_server import FakeServer
+from tests.support.provider_calls import request
+from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
+from tests.support.provider_server import FakeServer
 
 KEY = "sk-proj-Zm9vYmFyQUJD_dEf-0123456789xyzXYZwq7"
 REDACTION = Redaction(["another-secret", KEY])

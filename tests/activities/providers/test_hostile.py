@@ -22,9 +22,9 @@ from clew_activities.providers.openai import OpenAI
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import ObjectEnd
 from clew_workflows.protocol.effects import ModelReply
-from tests.activities.providers.builders import request, sse
-from tests.activities.providers.fake_server import FakeServer
-from tests.activities.providers.streams import chunk, delta, start, tool
+from tests.support.provider_calls import request, sse
+from tests.support.provider_server import FakeServer
+from tests.support.provider_streams import chunk, delta, start, tool
 
 KEY = "sk-test-hunter2-hunter2"
 SIZE = 1024 * 1024

@@ -25,9 +25,9 @@ from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.screened import Screened
 from clew_workflows.protocol.effects import ModelReply
-from tests.activities.providers.builders import ADD, fold, request, sse
-from tests.activities.providers.fake_server import FakeServer
-from tests.activities.providers.streams import ANTHROPIC_STREAM, HELLO_STREAM, TOOL_STREAM, chunk
+from tests.support.provider_calls import ADD, fold, request, sse
+from tests.support.provider_server import FakeServer
+from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, TOOL_STREAM, chunk
 
 KEY = "sk-test-hunter2"
 

@@ -12,7 +12,7 @@ import pytest
 from clew.model.messages import Message
 from clew_activities.providers import Provider, Redaction, Screened, providers_from_env, stream
 from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
-from tests.activities.providers.builders import ADD, HELLO, called, request, result
+from tests.support.provider_calls import ADD, HELLO, called, request, result
 
 SERVE = """
 import sys, xllamacpp

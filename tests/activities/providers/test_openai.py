@@ -12,9 +12,9 @@ from clew.model.messages import Message
 from clew_activities.providers.errors import ProviderError, TruncatedStream
 from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.reply import MAX_TOOL_CALLS
-from tests.activities.providers.builders import ADD, HELLO, accepted, called, fold, request, result, sse
-from tests.activities.providers.fake_server import FakeServer
-from tests.activities.providers.streams import HELLO_STREAM, TOOL_STREAM, chunk, tool
+from tests.support.provider_calls import ADD, HELLO, accepted, called, fold, request, result, sse
+from tests.support.provider_server import FakeServer
+from tests.support.provider_streams import HELLO_STREAM, TOOL_STREAM, chunk, tool
 
 OFFICIAL = OpenAI("openai", "https://api.openai.com/v1", official=True, api_key="sk-secret")
 LOCAL = OpenAI("local", "http://127.0.0.1:1/v1", official=False)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew_activities.providers.redaction import MARK, SHORTEST, GrowingText, Redaction, secrets_from_env
-from tests.activities.providers.echoes import FORMS, leaks
+from tests.support.provider_echoes import FORMS, leaks
 
 KEY = "sk-ant-api03-" + string.ascii_letters[::-1] + "_-" + string.digits
 KEYS = [KEY, "gw-0a1B2c3D4e5F6g7H", "c2VjcmV0K3NlY3JldC9zZWNyZXQ9PT0="]

@@ -9,8 +9,8 @@ import pytest
 
 from clew import Clew
 from clew_activities.archive import Store
-from tests.conftest import World
-from tests.rolling import rolling
+from tests.support.rolling import rolling
+from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-async def clew(world: World, folder: Path) -> AsyncIterator[Clew]:
+async def clew(stack: Stack, folder: Path) -> AsyncIterator[Clew]:
     """A client whose sessions have most of their entries in the archive."""
-    async with rolling(world, store=Store.from_url(folder.as_uri())) as clew:
+    async with rolling(stack, store=Store.from_url(folder.as_uri())) as clew:
         yield clew

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from clew import Session
-from tests.clew.cli.running import clew
-from tests.conftest import World
+from tests.support.command_line import clew
+from tests.support.stack import Stack
 
 
 async def texts(session: Session) -> list[str]:
     return [message["content"] for message in (await session.context()).messages]
 
 
-async def test_a_session_is_summed_up_and_expanded(world: World) -> None:
+async def test_a_session_is_summed_up_and_expanded(stack: Stack) -> None:
     """The receipt names the summary's entry; an expand brings back what it stood for."""
-    address = world.server.address
-    session = await world.open("It is so.")
+    address = stack.server.address
+    session = await stack.open("It is so.")
     for number in range(3):
         await session.ask(f"question {number}")
     before = await texts(session)
@@ -30,10 +30,10 @@ async def test_a_session_is_summed_up_and_expanded(world: World) -> None:
     assert await texts(session) == before
 
 
-async def test_messages_are_pinned_and_a_lane_is_compacted(world: World) -> None:
+async def test_messages_are_pinned_and_a_lane_is_compacted(stack: Stack) -> None:
     """What is pinned stays in front of the summary, until it is unpinned."""
-    address = world.server.address
-    session = await world.open("It is so.", on_busy="queue")
+    address = stack.server.address
+    session = await stack.open("It is so.", on_busy="queue")
     for number in range(3):
         await session.ask(f"question {number}")
     first = str((await session.transcript(limit=1))[0]["seq"])

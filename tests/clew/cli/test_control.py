@@ -15,9 +15,8 @@ from clew.cli import reach, talk
 from clew.errors import WorkerUnavailable
 from deploy.local import Reply, ToolCall
 from deploy.local.child import free_ports
-from tests.clew.cli.running import PATIENCE_SECONDS, clew, started, terminal
-from tests.clew.cli.test_failures import error_of
-from tests.conftest import World, last
+from tests.support.command_line import PATIENCE_SECONDS, clew, error_of, started, terminal
+from tests.support.stack import Stack, last
 
 
 class Slow:
@@ -46,10 +45,10 @@ async def approvals(session: Session) -> None:
         pass
 
 
-async def test_steer_and_inject_reach_the_run(world: World) -> None:
+async def test_steer_and_inject_reach_the_run(stack: Stack) -> None:
     """Both print the contract's receipt, the same again for the same input; the run reads them in their order."""
-    model, address = Slow(), world.server.address
-    session = await world.open(model)
+    model, address = Slow(), stack.server.address
+    session = await stack.open(model)
     request = await session.message("begin", request_id="r-1")
     await model.called.wait()
     steered = await clew("steer", session.id, "Only the last", "--input-id", "i-1", "--json", address=address)
@@ -74,10 +73,10 @@ async def test_steer_and_inject_reach_the_run(world: World) -> None:
     assert shown.out.endswith("\tuser: Tests pass\n")
 
 
-async def test_cancel_ends_what_runs_and_what_waits(world: World) -> None:
+async def test_cancel_ends_what_runs_and_what_waits(stack: Stack) -> None:
     """A request that waits never runs, the one that is served ends; the receipt says whether there was one."""
-    model, address = Slow(), world.server.address
-    session = await world.open(model)
+    model, address = Slow(), stack.server.address
+    session = await stack.open(model)
     served = await session.message("one", request_id="r-1")
     await model.called.wait()
     waits = await session.message("two", request_id="r-2", on_busy="queue")
@@ -97,9 +96,9 @@ async def test_cancel_ends_what_runs_and_what_waits(world: World) -> None:
     assert await session.ask("three") == "<three>"
 
 
-async def test_replace_and_switch_change_the_context(world: World, tmp_path: Path) -> None:
+async def test_replace_and_switch_change_the_context(stack: Stack, tmp_path: Path) -> None:
     """A snapshot comes from a file or stdin and goes under the lane named; an operation is applied once."""
-    address, session = world.server.address, await world.open("fine")
+    address, session = stack.server.address, await stack.open("fine")
     await session.ask("old")
     file = tmp_path / "context.json"
     file.write_text(json.dumps([{"role": "user", "content": "früher"}]))
@@ -128,10 +127,10 @@ async def test_replace_and_switch_change_the_context(world: World, tmp_path: Pat
     assert [message["content"] for message in messages][:2] == ["Be brief.", "new"]
 
 
-async def test_changes_wait_for_the_run(world: World) -> None:
+async def test_changes_wait_for_the_run(stack: Stack) -> None:
     """While a request is served an operation and a configuration are deferred; the status shows the operation."""
-    model, address = Slow(), world.server.address
-    session = await world.open(model)
+    model, address = Slow(), stack.server.address
+    session = await stack.open(model)
     request = await session.message("hi")
     await model.called.wait()
     switch = await clew("switch", session.id, "draft", "--op-id", "op-1", address=address)
@@ -146,9 +145,9 @@ async def test_changes_wait_for_the_run(world: World) -> None:
     assert (await session.entries(kind="config"))[-1].payload["system_prompt"] == "Be brief."
 
 
-async def test_configure_changes_what_is_named(world: World) -> None:
+async def test_configure_changes_what_is_named(stack: Stack) -> None:
     """Options and --changes together are one change, which the receipt names by its entry; the rest stays."""
-    address, session = world.server.address, await world.open("fine", tools=["add"], system_prompt="Stay.")
+    address, session = stack.server.address, await stack.open("fine", tools=["add"], system_prompt="Stay.")
     options = ("--tool", "add", "--tool", "wait_for", "--require-approval", "add", "--on-busy", "queue")
     changes = {"limits": {"max_total_tokens": 100_000}}
     ended = await clew(
@@ -166,9 +165,12 @@ async def test_configure_changes_what_is_named(world: World) -> None:
     assert (cleared.code, cleared.out) == (0, f"the change is applied, as entry {newest.seq + 1}\n")
 
 
-async def test_approve_and_deny_decide_tool_calls(world: World) -> None:
+async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
     """The status shows what waits and with which arguments; edited arguments are used, and a denial's reason read."""
-    address, session = world.server.address, await world.open(adder, tools=["add"], require_approval=["add"])
+    address, session = (
+        stack.server.address,
+        await stack.open(adder, tools=["add"], require_approval=["add"]),
+    )
     request = await session.message("Add")
     await approvals(session)
     status = await clew("status", session.id, address=address)
@@ -188,9 +190,9 @@ async def test_approve_and_deny_decide_tool_calls(world: World) -> None:
 
 @pytest.mark.parametrize("command", ["ask", "chat"])
 @pytest.mark.parametrize("as_json", [True, False])
-async def test_what_waits_for_approval_is_told_beside_the_answer(world: World, command: str, as_json: bool) -> None:
+async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, command: str, as_json: bool) -> None:
     """Each call once on stderr, with the command that approves it; stdout has the answer and nothing else."""
-    model, session_id, address = world.model(adder), f"approve-{command}-{as_json}", world.server.address
+    model, session_id, address = stack.model(adder), f"approve-{command}-{as_json}", stack.server.address
     options = ("--model", model, "--tool", "add", "--require-approval", "add", *(["--json"] if as_json else []))
     text = ["Add"] if command == "ask" else []
     process = await started(command, session_id, *text, *options, address=address)
@@ -212,9 +214,9 @@ async def test_what_waits_for_approval_is_told_beside_the_answer(world: World, c
     assert (json.loads(out)["answer"] if as_json else out.decode()) == "42 and 2" + ("" if as_json else "\n")
 
 
-async def test_approvals_are_required_from_the_opening_on(world: World) -> None:
+async def test_approvals_are_required_from_the_opening_on(stack: Stack) -> None:
     """For the tools named, each by an option of its own; of a session that exists the option changes nothing."""
-    model, address, approve = world.model("fine"), world.server.address, "--require-approval"
+    model, address, approve = stack.model("fine"), stack.server.address, "--require-approval"
     options = ("--tool", "add", approve, "add", "--tool", "flood", approve, "flood")
     opened = await clew("ask", "approve-opened", "hi", "--model", model, *options, address=address)
     assert (opened.code, opened.out, opened.err) == (0, "fine\n", "")
@@ -223,9 +225,12 @@ async def test_approvals_are_required_from_the_opening_on(world: World) -> None:
     assert resumed.err.endswith("--model, --system, --tool and --require-approval are for new sessions\n")
 
 
-async def test_an_approvals_receipt_is_json(world: World) -> None:
+async def test_an_approvals_receipt_is_json(stack: Stack) -> None:
     """An approval as the model asked for it, its reason kept, the receipt the contract's."""
-    address, session = world.server.address, await world.open(adder, tools=["add"], require_approval=["add"])
+    address, session = (
+        stack.server.address,
+        await stack.open(adder, tools=["add"], require_approval=["add"]),
+    )
     request = await session.message("Add")
     await approvals(session)
     await session.deny("tool-2")
@@ -241,10 +246,10 @@ async def test_an_approvals_receipt_is_json(world: World) -> None:
     assert fact.payload["reason"] == "harmless"
 
 
-async def test_asking_a_busy_session(world: World) -> None:
+async def test_asking_a_busy_session(stack: Stack) -> None:
     """--on-busy: a message is refused, joins the run, waits for its turn, or takes the place of what runs."""
-    model, address = Slow(), world.server.address
-    session = await world.open(model)
+    model, address = Slow(), stack.server.address
+    session = await stack.open(model)
     served = await session.message("one")
     await model.called.wait()
     refused = await clew("ask", session.id, "no", "--on-busy", "reject", address=address)
@@ -272,11 +277,15 @@ async def test_asking_a_busy_session(world: World) -> None:
 
 
 async def test_a_request_that_waits_for_somebody_is_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--timeout is the request's own, which stands still meanwhile: who asks gives up only if no worker is there."""
-    session = await world.open(adder, tools=["add"], require_approval=["add"])
-    opened, asked, still_served = await reach.existing(world.clew, session.id), asyncio.Event(), talk._still_served
+    session = await stack.open(adder, tools=["add"], require_approval=["add"])
+    opened, asked, still_served = (
+        await reach.existing(stack.clew, session.id),
+        asyncio.Event(),
+        talk._still_served,
+    )
 
     async def observed(*arguments: Any) -> None:
         await still_served(*arguments)
@@ -300,10 +309,10 @@ async def test_a_request_that_waits_for_somebody_is_waited_for(
         await talk.ask(opened, "Add", timeout_seconds=60, on_busy=None, as_json=False)
 
 
-async def test_refusals_of_control(world: World) -> None:
+async def test_refusals_of_control(stack: Stack) -> None:
     """Exit code 1 and the contract's word, whatever is asked of a session that cannot do it; nothing changes."""
-    address, session = world.server.address, await world.open("fine")
-    ended = await world.open("fine")
+    address, session = stack.server.address, await stack.open("fine")
+    ended = await stack.open("fine")
     await asyncio.gather(session.ask("hi"), ended.ask("hi"))
     await ended.close()
     rev = (await session.status()).rev
@@ -337,10 +346,10 @@ async def test_refusals_of_control(world: World) -> None:
     assert (refused.code, refused.err, refused.json["error"]["type"]) == (1, "", "idle")
 
 
-async def test_another_request_is_not_steered(world: World) -> None:
+async def test_another_request_is_not_steered(stack: Stack) -> None:
     """--expect and --request name the request that is meant, and no other is touched."""
-    model, address = Slow(), world.server.address
-    session = await world.open(model)
+    model, address = Slow(), stack.server.address
+    session = await stack.open(model)
     request = await session.message("hi")
     await model.called.wait()
     for command in (("steer", session.id, "x", "--expect", "other"), ("cancel", session.id, "--request", "other")):
@@ -388,7 +397,7 @@ async def test_control_without_a_server() -> None:
         assert error_of(await clew(*command, address=f"127.0.0.1:{port}")) == (3, "server_unreachable")
 
 
-async def test_control_from_within_a_conversation(world: World) -> None:
+async def test_control_from_within_a_conversation(stack: Stack) -> None:
     """Out of a reply by Ctrl-C, and then: approve what it waits for, join it; steer another one, cancel it."""
     model, resumed = Slow(), asyncio.Event()
 
@@ -397,8 +406,8 @@ async def test_control_from_within_a_conversation(world: World) -> None:
             await resumed.wait()
         return await model(body) if last(body)["content"] == "slowly" else adder(body)
 
-    session = await world.open(script, tools=["add"], require_approval=["add"])
-    async with terminal("chat", session.id, address=world.server.address) as screen:
+    session = await stack.open(script, tools=["add"], require_approval=["add"])
+    async with terminal("chat", session.id, address=stack.server.address) as screen:
         await screen.shows("> ")
         screen.type("Add\n")
         await screen.shows(f"[tool-1 waits: `clew approve {session.id} tool-1`, or deny]")
@@ -438,16 +447,16 @@ async def test_control_from_within_a_conversation(world: World) -> None:
     assert "Traceback" not in screen.screen
 
 
-async def test_control_in_a_piped_conversation(world: World) -> None:
+async def test_control_in_a_piped_conversation(stack: Stack) -> None:
     """With --json a receipt is a line, a refusal is one; words after another slash are a message like any."""
     model = Slow()
-    session = await world.open(model)
+    session = await stack.open(model)
     served = await session.message("hi", request_id="r-1")
     await model.called.wait()
     ended = await clew(
         *("chat", session.id, "--json"),
         stdin="/steer more\n/cancel\n/deny tool-1\n",
-        address=world.server.address,
+        address=stack.server.address,
     )
     steered, cancelled, refused = ended.lines
     assert (steered["request_id"], steered["position"]) == ("r-1", 1)
@@ -455,13 +464,13 @@ async def test_control_in_a_piped_conversation(world: World) -> None:
     assert refused["error"]["type"] == "unknown_approval"
     assert (ended.code, (await served.result()).status) == (1, "cancelled")
     model.free.set()
-    said = await clew("chat", session.id, stdin="/etc is a folder\n", address=world.server.address)
+    said = await clew("chat", session.id, stdin="/etc is a folder\n", address=stack.server.address)
     assert (said.code, said.out) == (0, "</etc is a folder>\n")
 
 
-async def test_a_session_is_restored_from_a_checkpoint(world: World) -> None:
+async def test_a_session_is_restored_from_a_checkpoint(stack: Stack) -> None:
     """The token goes through a pipe; the new session's id is what is printed."""
-    address, session = world.server.address, await world.open("fine", system_prompt="Be brief.")
+    address, session = stack.server.address, await stack.open("fine", system_prompt="Be brief.")
     await session.ask("hi")
     made = await clew("checkpoint", session.id, "--expires", "60", address=address)
     assert (made.code, made.err, made.out.startswith("rt2.")) == (0, "", True)
@@ -472,4 +481,4 @@ async def test_a_session_is_restored_from_a_checkpoint(world: World) -> None:
     )
     assert (restored.code, restored.out) == (0, f"{branch}\n")
     assert (refused.code, refused.json["error"]["type"]) == (1, "token_version")
-    assert (await world.clew.session(branch).context()).messages == (await session.context()).messages
+    assert (await stack.clew.session(branch).context()).messages == (await session.context()).messages

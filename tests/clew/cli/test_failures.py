@@ -17,20 +17,10 @@ from clew.cli import reach
 from clew.errors import ServerUnreachable, WorkerUnavailable
 from deploy.local import Reply
 from deploy.local.child import free_ports
-from tests.clew.cli.running import Ended, clew, environment, started
-from tests.conftest import World
+from tests.support.command_line import clew, environment, error_of, started
+from tests.support.stack import Stack
 
 READING = ("status", "transcript", "context", "entries")
-
-
-def error_of(ended: Ended) -> tuple[int, str]:
-    """The exit code and the error's type, said in one line on stderr and nowhere else."""
-    assert ended.out == ""
-    assert ended.err.count("\n") == 1
-    word, colon, message = ended.err.partition(": ")
-    assert colon
-    assert message.strip()
-    return ended.code, word
 
 
 async def test_without_a_server_every_command_says_how_to_start_one() -> None:
@@ -55,16 +45,16 @@ async def test_a_server_that_says_nothing_is_none(monkeypatch: pytest.MonkeyPatc
             await reach.connect(reach.Place(address, None, "clew"))
 
 
-async def test_without_a_worker_nobody_waits(world: World) -> None:
+async def test_without_a_worker_nobody_waits(stack: Stack) -> None:
     """Exit code 3 before anything is asked: for new sessions, and for those whose own task queue is deserted."""
-    deserted = Clew(world.clew.temporal, "deserted")
+    deserted = Clew(stack.clew.temporal, "deserted")
     session = await deserted.open(f"deserted-{uuid.uuid4().hex}", model="scripted:any")
     asking = [("ask", "new", "hi", "--model", "scripted:any", "--task-queue", "deserted"), ("ask", session.id, "hi")]
     commands = [*asking, ("chat", session.id), *((name, session.id) for name in READING)]
-    for ended in await asyncio.gather(*(clew(*command, address=world.server.address) for command in commands)):
+    for ended in await asyncio.gather(*(clew(*command, address=stack.server.address) for command in commands)):
         assert error_of(ended) == (3, "worker_unavailable")
         assert "no worker polls the task queue 'deserted': start one with worker.py" in ended.err
-    ended = await clew("status", session.id, "--json", address=world.server.address)
+    ended = await clew("status", session.id, "--json", address=stack.server.address)
     assert (ended.code, ended.json["error"]["type"]) == (3, "worker_unavailable")
 
 
@@ -75,10 +65,10 @@ async def test_a_worker_that_is_only_remembered_is_none(monkeypatch: pytest.Monk
         await reach.answered(asyncio.Event().wait(), "s")
 
 
-async def test_refusals_and_failures(world: World) -> None:
+async def test_refusals_and_failures(stack: Stack) -> None:
     """Exit code 1 and the contract's word for it, whether a session refused or a request failed."""
-    address = world.server.address
-    session = await world.open(lambda _body: Reply("you [red]may not[/]\x1b[2J", status=HTTPStatus.BAD_REQUEST))
+    address = stack.server.address
+    session = await stack.open(lambda _body: Reply("you [red]may not[/]\x1b[2J", status=HTTPStatus.BAD_REQUEST))
     cases: dict[tuple[str, ...], str] = {
         ("ask", session.id, " "): "empty_content",
         ("ask", session.id, "hi"): "bad_request",
@@ -96,18 +86,18 @@ async def test_refusals_and_failures(world: World) -> None:
     assert "there is no session 'nobody'" in answers[5].err
 
 
-async def test_a_failed_requests_json_is_its_outcome(world: World) -> None:
+async def test_a_failed_requests_json_is_its_outcome(stack: Stack) -> None:
     """The outcome as the contract has it, so that `error` is there exactly when there is no answer."""
-    session = await world.open(lambda _body: Reply("not today", status=HTTPStatus.BAD_REQUEST))
-    ended = await clew("ask", session.id, "hi", "--json", address=world.server.address)
+    session = await stack.open(lambda _body: Reply("not today", status=HTTPStatus.BAD_REQUEST))
+    ended = await clew("ask", session.id, "hi", "--json", address=stack.server.address)
     assert (ended.code, ended.err) == (1, "")
     assert ended.json["status"] == "failed"
     assert ended.json["error"] == {"type": "bad_request", "message": "not today", "retryable": False}
-    refused = await clew("ask", session.id, "", "--json", address=world.server.address)
+    refused = await clew("ask", session.id, "", "--json", address=stack.server.address)
     assert (refused.code, list(refused.json), list(refused.json["error"])) == (1, ["error"], ["type", "message"])
 
 
-async def test_a_busy_session_refuses(world: World) -> None:
+async def test_a_busy_session_refuses(stack: Stack) -> None:
     """A second question meets `busy`, and the first is answered all the same."""
     free = asyncio.Event()
 
@@ -115,46 +105,46 @@ async def test_a_busy_session_refuses(world: World) -> None:
         await free.wait()
         return Reply("done")
 
-    session = await world.open(slow)
+    session = await stack.open(slow)
     request = await session.message("hi")
-    assert error_of(await clew("ask", session.id, "me too", address=world.server.address)) == (1, "busy")
+    assert error_of(await clew("ask", session.id, "me too", address=stack.server.address)) == (1, "busy")
     free.set()
     assert await request.answer() == "done"
 
 
-async def test_a_request_fails_when_its_time_is_over(world: World) -> None:
+async def test_a_request_fails_when_its_time_is_over(stack: Stack) -> None:
     """--timeout ends the request itself, with `timeout`."""
 
     async def silence(_body: dict[str, Any]) -> Reply:
         await asyncio.Event().wait()
         raise AssertionError
 
-    session = await world.open(silence)
-    ended = await clew("ask", session.id, "hi", "--timeout", "1", address=world.server.address)
+    session = await stack.open(silence)
+    ended = await clew("ask", session.id, "hi", "--timeout", "1", address=stack.server.address)
     assert error_of(ended) == (1, "timeout")
     assert (await session.status()).request_id is None
 
 
-async def test_a_session_that_has_ended_is_read_and_taken_up_again(world: World) -> None:
+async def test_a_session_that_has_ended_is_read_and_taken_up_again(stack: Stack) -> None:
     """Its thread stays readable, and who steers it learns that it is closed; who asks it takes it up again."""
-    session = await world.open("fine")
+    session = await stack.open("fine")
     await session.ask("hi")
     await session.close()
-    read = await clew("transcript", session.id, address=world.server.address)
+    read = await clew("transcript", session.id, address=stack.server.address)
     assert (read.code, read.out) == (0, "user  #1\nhi\n\nassistant  #2\nfine\n")
-    ended = await clew("steer", session.id, "hi", address=world.server.address)
+    ended = await clew("steer", session.id, "hi", address=stack.server.address)
     assert error_of(ended) == (1, "closed")
-    again = await clew("ask", session.id, "hi", address=world.server.address)
+    again = await clew("ask", session.id, "hi", address=stack.server.address)
     assert (again.code, again.out) == (0, "fine\n")
 
 
-async def test_a_namespace_or_a_workflow_that_is_not_clews(world: World) -> None:
+async def test_a_namespace_or_a_workflow_that_is_not_clews(stack: Stack) -> None:
     """An unknown namespace is as good as no server, and another program's workflow is no session."""
-    ended = await clew("status", "s", "--namespace", "nowhere", address=world.server.address)
+    ended = await clew("status", "s", "--namespace", "nowhere", address=stack.server.address)
     assert error_of(ended) == (3, "server_unreachable")
     assert "no namespace 'nowhere'" in ended.err
-    await world.clew.temporal.start_workflow("Stranger", id="stranger", task_queue="none")
-    ended = await clew("status", "stranger", address=world.server.address)
+    await stack.clew.temporal.start_workflow("Stranger", id="stranger", task_queue="none")
+    ended = await clew("status", "stranger", address=stack.server.address)
     assert error_of(ended) == (1, "invalid_input")
     assert "is a Stranger, not a session" in ended.err
 
@@ -174,7 +164,7 @@ async def test_what_cannot_be_used_is_a_usage_error() -> None:
     assert profile.err == "misconfigured: Temporal's configuration cannot be used: Profile 'absent' not found\n"
 
 
-async def test_ctrl_c_ends_quietly_and_the_request_goes_on(world: World) -> None:
+async def test_ctrl_c_ends_quietly_and_the_request_goes_on(stack: Stack) -> None:
     """Exit code 130 and not a word; what was asked is answered all the same."""
     called, free = asyncio.Event(), asyncio.Event()
 
@@ -183,8 +173,8 @@ async def test_ctrl_c_ends_quietly_and_the_request_goes_on(world: World) -> None
         await free.wait()
         return Reply("at last")
 
-    session = await world.open(slow)
-    process = await started("ask", session.id, "hi", address=world.server.address)
+    session = await stack.open(slow)
+    process = await started("ask", session.id, "hi", address=stack.server.address)
     await called.wait()
     process.send_signal(signal.SIGINT)
     assert await process.communicate() == (b"", b"")

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.clew.cli.running import clew
-from tests.clew.cli.test_failures import error_of
-from tests.conftest import World
-from tests.rolling import name
+from tests.support.command_line import clew, error_of
+from tests.support.rolling import name
+from tests.support.stack import Stack
 
 
-async def test_a_session_is_forked(world: World) -> None:
+async def test_a_session_is_forked(stack: Stack) -> None:
     """The receipt names the new session and the entry up to which both are the same."""
-    session, address, fork_id = await world.open("fine"), world.server.address, name()
+    session, address, fork_id = await stack.open("fine"), stack.server.address, name()
     await session.ask("one")
     await session.ask("two")
     options = ("--at", "3", "--as", fork_id, "--metadata", "branch=alt", "--metadata", "why=a=b")
     forked = await clew("fork", session.id, *options, "--json", address=address)
     assert (forked.code, forked.json) == (0, {"session_id": fork_id, "fork_seq": 3})
-    (origin,) = await world.clew.session(fork_id).entries(kind="fork")
+    (origin,) = await stack.clew.session(fork_id).entries(kind="fork")
     assert origin.payload["metadata"] == {"branch": "alt", "why": "a=b"}
     whole, wrong, noted = await asyncio.gather(
         clew("fork", session.id, "--json", address=address),
@@ -30,9 +29,9 @@ async def test_a_session_is_forked(world: World) -> None:
     assert noted.code == 2
 
 
-async def test_a_session_is_put_away_read_and_deleted(world: World) -> None:
+async def test_a_session_is_put_away_read_and_deleted(stack: Stack) -> None:
     """What hibernates is still read; what is deleted is gone, and only who says so deletes it."""
-    session, address = await world.open("fine", system_prompt="Be brief."), world.server.address
+    session, address = await stack.open("fine", system_prompt="Be brief."), stack.server.address
     await session.ask("hi")
     asleep = await clew("hibernate", session.id, "--reason", "night", address=address)
     assert (asleep.code, asleep.out) == (0, "the session sleeps, with its entries up to 4 in the archive\n")
@@ -54,9 +53,9 @@ async def test_a_session_is_put_away_read_and_deleted(world: World) -> None:
     assert error_of(gone) == (1, "not_found")
 
 
-async def test_a_lane_is_emptied(world: World) -> None:
+async def test_a_lane_is_emptied(stack: Stack) -> None:
     """`reset` leaves nothing in the context, and everything in the thread."""
-    session, address = await world.open("fine"), world.server.address
+    session, address = await stack.open("fine"), stack.server.address
     await session.ask("hi")
     emptied = await clew("reset", session.id, "--op-id", "o-1", address=address)
     assert (emptied.code, emptied.out) == (0, "o-1 is applied, as entry 4\n")

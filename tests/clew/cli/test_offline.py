@@ -7,26 +7,26 @@ from pathlib import Path
 import pytest
 
 from clew import Clew, Session
-from tests.audit.conftest import hanging, hung
-from tests.clew.cli.running import clew as command
-from tests.conftest import World
-from tests.rolling import name
+from tests.support.audits import hanging, hung
+from tests.support.command_line import clew as command
+from tests.support.rolling import name
+from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
-async def session(world: World, clew: Clew) -> Session:
+async def session(stack: Stack, clew: Clew) -> Session:
     """A session with an archive."""
-    session = await clew.open(name(), model=world.model(hanging), tools=["wait_for"])
+    session = await clew.open(name(), model=stack.model(hanging), tools=["wait_for"])
     for turn in range(12):
         await session.ask(f"turn {turn}")
     return session
 
 
 async def test_an_audit_and_one_without_the_server(
-    world: World, folder: Path, session: Session, tmp_path: Path
+    stack: Stack, folder: Path, session: Session, tmp_path: Path
 ) -> None:
     """Exit code 0 while all is equal, 1 with the object named when it is not, 2 when there is nothing to audit."""
-    here, store = world.server.address, {"CLEW_STORE": str(folder)}
+    here, store = stack.server.address, {"CLEW_STORE": str(folder)}
     kept = tmp_path / "histories"
     audited = await command("audit", session.id, "--save", str(kept), "--json", address=here, **store)
     assert (audited.code, audited.json["clean"], audited.json["differences"]) == (0, True, [])
@@ -49,9 +49,9 @@ def touch(folder: Path, session_id: str) -> tuple[Path, bytes]:
     return path, whole
 
 
-async def test_a_thread_goes_through_a_pipe(world: World, clew: Clew, folder: Path, session: Session) -> None:
+async def test_a_thread_goes_through_a_pipe(stack: Stack, clew: Clew, folder: Path, session: Session) -> None:
     """`clew export | clew import`; a session that is there already is left alone."""
-    here, store = world.server.address, {"CLEW_STORE": str(folder), "CLEW_TASK_QUEUE": clew.task_queue}
+    here, store = stack.server.address, {"CLEW_STORE": str(folder), "CLEW_TASK_QUEUE": clew.task_queue}
     new = name()
     exported = await command("export", session.id, address=here, **store)
     assert exported.code == 0
@@ -62,10 +62,10 @@ async def test_a_thread_goes_through_a_pipe(world: World, clew: Clew, folder: Pa
     assert (again.code, again.err.partition(":")[0]) == (1, "thread_mismatch")
 
 
-async def test_a_terminated_session_is_recovered(world: World, clew: Clew, folder: Path) -> None:
+async def test_a_terminated_session_is_recovered(stack: Stack, clew: Clew, folder: Path) -> None:
     """Once; the second time there is nothing to do."""
-    here, store = world.server.address, {"CLEW_STORE": str(folder)}
-    session = await clew.open(name(), model=world.model(hanging), tools=["wait_for"])
+    here, store = stack.server.address, {"CLEW_STORE": str(folder)}
+    session = await clew.open(name(), model=stack.model(hanging), tools=["wait_for"])
     await session.ask("hello")
     await hung(session)
     await clew.temporal.get_workflow_handle(session.id).terminate()

@@ -8,8 +8,8 @@ from typing import Any
 
 from clew import RequestOutcome
 from deploy.local import Reply, ToolCall
-from tests.clew.cli.running import clew
-from tests.conftest import World, last
+from tests.support.command_line import clew
+from tests.support.stack import Stack, last
 
 
 def adder(body: dict[str, Any]) -> Reply:
@@ -19,44 +19,44 @@ def adder(body: dict[str, Any]) -> Reply:
     return Reply(f"It is {last(body)['content']}.")
 
 
-async def test_ask_opens_a_session_and_prints_its_answer(world: World) -> None:
+async def test_ask_opens_a_session_and_prints_its_answer(stack: Stack) -> None:
     """The answer is all that a pipe receives, as the model wrote it; the session is resumed without a model."""
-    address, model = world.server.address, world.model("[bold]fine[/]\n\x1b[31mred 日本語")
+    address, model = stack.server.address, stack.model("[bold]fine[/]\n\x1b[31mred 日本語")
     first = await clew("ask", "piped-1", "How are you?", "--model", model, "--system", "Be brief.", address=address)
     assert (first.code, first.out, first.err) == (0, "[bold]fine[/]\n\x1b[31mred 日本語\n", "")
     again = await clew("ask", "piped-1", "And now?", address=address)
     assert (again.code, again.err) == (0, "")
-    said = await world.clew.session("piped-1").transcript(include_system=True)
+    said = await stack.clew.session("piped-1").transcript(include_system=True)
     assert [message["content"] for message in said if message["role"] != "assistant"] == [
         *("Be brief.", "How are you?", "And now?")
     ]
 
 
-async def test_ask_json_is_the_outcome_and_the_answer(world: World) -> None:
+async def test_ask_json_is_the_outcome_and_the_answer(stack: Stack) -> None:
     """One object: the contract's `RequestOutcome`, and the text that it names."""
     ended = await clew(
-        *("ask", "piped-2", "40 + 2?", "--model", world.model(adder), "--tool", "add", "--json"),
-        address=world.server.address,
+        *("ask", "piped-2", "40 + 2?", "--model", stack.model(adder), "--tool", "add", "--json"),
+        address=stack.server.address,
     )
     assert ended.code == 0
     assert ended.json.pop("answer") == "It is 42."
     outcome = RequestOutcome.model_validate(ended.json)
     assert (outcome.status, outcome.iterations, outcome.answer_seq) == ("completed", 2, 4)
-    assert outcome == await world.clew.session("piped-2").request(outcome.request_id).result()
+    assert outcome == await stack.clew.session("piped-2").request(outcome.request_id).result()
 
 
-async def test_ask_reads_its_text_from_stdin(world: World) -> None:
+async def test_ask_reads_its_text_from_stdin(stack: Stack) -> None:
     """A dash is the text of stdin, all its lines."""
-    model = world.model(lambda body: Reply(last(body)["content"].upper()))
-    ended = await clew("ask", "piped-3", "-", "--model", model, stdin="one\ntwo\n", address=world.server.address)
+    model = stack.model(lambda body: Reply(last(body)["content"].upper()))
+    ended = await clew("ask", "piped-3", "-", "--model", model, stdin="one\ntwo\n", address=stack.server.address)
     assert (ended.code, ended.out) == (0, "ONE\nTWO\n")
 
 
-async def test_every_reading_command_prints_the_contracts_json(world: World) -> None:
+async def test_every_reading_command_prints_the_contracts_json(stack: Stack) -> None:
     """With --json each prints one document, the same that the session answers to the query of its name."""
-    session = await world.open(adder, tools=["add"])
+    session = await stack.open(adder, tools=["add"])
     await session.ask("40 + 2?")
-    address, handle = world.server.address, world.clew.temporal.get_workflow_handle(session.id)
+    address, handle = stack.server.address, stack.clew.temporal.get_workflow_handle(session.id)
     cases: dict[tuple[str, ...], dict[str, Any] | None] = {
         ("status",): None,
         ("transcript",): {},
@@ -76,9 +76,9 @@ async def test_every_reading_command_prints_the_contracts_json(world: World) -> 
         assert ended.json == await handle.query(command[0], args=[] if argument is None else [argument])
 
 
-async def test_entries_are_filtered(world: World) -> None:
+async def test_entries_are_filtered(stack: Stack) -> None:
     """Each filter narrows the thread by what the entries' refs and payloads hold, and all of them must hold."""
-    session = await world.open(adder, tools=["add"])
+    session = await stack.open(adder, tools=["add"])
     request = await session.message("40 + 2?", request_id="r-1")
     await request.result()
     filters: dict[str, tuple[str, ...]] = {
@@ -91,18 +91,18 @@ async def test_entries_are_filtered(world: World) -> None:
         "": ("--kind", "error"),
     }
     answers = await asyncio.gather(
-        *(clew("entries", session.id, *given, "--json", address=world.server.address) for given in filters.values())
+        *(clew("entries", session.id, *given, "--json", address=stack.server.address) for given in filters.values())
     )
     assert [",".join(str(entry["seq"]) for entry in answer.json["entries"]) for answer in answers] == list(filters)
 
 
-async def test_a_pipe_receives_lines(world: World) -> None:
+async def test_a_pipe_receives_lines(stack: Stack) -> None:
     """Without --json and without a terminal there are no boxes and no colours, and an entry is a line."""
-    session = await world.open(adder, tools=["add"])
+    session = await stack.open(adder, tools=["add"])
     await session.ask("40 + 2?")
     commands = ("status", "transcript", "context", "entries")
     status, transcript, context, entries = await asyncio.gather(
-        *(clew(command, session.id, address=world.server.address) for command in commands)
+        *(clew(command, session.id, address=stack.server.address) for command in commands)
     )
     assert status.out.startswith("status: idle\nmodel: scripted:")
     assert "user  #1\n40 + 2?\n\nassistant  #2\nOne moment.\n→ add(a=40, b=2)\n" in transcript.out
@@ -112,24 +112,29 @@ async def test_a_pipe_receives_lines(world: World) -> None:
     assert not [ended.out for ended in (status, transcript, context, entries) if "\x1b" in ended.out]
 
 
-async def test_chat_takes_a_message_a_line(world: World) -> None:
+async def test_chat_takes_a_message_a_line(stack: Stack) -> None:
     """From a pipe every line is a message, and the answers are all that comes back; /quit ends it."""
-    model = world.model(lambda body: Reply(f"<{last(body)['content']}>"))
+    model = stack.model(lambda body: Reply(f"<{last(body)['content']}>"))
     ended = await clew(
-        "chat", "piped-chat", "--model", model, stdin="one\n\n two \n/quit\nthree\n", address=world.server.address
+        "chat",
+        "piped-chat",
+        "--model",
+        model,
+        stdin="one\n\n two \n/quit\nthree\n",
+        address=stack.server.address,
     )
     assert (ended.code, ended.out, ended.err) == (0, "<one>\n<two>\n", "")
 
 
-async def test_chat_json_is_an_object_a_line(world: World) -> None:
+async def test_chat_json_is_an_object_a_line(stack: Stack) -> None:
     """Answers, failures and what a slash command asks for are a line each; the last failure's code is the end's."""
 
     def script(body: dict[str, Any]) -> Reply:
         return Reply("no", status=HTTPStatus.BAD_REQUEST) if last(body)["content"] == "fail" else Reply("yes")
 
-    session = await world.open(script)
+    session = await stack.open(script)
     ended = await clew(
-        "chat", session.id, "--json", stdin="one\n/status\nfail\n/bogus\ntwo\n", address=world.server.address
+        "chat", session.id, "--json", stdin="one\n/status\nfail\n/bogus\ntwo\n", address=stack.server.address
     )
     one, status, failed, two = ended.lines
     assert (one["answer"], two["answer"]) == ("yes", "yes")
@@ -138,9 +143,9 @@ async def test_chat_json_is_an_object_a_line(world: World) -> None:
     assert (ended.code, ended.err) == (1, "no command /bogus: /help says what there is\n")
 
 
-async def test_a_session_keeps_its_configuration(world: World) -> None:
+async def test_a_session_keeps_its_configuration(stack: Stack) -> None:
     """What only a new session takes is not dropped in silence where the session exists."""
-    session = await world.open("fine")
-    ended = await clew("ask", session.id, "Hi", "--model", "scripted:other", address=world.server.address)
+    session = await stack.open("fine")
+    ended = await clew("ask", session.id, "Hi", "--model", "scripted:other", address=stack.server.address)
     assert (ended.code, ended.out) == (0, "fine\n")
     assert f"session {session.id} goes on as it was opened" in ended.err

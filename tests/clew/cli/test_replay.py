@@ -10,10 +10,10 @@ import pytest
 
 from clew import Clew, ContextPolicy, Session
 from deploy.local import Reply, ToolCall
-from tests.clew.cli.running import clew as command
-from tests.clew.cli.running import terminal
-from tests.conftest import World, last
-from tests.rolling import name
+from tests.support.command_line import clew as command
+from tests.support.command_line import terminal
+from tests.support.rolling import name
+from tests.support.stack import Stack, last
 
 NARROW: dict[str, Any] = {"max_input_tokens": 500, "reserve_output_tokens": 100, "keep_last_turns": 1}
 CLEARING: dict[str, Any] = {"clear_tool_results": {"keep": 1}}
@@ -27,10 +27,10 @@ def script(body: dict[str, Any]) -> Reply:
 
 
 @pytest.fixture(scope="module")
-async def session(world: World, clew: Clew) -> Session:
+async def session(stack: Stack, clew: Clew) -> Session:
     """A session of a dozen turns, with a tool."""
     policy = ContextPolicy(window="epoch", max_input_tokens=1500, reserve_output_tokens=200)
-    session = await clew.open(name(), model=world.model(script), tools=["flood"], context_policy=policy)
+    session = await clew.open(name(), model=stack.model(script), tools=["flood"], context_policy=policy)
     for turn in range(12):
         await session.ask(f"turn {turn}")
     return session
@@ -43,11 +43,11 @@ def policy(folder: Path, named: str, value: Any) -> str:
     return str(file)
 
 
-async def test_a_session_under_other_policies(world: World, session: Session, tmp_path: Path) -> None:
+async def test_a_session_under_other_policies(stack: Stack, session: Session, tmp_path: Path) -> None:
     """As it was its tokens are the recorded ones; each policy has its own; all calls are told of, archived or not."""
     files = [policy(tmp_path, "narrow", NARROW), policy(tmp_path, "clearing", CLEARING)]
     options = [word for file in files for word in ("--policy", file)]
-    ended = await command("replay", session.id, *options, "--json", address=world.server.address)
+    ended = await command("replay", session.id, *options, "--json", address=stack.server.address)
     assert ended.code == 0, ended.err
     as_it_was, narrow, clearing = ended.json["trials"]
     assert [trial["name"] for trial in ended.json["trials"]] == ["as it was", "narrow", "clearing"]
@@ -65,15 +65,15 @@ async def test_a_session_under_other_policies(world: World, session: Session, tm
     assert clearing["input_tokens"] < as_it_was["input_tokens"]
 
 
-async def test_a_table_of_it(world: World, session: Session, tmp_path: Path) -> None:
+async def test_a_table_of_it(stack: Stack, session: Session, tmp_path: Path) -> None:
     """A row a number, a column a policy: in a pipe separated by tabs."""
     file = policy(tmp_path, "narrow", NARROW)
-    piped = await command("replay", session.id, "--policy", file, address=world.server.address)
+    piped = await command("replay", session.id, "--policy", file, address=stack.server.address)
     rows = [line.split("\t") for line in piped.out.splitlines()]
     assert rows[0] == ["", "as it was", "narrow"]
     assert rows[1] == ["model calls", "24", "24"]
     assert {len(row) for row in rows} == {3}
-    async with terminal("replay", session.id, "--policy", file, address=world.server.address) as shown:
+    async with terminal("replay", session.id, "--policy", file, address=stack.server.address) as shown:
         assert await shown.ended() == 0
         for title in (
             "as it was",
@@ -86,15 +86,15 @@ async def test_a_table_of_it(world: World, session: Session, tmp_path: Path) -> 
 
 
 async def test_an_exported_session_is_replayed_without_a_server(
-    world: World, session: Session, folder: Path, tmp_path: Path
+    stack: Stack, session: Session, folder: Path, tmp_path: Path
 ) -> None:
     """With the same numbers; a file that is not whole is refused."""
     file, kept = policy(tmp_path, "narrow", NARROW), tmp_path / "thread"
     store = {"CLEW_STORE": str(folder)}
-    exported = await command("export", session.id, str(kept), address=world.server.address, **store)
+    exported = await command("export", session.id, str(kept), address=stack.server.address, **store)
     assert exported.code == 0
     asked = ("--policy", file, "--json")
-    online = await command("replay", session.id, *asked, address=world.server.address)
+    online = await command("replay", session.id, *asked, address=stack.server.address)
     offline = await command("replay", "--from-file", str(kept), *asked, address="127.0.0.1:1")
     assert offline.json["trials"] == online.json["trials"]
     kept.write_bytes(kept.read_bytes()[:-20])
@@ -126,11 +126,11 @@ async def test_a_bad_file_is_refused_before_anything(
 
 
 async def test_a_policy_that_does_not_go_with_the_sessions_is_named(
-    world: World, session: Session, tmp_path: Path
+    stack: Stack, session: Session, tmp_path: Path
 ) -> None:
     """It is fine by itself, and leaves no budget over the one in force."""
     file = policy(tmp_path, "tiny", {"max_input_tokens": 100})
-    ended = await command("replay", session.id, "--policy", file, "--json", address=world.server.address)
+    ended = await command("replay", session.id, "--policy", file, "--json", address=stack.server.address)
     assert (ended.code, ended.json["error"]["type"]) == (1, "invalid_token_budget")
     assert ended.json["error"]["message"].startswith("policy tiny: ")
 
@@ -141,14 +141,14 @@ async def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...]) -> No
     assert (await command("replay", *arguments)).code == 2
 
 
-async def test_it_works_where_the_package_is_installed_alone(world: World, session: Session, tmp_path: Path) -> None:
+async def test_it_works_where_the_package_is_installed_alone(stack: Stack, session: Session, tmp_path: Path) -> None:
     """A session is read through its worker; nothing but the client is needed."""
     package = Path(__file__).parents[3] / "client" / "clew"
     (tmp_path / "lib" / "a").mkdir(parents=True)
     (tmp_path / "lib" / "a" / "clew").symlink_to(package)
     file = policy(tmp_path, "narrow", NARROW)
     alone = {"PYTHONPATH": str(tmp_path / "lib" / "a")}
-    ended = await command("replay", session.id, "--policy", file, "--json", address=world.server.address, **alone)
+    ended = await command("replay", session.id, "--policy", file, "--json", address=stack.server.address, **alone)
     assert (ended.code, ended.json["trials"][0]["calls"]) == (0, 24)
     unshipped = await command("replay", "--from-file", file, **alone)
     assert (unshipped.code, "run it from the checkout" in unshipped.err) == (2, True)

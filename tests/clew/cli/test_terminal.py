@@ -8,9 +8,9 @@ from http import HTTPStatus
 from typing import Any
 
 from deploy.local import Reply, ToolCall
-from tests import toolbox
-from tests.clew.cli.running import clew, terminal
-from tests.conftest import World, last
+from tests.support import toolbox
+from tests.support.command_line import clew, terminal
+from tests.support.stack import Stack, last
 
 LONG = " ".join(f"word{number}" for number in range(30))
 
@@ -20,10 +20,10 @@ def paced(_body: dict[str, Any]) -> Reply:
     return Reply(LONG, tokens_per_second=30)
 
 
-async def test_a_reply_is_shown_as_it_grows(world: World) -> None:
+async def test_a_reply_is_shown_as_it_grows(stack: Stack) -> None:
     """Its beginning is on the screen while its end is not written yet; in the end it stands there once."""
-    session = await world.open(paced)
-    async with terminal("ask", session.id, "Count", address=world.server.address) as screen:
+    session = await stack.open(paced)
+    async with terminal("ask", session.id, "Count", address=stack.server.address) as screen:
         await screen.shows("word3")
         assert "word29" not in screen.screen
         await screen.shows("word29")
@@ -32,7 +32,7 @@ async def test_a_reply_is_shown_as_it_grows(world: World) -> None:
     assert LONG in screen.screen
 
 
-async def test_tools_are_shown_as_they_happen(world: World) -> None:
+async def test_tools_are_shown_as_they_happen(stack: Stack) -> None:
     """A tool call stands there while the tool is at work, and its result before the answer."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -40,8 +40,8 @@ async def test_tools_are_shown_as_they_happen(world: World) -> None:
             return Reply("Let me see.", (ToolCall("wait_for", {"gate": "shown"}),))
         return Reply("It was open.")
 
-    session = await world.open(script, tools=["wait_for"])
-    async with terminal("ask", session.id, "Is it open?", address=world.server.address) as screen:
+    session = await stack.open(script, tools=["wait_for"])
+    async with terminal("ask", session.id, "Is it open?", address=stack.server.address) as screen:
         await screen.shows("Let me see.\n")
         await screen.shows('→ wait_for(gate="shown")')
         toolbox.gate("shown").set()
@@ -50,7 +50,7 @@ async def test_tools_are_shown_as_they_happen(world: World) -> None:
         assert await screen.ended() == 0
 
 
-async def test_a_conversation(world: World) -> None:
+async def test_a_conversation(stack: Stack) -> None:
     """Messages, slash commands, Ctrl-C out of a reply and back to it, Ctrl-D; and the session is there next time."""
     release = asyncio.Event()
 
@@ -59,8 +59,8 @@ async def test_a_conversation(world: World) -> None:
             await release.wait()
         return Reply(f"[b]You said {last(body)['content']}[/b]")
 
-    session = await world.open(script)
-    async with terminal("chat", session.id, address=world.server.address) as screen:
+    session = await stack.open(script)
+    async with terminal("chat", session.id, address=stack.server.address) as screen:
         await screen.shows(f"session {session.id} · {(await session.status()).model} · resumed, 1 entries")
         await screen.shows("> ")
         screen.type("hello\n")
@@ -92,7 +92,7 @@ async def test_a_conversation(world: World) -> None:
         await screen.shows("the session stays")
         assert await screen.ended() == 0
     assert "Traceback" not in screen.screen
-    async with terminal("chat", session.id, address=world.server.address) as screen:
+    async with terminal("chat", session.id, address=stack.server.address) as screen:
         await screen.shows("resumed, 7 entries")
         await screen.shows("user  #4\nslowly\n")
         await screen.shows("[b]You said slowly[/b]")
@@ -101,14 +101,14 @@ async def test_a_conversation(world: World) -> None:
         assert await screen.ended() == 130
 
 
-async def test_chat_opens_a_session(world: World) -> None:
+async def test_chat_opens_a_session(stack: Stack) -> None:
     """With a model there need be none; a failure in the middle is said, and the conversation goes on."""
 
     def script(body: dict[str, Any]) -> Reply:
         return Reply("no", status=HTTPStatus.BAD_REQUEST) if last(body)["content"] == "fail" else Reply("welcome")
 
-    model = world.model(script)
-    async with terminal("chat", "opened-by-hand", "--model", model, address=world.server.address) as screen:
+    model = stack.model(script)
+    async with terminal("chat", "opened-by-hand", "--model", model, address=stack.server.address) as screen:
         await screen.shows("· new")
         await screen.shows("> ")
         screen.type("/nonsense\n")
@@ -125,16 +125,16 @@ async def test_chat_opens_a_session(world: World) -> None:
         assert await screen.ended() == 0
 
 
-async def test_what_a_model_writes_is_shown_and_not_obeyed(world: World) -> None:
+async def test_what_a_model_writes_is_shown_and_not_obeyed(stack: Stack) -> None:
     """No escape sequence, no control character and no markup of a model or a tool reaches the terminal."""
     evil = "[red]a[/] :smile: \x1b[2J\x1b]0;owned\x07\x9b31m\x08\u202eb \x1b"
-    session = await world.open(evil)
-    async with terminal("ask", session.id, evil, address=world.server.address) as screen:
+    session = await stack.open(evil)
+    async with terminal("ask", session.id, evil, address=stack.server.address) as screen:
         await screen.shows("[red]a[/] :smile: b")
         assert await screen.ended() == 0
     outputs = [screen.raw]
     for command in ("transcript", "context", "entries"):
-        async with terminal(command, session.id, address=world.server.address) as screen:
+        async with terminal(command, session.id, address=stack.server.address) as screen:
             assert await screen.ended() == 0
             await screen.shows("[red]a[/] :smile: b")
         outputs.append(screen.raw)
@@ -142,18 +142,18 @@ async def test_what_a_model_writes_is_shown_and_not_obeyed(world: World) -> None
         assert not [sign for sign in ("\x1b[2J", "\x1b]0", "\x07", "\x9b", "\x08", "\u202e") if sign in raw]
 
 
-async def test_tables_on_a_terminal(world: World) -> None:
+async def test_tables_on_a_terminal(stack: Stack) -> None:
     """An entry is one line whatever it holds, and JSON on a terminal is the same document, indented."""
-    session = await world.open("y" * 400)
+    session = await stack.open("y" * 400)
     await session.ask("x\n" * 200)
-    async with terminal("entries", session.id, address=world.server.address) as screen:
+    async with terminal("entries", session.id, address=stack.server.address) as screen:
         await screen.shows("seq  at (UTC)")
         assert await screen.ended() == 0
     rows = [line for line in screen.screen.splitlines() if line.strip()]
     assert [len(row) <= 100 for row in rows] == [True] * (4 + 2)
-    async with terminal("status", session.id, "--json", address=world.server.address) as screen:
+    async with terminal("status", session.id, "--json", address=stack.server.address) as screen:
         assert await screen.ended() == 0
         await screen.shows("\n}\n")
-    piped = await clew("status", session.id, "--json", address=world.server.address)
+    piped = await clew("status", session.id, "--json", address=stack.server.address)
     assert screen.screen.startswith('{\n  "session_id"')
     assert json.loads(screen.screen) == piped.json

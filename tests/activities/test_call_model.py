@@ -1,0 +1,463 @@
+"""The model call: its context by reference, its reply streamed, its failures in the retry policy's terms."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic_core import to_json
+from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, WorkflowQueryFailedError
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import ActivityEnvironment
+
+from clew.context.contexts import context_page
+from clew.contract.inputs import ContextQuery, ModelOptions
+from clew.contract.outputs import Context
+from clew.contract.policy import ContextPolicy
+from clew.model.catalog import cost_usd
+from clew.outcomes import Usage
+from clew_activities import call_model
+from clew_activities.call_model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActivities
+from clew_activities.providers import ProviderError, Redaction, Screened, providers_from_env
+from clew_activities.providers.errors import (
+    ContextLengthExceeded,
+    EmptyReply,
+    RateLimited,
+    TruncatedStream,
+    Unauthorized,
+)
+from clew_workflows.core import views
+from clew_workflows.protocol.effects import AskedTool, ModelAnswered, ModelReply
+from clew_workflows.shell import ingress
+from deploy.local import Reply, scripted_model
+from tests.support.decisions import Session
+
+Answer = dict[str, Any] | Exception
+
+
+def refused(message: str) -> WorkflowQueryFailedError:
+    return WorkflowQueryFailedError(message)
+
+
+def unreachable(status: RPCStatusCode) -> RPCError:
+    return RPCError("not now", status, b"")
+
+
+class Queried(Interceptor):
+    """A client's way to the server, where sessions answer queries from a list, then from their thread."""
+
+    def __init__(self, session: Session, *first: Answer) -> None:
+        self.session = session
+        self.first = list(first)
+        self.asked: list[QueryWorkflowInput] = []
+        self.on_query: Callable[[], None] = lambda: None
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's name
+        interceptor = self
+
+        class Outbound(OutboundInterceptor):
+            async def query_workflow(self, input: QueryWorkflowInput) -> Any:  # noqa: A002 - the SDK's name
+                return interceptor.answer(input)
+
+        return Outbound(next)
+
+    def answer(self, asked: QueryWorkflowInput) -> Any:
+        self.asked.append(asked)
+        self.on_query()
+        if self.first:
+            answer = self.first.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        query = ContextQuery.model_validate(asked.args[0])
+        whole = views.projection(self.session.state, self.session.thread, query)
+        return context_page(whole, query.page)
+
+
+async def environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
+    client = await Client.connect(
+        "127.0.0.1:1", lazy=True, interceptors=[queried], data_converter=pydantic_data_converter
+    )
+    made = ActivityEnvironment(client)
+    made.info = replace(made.info, workflow_id="s-1", workflow_run_id="run-of-s-1", attempt=attempt)
+    return made
+
+
+def asking(content: str = "hello", **config: Any) -> Session:
+    """A session that waits for its model."""
+    settings: dict[str, Any] = {"model": "scripted:m"} | config
+    session = Session(**settings)
+    session.ask(content)
+    return session
+
+
+async def fetched(queried: Queried) -> Context:
+    return await (await environment(queried)).run(call_model._fetch_context, queried.session.call)
+
+
+async def called(
+    queried: Queried, *replies: Reply, attempt: int = 1, on_heartbeat: Callable[..., None] | None = None
+) -> tuple[ModelAnswered, list[dict[str, Any]]]:
+    """An attempt of the session's call, with the provider's replies in turn; what came back, and what was sent."""
+    left = list(replies)
+    async with scripted_model(lambda _body: left.pop(0)) as provider, httpx.AsyncClient(trust_env=False) as http:
+        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url})
+        made = await environment(queried, attempt)
+        if on_heartbeat:
+            made.on_heartbeat = on_heartbeat
+        answer = await made.run(ModelActivities(providers, http).call_model, queried.session.call)
+        return answer, provider.requests
+
+
+async def test_a_call_sends_what_the_session_projects() -> None:
+    """And its answer carries the recipe: digest, policy and size of what was sent, and the attempt."""
+    session = asking("hello", system_prompt="Be brief.", model_options=ModelOptions(temperature=0.5, seed=4))
+    answer, sent = await called(Queried(session), Reply("hi"), attempt=3)
+    assert [(m["role"], m["content"]) for m in sent[0]["messages"]] == [("system", "Be brief."), ("user", "hello")]
+    assert (sent[0]["model"], sent[0]["temperature"], sent[0]["seed"]) == ("m", 0.5, 4)
+    assert [tool["function"]["name"] for tool in sent[0]["tools"]] == ["add", "look"]
+    shown = session.shown(session.call).meta
+    assert answer.reply.content == "hi"
+    assert (answer.digest, answer.policy_hash) == (shown.digest, shown.policy_hash)
+    assert (answer.input_tokens, answer.attempt) == (shown.estimated_tokens, 3)
+
+
+async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
+    """From this very run of the workflow, page after page, until there is none."""
+    policy = ContextPolicy(max_input_tokens=10**8, reserve_output_tokens=0, keep_last_turns=100)
+    session = Session(context_policy=policy)
+    for _ in range(8):
+        session.ask("x" * 250_000)
+        session.reply("fine")
+    session.ask("and now?")
+    queried = Queried(session)
+    context = await fetched(queried)
+    shown = session.shown(session.call)
+    assert (context.messages, context.tool_spec, context.meta) == (shown.messages, shown.tool_spec, shown.meta)
+    assert [(asked.id, asked.run_id, asked.query) for asked in queried.asked] == [
+        ("s-1", "run-of-s-1", "context")
+    ] * 3
+    assert [asked.args[0]["page"] for asked in queried.asked] == [0, 6, 12]
+    assert {asked.args[0]["call_id"] for asked in queried.asked} == {session.call.call_id}
+
+
+@pytest.mark.parametrize("damage", ["a message", "a schema", "a page"])
+async def test_a_context_that_does_not_arrive_as_it_was_projected_is_not_sent(damage: str) -> None:
+    """It is checked against its digest, and another attempt may fetch it whole."""
+    session = asking()
+    page = context_page(session.shown(session.call), 0)
+    match damage:
+        case "a message":
+            page["messages"] = [{"role": "user", "content": "hello!"}]
+        case "a schema":
+            page["tool_spec"] = page["tool_spec"][:1]
+        case _:
+            page["messages"] = page["messages"] * 2
+    with pytest.raises(ApplicationError) as caught:
+        await fetched(Queried(session, page))
+    assert (caught.value.type, caught.value.non_retryable) == ("context_damaged", False)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        RPCStatusCode.UNAVAILABLE,
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.FAILED_PRECONDITION,
+        RPCStatusCode.INTERNAL,
+    ],
+)
+async def test_a_session_that_cannot_be_reached_is_asked_again_in_place(status: RPCStatusCode) -> None:
+    """Its worker may just have died: the attempt, which was paid for with events, is not given up."""
+    queried = Queried(asking(), unreachable(status))
+    context = await fetched(queried)
+    assert context.messages == [{"role": "user", "content": "hello"}]
+    assert len(queried.asked) == 2
+    assert all(asked.rpc_timeout == timedelta(seconds=10) for asked in queried.asked)
+
+
+@pytest.mark.parametrize(
+    "status", [RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED]
+)
+async def test_a_session_that_is_not_there_is_not_asked_again(status: RPCStatusCode) -> None:
+    queried = Queried(asking(), unreachable(status))
+    with pytest.raises(RPCError):
+        await fetched(queried)
+    assert len(queried.asked) == 1
+
+
+@pytest.mark.parametrize("word", ["context_overflow", "invalid_input", "invalid_token_budget"])
+async def test_a_query_that_the_session_refuses_is_final_and_typed(word: str) -> None:
+    """The same question would be refused again; its word is the failure's type, its message the failure's."""
+    queried = Queried(asking(), refused(f"{word}: the request needs 9 tokens: shorten it"))
+    with pytest.raises(ApplicationError) as caught:
+        await fetched(queried)
+    assert (caught.value.type, caught.value.non_retryable) == (word, True)
+    assert caught.value.message == "the request needs 9 tokens: shorten it"
+
+
+async def test_what_the_session_itself_says_is_understood() -> None:
+    """A call that it does not know, as its own door words that."""
+    session = asking()
+    unknown = session.call.model_copy(update={"call_id": "call-99"})
+    with pytest.raises(Exception, match="call-99") as refusal:
+        views.projection(session.state, session.thread, ContextQuery(call_id="call-99"))
+    error = ingress.query_error(refusal.value)  # type: ignore[arg-type]
+    made = await environment(Queried(session, refused(error.message)))
+    with pytest.raises(ApplicationError) as caught:
+        await made.run(call_model._fetch_context, unknown)
+    assert (caught.value.type, caught.value.non_retryable) == ("invalid_input", True)
+
+
+@pytest.mark.parametrize(
+    "message", ["something broke", "", "Workflow Task in failed state", "word: ", "KeyError 7: x", "a b: c"]
+)
+async def test_a_query_that_fails_otherwise_may_succeed_at_another_attempt(message: str) -> None:
+    """It was no refusal: a workflow task may be failing on a worker that is being replaced."""
+    with pytest.raises(ApplicationError) as caught:
+        await fetched(Queried(asking(), refused(message)))
+    assert (caught.value.type, caught.value.non_retryable) == ("context_unavailable", False)
+
+
+async def test_a_context_that_must_fit_and_does_not_never_reaches_the_provider() -> None:
+    """The refusal comes as the activity's failure."""
+    session = asking("x" * 1000, context_policy=ContextPolicy(max_input_tokens=50, reserve_output_tokens=10))
+    with pytest.raises(Exception, match="tokens") as overflow:
+        session.shown(session.call)
+    queried = Queried(session, refused(f"context_overflow: {overflow.value}"))
+    with pytest.raises(ApplicationError) as caught:
+        await called(queried)
+    assert (caught.value.type, caught.value.non_retryable) == ("context_overflow", True)
+
+
+async def test_the_first_heartbeat_comes_before_the_first_query() -> None:
+    """A worker that dies in between is noticed in time."""
+    beats: list[dict[str, Any]] = []
+    queried = Queried(asking())
+    at_query: list[int] = []
+    queried.on_query = lambda: at_query.append(len(beats))
+    await called(queried, Reply("hi"), on_heartbeat=beats.append)
+    assert at_query == [1]
+    call = queried.session.call
+    assert beats[0] == {
+        "request_id": call.request_id,
+        "run_id": "run-1",
+        "call_id": "call-1",
+        "attempt": 1,
+        "iteration": 1,
+        "offset": 0,
+        "text": "",
+    }
+
+
+async def test_a_cancellation_ends_the_call() -> None:
+    """While the session is being asked, or the provider."""
+    queried = Queried(asking(), *[unreachable(RPCStatusCode.UNAVAILABLE)] * 100)
+    made = await environment(queried)
+    asked = asyncio.Event()
+    queried.on_query = asked.set
+    async with httpx.AsyncClient() as http:
+        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": "http://127.0.0.1:1"})
+        task = asyncio.create_task(made.run(ModelActivities(providers, http).call_model, queried.session.call))
+        await asked.wait()
+        made.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def failed(*replies: Reply, attempt: int = 1) -> ApplicationError:
+    with pytest.raises(ApplicationError) as caught:
+        await called(Queried(asking()), *replies, attempt=attempt)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("reply", "word", "final", "wait"),
+    [
+        (Reply("slow down", status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "7"}), "rate_limited", 0, 7),
+        (Reply("slow down", status=HTTPStatus.TOO_MANY_REQUESTS), "rate_limited", 0, None),
+        (Reply("broken", status=HTTPStatus.BAD_GATEWAY), "provider_unavailable", 0, None),
+        (Reply("wrong key", status=HTTPStatus.UNAUTHORIZED), "unauthorized", 1, None),
+        (Reply("no such thing", status=HTTPStatus.UNPROCESSABLE_ENTITY), "bad_request", 1, None),
+        (Reply("a b c d e f", cut_after=2), "truncated_stream", 0, None),
+        (Reply(""), "empty_reply", 0, None),
+    ],
+)
+async def test_a_providers_failure_comes_in_the_terms_of_the_retry_policy(
+    reply: Reply, word: str, final: bool, wait: float | None
+) -> None:
+    """Its type, whether another attempt makes sense, and when; with the provider's own words and the status."""
+    error = await failed(reply)
+    assert (error.type, error.non_retryable) == (word, bool(final))
+    assert error.next_retry_delay == (None if wait is None else timedelta(seconds=wait))
+    if reply.status != HTTPStatus.OK:
+        assert reply.text in error.message
+        assert error.details[0]["status"] == reply.status
+
+
+@pytest.mark.parametrize("reply", [Reply(""), Reply("a b c d", cut_after=2)])
+async def test_a_reply_that_came_to_nothing_is_final_at_the_third_attempt(reply: Reply) -> None:
+    """Each was paid for. What was not answered at all may be asked for as long as the request has time."""
+    assert [(await failed(reply, attempt=attempt)).non_retryable for attempt in (1, 2, 3, 4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert not (await failed(Reply("?", status=HTTPStatus.SERVICE_UNAVAILABLE), attempt=50)).non_retryable
+
+
+async def test_a_provider_that_the_worker_does_not_know_is_final() -> None:
+    """This worker was started without it; the message says how to give it one."""
+    with pytest.raises(ApplicationError, match="OPENAI_API_KEY") as caught:
+        await called(Queried(asking(model="openai:gpt-4o")))
+    assert (caught.value.type, caught.value.non_retryable) == ("unknown_model", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "final", "details"),
+    [
+        (RateLimited("slow", status=429, retry_after=0), False, {"status": 429}),
+        (ContextLengthExceeded("long", status=400, details={"limit": 8}), True, {"limit": 8, "status": 400}),
+        (Unauthorized("no"), True, None),
+        (EmptyReply("nothing"), False, None),
+        (TruncatedStream("broken"), False, None),
+    ],
+)
+def test_every_provider_error_keeps_what_it_knows(
+    error: ProviderError, final: bool, details: dict[str, Any] | None
+) -> None:
+    """Type, message, details and the wait that the provider asked for, be it none at all."""
+    told = ActivityEnvironment().run(call_model.application_error, error)
+    assert (told.type, told.message, told.non_retryable) == (error.type, error.message, final)
+    assert list(told.details) == ([details] if details else [])
+    assert told.next_retry_delay == (None if error.retry_after is None else timedelta(0))
+
+
+async def test_a_reply_says_what_it_cost() -> None:
+    """By the list price of its model, in USD; nothing where that is not known."""
+    answer, _ = await called(Queried(asking(model="scripted:gpt-4o")), Reply("hi"))
+    assert answer.reply.usage.cost_usd == cost_usd("openai:gpt-4o", answer.reply.usage)
+    assert answer.reply.usage.cost_usd
+    unknown, _ = await called(Queried(asking()), Reply("hi"))
+    assert unknown.reply.usage.cost_usd is None
+
+
+async def test_a_model_without_a_price_is_not_called_where_there_must_be_one() -> None:
+    """Before anything is spent, with the remedy."""
+    session = asking(limits={"max_cost_usd": 1})
+    queried = Queried(session)
+    with pytest.raises(ApplicationError, match="scripted:m costs") as caught:
+        await called(queried)
+    assert (caught.value.type, caught.value.non_retryable) == ("unknown_price", True)
+    assert not queried.asked
+
+
+async def test_with_a_refused_length_goes_what_was_counted() -> None:
+    """The session learns by it what the model takes; no other failure tells."""
+    session = asking("hello")
+    for status, words in (
+        (HTTPStatus.BAD_REQUEST, "prompt is too long: 9 tokens > 8 maximum"),
+        (HTTPStatus.FORBIDDEN, "no"),
+    ):
+        with pytest.raises(ApplicationError) as caught:
+            await called(Queried(session), Reply(words, status=status))
+        (details,) = caught.value.details
+        known = {"actual": 9, "limit": 8, "counted": session.shown(session.call).meta.estimated_tokens}
+        assert details == {"status": status.value} | (known if status == HTTPStatus.BAD_REQUEST else {})
+
+
+@dataclass
+class Growing:
+    """A decoder in the middle of its reply."""
+
+    text: str = ""
+    thinking: str = ""
+    tool_name: str | None = None
+    ended: bool = False
+
+    def feed(self, event: str, data: str) -> None: ...
+
+    def finish(self) -> ModelReply:
+        raise NotImplementedError
+
+
+def streamed(decoder: Growing | None) -> dict[str, Any]:
+    screened = Screened(decoder, Redaction()) if decoder else None
+    return ActivityEnvironment().run(call_model._stream_state, asking().call, screened)
+
+
+def test_a_growing_reply_is_shown_by_its_newest_part() -> None:
+    """`offset` counts the characters left out in front: offset and text together are the reply so far."""
+    text = "".join(chr(0x4E00 + n % 20_000) for n in range(STREAMED_CHARACTERS * 2 + 5))
+    for length in (0, 1, STREAMED_CHARACTERS, STREAMED_CHARACTERS + 1, len(text)):
+        state = streamed(Growing(text=text[:length]))
+        assert text[: state["offset"]] + state["text"] == text[:length]
+        assert len(state["text"]) <= STREAMED_CHARACTERS
+
+
+def test_thinking_and_the_tool_are_shown_where_there_are_any() -> None:
+    """What is absent is left out."""
+    assert "thinking" not in streamed(None)
+    assert "thinking" not in streamed(Growing(text="a"))
+    state = streamed(Growing(thinking="x" * (STREAMED_CHARACTERS + 1), tool_name="add"))
+    assert (len(state["thinking"]), state["tool_name"], state["text"]) == (STREAMED_CHARACTERS, "add", "")
+
+
+texts = st.builds(
+    lambda character, size: character * size,
+    st.sampled_from(["x", "\x01", '"', "é", "\U0001f43b"]),
+    st.integers(0, 262_144),
+)
+# Within what a decoder lets through: 256 KiB of text, of thinking and of arguments, 64 calls.
+replies = st.builds(
+    ModelReply,
+    content=texts.map(lambda text: text.encode()[:262_144].decode("utf-8", "ignore")),
+    thinking=st.none() | texts,
+    tool_calls=st.lists(
+        st.builds(
+            AskedTool,
+            name=st.sampled_from(["add", "\x01" * 256]),
+            arguments=texts.map(lambda text: {"text": text[:4096]}),
+        ),
+        max_size=64,
+    ).map(tuple),
+    provider_data=st.none() | texts.map(lambda text: {"provider": "anthropic", "blocks": [{"signature": text}]}),
+    usage=st.just(Usage(input_tokens=5)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(reply=replies)
+def test_every_reply_fits_into_one_payload(reply: ModelReply) -> None:
+    """What fits is left as it is; of the rest as little as possible is lost, and never a call or the usage."""
+    fitted = call_model._fitted(reply)
+    assert len(to_json(fitted)) <= MAX_REPLY_BYTES
+    if len(to_json(reply)) <= MAX_REPLY_BYTES:
+        assert fitted == reply
+    assert [tool.name for tool in fitted.tool_calls] == [tool.name for tool in reply.tool_calls]
+    assert (fitted.usage, fitted.stop_reason) == (reply.usage, reply.stop_reason)
+    if fitted.content != reply.content:
+        assert fitted.content.endswith("[cut]")
+        assert reply.content.startswith(fitted.content.removesuffix("[cut]"))
+
+
+def test_what_can_be_spared_is_lost_first() -> None:
+    """The thinking; then what only its provider would read; an answer only where that is not enough."""
+    size = MAX_REPLY_BYTES * 2 // 3
+    thought = ModelReply(content="x" * size, thinking="y" * size, tool_calls=(AskedTool(name="add"),))
+    assert call_model._fitted(thought) == thought.model_copy(update={"thinking": None})
+    data: Any = {"provider": "anthropic", "blocks": [{"signature": "z" * size}]}
+    signed = thought.model_copy(update={"thinking": None, "provider_data": data})
+    assert call_model._fitted(signed) == thought.model_copy(update={"thinking": None})

@@ -1,0 +1,279 @@
+"""Re-projection: a session's calls as they were, and as they would have been under other policies."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clew.context import comparison
+from clew.context.blocks import Rendering
+from clew.context.comparison import AS_IT_WAS, Trial, replay
+from clew.context.contexts import context_of
+from clew.context.projection import Projection
+from clew.contract.policy import ClearToolResults, ContextPolicy
+from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
+from clew.model.messages import Message
+from clew.outcomes import Usage
+from clew.thread.entries import DEFAULT_LANE
+from clew.thread.thread import Thread
+from tests.support.threads import (
+    CALCULATOR,
+    Step,
+    Writer,
+    answered,
+    asked_tool,
+    histories,
+    policies,
+    said,
+    tool_said,
+    write,
+)
+
+MODEL = "openai:gpt-4o"
+
+
+class Session:
+    """A session whose calls leave their recipes, as the real ones do."""
+
+    def __init__(self, policy: ContextPolicy, **config: Any) -> None:
+        self.writer = Writer()
+        self.writer.config(context_policy=policy, **config)
+        self.calls: list[Projection] = []
+
+    @property
+    def thread(self) -> Thread:
+        return self.writer.thread
+
+    def call(self, message: Message, lane: str = DEFAULT_LANE, run: str = "run-1", **recipe: Any) -> None:
+        """A model call, and its reply."""
+        own = recipe.get("context_policy")
+        policy = ContextPolicy.model_validate(own, strict=False) if own else None
+        model = recipe.get("model", MODEL)
+        shown = context_of(self.thread, context_ref=lane, policy=policy, model=model)
+        self.calls.append(shown)
+        told = {
+            "context_ref": lane,
+            "basis_seq": shown.meta.basis_last_seq,
+            "model": model,
+            "policy_hash": shown.meta.policy_hash,
+            "input_tokens": shown.meta.estimated_tokens,
+            "usage": {"input_tokens": 100, "output_tokens": 10, "cached_input_tokens": 40},
+        }
+        if shown.meta.epoch is not None:
+            told["epoch"] = list(shown.meta.epoch)
+        payload = {"context_ref": lane, **message, "recipe": told | recipe}
+        self.writer.commit("ai_message", payload, run_id=run, call_id=f"call-{len(self.calls)}")
+
+    def turns(self, count: int, text: str = "a question " * 10) -> Session:
+        """So many turns, each with a tool call."""
+        for number in range(count):
+            run, call_id = f"run-{number}", f"tool-{self.thread.rev}"
+            self.writer.message(said(f"{text} {number}"), run=run)
+            self.call(asked_tool(call_id), run=run)
+            self.writer.message(tool_said(call_id, "word " * 60), run=run)
+            self.call(answered("fine"), run=run)
+        return self
+
+    def replayed(self, **policies: ContextPolicy) -> list[Trial]:
+        return replay(self.thread, policies)
+
+
+def test_the_first_column_is_the_session_as_it_was() -> None:
+    """Its tokens are those that were recorded, beside what the provider reported."""
+    session = Session(ContextPolicy(max_input_tokens=1000, reserve_output_tokens=0)).turns(12)
+    (trial,) = session.replayed()
+    assert trial.name == AS_IT_WAS
+    assert (trial.calls, trial.overflows) == (24, 0)
+    assert trial.input_tokens == sum(call.meta.estimated_tokens for call in session.calls)
+    assert trial.truncated == sum(call.meta.truncated for call in session.calls) > 0
+    reported = {"input_tokens": 2400, "cached_tokens": 960, "cached_share": 0.4}
+    # A call has 60 tokens at 2.50, 40 at 1.25 and 10 at 10 USD a million.
+    assert trial.as_json()["reported"] == reported | {"cost_usd": pytest.approx(24 * 300e-6)}
+    assert (trial.left_out_most > trial.left_out_mean > 0, trial.policy) == (True, {})
+
+
+def test_an_epoch_is_predicted_to_be_cached_as_its_recipes_tell() -> None:
+    """All of the call before, unless the window was cut: then what comes before the messages."""
+    policy = ContextPolicy(window="epoch", max_input_tokens=1500, reserve_output_tokens=0)
+    session = Session(policy).turns(30)
+    around = session.calls[0].tools_tokens + session.calls[0].blocks[0].tokens
+    assert around > 0
+    shared = [call.meta.shared_prefix_tokens or around for call in session.calls[1:]]
+    assert shared.count(around) > 1, "it was cut"
+    epoch, sliding = session.replayed(sliding=ContextPolicy(window="sliding"))
+    assert epoch.cached_tokens == sum(shared)
+    assert sliding.cached_tokens < epoch.cached_tokens
+
+
+def test_a_policy_lies_over_the_one_in_force_at_each_call() -> None:
+    """Field by field: what it leaves open stays as configured, or as the request asked for it."""
+    session = Session(ContextPolicy(max_input_tokens=4000, keep_last_turns=0), system_prompt=None).turns(8)
+    session.writer.config(context_policy=ContextPolicy(max_input_tokens=3000))
+    session.writer.message(said("again"), run="run-x")
+    session.call(answered("fine"), run="run-x", context_policy={"max_messages": 2})
+    trials = session.replayed(same=ContextPolicy(), kinds=ContextPolicy(include_kinds=("message",)))
+    as_it_was, same, kinds = trials
+    assert (same.input_tokens, same.cached_tokens) == (as_it_was.input_tokens, as_it_was.cached_tokens)
+    assert kinds.policy == {"include_kinds": ["message"]}
+    last = session.calls[-1]
+    assert last.meta.policy_hash == ContextPolicy(max_input_tokens=3000, max_messages=2).hash
+    lonely = replay(Thread(session.thread.slice(0, session.thread.last_seq - 1)), {})[0]
+    assert as_it_was.input_tokens - lonely.input_tokens == last.meta.estimated_tokens
+
+
+def test_calls_that_would_fail_are_counted_and_named() -> None:
+    """They count for nothing else; a request that did fail so counts for the session as it was."""
+    session = Session(ContextPolicy()).turns(2)
+    session.writer.message(said("much " * 400), run="run-x")
+    session.call(answered("fine"), run="run-x")
+    session.writer.commit("error", {"type": ContextOverflow.type, "message": "too much"}, run_id="run-y")
+    session.writer.commit("error", {"type": "timeout", "message": "too late"}, run_id="run-z")
+    as_it_was, tight = session.replayed(tight=ContextPolicy(max_input_tokens=400, reserve_output_tokens=0))
+    assert (as_it_was.overflows, as_it_was.overflowing) == (1, ())
+    assert (tight.calls, tight.overflows, tight.overflowing) == (4, 1, ("call-5",))
+
+
+def test_what_clearing_and_summaries_do_is_counted() -> None:
+    """In how many calls each of them was at work."""
+    session = Session(ContextPolicy()).turns(4)
+    session.writer.summary(session.thread.last_seq)
+    session.turns(1)
+    clearing = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
+    as_it_was, cleared, plain = session.replayed(cleared=clearing, plain=ContextPolicy(summarization="none"))
+    assert (as_it_was.cleared, as_it_was.summaries) == (0, 2)
+    assert cleared.cleared == 6
+    assert (plain.summaries, plain.left_out_most) == (0, 0)
+    assert as_it_was.left_out_most == 16
+
+
+def test_pins_that_are_not_shown_are_lost() -> None:
+    """Each once, however many calls were not shown it."""
+    session = Session(ContextPolicy()).turns(3)
+    tools = next(entry.seq for entry in session.thread if entry.payload.get("tool_calls"))
+    session.writer.pin(1, tools)
+    session.turns(3)
+    talk = {"talk": ContextPolicy(include_kinds=("message",))}
+    whole, cut = replay(session.thread, talk)
+    assert (whole.lost_pins, cut.lost_pins) == ((), (tools,))
+
+
+def test_nothing_is_cached_across_lanes_models_and_tools() -> None:
+    """A provider's cache goes by all that comes first."""
+    session = Session(ContextPolicy())
+    for lane, config, model in (
+        (DEFAULT_LANE, {}, MODEL),
+        ("draft", {}, MODEL),
+        (DEFAULT_LANE, {}, "openai:other"),
+        (DEFAULT_LANE, {"tools": [CALCULATOR, {**CALCULATOR, "name": "other"}]}, "openai:other"),
+    ):
+        if config:
+            session.writer.config(**config)
+        session.writer.message(said("a question"), lane)
+        session.call(answered("fine"), lane, model=model)
+        assert session.replayed()[0].cached_tokens == 0
+    session.writer.message(said("a question"))
+    session.call(answered("fine"), model="openai:other")
+    assert session.replayed()[0].cached_tokens == session.calls[-2].meta.estimated_tokens
+
+
+def test_costs_are_by_the_models_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Input, cached input and the recorded output; where one price is not known there is no sum."""
+
+    def listed(name: str, usage: Usage) -> float | None:
+        prices = {MODEL: 1.0, "openai:mini": 0.5}
+        fresh = usage.input_tokens - usage.cached_input_tokens
+        return None if name not in prices else prices[name] * (fresh + 1000 * usage.output_tokens)
+
+    monkeypatch.setattr(comparison, "cost_usd", listed)
+    session = Session(ContextPolicy()).turns(3)
+    (trial,) = session.replayed()
+    assert trial.cost_usd is not None
+    assert trial.cost_usd == trial.input_tokens - trial.cached_tokens + 6 * 10_000
+    assert trial.reported is not None
+    assert trial.reported.cost_usd == 6 * (60 + 10_000)
+    (other,) = replay(session.thread, {}, model="openai:mini")
+    assert other.cost_usd == trial.cost_usd / 2
+    (unknown,) = replay(session.thread, {}, model="openai:unknown")
+    assert "cost_usd" not in unknown.as_json()
+    assert "cost_usd" not in unknown.as_json()["reported"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        (ContextPolicy(max_input_tokens=100), InvalidTokenBudget),
+        (ContextPolicy(window="epoch"), InvalidInput),
+        (ContextPolicy(projector="nobody's"), InvalidInput),
+    ],
+)
+def test_a_policy_that_cannot_lie_over_another_is_named(policy: ContextPolicy, error: type[Exception]) -> None:
+    """The error is the policy's own, with its name before it."""
+    session = Session(ContextPolicy(token_estimator="heuristic")).turns(1)
+    with pytest.raises(error, match=r"^policy other: "):
+        session.replayed(good=ContextPolicy(), other=policy)
+
+
+def with_recipes(thread: Thread) -> Thread:
+    """The thread, as though every assistant's message had been a model's reply."""
+    written = Writer()
+    for entry in thread:
+        payload = {name: value for name, value in entry.payload.items() if name != "tokens"}
+        if entry.payload.get("role") == "assistant":
+            basis = {"context_ref": entry.lane, "basis_seq": entry.seq - 1, "model": MODEL}
+            payload["recipe"] = {**basis, "policy_hash": "", "input_tokens": 0}
+        written.commit(entry.kind, payload, **entry.refs, call_id=f"call-{entry.seq}")
+    return written.thread
+
+
+@settings(max_examples=100)
+@given(
+    steps=st.lists(histories, min_size=1, max_size=2).map(lambda some: [step for steps in some for step in steps]),
+    policy=policies.map(ContextPolicy.complete),
+)
+def test_each_call_is_what_projecting_it_alone_gives(steps: list[Step], policy: ContextPolicy) -> None:
+    """Whatever was said, replaced and summed up: the sums are those over contexts made one by one, of prefixes."""
+    thread = with_recipes(write(steps))
+    shown: list[tuple[str, Projection]] = []
+    overflows = 0
+    for entry in thread:
+        if "recipe" in entry.payload:
+            prefix, lane = Thread(thread.slice(0, entry.seq - 1)), entry.payload["context_ref"]
+            try:
+                shown.append((lane, context_of(prefix, context_ref=lane, policy=policy, model=MODEL)))
+            except ContextOverflow:
+                overflows += 1
+    trial = replay(thread, {"policy": policy})[1]
+    assert (trial.calls, trial.overflows) == (len(shown), overflows)
+    assert trial.input_tokens == sum(one.meta.estimated_tokens for _, one in shown)
+    assert trial.truncated == sum(one.meta.truncated for _, one in shown)
+    least = most = 0
+    for wanted in {lane for lane, _ in shown}:
+        for before, now in pairwise([one for lane, one in shown if lane == wanted]):
+            if before.tool_spec == now.tool_spec and now.messages[: len(before.messages)] == before.messages:
+                least += before.meta.estimated_tokens
+            most += now.meta.estimated_tokens
+    assert least <= trial.cached_tokens <= most
+
+
+def test_the_work_follows_the_calls_and_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of a long session costs what one of a short session does."""
+    rendered = 0
+    really = Rendering.of_group
+
+    def counting(self: Rendering, *args: Any) -> Any:
+        nonlocal rendered
+        rendered += 1
+        return really(self, *args)
+
+    monkeypatch.setattr(Rendering, "of_group", counting)
+    costs = []
+    for turns in (50, 400):
+        session = Session(ContextPolicy(max_input_tokens=1000, reserve_output_tokens=0)).turns(turns)
+        rendered = 0
+        session.replayed(epoch=ContextPolicy(window="epoch"))
+        costs.append(rendered / turns)
+    assert costs[1] < 1.3 * costs[0]

@@ -1,0 +1,118 @@
+"""The epoch window: contexts that begin alike, so that what a provider has read once it need not read again."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clew.context.blocks import MISSING_RESULT
+from clew.context.projection import Projection, ProjectionInput, project
+from clew.contract.policy import ContextPolicy
+from clew.errors import ContextOverflow, InvalidInput
+from clew.thread.entries import DEFAULT_LANE
+from clew.thread.thread import Thread
+from tests.support.threads import Step, Turn, Writer, answered, conversations, histories, made, policies, said, write
+
+
+def epochs(thread: Thread, policy: ContextPolicy, lane: str = DEFAULT_LANE) -> list[tuple[int, Projection]]:
+    """The contexts at every seq at which no tool call waits for its result, as none does when a model is called."""
+    found = []
+    for seq in range(thread.rev):
+        given_ = ProjectionInput(thread, policy, context_ref=lane, at_seq=seq, encoding="heuristic")
+        with suppress(ContextOverflow):
+            shown = project(given_)
+            if not any(message["content"] == MISSING_RESULT for message in shown.messages):
+                found.append((seq, shown))
+    return found
+
+
+@settings(max_examples=100)
+@given(
+    steps=st.lists(histories | conversations, min_size=1, max_size=3).map(
+        lambda some: [step for steps in some for step in steps]
+    ),
+    policy=policies.filter(lambda policy: policy.window == "epoch"),
+)
+def test_contexts_of_an_epoch_are_prefixes_of_one_another(steps: list[Step], policy: ContextPolicy) -> None:
+    """Unless the epoch, an operation, a summary, a configuration or a late result comes between them."""
+    thread = write(steps)
+    before: tuple[int, Projection] | None = None
+    for seq, shown in epochs(thread, policy):
+        if before:
+            between = thread.slice(before[0] + 1, seq)
+            kinds = {"late" if entry.payload.get("late") else entry.kind for entry in between}
+            events = kinds & {"config", "summary", "ai_context_operation", "late"}
+            same = before[1].meta.epoch == shown.meta.epoch
+            if same and not events and before[1].meta.summary_used == shown.meta.summary_used:
+                assert shown.messages[: len(before[1].messages)] == before[1].messages
+        before = (seq, shown)
+
+
+@pytest.mark.parametrize("low_water", [0.2, 0.5, 0.8])
+def test_the_window_begins_anew_only_when_it_overflows(low_water: float) -> None:
+    """Then it is at its low-water mark, and grows until it is full again."""
+    policy = ContextPolicy(
+        window="epoch", low_water=low_water, max_input_tokens=1000, reserve_output_tokens=0, keep_last_turns=1
+    )
+    thread = write([Turn(DEFAULT_LANE, "a question", [], "an answer") for _ in range(300)])
+    found = epochs(thread, policy)
+    sizes = [shown.meta.estimated_tokens for _, shown in found]
+    begun = [place for place in range(1, len(found)) if found[place][1].meta.epoch != found[place - 1][1].meta.epoch]
+    turn = thread[0].tokens + thread[1].tokens
+    assert begun, "it overflowed"
+    for place in begun:
+        assert sizes[place - 1] > 1000 - 2 * turn
+        assert 1000 * low_water - 2 * turn < sizes[place] <= 1000 * low_water + 2 * turn
+    spans = [later - earlier for earlier, later in pairwise(begun)]
+    assert min(spans) * turn / 2 > 1000 * (1 - low_water) - 4 * turn
+
+
+def test_what_the_next_context_shares_is_told() -> None:
+    """All of the call before, in the same epoch; nothing after a cut or a change of what shapes contexts."""
+    writer = Writer()
+    policy = ContextPolicy(window="epoch", max_input_tokens=400, reserve_output_tokens=0)
+    writer.config(context_policy=policy)
+    shared = []
+    for turn in range(30):
+        writer.message(said(f"question {turn}"), run=f"run-{turn}")
+        shown = made(writer.thread, policy, provider="openai")
+        shared.append((shown.meta.epoch, shown.meta.shared_prefix_tokens))
+        recipe = {
+            "epoch": list(shown.meta.epoch or ()),
+            "policy_hash": shown.meta.policy_hash,
+            "model": "openai:gpt-4o",
+            "basis_seq": shown.meta.basis_last_seq,
+            "input_tokens": shown.meta.estimated_tokens,
+        }
+        writer.commit(
+            "ai_message",
+            {"context_ref": DEFAULT_LANE, **answered("fine"), "recipe": recipe},
+            run_id=f"run-{turn}",
+            call_id=f"call-{turn}",
+        )
+    for (before, _), (epoch, prefix) in pairwise(shared):
+        assert (prefix == 0) == (before != epoch)
+    assert len({epoch for epoch, _ in shared}) > 2
+    writer.config(context_policy=policy, model="openai:other")
+    writer.message(said("another"), run="run-x")
+    assert made(writer.thread, policy, provider="openai").meta.shared_prefix_tokens == 0
+
+
+def test_an_epoch_goes_by_the_recorded_counts() -> None:
+    """A policy that asks for another measure is refused, with what to do."""
+    with pytest.raises(InvalidInput, match="token_estimator"):
+        ContextPolicy(window="epoch", token_estimator="heuristic").checked()
+
+
+def test_a_projections_cost_follows_the_window() -> None:
+    """As many blocks are looked at in a long thread as in a short one."""
+    policy = ContextPolicy(window="epoch", max_input_tokens=1000, reserve_output_tokens=0)
+    included = []
+    for turns in (100, 1000):
+        thread = write([Turn(DEFAULT_LANE, "a question", [], "an answer") for _ in range(turns)])
+        included.append(made(thread, policy).meta.entries_included)
+    assert max(included) < 2 * 1000 / 10

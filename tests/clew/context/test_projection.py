@@ -1,0 +1,297 @@
+"""Contexts by example."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clew.context.blocks import MISSING_RESULT
+from clew.context.projection import Projection, ProjectionInput, projector_named, register_projector
+from clew.contract.policy import ContextPolicy
+from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
+from clew.model.messages import Message
+from clew.model.tokens import encoding
+from clew.thread.entries import DEFAULT_LANE
+from clew.thread.thread import Thread
+from tests.support.reference import size
+from tests.support.threads import CALCULATOR, WIDE, Writer, answered, asked_tool, made, said, shown, system, tool_said
+
+PROMPT = "You are terse."
+HEURISTIC = encoding("heuristic")
+
+
+def room_for(*messages: Message, **more: Any) -> ContextPolicy:
+    """A policy with just enough room for some messages."""
+    budget = sum(size(message, HEURISTIC) for message in messages)
+    return ContextPolicy(max_input_tokens=budget, reserve_output_tokens=0, **more)
+
+
+ARITHMETIC = [
+    said("What's 2+2?"),
+    answered("4"),
+    said("Multiply by 3"),
+    asked_tool("tc_1"),
+    tool_said("tc_1", "12"),
+    answered("The result is 12"),
+]
+WEATHER = [said("What's the weather?"), asked_tool("tc_1", name="get_weather"), tool_said("tc_1", name="get_weather")]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 6])
+def test_turns_one_and_two(count: int) -> None:
+    """Multi-Turn Flow and Example Session Flow: each call sees the prompt and all that was said before it."""
+    thread = Writer().talk(*ARITHMETIC).thread
+    assert shown(thread, system=PROMPT, at_seq=count - 1) == [system(PROMPT), *ARITHMETIC[:count]]
+    assert shown(Writer().talk(*ARITHMETIC[:count]).thread, system=PROMPT) == [system(PROMPT), *ARITHMETIC[:count]]
+
+
+@pytest.mark.parametrize(("call", "messages"), [(0, 2), (2, 4), (4, 6)])
+def test_example_session_flow_counts(call: int, messages: int) -> None:
+    """Example Session Flow: its three model calls see two, four and six messages; the thread ends with six."""
+    thread = Writer().talk(*ARITHMETIC).thread
+    assert len(shown(thread, system=PROMPT, at_seq=call)) == messages
+    assert thread.rev == 6
+
+
+def test_turn_three() -> None:
+    """Multi-Turn Flow, turn 3: after 102 entries a summary and what it does not cover make twelve messages."""
+    writer = Writer()
+    for turn in range(50):
+        writer.talk(said(f"question {turn}"), answered(f"answer {turn}"), run=f"run-{turn}")
+    writer.summary(90, "They talked of much.")
+    writer.talk(said("Remind me what we discussed"), run="run-50")
+    context = made(writer.thread, system=PROMPT)
+    assert context.messages == [
+        system(PROMPT),
+        system("Summary of earlier conversation:\nThey talked of much."),
+        *(writer.thread[seq].message for seq in range(91, 100)),
+        said("Remind me what we discussed"),
+    ]
+    assert len(context.messages) == 12
+    assert (context.meta.summary_used, context.meta.truncated, context.meta.entries_included) == (True, False, 10)
+    assert context.meta.entries_total == 102
+
+
+def test_projection_boundary() -> None:
+    """Thread as Append-Only Log: what a summary covers is not shown raw, what follows it is."""
+    writer = Writer().talk(*WEATHER, answered("It's 72°"))
+    writer.summary(4, "Talked weather")
+    writer.talk(said("What about LA?"))
+    assert shown(writer.thread) == [
+        system("Summary of earlier conversation:\nTalked weather"),
+        said("What about LA?"),
+    ]
+
+
+def test_an_empty_thread_is_an_empty_context() -> None:
+    """Before anything was said the context is the prompt, and `meta` says that nothing is there."""
+    context = made(Thread(), system=PROMPT)
+    assert context.messages == [system(PROMPT)]
+    assert (context.meta.basis_rev, context.meta.basis_last_seq) == (0, -1)
+    assert shown(Thread()) == []
+
+
+def test_pending_comes_last() -> None:
+    """What is about to be asked follows all that was said, and is not in the thread."""
+    thread = Writer().talk(said("a"), answered("b")).thread
+    context = made(thread, pending=[said("c")])
+    assert context.messages == [said("a"), answered("b"), said("c")]
+    assert (context.meta.pending_count, context.meta.basis_last_seq) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("messages", "context"),
+    [
+        pytest.param([said("a"), tool_said("x")], [said("a")], id="a result without its call"),
+        pytest.param(
+            [said("a"), asked_tool("x"), tool_said("x", "1"), tool_said("x", "2")],
+            [said("a"), asked_tool("x"), tool_said("x", "1")],
+            id="a second result",
+        ),
+        pytest.param(
+            [said("a"), asked_tool("x", "y"), tool_said("y")],
+            [said("a"), asked_tool("x", "y"), tool_said("y"), tool_said("x", MISSING_RESULT)],
+            id="a call without its result",
+        ),
+        pytest.param(
+            [said("a"), asked_tool("x"), said("b"), tool_said("x")],
+            [said("a"), asked_tool("x"), tool_said("x", MISSING_RESULT), said("b")],
+            id="a result that came too late",
+        ),
+    ],
+)
+def test_tool_groups_are_made_whole(messages: list[Message], context: list[Message]) -> None:
+    """Whatever a thread holds, each call in a context has one result, right after it."""
+    assert shown(Writer().talk(*messages).thread) == context
+    writer = Writer()
+    writer.replace(messages)
+    assert shown(writer.thread) == context
+
+
+@pytest.mark.parametrize("name", ["calculator", "Q7" * 32, "x_" * 32, "日本語" * 20])
+@pytest.mark.parametrize("vocabulary", ["o200k_base", "cl100k_base", "heuristic"])
+def test_a_repair_is_never_larger_than_it_is_taken_for(vocabulary: str, name: str) -> None:
+    """What is put in for a missing result stays within the estimate, whatever the tool is called."""
+    thread = Writer(vocabulary).talk(said("a"), asked_tool("x", name=name)).thread
+    context = made(thread, encoding=vocabulary)
+    by = encoding(vocabulary)
+    assert sum(size(message, by) for message in context.messages) <= context.meta.estimated_tokens
+
+
+def test_a_long_run_drops_its_own_oldest_tools() -> None:
+    """Of a run that outgrows its window the request stays, and the newest rounds of tools with it."""
+    rounds = [(asked_tool(f"t{n}"), tool_said(f"t{n}", "x" * 40)) for n in range(6)]
+    writer = Writer().talk(said("old"), answered("older"), run="r1").talk(said("Do it"), run="r2")
+    for pair in rounds:
+        writer.talk(*pair, run="r2")
+    policy = room_for(said("Do it"), *rounds[4], *rounds[5])
+    context = made(writer.thread, policy)
+    assert context.messages == [said("Do it"), *rounds[4], *rounds[5]]
+    assert (context.meta.truncated, context.meta.estimated_tokens) == (True, policy.budget)
+
+
+def test_a_steered_message_does_not_replace_the_request() -> None:
+    """What a user adds to a run is a message of it; what the run was asked is still kept first."""
+    writer = Writer().talk(said("Do it"), answered("x" * 400), said("Gently"), answered("y"), run="r1")
+    policy = room_for(said("Do it"), said("Gently"), answered("y"))
+    assert shown(writer.thread, policy) == [said("Do it"), said("Gently"), answered("y")]
+
+
+def test_the_last_turns_come_before_the_summary() -> None:
+    """Where not all fits, the last turns are kept and the summary goes; where it fits, older turns go first."""
+    talk = [said("a" * 40), answered("b" * 40), said("c" * 40), answered("d" * 40), said("e" * 40)]
+    writer = Writer().talk(said("0"))
+    writer.summary(0, "zero" * 10)
+    writer.talk(*talk)
+    summary = system("Summary of earlier conversation:\n" + "zero" * 10)
+    tight = made(writer.thread, room_for(*talk[2:], keep_last_turns=2))
+    assert (tight.messages, tight.meta.summary_used) == (talk[2:], False)
+    looser = made(writer.thread, room_for(summary, *talk[2:], keep_last_turns=2))
+    assert (looser.messages, looser.meta.summary_used) == ([summary, *talk[2:]], True)
+    assert tight.meta.truncated
+    assert looser.meta.truncated
+
+
+@pytest.mark.parametrize(
+    ("kinds", "context"),
+    [
+        (("message",), [said("a"), answered("b")]),
+        (("message", "tool_call"), [said("a"), answered("b")]),
+        (("message", "tool_result"), [said("a"), answered("b")]),
+        (("tool_call", "tool_result"), [asked_tool("x"), tool_said("x")]),
+    ],
+)
+def test_kinds_left_out(kinds: tuple[Any, ...], context: list[Message]) -> None:
+    """A tool group needs both of its kinds."""
+    thread = Writer().talk(said("a"), asked_tool("x"), tool_said("x"), answered("b")).thread
+    assert shown(thread, ContextPolicy(include_kinds=kinds)) == context
+
+
+@pytest.mark.parametrize(
+    ("part", "given"),
+    [
+        ("tools", {"tools": [CALCULATOR]}),
+        ("system_prompt", {"system": "s" * 400}),
+        ("pending", {"pending": [said("p" * 400)]}),
+        ("request", {}),
+    ],
+)
+def test_what_must_fit_and_does_not(part: str, given: dict[str, Any]) -> None:
+    """Tool schemas, prompt, pending and request are never cut: a typed error says what is too large, and by what."""
+    thread = Writer().talk(said("q" * 200 if part == "request" else "")).thread
+    policy = ContextPolicy(max_input_tokens=40, reserve_output_tokens=10)
+    with pytest.raises(ContextOverflow) as raised:
+        made(thread, policy, **given)
+    assert (raised.value.part, raised.value.available) == (part, 30)
+    assert raised.value.needed > 30
+
+
+def test_a_window_may_do_without_the_request() -> None:
+    """Where the request need not fit it is windowed like all else."""
+    thread = Writer().talk(said("q" * 400)).thread
+    context = made(thread, ContextPolicy(max_input_tokens=40, reserve_output_tokens=10), request_must_fit=False)
+    assert (context.messages, context.meta.truncated) == ([], True)
+
+
+def test_the_heuristic_estimator() -> None:
+    """`heuristic` sizes a message at a quarter of its bytes and ten, whatever its recorded count is."""
+    thread = Writer("o200k_base").talk(said("日本語" * 30)).thread
+    policy = WIDE.overlaid(ContextPolicy(token_estimator="heuristic"))
+    assert made(thread, policy, encoding="o200k_base").meta.estimated_tokens == 270 // 4 + 10
+    assert made(thread, encoding="o200k_base").meta.estimated_tokens == thread[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("policy", "due"),
+    [
+        (ContextPolicy(), False),
+        (ContextPolicy(summarize_threshold=4), False),
+        (ContextPolicy(summarize_threshold=3), True),
+        (ContextPolicy(max_thread_tokens=43), False),
+        (ContextPolicy(max_thread_tokens=42), True),
+        (ContextPolicy(max_messages=1), True),
+        (ContextPolicy(max_messages=1, summarization="none"), False),
+        (ContextPolicy(summarize_threshold=3, summarization="none"), False),
+    ],
+)
+def test_a_summary_is_due(policy: ContextPolicy, due: bool) -> None:
+    """A summary is due where the window cut, or more entries or tokens came than a threshold allows."""
+    thread = Writer().talk(said("aaaa"), answered("bbbb"), said("c"), answered("dddd")).thread
+    assert sum(entry.tokens for entry in thread) == 43
+    assert made(thread, policy).meta.needs_summary == due
+
+
+@pytest.mark.parametrize("kinds", [("message", "summary"), ("message",)])
+def test_thresholds_count_from_the_last_summary(kinds: tuple[Any, ...]) -> None:
+    """What a summary covers makes no other one due, be it shown or not."""
+    writer = Writer().talk(said("a"), answered("b"), said("c"), answered("d"))
+    policy = ContextPolicy(summarize_threshold=2, max_thread_tokens=30, include_kinds=kinds)
+    assert made(writer.thread, policy).meta.needs_summary
+    writer.summary(3)
+    assert not made(writer.thread, policy).meta.needs_summary
+    writer.talk(said("e"), answered("f"), said("g"))
+    assert made(writer.thread, policy).meta.needs_summary
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        ContextPolicy(window="epoch", token_estimator="heuristic"),
+        ContextPolicy(projector="nobody's"),
+    ],
+)
+def test_what_is_not_available_is_refused(policy: ContextPolicy) -> None:
+    """A policy that asks for what there is not is refused, never half obeyed."""
+    with pytest.raises(InvalidInput):
+        made(Thread(), policy)
+
+
+@pytest.mark.parametrize(("most", "reserve"), [(0, 0), (-1, 0), (100, 100), (100, 101), (100, -1)])
+def test_no_budget_is_refused(most: int, reserve: int) -> None:
+    """A policy that leaves no token for the context makes none."""
+    with pytest.raises(InvalidTokenBudget):
+        made(Thread(), ContextPolicy(max_input_tokens=most, reserve_output_tokens=reserve))
+
+
+def test_a_projector_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy chooses a projector by its name; a name is given once."""
+    monkeypatch.setattr("clew.context.projection._projectors", {"default": projector_named("default")})
+
+    def loud(given: ProjectionInput) -> Projection:
+        quiet = projector_named("default")(given)
+        return replace(
+            quiet, messages=[{**message, "content": message["content"].upper()} for message in quiet.messages]
+        )
+
+    register_projector("loud", loud)
+    assert shown(Writer().talk(said("a")).thread, ContextPolicy(projector="loud")) == [said("A")]
+    with pytest.raises(ValueError, match="already registered"):
+        register_projector("loud", loud)
+
+
+def test_the_default_lane_is_called_default() -> None:
+    """A lane that nobody named is `default`."""
+    assert DEFAULT_LANE == "default"
+    assert ProjectionInput(Thread(), WIDE).context_ref == "default"

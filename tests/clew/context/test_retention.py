@@ -1,0 +1,152 @@
+"""A thread that has parted with its past answers as the whole one would, or says that it cannot."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clew.context.contexts import context_of
+from clew.context.projection import Projection
+from clew.context.retention import parted
+from clew.contract.policy import ClearToolResults, ContextPolicy
+from clew.errors import Archived, ContextOverflow
+from clew.thread.entries import DEFAULT_LANE
+from clew.thread.thread import Past, Thread
+from tests.support.threads import (
+    LANES,
+    Step,
+    Turn,
+    Writer,
+    answered,
+    asked_tool,
+    histories,
+    policies,
+    said,
+    tool_said,
+    write,
+)
+
+PLENTY = 10_000_000
+
+
+def answer(thread: Thread, policy: ContextPolicy, lane: str, at_seq: int | None = None) -> Projection | str:
+    """A context, or why there is none."""
+    try:
+        return context_of(thread, context_ref=lane, at_seq=at_seq, policy=policy.complete())
+    except ContextOverflow as error:
+        return str(error)
+    except Archived:
+        return "archived"
+
+
+def without(whole: Thread, now: int, first_seq: int, past: Past) -> Thread:
+    """The thread as it was at a time, without its past."""
+    return Thread(whole.slice(first_seq, now), first_seq, past)
+
+
+@settings(max_examples=300)
+@given(
+    steps=st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps]),
+    both=st.tuples(policies, policies),
+    lane=st.sampled_from(LANES),
+    room=st.sampled_from((0, 1000, PLENTY, PLENTY)),
+    data=st.data(),
+)
+def test_it_answers_as_the_whole_thread_or_not_at_all(
+    steps: list[Step], both: tuple[ContextPolicy, ContextPolicy], lane: str, room: int, data: st.DataObject
+) -> None:
+    """Wherever the cuts are, however often, no context is ever another than the whole thread's."""
+    policy = both[0]
+    whole = write(steps)
+    here, first = Thread(), 0
+    for now in sorted(data.draw(st.lists(st.integers(0, whole.last_seq), min_size=1, max_size=2))):
+        here = Thread((*here, *whole.slice(here.rev, now)), here.first_seq, here.past)
+        first = data.draw(st.integers(first, max(now + 1, first)))
+        upto = data.draw(st.integers(max(first - 1, here.past.upto, 0), now))
+        before = answer(here, policy, lane, upto)
+        here = without(whole, now, first, parted(here, first, {lane: [policy]}, room, upto))
+        if room == PLENTY:
+            assert answer(here, policy, lane, upto) == before
+    for entry in whole.slice(here.rev, whole.last_seq):
+        here.append(entry)
+    for at_seq in (None, *range(max(first - 1, 0), whole.rev)):
+        for some_policy in both:
+            for name in LANES:
+                mine = answer(here, some_policy, name, at_seq)
+                assert mine in (answer(whole, some_policy, name, at_seq), "archived")
+
+
+def test_what_is_kept_follows_the_policy_and_not_the_thread() -> None:
+    """Of a long thread as much is kept as of a short one, and the next context is made of it."""
+    policy = ContextPolicy(max_input_tokens=400, reserve_output_tokens=0)
+    sizes = []
+    for turns in (50, 500):
+        whole = write([Turn(DEFAULT_LANE, f"question {n}", [1], "an answer") for n in range(turns)])
+        past = parted(whole, whole.rev, {DEFAULT_LANE: [policy]}, PLENTY)
+        here = without(whole, whole.last_seq, whole.rev, past)
+        assert answer(here, policy, DEFAULT_LANE) == answer(whole, policy, DEFAULT_LANE)
+        assert answer(here, replace_budget(policy, 8000), DEFAULT_LANE) == "archived"
+        sizes.append(len(past.entries))
+    assert max(sizes) - min(sizes) <= 2
+
+
+def test_what_will_be_cleared_does_not_hide_what_is_before_it() -> None:
+    """Once the newest results are old the window reaches further back than now, and what is there has been kept."""
+    rule = ClearToolResults(keep=4)
+    policy = ContextPolicy(max_input_tokens=800, reserve_output_tokens=0, clear_tool_results=rule)
+    writer = Writer()
+    for number in range(40):
+        writer.talk(said(f"question {number}"), answered("fine"))
+    writer.message(said("look"))
+    for number in range(4):
+        writer.talk(asked_tool(f"tool-{number}"), tool_said(f"tool-{number}", "word " * 120))
+    first = writer.thread.rev
+    past = parted(writer.thread, first, {DEFAULT_LANE: [policy]}, PLENTY)
+    here = Thread((), first, past)
+    for number in range(4):
+        later = (answered("well"), said("again"), asked_tool(f"late-{number}"), tool_said(f"late-{number}", "4"))
+        for message in later:
+            here.append(writer.message(message))
+        assert answer(here, policy, DEFAULT_LANE) == answer(writer.thread, policy, DEFAULT_LANE)
+    assert "question 38" in str(answer(here, policy, DEFAULT_LANE))
+
+
+def test_what_is_pinned_is_kept_as_far_as_there_is_room() -> None:
+    """What has none is said to be in the archive, so that it is fetched, and nothing else is amiss."""
+    policy = ContextPolicy(max_input_tokens=4000, reserve_output_tokens=0)
+    writer = Writer()
+    writer.thread = write([Turn(DEFAULT_LANE, f"question {n} " + "x" * 900, [], "an answer") for n in range(30)])
+    writer.pin(0, 2)
+    whole = writer.thread
+    for room, expected in ((PLENTY, (0, 2)), (0, ())):
+        past = parted(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
+        assert past.gaps[DEFAULT_LANE].pinned == expected
+        here = without(whole, whole.last_seq, whole.rev, past)
+        full = answer(whole, policy, DEFAULT_LANE)
+        assert answer(here, policy, DEFAULT_LANE) == (full if room else "archived")
+
+
+def test_all_that_the_newest_runs_user_said_is_kept() -> None:
+    """As far as it has room; the rest is said to be in the archive, so that it is fetched."""
+    policy = ContextPolicy(max_input_tokens=2000, reserve_output_tokens=0)
+    writer = Writer().talk(said("before"), answered("yes"), run="r1")
+    for number in range(20):
+        writer.talk(
+            said(f"correction {number}"), asked_tool(f"t{number}"), tool_said(f"t{number}", "x" * 900), run="r2"
+        )
+    whole = writer.thread
+    for room, expected in ((PLENTY, answer(whole, policy, DEFAULT_LANE)), (5000, "archived")):
+        past = parted(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
+        here = without(whole, whole.last_seq, whole.rev, past)
+        assert answer(here, policy, DEFAULT_LANE) == expected
+    assert "correction 7" in str(answer(whole, policy, DEFAULT_LANE))
+    for message in (said("another"), answered("well")):
+        here.append(writer.message(message, run="r3"))
+    assert answer(here, replace_budget(policy, 40), DEFAULT_LANE) == answer(
+        writer.thread, replace_budget(policy, 40), DEFAULT_LANE
+    )
+
+
+def replace_budget(policy: ContextPolicy, tokens: int) -> ContextPolicy:
+    """The same policy with another budget."""
+    return policy.model_copy(update={"max_input_tokens": tokens})

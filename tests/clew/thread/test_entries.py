@@ -1,0 +1,102 @@
+"""Entries: what travels, what a model sees of it, what it is counted as."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from clew.model.tokens import encoding
+from clew.thread.entries import KINDS, Draft, Entry, call_ids, summary_message
+from tests.support.reference import canonical_json, size
+from tests.support.threads import CALCULATOR, Step, Writer, asked_tool, histories, said, tool_said, write
+
+WIRE = {
+    "seq": 0,
+    "id": "e0",
+    "kind": "ai_message",
+    "at": "2026-01-01T00:00:00.000Z",
+    "payload": {"context_ref": "default", "role": "user", "content": "a"},
+    "refs": {"request_id": "r"},
+    "tokens": 5,
+}
+
+
+def test_an_entry_travels_as_it_is() -> None:
+    """An entry's JSON has the contract's fields, in order, and reads back equal."""
+    entry = Entry.from_json(WIRE)
+    assert entry.as_json() == WIRE
+    assert list(entry.as_json()) == ["seq", "id", "kind", "at", "payload", "refs", "tokens"]
+    assert (entry.lane, entry.message) == ("default", said("a"))
+
+
+@pytest.mark.parametrize("name", list(WIRE))
+def test_an_entry_needs_all_its_fields(name: str) -> None:
+    """What lacks a field is no entry."""
+    with pytest.raises(ValueError, match=name):
+        Entry.from_json({key: value for key, value in WIRE.items() if key != name})
+
+
+def test_an_entry_has_a_known_kind() -> None:
+    """The kinds are those of the contract; any other is refused."""
+    shown_or_operating = {"config", "ai_message", "ai_context_operation", "summary"}
+    assert set(KINDS) == shown_or_operating | {"error", "run", "input", "approval", "fork", "session"}
+    with pytest.raises(ValueError, match="gossip"):
+        Entry.from_json(WIRE | {"kind": "gossip"})
+
+
+def test_an_entry_never_changes() -> None:
+    """A fact is frozen."""
+    with pytest.raises(FrozenInstanceError):
+        Entry.from_json(WIRE).seq = 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_model_sees_what_is_meant_for_it() -> None:
+    """Thinking, refs and the lane stay in the thread; ids and names go with tools, provider data with calls."""
+    data = {"provider": "anthropic", "blocks": [{"type": "thinking"}]}
+    writer = Writer()
+    spoken = writer.commit(
+        "ai_message",
+        {"context_ref": "default", "role": "assistant", "content": "a", "thinking": "hm", "provider_data": data},
+    )
+    assert spoken.message == {"role": "assistant", "content": "a"}
+    calls: dict[str, Any] = {**asked_tool("x"), "provider_data": data}
+    assert writer.commit("ai_message", {"context_ref": "default", **calls}).message == calls
+    assert writer.message(tool_said("x")).message == tool_said("x")
+    assert call_ids(asked_tool("x", "y")) == ["x", "y"]
+    assert call_ids(said("a")) == []
+
+
+@pytest.mark.parametrize("name", ["o200k_base", "heuristic"])
+@given(steps=histories)
+@settings(max_examples=40)
+def test_counts_are_those_of_the_encoding(name: str, steps: list[Step]) -> None:
+    """What an entry was counted as when it was committed is what counting its message anew gives."""
+    by = encoding(name)
+    for entry in write(steps, name):
+        match entry.kind:
+            case "ai_message":
+                assert entry.tokens == size(entry.message, by)
+            case "summary":
+                assert entry.tokens == size(summary_message(entry.payload["content"], "system"), by)
+            case "ai_context_operation" if snapshot := entry.payload["operation"].get("result_context"):
+                assert snapshot["tokens"] == [size(message, by) for message in snapshot["messages"]]
+                assert entry.tokens == sum(snapshot["tokens"])
+
+
+def test_a_configuration_keeps_the_counts_of_its_parts() -> None:
+    """A `config` entry records what its prompt and its tool schemas cost, and its payload is otherwise as given."""
+    by = encoding("heuristic")
+    entry = Writer().config()
+    prompt = size({"role": "system", "content": "You are terse."}, by)
+    tools = by.framing + by.count(canonical_json(CALCULATOR))
+    assert entry.payload["tokens"] == {"system_prompt": prompt, "tools": tools}
+    assert entry.tokens == prompt + tools
+
+
+def test_other_facts_cost_nothing() -> None:
+    """What no context shows has no tokens."""
+    for kind in ("error", "run", "input", "approval", "fork"):
+        assert Draft(kind, {"reason": "x"}).counted(encoding("heuristic")) == ({"reason": "x"}, 0)

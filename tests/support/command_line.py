@@ -1,0 +1,159 @@
+"""Run the command `clew` as a user does: as a process, its output piped or on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+PATIENCE_SECONDS = 60.0
+_COMMAND = (sys.executable, "-W", "error", "-m", "clew.cli")
+# What arrives at `exec` has the pseudo-terminal as its controlling one, so that a Ctrl-C typed there is a signal.
+_TAKE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\r")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one document on stdout."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """The documents on stdout, one a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def environment(address: str | None = None, **settings: str) -> dict[str, str]:
+    """This process's environment without what would configure the command, and with what does."""
+    ours = ("TEMPORAL_", "CLEW_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    where = {"TEMPORAL_ADDRESS": address} if address else {}
+    # A file in somebody's home directory configures nothing here.
+    return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, "TERM": "xterm-256color", **where, **settings}
+
+
+async def clew(*arguments: str, address: str | None = None, stdin: str | bytes = b"", **settings: str) -> Ended:
+    """Run the command with its output piped."""
+    process = await started(*arguments, address=address, **settings)
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    out, err = await asyncio.wait_for(process.communicate(given), PATIENCE_SECONDS)
+    assert process.returncode is not None
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+async def started(*arguments: str, address: str | None = None, **settings: str) -> asyncio.subprocess.Process:
+    """The command, running."""
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        *(*_COMMAND, *arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=environment(address, **settings)
+    )
+
+
+class Terminal:
+    """The command on a terminal of its own: what is typed there and what appears."""
+
+    def __init__(self, master: int, process: asyncio.subprocess.Process) -> None:
+        self._master = master
+        self._process = process
+        self._news = asyncio.Event()
+        self._seen = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.raw = ""
+        """All that was written to the terminal, as it was written."""
+
+    @property
+    def screen(self) -> str:
+        """What was written, without colours and cursor movements."""
+        return _ESCAPES.sub("", self.raw)
+
+    async def shows(self, text: str) -> str:
+        """Wait until a text appears after what was waited for before; answers what came between."""
+        try:
+            # Over all: something that moves on the screen must not make this wait for ever.
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while (at := self.screen.find(text, self._seen)) < 0:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"{text!r} does not appear after {self.screen[self._seen :]!r}") from None
+        between = self.screen[self._seen : at]
+        self._seen = at + len(text)
+        return between
+
+    def type(self, text: str) -> None:
+        """Type on the keyboard."""
+        os.write(self._master, text.encode())
+
+    async def ended(self) -> int:
+        """The exit code, once the command has ended and all it wrote has been read."""
+        return await asyncio.wait_for(self._process.wait(), PATIENCE_SECONDS)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # the other side is closed
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._master)
+        # A character may arrive in two pieces.
+        self.raw += self._decoder.decode(data)
+        self._news.set()
+
+
+@asynccontextmanager
+async def terminal(*arguments: str, address: str) -> AsyncIterator[Terminal]:
+    """Run the command on a pseudo-terminal of 100 columns."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", "-c", _TAKE_TERMINAL, *_COMMAND, *arguments),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment(address),
+        start_new_session=True,
+    )
+    os.close(slave)
+    loop = asyncio.get_running_loop()
+    shown = Terminal(master, process)
+    loop.add_reader(master, shown._read)
+    try:
+        yield shown
+    finally:
+        loop.remove_reader(master)
+        os.close(master)
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def error_of(ended: Ended) -> tuple[int, str]:
+    """The exit code and the error's type, said in one line on stderr and nowhere else."""
+    assert ended.out == ""
+    assert ended.err.count("\n") == 1
+    word, colon, message = ended.err.partition(": ")
+    assert colon
+    assert message.strip()
+    return ended.code, word

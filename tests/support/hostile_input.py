@@ -1,0 +1,63 @@
+"""Payloads that no session takes, and how to see that none of them did harm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType, TimeoutType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.common import RawValue
+
+from tests.support.stack import Stack
+
+
+def raw(data: bytes, encoding: bytes = b"json/plain") -> RawValue:
+    """A payload as any client might write it."""
+    return RawValue(Payload(metadata={"encoding": encoding}, data=data))
+
+
+REFERENCE = {"encoding": b"json/protobuf", "messageType": b"temporal.api.sdk.v1.ExternalStorageReference"}
+
+
+MALFORMED: dict[str, Sequence[RawValue]] = {
+    "no argument": (),
+    "three arguments": (raw(b'{"content":"a"}'), raw(b"1"), raw(b"null")),
+    "null": (raw(b"null"),),
+    "nothing": (raw(b"", b"binary/null"),),
+    "a string": (raw(b'"hello"'),),
+    "no JSON": (raw(b"{content"),),
+    "no UTF-8": (raw(b'{"content":"\xff\xfe"}'),),
+    "an unknown encoding": (raw(b"\x00\x01", b"application/x-unheard-of"),),
+    "encrypted": (raw(b"gibberish", b"binary/encrypted"),),
+    "protobuf": (raw(b"{}", b"json/protobuf"),),
+    "a reference to a store": (raw(b"{}", b"json/external-storage-reference"),),
+    "a reference to a driver": (RawValue(Payload(metadata=REFERENCE, data=b"{}")),),
+    "a marked reference": (
+        RawValue(Payload(metadata={"encoding": b"x", "__temporal_external_storage_reference": b"true"}, data=b"{}")),
+    ),
+    "no metadata": (RawValue(Payload(data=b"{}")),),
+    "a lone surrogate": (raw(b'{"content":"\\ud83d","reason":"\\ud83d"}'),),
+    "an unknown field": (raw(b'{"content":"a","surprise":1}'),),
+    "deep nesting": (raw(b'{"output_schema":' + b"[" * 5000 + b"]" * 5000 + b"}"),),
+    "not a number": (raw(b'{"content":"a","output_schema":{"x":NaN}}'),),
+    "too large": (raw(b'{"content":"' + b"a" * 300_000 + b'"}'),),
+}
+
+
+async def assert_unharmed(stack: Stack, session_id: str) -> None:
+    """The session still answers, and none of its workflow tasks has failed."""
+    assert await stack.clew.session(session_id).ask("still there?") == "fine"
+    history = await stack.clew.temporal.get_workflow_handle(session_id).fetch_history()
+    assert not [event for event in history.events if harmed(event)]
+
+
+def harmed(event: HistoryEvent) -> bool:
+    """Whether a workflow task failed or was never answered.
+
+    One that a worker has not picked up in time is given to any worker by the server: a busy machine, and no harm.
+    """
+    if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
+        timeout = event.workflow_task_timed_out_event_attributes.timeout_type
+        return timeout != TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START
+    return event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED

@@ -1,0 +1,180 @@
+"""A provider that repeats the key: in every form that a key can take, at every place of an answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from tests.support.provider_calls import sse
+from tests.support.provider_server import FakeServer
+from tests.support.provider_streams import chunk, closing, delta, opening, start, tool
+
+WINDOW = 12
+"""Characters of a key that are a leak if they stand together anywhere."""
+
+
+def _percent(text: str, pattern: str) -> str:
+    return "".join(pattern % ord(character) for character in text)
+
+
+def _in_the_middle(text: str, between: str) -> str:
+    return text[: len(text) // 2] + between + text[len(text) // 2 :]
+
+
+FORMS: Mapping[str, Callable[[str], str]] = {
+    "as it is": lambda key: key,
+    "in lower case": str.lower,
+    "in upper case": str.upper,
+    "quoted": lambda key: json.dumps({"key": key}),
+    "quoted twice": lambda key: json.dumps(json.dumps({"key": f'"{key}"'})),
+    "escaped": lambda key: _percent(key, "\\u%04x"),
+    "escaped twice": lambda key: json.dumps(_percent(key, "\\u%04X")),
+    "escaped for Python": lambda key: _percent(key, "\\x%02x"),
+    "entities": lambda key: _percent(key, "&#%d;"),
+    "hexadecimal entities": lambda key: _percent(key, "&#x%X;"),
+    "percent-encoded": lambda key: quote(key, safe=""),
+    "percent-encoded in full": lambda key: _percent(key, "%%%02X"),
+    "percent-encoded in lower case": lambda key: _percent(key, "%%%02x"),
+    "percent-encoded twice": lambda key: _percent(key, "%%25%02x"),
+    "percent-encoded in part": lambda key: "".join(
+        _percent(character, "%%%02x") if place % 3 else character for place, character in enumerate(key)
+    ),
+    "base64": lambda key: base64.b64encode(key.encode()).decode(),
+    "base64 of a header": lambda key: base64.b64encode(f"Bearer {key}".encode()).decode(),
+    "base64 of a user": lambda key: base64.b64encode(f"a:{key}:b".encode()).decode(),
+    "base64 for URLs": lambda key: base64.urlsafe_b64encode(f"::{key}".encode()).decode().rstrip("="),
+    "base64 in lines": lambda key: base64.encodebytes(f"Authorization: Bearer {key}, and more".encode()).decode(),
+    "base64 percent-encoded": lambda key: quote(base64.b64encode(f"x{key}".encode()), safe=""),
+    "over lines": lambda key: _in_the_middle(key, "\n"),
+    "over lines of Windows": lambda key: _in_the_middle(key, "\r\n"),
+    "over lines of old": lambda key: _in_the_middle(key, "\r"),
+    "folded": lambda key: _in_the_middle(key, "\r\n\t  "),
+    "folded and quoted": lambda key: _in_the_middle(key, "\\r\\n  "),
+    "folded and percent-encoded": lambda key: _in_the_middle(key, "%0d%0A%20"),
+    "a character a line": "\n".join,
+}
+"""A key, written in every way; each leaves the key readable."""
+
+
+_READINGS: tuple[Callable[[str], str], ...] = (
+    unquote,
+    lambda text: re.sub(r"\\+(?:u00|x)([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), text),
+    lambda text: re.sub(r"&#(\d+);", lambda found: chr(int(found[1]) % 128), text),
+    lambda text: re.sub(r"&#x([0-9a-fA-F]+);", lambda found: chr(int(found[1], 16) % 128), text),
+    lambda text: re.sub(r"(?:\\+[rn]|[\r\n])(?:\\+[rnt]|\s)*|\\", "", text),
+)
+
+
+def leaks(text: str, key: str) -> list[str]:
+    """The parts of a key that can be read in a text, in whichever form. It shares no code with what redacts."""
+    views = {text}
+    for _ in range(3):
+        views |= {read(view) for view in views for read in _READINGS}
+    windows = {key[at : at + WINDOW] for at in range(len(key) - WINDOW + 1)}
+    encoded = {
+        base64.b64encode(b"\0" * before + window.encode()).decode()[before + 1 : 14]
+        for window in windows
+        for before in range(3)
+    }
+    encoded |= {window.translate(str.maketrans("+/", "-_")) for window in encoded}
+    # A server may have changed the case, which tells enough all the same.
+    views |= {view.lower() for view in views}
+    windows |= {window.lower() for window in windows}
+    return sorted(window for window in windows | encoded if any(window in view for view in views))
+
+
+def _head(*lines: str, status: str = "200 OK") -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode()
+
+
+_STREAMED = ("content-type: text/event-stream", "transfer-encoding: chunked")
+
+
+def _one_line(text: str) -> str:
+    """As a header would hold it: a line end would end the header."""
+    return re.sub(r"[\r\n]+[ \t]*", "\r\n ", text)
+
+
+FAILURES: Mapping[str, Callable[[FakeServer, str], None]] = {
+    "malformed header": lambda server, key: server.answer_verbatim(_head(f"x echo {_one_line(key)}: no")),
+    "malformed status": lambda server, key: server.answer_verbatim(_head(status=_one_line(key))),
+    "malformed length": lambda server, key: server.answer_verbatim(_head(f"content-length: {_one_line(key)}")),
+    "broken chunk": lambda server, key: server.answer_verbatim(_head(*_STREAMED), key.encode() + b"\r\n"),
+    "broken chunk later": lambda server, key: server.answer_verbatim(
+        _head(*_STREAMED), b"2\r\n: \r\n", key.encode() + b"\r\n"
+    ),
+    "content type": lambda server, key: server.answer_verbatim(_head(f"content-type: text/{_one_line(key)}")),
+    "compression": lambda server, key: server.answer_verbatim(
+        _head("content-type: text/event-stream", f"content-encoding: {_one_line(key)}")
+    ),
+    "redirect": lambda server, key: server.answer_verbatim(
+        _head(f"location: https://elsewhere/?key={_one_line(key)}", "content-length: 0", status="302 Found")
+    ),
+    "error body": lambda server, key: server.answer_json({"error": {"message": f"wrong key {key}."}}, 401),
+    "error type": lambda server, key: server.answer_json({"error": {"type": key, "code": key}}, 400),
+    "error list": lambda server, key: server.answer_json({"detail": [{"input": {key: key}}]}, 422),
+    "error text": lambda server, key: server.answer(f"<p>{key}</p>".encode(), status=502, content_type="text/html"),
+    "error cut": lambda server, key: server.answer(
+        (b"x" * 1990 + b" " + key.encode()) * 40, status=500, content_type="text/plain"
+    ),
+    "error event": lambda server, key: server.answer(sse([{"error": {"type": "overloaded_error", "message": key}}])),
+    "no event": lambda server, key: server.answer(sse([f"x {key}"])),
+    "no event, cut": lambda server, key: server.answer(sse([f"{'x' * 150} {key} {'y' * 5000}"])),
+    "refusal": lambda server, key: server.answer(sse([*[chunk(refusal=part) for part in key], chunk("stop")])),
+}
+"""Answers that are failures, with a form of the key in them."""
+
+
+def _said(server: FakeServer, *deltas: dict[str, Any], reason: str = "stop") -> None:
+    server.answer(sse([chunk(**said) for said in deltas] + [chunk(reason), "[DONE]"]))
+
+
+def _arguments(raw: str, name: str = "add") -> list[dict[str, Any]]:
+    """A tool call whose arguments arrive character by character."""
+    pieces = [{"tool_calls": [tool(piece, index=0)]} for piece in raw]
+    return [{"tool_calls": [tool("", name, index=0, id="call_a")]}, *pieces]
+
+
+REPLIES: Mapping[str, Callable[[FakeServer, str], None]] = {
+    "text": lambda server, key: _said(server, {"content": f"You sent {key}."}),
+    "text in pieces": lambda server, key: _said(server, *[{"content": piece} for piece in f"You sent {key}."]),
+    "thinking in pieces": lambda server, key: _said(
+        server, *[{"reasoning_content": piece} for piece in f"They sent {key}."], {"content": "hm"}
+    ),
+    "whole": lambda server, key: server.answer_json(
+        {"choices": [{"message": {"content": key}, "finish_reason": "stop"}]}
+    ),
+    "cut": lambda server, key: _said(server, {"content": "x" * (256 * 1024 - 30) + key + "y" * 100}),
+    "arguments": lambda server, key: _said(server, *_arguments(json.dumps({"a": [{key: f"is {key}"}]}))),
+    "malformed arguments": lambda server, key: _said(server, *_arguments(f'{{"a": "{key}')),
+    "tool name": lambda server, key: _said(server, *_arguments("{}", name=f"tool {key}")),
+    "tool name, cut": lambda server, key: _said(server, *_arguments("{}", name="x" * 230 + key)),
+}
+"""Replies with a form of the key in them."""
+
+ANTHROPIC: Mapping[str, Callable[[FakeServer, str], None]] = {
+    "blocks": lambda server, key: server.answer(
+        sse(
+            [
+                opening(input_tokens=1),
+                start(0, type="thinking", thinking="", signature=""),
+                *[delta(0, type="thinking_delta", thinking=piece) for piece in f"hm {key}"],
+                delta(0, type="signature_delta", signature=key),
+                start(1, type="redacted_thinking", data=key),
+                start(2, type="text", text=""),
+                *[delta(2, type="text_delta", text=piece) for piece in f"ah {key}"],
+                start(3, type="tool_use", id=key, name="add", input={}),
+                *[delta(3, type="input_json_delta", partial_json=piece) for piece in json.dumps({key: [key]})],
+                *closing("tool_use"),
+            ]
+        )
+    ),
+    "stop details": lambda server, key: server.answer(
+        sse([opening(), *closing("refusal", {"category": "x", "explanation": key})])
+    ),
+}
+"""Answers of the Messages API with a form of the key in them."""

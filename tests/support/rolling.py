@@ -1,0 +1,134 @@
+"""Workers whose sessions go on in a new run of their workflow often, and what tests of such sessions share."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from obstore.store import MemoryStore
+
+from clew import (
+    Clew,
+)
+from clew_activities.archive import Store, StoreUnavailable
+from clew_activities.archive.objects import Bucket
+from clew_activities.checkpoint_tokens import Keys
+from clew_activities.providers import http_client, providers_from_env
+from clew_activities.run_tool import load_tools
+from clew_activities.serving import Capacity
+from clew_workflows.protocol.effects import Thresholds
+from deploy.local import Reply
+from tests.support import toolbox
+from tests.support.stack import KEYS, Stack, last
+from worker import DEFAULT_CAPACITY, make_worker
+
+OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
+
+
+@asynccontextmanager
+async def rolling(
+    stack: Stack,
+    thresholds: Thresholds = OFTEN,
+    store: Store | None = None,
+    keys: Keys = KEYS,
+    *,
+    task_queue: str | None = None,
+    capacity: Capacity = DEFAULT_CAPACITY,
+) -> AsyncIterator[Clew]:
+    """A worker of its own, and a client for its sessions."""
+    clew = Clew(stack.clew.temporal, task_queue or f"queue-{uuid.uuid4().hex}")
+    async with http_client() as http:
+        worker = make_worker(
+            clew.temporal,
+            task_queue=clew.task_queue,
+            providers=providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}),
+            tools=load_tools([toolbox.__name__]),
+            http=http,
+            store=store or stack.store,
+            keys=keys,
+            thresholds=thresholds,
+            capacity=capacity,
+        )
+        async with worker:
+            yield clew
+
+
+def name() -> str:
+    """A session's id that no other has."""
+    return f"test-{uuid.uuid4().hex}"
+
+
+async def runs_of(clew: Clew, session_id: str) -> list[str]:
+    """The runs of the workflow that a session has had so far, the newest first."""
+    runs: list[str] = []
+    run_id = (await clew.temporal.get_workflow_handle(session_id).describe()).run_id
+    while run_id:
+        runs.append(run_id)
+        history = await clew.temporal.get_workflow_handle(session_id, run_id=run_id).fetch_history()
+        run_id = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+    return runs
+
+
+async def until(holds: Callable[[], Awaitable[object]]) -> None:
+    """Back when something holds that only asking again can tell."""
+    while not await holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+class Fickle(Store):
+    """A store that is away when it is told to be, or as far as states go, or keeps for itself what it has done."""
+
+    def __init__(self) -> None:
+        super().__init__(Bucket(MemoryStore()))
+        self.away = self.stateless = self.silent = False
+        self.ready = asyncio.Event()
+        self.ready.set()
+
+    def _check(self, path: str = "") -> None:
+        if self.away or (self.stateless and "/states/" in path):
+            raise StoreUnavailable("somewhere", "it is away")
+
+    async def get(self, path: str) -> bytes:
+        self._check(path)
+        return await super().get(path)
+
+    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
+        self._check()
+        await self.ready.wait()
+        await super().replace(path, data, over)
+        if self.silent:
+            raise StoreUnavailable("somewhere", "the answer is lost")
+
+    async def put(self, path: str, data: bytes) -> None:
+        self._check()
+        await super().put(path, data)
+
+    async def put_new(self, path: str, data: bytes) -> None:
+        self._check()
+        await super().put_new(path, data)
+
+
+class Slow:
+    """A model whose replies wait until the test lets them go: one `release` a reply."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], Reply] | None = None) -> None:
+        self.called: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._gate = asyncio.Semaphore(0)
+        self._answer = answer or (lambda body: Reply(f"re: {last(body)['content']}"))
+
+    async def __call__(self, body: dict[str, Any]) -> Reply:
+        self.called.put_nowait(body)
+        await self._gate.acquire()
+        return self._answer(body)
+
+    async def was_asked(self) -> dict[str, Any]:
+        """The body of the next call, once it has come."""
+        return await self.called.get()
+
+    def release(self, count: int = 1) -> None:
+        """Let so many replies go."""
+        for _ in range(count):
+            self._gate.release()

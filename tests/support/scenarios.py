@@ -1,0 +1,243 @@
+"""The histories that are replayed: sessions of every shape that has been released, and how each was recorded.
+
+`python -m tests.support.scenarios` records those that are missing. A file that is there is never written again:
+it is what a session out there may have in its past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from clew import Clew, ContextPolicy, Session
+from clew_activities.archive import Store
+from clew_activities.providers import http_client, providers_from_env
+from clew_activities.run_tool import load_tools
+from clew_workflows.protocol.effects import Thresholds
+from deploy.local import Reply, ToolCall, scripted_model, temporal_server
+from tests.support import toolbox
+from worker import make_worker
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+OFTEN = Thresholds(events=100)
+STRICT = 1_500
+"""What the model `strict` takes, in tokens."""
+
+
+async def conversation(session: Session) -> None:
+    """Three turns, the second with two tool calls side by side."""
+    await session.ask("hello")
+    await session.ask("use tools")
+    await session.ask("goodbye", context_policy=None, max_iterations=3)
+
+
+async def failures(session: Session) -> None:
+    """What a provider refuses, an iteration limit, a signal nobody knows, and a session that is closed."""
+    with suppress(Exception):
+        await session.ask("fail")
+    await (await session.message("use tools", max_iterations=1)).result()
+    await session._handle.signal("no_such_signal", {"a": 1})
+    await session.ask("hello")
+    await session.close()
+
+
+async def control(session: Session) -> None:
+    """Steering, a queue, deferred operations and configuration, an interruption, an approval, a cancel, a schema."""
+    request = await session.message("slowly")
+    await session.steer("faster")
+    await session.inject("by the way", at="step")
+    await session.replace_context([{"role": "user", "content": "before"}], op_id="o-1")
+    await session.replace_context([{"role": "user", "content": "instead"}], op_id="o-2")
+    await session.configure(require_approval=["add"])
+    await session.message("queued", on_busy="queue")
+    await session.message("joining", on_busy="steer")
+    await request.result()
+    first = await session.message("slowly", on_busy="queue")
+    await (await session.message("urgent", on_busy="interrupt")).result()
+    await first.result()
+    guarded = await session.message("use tools")
+    while len((await session.status()).pending_approvals) < 2:  # noqa: ASYNC110 - only a query tells
+        await asyncio.sleep(0.05)
+    pending = (await session.status()).pending_approvals
+    await session.deny(pending[0]["tool_call_id"], reason="no")
+    await session.approve(pending[1]["tool_call_id"], arguments={"a": 3, "b": 4})
+    await guarded.result()
+    await session.configure(tools=[], require_approval=[])
+    await session.switch_context("draft", op_id="o-3")
+    cancelled = await session.message("slowly")
+    await session.cancel()
+    await cancelled.result()
+    await (await session.message("in a form", output_schema={"type": "object"})).result()
+    await session.close()
+
+
+async def rollover(session: Session) -> None:
+    """Runs of the workflow that give way to the next, one within a request; a look far back; a thaw; an end."""
+    await session.configure(context_policy=ContextPolicy(max_input_tokens=2300, keep_last_turns=1))
+    for turn in range(50):
+        await session.ask(f"turn {turn} " + "word " * 20)
+    await session.ask("all of it", context_policy=ContextPolicy(max_input_tokens=50_000))
+    await (await session.message("dig", max_iterations=14)).result()
+    await session.hibernate()
+    again = await Clew(session._client).open(session.id)
+    await again.ask("hello again")
+    await again.close()
+
+
+async def defaults(session: Session) -> None:
+    """What the worker's catalog chooses for the session's model, for a request's own, and for the next model."""
+    await session.ask("hello")
+    await session.ask("use tools", model="scripted:gpt-4")
+    await session.configure(model="scripted:gpt-4o-mini")
+    await session.ask("hello again")
+    await session.configure(context_policy=ContextPolicy(keep_last_turns=2))
+    await session.ask("goodbye", context_policy=ContextPolicy(max_messages=8))
+    await session.close()
+
+
+async def limits(session: Session) -> None:
+    """A provider that refuses what is too long, in a first call and after tools, and that counts more than we do."""
+    await session.configure(context_policy=ContextPolicy(max_input_tokens=1_200, reserve_output_tokens=200))
+    for turn in range(12):
+        await session.ask(f"turn {turn} " + '"quoted" ' * 30)
+    await session.configure(model="scripted:strict", context_policy=ContextPolicy(max_input_tokens=8_000))
+    await session.ask("use tools")
+    for turn in range(12):
+        await session.ask(f"turn {turn} " + "word " * 60)
+    with suppress(Exception):
+        await session.ask("much too long " * 500)
+    await session.ask("goodbye")
+    await session.close()
+
+
+async def compacting(session: Session) -> None:
+    """Summaries and compactions, by the session itself and on request, what is pinned, and an expand."""
+    policy = ContextPolicy(max_input_tokens=900, reserve_output_tokens=200, keep_last_turns=1)
+    policy = policy.model_copy(update={"summarization": "request_new"})
+    await session.configure(context_policy=policy, on_busy="queue")
+    await session.ask("Remember 4711.")
+    (first,) = [message["seq"] for message in await session.transcript(limit=1)]
+    await session.pin(first, op_id="p-1")
+    for turn in range(12):
+        await session.ask(f"turn {turn} " + "word " * 40)
+        await at_rest(session)
+    await session.ask("and " + "word " * 40)
+    await session.ask("use tools")
+    await session.configure(context_policy=ContextPolicy(summarization="use_existing"))
+    await session.ask("hello")
+    await session.summarize(to_seq=(await session.status()).rev - 2)
+    await session.ask("hello")
+    await session.compact(op_id="c-1")
+    await session.ask("hello again")
+    await session.expand(op_id="e-1")
+    await session.configure(context_policy=ContextPolicy(summarization="compact"))
+    for turn in range(12):
+        await session.ask(f"another turn {turn} " + "word " * 40)
+        await at_rest(session)
+    await session.unpin(first, op_id="u-1")
+    await session.ask("goodbye")
+    await session.close()
+
+
+async def doubts(session: Session) -> None:
+    """A round that is cut off: one call has returned, one returns late; operations wait beside one another."""
+    await session.configure(tools=["add", "ignore_cancel"])
+    await session.ask("hello")
+    first = await session.message("cut off", request_id="r-cut")
+    await toolbox.gate("doubts-started").wait()
+    await session.pin(2, op_id="p-1")
+    await session.switch_context("draft", op_id="s-1")
+    await session.switch_context("default", op_id="s-2")
+    await session.configure(system_prompt="Be kind.")
+    await session.configure(on_busy="queue")
+    await session.cancel(reason="changed my mind")
+    await first.result()
+    await session.ask("and now?")
+    toolbox.gate("doubts").set()
+    while not any(entry.payload.get("late") for entry in await session.entries()):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await session.ask("what was it?")
+    await session.close("recorded")
+
+
+async def at_rest(session: Session) -> None:
+    """Back when the session writes no summary: a message would take its place."""
+    while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query tells
+        await asyncio.sleep(0.02)
+
+
+SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
+    "conversation-1": conversation,
+    "failures-1": failures,
+    "control-1": control,
+    "rollover-1": rollover,
+    "defaults-1": defaults,
+    "limits-1": limits,
+    "compacting-1": compacting,
+    "doubts-1": doubts,
+}
+
+
+def script(body: dict[str, Any]) -> Reply:
+    """The model that the scenarios talk to."""
+    newest = body["messages"][-1]
+    size = len(str(body["messages"])) // 4
+    if body["model"] == "strict" and size > STRICT:
+        return Reply(f"prompt is too long: {size} tokens > {STRICT} maximum", status=HTTPStatus.BAD_REQUEST)
+    asked = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    match newest["role"], newest["content"]:
+        case "user", "use tools":
+            return Reply("adding", tool_calls=tuple(ToolCall("add", {"a": n, "b": n}, f"c{n}") for n in (1, 2)))
+        case "user", "cut off":
+            calls = ToolCall("add", {"a": 1, "b": 1}), ToolCall("ignore_cancel", {"gate": "doubts"})
+            return Reply(tool_calls=calls)
+        case "user", "slowly":
+            return Reply("one two three four five six", tokens_per_second=6)
+        case _ if asked[-1:] == ["dig"]:
+            return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}),))
+        case "user", "fail":
+            return Reply("no", status=HTTPStatus.FORBIDDEN)
+        case _:
+            return Reply(f"I read {len(body['messages'])} messages.")
+
+
+def recorded(name: str) -> list[Path]:
+    """The files of a scenario, one for each run of its workflow."""
+    return sorted((*FOLDER.glob(f"{name}.json"), *FOLDER.glob(f"{name}.*.json")))
+
+
+async def record() -> None:
+    """Record what is missing."""
+    async with temporal_server(ui=False) as server, scripted_model(script) as model, http_client() as http:
+        clew = await Clew.connect(server.address, identity="recorder")
+        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
+        tools = load_tools(["tests.support.toolbox"])
+        async with make_worker(
+            clew.temporal,
+            task_queue="clew",
+            providers=providers,
+            tools=tools,
+            http=http,
+            store=Store.from_url("memory://"),
+            thresholds=OFTEN,
+        ):
+            for name, scenario in SCENARIOS.items():
+                if recorded(name):
+                    continue
+                session = await clew.open(name, model="scripted:any", tools=["add"], system_prompt="Be brief.")
+                await scenario(session)
+                runs = [run async for run in clew.temporal.list_workflows(f'WorkflowId = "{name}"')]
+                for number, run in enumerate(sorted(runs, key=lambda run: run.start_time), 1):
+                    history = await clew.temporal.get_workflow_handle(name, run_id=run.run_id).fetch_history()
+                    # Stack traces name the folder of whoever recorded them.
+                    text = history.to_json().replace(f"{ROOT}/", "")
+                    (FOLDER / (f"{name}.json" if len(runs) == 1 else f"{name}.{number}.json")).write_text(text)
+
+
+if __name__ == "__main__":
+    asyncio.run(record())

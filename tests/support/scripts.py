@@ -1,0 +1,17 @@
+"""Scripts of models that more than one test uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deploy.local import Reply, ToolCall
+from tests.support.stack import last
+
+
+def script(body: dict[str, Any]) -> Reply:
+    newest = last(body)
+    if newest["role"] == "user" and "add" in newest["content"]:
+        return Reply("", tool_calls=tuple(ToolCall("add", {"a": n, "b": 1}, f"c{n}") for n in range(2)))
+    return Reply(
+        "{}" if "form" in newest["content"] else f"I read {len(body['messages'])} messages · " + "words " * 20
+    )

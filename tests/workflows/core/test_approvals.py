@@ -1,0 +1,146 @@
+"""Approvals: a round waits for people, for as long as they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
+from clew_workflows.core import views
+from clew_workflows.protocol.effects import AskedTool
+from tests.support.decisions import Session, assert_valid
+
+ASK = AskedTool(name="ask_first", arguments={"a": 1})
+
+
+def waiting(*tools: AskedTool | str, **config: Any) -> Session:
+    session = Session(tools=("add", "ask_first"), **config)
+    session.ask(request_id="r")
+    session.reply("", *tools)
+    return session
+
+
+def test_a_tool_that_needs_it_waits_for_approval() -> None:
+    """So does its whole round. The status shows who waits, with what arguments."""
+    session = waiting(ASK, "add")
+    assert (session.state.phase, session.effect) == ("awaiting_approval", None)
+    assert views.status(session.state, session.thread)["pending_approvals"] == [
+        {"tool_call_id": "tool-1", "name": "ask_first", "arguments": {"a": 1}}
+    ]
+    session.approve("tool-1")
+    assert [call.name for call, _ in session.round.calls] == ["ask_first", "add"]
+    assert session.thread[3].kind == "approval"
+    assert session.thread[3].refs["tool_call_id"] == "tool-1"
+    session.results("1", "2")
+    assert session.facts[2:] == ["assistant", "approval", "tool", "tool"]
+
+
+def test_the_configuration_may_ask_for_approval_too() -> None:
+    session = waiting("add", require_approval=("add",))
+    assert session.state.phase == "awaiting_approval"
+
+
+def test_a_denial_is_what_the_model_reads() -> None:
+    """With its reason, and at its place; nothing is run for it."""
+    session = waiting(ASK)
+    session.approve("tool-1", decision="deny", reason="too dear")
+    assert session.facts[3:] == ["approval", "tool"]
+    assert (session.thread[4].payload["content"], session.thread[4].payload["is_error"]) == ("denied: too dear", True)
+    assert session.call.iteration == 2
+    assert_valid(session.shown(session.call).messages)
+
+
+def test_edited_arguments_are_run_and_the_models_stay_in_the_thread() -> None:
+    """The approval's entry says what was run."""
+    session = waiting(ASK)
+    session.approve("tool-1", arguments={"a": 2})
+    assert session.round.calls[0][0].arguments == {"a": 2}
+    assert session.thread[2].payload["tool_calls"][0]["arguments"] == {"a": 1}
+    assert session.thread[3].payload["arguments"] == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"arguments": {"a": "two"}}, "arguments: a: "),
+        ({"decision": "deny", "arguments": {"a": 2}}, "a denied call has none"),
+    ],
+)
+def test_arguments_that_the_tool_does_not_take_are_refused(given: dict[str, Any], says: str) -> None:
+    """The call still waits."""
+    session = waiting(ASK)
+    with pytest.raises(InvalidInput, match=says):
+        session.approve("tool-1", **given)
+    assert session.state.phase == "awaiting_approval"
+
+
+def test_several_are_resolved_in_any_order() -> None:
+    """The round runs with the last of them; results stand in call order."""
+    session = waiting(ASK, "add", ASK, ASK)
+    session.approve("tool-4")
+    session.approve("tool-1", decision="deny")
+    assert (session.state.phase, session.effect) == ("awaiting_approval", None)
+    session.approve("tool-3")
+    assert [call.tool_call_id for call, _ in session.round.calls] == ["tool-2", "tool-3", "tool-4"]
+    session.results("2", "3", "4")
+    results = [entry.payload for entry in session.thread if entry.payload.get("role") == "tool"]
+    assert [result["tool_call_id"] for result in results] == ["tool-1", "tool-2", "tool-3", "tool-4"]
+    assert [result["content"] for result in results[1:]] == ["2", "3", "4"]
+
+
+def test_what_is_not_pending_cannot_be_decided() -> None:
+    """Once decided is `already_resolved`, also while others wait; all else is unknown."""
+    session = waiting(ASK, ASK, "add")
+    session.approve("tool-1")
+    with pytest.raises(AlreadyResolved):
+        session.approve("tool-1", decision="deny")
+    for unknown in ("tool-3", "tool-9"):
+        with pytest.raises(UnknownApproval):
+            session.approve(unknown)
+
+
+def test_nothing_times_out_while_people_think() -> None:
+    """The request's time stands still meanwhile, for all of them together."""
+    session = waiting(ASK, ASK, request_timeout_seconds=100)
+    session.time = 1000
+    session.approve("tool-1")
+    session.time = 5000
+    session.approve("tool-2")
+    session.time = 5099
+    session.results("1", "2")
+    assert session.call.iteration == 2
+    session.time = 5100
+    session.reply("", "add")
+    session.results("4")
+    assert session.ended("r") == ("failed", "timeout")
+
+
+def test_a_cancel_resolves_it() -> None:
+    """The call is closed, nothing is pending, and the next message works at once."""
+    session = waiting(ASK)
+    session.cancel()
+    assert session.facts[3:] == ["tool", "run"]
+    assert views.status(session.state, session.thread)["pending_approvals"] == []
+    with pytest.raises(UnknownApproval):
+        session.approve("tool-1")
+    session.ask("next")
+    assert_valid(session.shown(session.call).messages)
+
+
+def test_the_model_reads_that_a_person_changed_the_call() -> None:
+    """And to what, before what the tool said."""
+    session = waiting(ASK)
+    session.approve("tool-1", arguments={"a": 2})
+    session.results("2 it is")
+    result = session.shown(session.call).messages[-1]["content"]
+    assert result == '[a person changed this call before it ran; its arguments were {"a":2}]\n2 it is'
+    assert session.thread[4].payload["edited_arguments"] == {"a": 2}
+    assert session.thread[4].payload["content"] == "2 it is"
+
+
+def test_arguments_that_a_person_left_as_they_were_are_no_change() -> None:
+    session = waiting(ASK)
+    session.approve("tool-1", arguments={"a": 1})
+    session.results("1")
+    assert "edited_arguments" not in session.thread[4].payload

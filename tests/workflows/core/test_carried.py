@@ -1,0 +1,121 @@
+"""What one run of the workflow hands to the next."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from clew.contract.policy import ContextPolicy
+from clew.errors import InvalidInput
+from clew_workflows.core import carried
+from clew_workflows.core.carried import MAX_BYTES, carry, restore
+from clew_workflows.protocol.effects import ArchiveRef
+from clew_workflows.protocol.packed import Packed
+from tests.support.decisions import Session, _fields, journey
+
+
+def busy_session() -> Session:
+    """A session with something of everything that can wait."""
+    session = Session(tools=("add", "ask_first"), on_busy="queue", system_prompt="Be brief.")
+    session.ask("one", "r-1", metadata={"a": "b"})
+    session.reply("", "add", "ask_first")
+    session.steer("rather", "i-1")
+    session.ask("two", "r-2", output_schema={"type": "object"}, context_policy=ContextPolicy(keep_last_turns=1))
+    session.operate("o-1")
+    session.configure(model_options={"seed": 3}, context_policy=ContextPolicy(keep_last_turns=7))
+    return session
+
+
+def test_all_that_waits_arrives() -> None:
+    """The run in progress with its approvals, inputs, queue, operation, configuration, and known ids."""
+    session = busy_session()
+    arrived = journey(session)
+    assert arrived.state.run == session.state.run
+    assert arrived.state.inbox == session.state.inbox
+    assert arrived.state.queue == session.state.queue
+    assert arrived.state.receipts == session.state.receipts
+    assert arrived.state.pending_op == session.state.pending_op
+    assert arrived.state.pending_config == session.state.pending_config
+    assert arrived.effect == session.effect
+    assert arrived.thread.rev == session.thread.rev
+    # Which fields were given decides how policies and options overlay one another.
+    given, again = session.state.pending_config, arrived.state.pending_config
+    assert given
+    assert again
+    assert again.model_dump(exclude_unset=True) == given.model_dump(exclude_unset=True)
+
+
+def test_outcomes_are_known_when_their_entries_are_gone() -> None:
+    """The newest thousand; a long error is cut, for the thread has the whole of it."""
+    session = Session()
+    for number in range(1010):
+        session.ask("x", f"r-{number}")
+        if number == 1009:
+            session.happened(_failure("y" * 5000))
+        else:
+            session.reply("fine")
+    outcomes = journey(session).state.outcomes
+    assert list(outcomes) == [f"r-{number}" for number in range(10, 1010)]
+    failed = outcomes["r-1009"]
+    assert failed.error
+    assert failed.error.message == "y" * 200
+    assert outcomes["r-500"] == outcomes["r-500"].model_copy(update={"status": "completed", "iterations": 1})
+
+
+def _failure(message: str) -> Any:
+    from clew_workflows.protocol.effects import Failure  # noqa: PLC0415 - beside its only use
+
+    return Failure(type="bad_request", message=message)
+
+
+def test_what_is_carried_stays_under_its_limit() -> None:
+    """A window that does not fit is left to the archive, its oldest part first; nothing else is."""
+    noise = random.Random(7)
+    session = Session(context_policy=ContextPolicy(max_input_tokens=2_000_000))
+    for number in range(40):
+        session.ask("".join(chr(noise.randrange(0x4E00, 0x9FFF)) for _ in range(12_000)), f"r-{number}")
+        session.reply("fine")
+    whole = carry(session.state, session.thread, None)
+    assert len(json.dumps(whole)) > 2 * MAX_BYTES, "nothing is archived: all of it must be carried"
+    place = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq)
+    state = session.state.__class__(**{**_fields(session.state), "archive": place})
+    parted = carry(state, session.thread, None)
+    assert MAX_BYTES // 2 < len(json.dumps(parted)) <= MAX_BYTES + 100
+    arrived = restore(parted)
+    lane = arrived.thread.lane("default")
+    assert lane
+    assert 0 < lane.gap.newest < session.thread.last_seq
+    assert len(arrived.state.outcomes) == 40
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"version": 2},
+        {"version": 1},
+        {"version": 1, "zlib": "%%%"},
+        {"version": 1, "zlib": "AAAA"},
+        {"version": 1, **Packed.of({}).model_dump()},
+        {"version": 1, **Packed.of({"state": {}, "effect": None, "thread": 3}).model_dump()},
+        {"version": 1, **Packed.of([]).model_dump()},
+    ],
+)
+def test_what_clew_has_not_written_is_refused(value: dict[str, Any]) -> None:
+    """Typed, whatever it is."""
+    with pytest.raises(InvalidInput, match="carried"):
+        restore(value)
+
+
+def test_a_carried_session_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when hardly anything may be carried of the archived part."""
+    monkeypatch.setattr(carried, "RECENT_ENTRIES", 0)
+    session = busy_session()
+    arrived = journey(session)
+    assert arrived.thread.first_seq == session.thread.rev
+    assert arrived.thread.config_at(arrived.thread.last_seq) == session.thread.config_at(session.thread.last_seq)
+    with pytest.raises(LookupError):
+        session.thread[session.thread.rev]

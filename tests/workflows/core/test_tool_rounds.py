@@ -1,0 +1,214 @@
+"""Tool calls: what the thread says of each is what happened to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from clew.context.contexts import context_of
+from clew.contract.policy import ContextPolicy
+from clew.thread.entries import Entry
+from clew_workflows.core import decisions
+from clew_workflows.core.carried import carry, restore
+from clew_workflows.core.state import AskedCall
+from clew_workflows.protocol.effects import AskedTool, Failure, Prepared, ToolAnswered, ToolReturned
+from tests.support.decisions import Session, answered, assert_valid, resolved
+
+
+def paying(idempotent: bool = False) -> Session:
+    """A session in the middle of a round of two payments, the first of which has returned."""
+    session = Session(prepare=False, tools=("pay",))
+    session.happened(Prepared(tools=(resolved("pay").model_copy(update={"idempotent": idempotent}),)))
+    session.ask("pay", "r-1")
+    calls = [AskedTool(name="pay", arguments={"a": amount}) for amount in (5, 500)]
+    session.reply("", *calls)
+    session.returned("tool-1", "paid 5")
+    return session
+
+
+def results(session: Session) -> list[str]:
+    """What the session's model would read of its tools now, in order."""
+    messages = context_of(session.thread).messages
+    assert_valid(messages)
+    return [message["content"] for message in messages if message["role"] == "tool"]
+
+
+def entries_of(session: Session, tool_call_id: str) -> list[Entry]:
+    return [entry for entry in session.thread if entry.payload.get("tool_call_id") == tool_call_id]
+
+
+def end(session: Session, how: str) -> None:
+    """The run ends in the middle of its round."""
+    match how:
+        case "interrupt":
+            session.ask("stop", "r-2", on_busy="interrupt")
+        case "cancel":
+            session.cancel()
+        case "close":
+            session.close()
+        case "recover":
+            session.apply(decisions.recover(session.state, session.now))
+
+
+ENDS = ["interrupt", "cancel", "close", "recover"]
+
+
+def test_a_result_is_committed_as_it_arrives() -> None:
+    """The second call may return first; every context shows the results in the order of the calls."""
+    session = Session()
+    session.ask()
+    session.reply("", "add", "look")
+    session.returned("tool-2", "second")
+    assert session.thread[session.thread.last_seq].payload["content"] == "second"
+    assert session.state.phase == "awaiting_tools"
+    session.returned("tool-1", "first")
+    assert [message["content"] for message in session.shown(session.call).messages[-2:]] == ["first", "second"]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_call_that_has_returned_keeps_its_result(how: str) -> None:
+    """Also where its run ends before the others of its round have returned."""
+    session = paying()
+    end(session, how)
+    assert results(session)[0] == "paid 5"
+    assert len(entries_of(session, "tool-1")) == 1
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_call_in_flight_is_in_doubt(how: str) -> None:
+    """With the key under which it can be looked up; the model is never told that it was not run."""
+    session = paying()
+    end(session, how)
+    doubt = entries_of(session, "tool-2")[0].payload
+    assert doubt["in_doubt"] is True
+    assert doubt["content"].startswith("in doubt (")
+    assert "idempotency key is s-1/tool-2" in doubt["content"]
+    assert "not run" not in " ".join(results(session))
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_an_idempotent_call_in_flight_may_have_run(how: str) -> None:
+    """It may be repeated, so that it needs no key."""
+    session = paying(idempotent=True)
+    end(session, how)
+    assert results(session)[1].startswith("interrupted (")
+    assert results(session)[1].endswith("this call may have run")
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_only_a_call_that_was_never_started_was_not_run(how: str) -> None:
+    """The round was decided upon, and its run ended before an activity was started for it."""
+    session = Session()
+    session.dispatching = False
+    session.ask()
+    session.reply("", "add")
+    end(session, how)
+    assert results(session)[0].startswith("[not run: the run ended (")
+    assert "in_doubt" not in entries_of(session, "tool-1")[0].payload
+
+
+def test_a_call_that_waits_for_approval_was_not_run() -> None:
+    """Nor were those beside it: a round runs when every decision has been taken."""
+    session = Session(tools=("add", "ask_first"))
+    session.ask()
+    session.reply("", "add", "ask_first")
+    session.cancel()
+    assert [result.partition(":")[0] for result in results(session)] == ["[not run", "[not run"]
+
+
+def test_a_result_that_arrives_after_the_end_takes_the_place_of_the_doubt() -> None:
+    """It is a fact of its own; contexts before it show the doubt, and later ones the result."""
+    session = paying()
+    session.cancel()
+    before = session.thread.last_seq
+    session.ask("and now?", "r-2")
+    session.reply("let me see")
+    session.returned("tool-2", "paid 500")
+    late = session.thread[session.thread.last_seq]
+    assert late.payload["late"] is True
+    assert (late.refs["run_id"], late.refs["tool_call_id"], late.refs["call_id"]) == ("run-1", "tool-2", "call-1")
+    assert results(session) == ["paid 5", "paid 500"]
+    assert "in doubt" in context_of(session.thread, at_seq=before).messages[-1]["content"]
+    assert session.state.late_calls == ()
+    session.returned("tool-2", "again")
+    assert session.thread.last_seq == late.seq
+
+
+def test_a_late_result_changes_what_calls_share() -> None:
+    """A context that shows it does not begin like the one before it, though its window has not been cut."""
+    session = paying()
+    session.configure(context_policy=ContextPolicy(window="epoch"))
+    session.cancel()
+    for request_id in ("r-2", "r-3"):
+        session.ask("and now?", request_id)
+        epoch = session.shown(session.call).meta.epoch
+        answer = answered(content="let me see").model_copy(update={"epoch": epoch, "policy_hash": _hash(session)})
+        session.happened(answer)
+    session.ask("well?", "r-4")
+    assert session.shown(session.call).meta.shared_prefix_tokens == 7
+    session.cancel()
+    session.returned("tool-2", "paid 500")
+    assert context_of(session.thread).meta.shared_prefix_tokens == 0
+
+
+def _hash(session: Session) -> str:
+    return session.shown(session.call).meta.policy_hash
+
+
+@pytest.mark.parametrize("failure", [None, Failure(type="timeout", message="no answer")])
+def test_what_never_returns_stays_in_doubt(failure: Failure | None) -> None:
+    """The activity was cancelled, or its time was over: nothing more is known, and nothing more is said."""
+    session = paying()
+    session.cancel()
+    last_seq = session.thread.last_seq
+    session.returned("tool-2", failure=failure)
+    assert session.thread.last_seq == last_seq
+    assert session.state.late_calls == ()
+    assert results(session)[1].startswith("in doubt")
+
+
+def test_a_late_result_in_doubt_adds_nothing() -> None:
+    """The tool itself could not tell."""
+    session = paying()
+    session.cancel()
+    last_seq = session.thread.last_seq
+    answer = ToolAnswered(content="who knows", is_error=True, in_doubt=True)
+    session.apply(decisions.happened(session.state, ToolReturned(tool_call_id="tool-2", answer=answer), session.now))
+    assert session.thread.last_seq == last_seq
+
+
+def test_a_rollover_in_the_middle_of_a_doubt_keeps_it() -> None:
+    """The next run of the workflow cannot hear of the call; it shows what the one before showed."""
+    session = paying()
+    session.cancel()
+    shown = results(session)
+    begun = restore(carry(session.state, session.thread, None))
+    assert begun.state.late_calls == ()
+    session.state, session.thread = begun.state, begun.thread
+    assert results(session) == shown
+
+
+def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
+    """Only what is open is run there."""
+    session = Session()
+    session.dispatching = False
+    session.ask()
+    session.reply("", "fly", "add")
+    begun = restore(carry(session.state, session.thread, session.effect))
+    assert begun.state.run
+    assert begun.state.run.asked == (
+        AskedCall("tool-1", "fly", {}, returned=True),
+        AskedCall("tool-2", "add", {}, idempotent=True),
+    )
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_call_that_the_deadline_cut_is_in_doubt_and_named(idempotent: bool) -> None:
+    """The outcome says which tool had not returned."""
+    session = paying(idempotent)
+    assert session.state.run
+    session.time = session.state.run.deadline
+    session.returned("tool-2", failure=Failure(type="timeout", message="the work was under way"))
+    assert "in_doubt" in entries_of(session, "tool-2")[0].payload
+    error = session.outcome("r-1")["error"]
+    assert error["type"] == "timeout"
+    assert error["message"] == "no answer within 900 seconds: tool 'pay' (tool-2) had not returned"

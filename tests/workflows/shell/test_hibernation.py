@@ -1,0 +1,175 @@
+"""Closing a session: the caller is told when all of it is in the archive, or why that is not so yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import WorkflowFailureError
+
+from clew import ArchiveUnavailable, Clew, Closed, ThreadMismatch
+from clew_activities.archive import Archive, Head
+from clew_workflows.protocol.effects import SignCheckpoint, Signed, Thresholds
+from clew_workflows.shell import execution as workflow_world
+from deploy.local import Reply
+from tests.support.rolling import Fickle, name, rolling, runs_of, until
+from tests.support.stack import Stack
+
+
+@pytest.fixture(scope="module")
+async def clew(stack: Stack) -> AsyncIterator[Clew]:
+    async with rolling(stack) as clew:
+        yield clew
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that wait half a second for their store, and then one until they ask again."""
+    for module in ("archivist", "hibernation"):
+        monkeypatch.setattr(f"workflows.{module}.PATIENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr("clew_workflows.shell.rollover.PAUSE_SECONDS", 1)
+
+
+async def test_close_is_answered_when_all_is_in_the_archive(stack: Stack, clew: Clew) -> None:
+    """With the last seq, also to a caller who sends no argument; the workflow completes with the same."""
+    for args in ((), ({"reason": "enough"},), (None,)):
+        session = await clew.open(name(), model=stack.model("fine"))
+        await session.ask("one")
+        handle = clew.temporal.get_workflow_handle(session.id)
+        answer = await handle.execute_update("close_session", args=args, result_type=dict)
+        assert answer == {"last_seq": 4}
+        head = await Archive(stack.store, "default").head(session.id)
+        assert head
+        assert (head.status, head.last_seq) == ("closed", 4)
+        assert await handle.result() == answer
+        with pytest.raises(Closed):
+            await session.close()
+
+
+async def test_close_cancels_what_runs_and_what_waits(stack: Stack, clew: Clew) -> None:
+    """Every request has its outcome in the archive that the receipt speaks of; a session opened again goes on."""
+    called = asyncio.Event()
+
+    async def script(_body: dict[str, Any]) -> Reply:
+        called.set()
+        await asyncio.Event().wait()
+        return Reply("never")
+
+    session = await clew.open(name(), model=stack.model(script), on_busy="queue")
+    first = await session.message("one")
+    await called.wait()
+    second = await session.message("two")
+    receipt = await session.close("enough")
+    outcomes = [await first.result(), await second.result()]
+    assert [(one.status, one.termination_reason) for one in outcomes] == [("cancelled", "closed")] * 2
+    entries = await session.entries()
+    assert receipt.last_seq == entries[-1].seq == len(entries) - 1
+    assert len([entry for entry in entries if entry.kind == "run"]) == 2
+    again = await clew.open(session.id)
+    assert await again.entries() == entries
+
+
+async def test_many_may_close_at_once(stack: Stack, clew: Clew) -> None:
+    """Each is answered alike, or told that the session has ended."""
+    session = await clew.open(name(), model=stack.model("fine"))
+    await session.ask("one")
+    answers = await asyncio.gather(*(session.close() for _ in range(5)), return_exceptions=True)
+    receipts = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert receipts
+    assert {receipt.last_seq for receipt in receipts} == {4}
+    assert all(isinstance(answer, Closed) for answer in answers if isinstance(answer, BaseException))
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_while_the_store_is_away_a_closed_session_stays(stack: Stack) -> None:
+    """The caller is told in time, may ask again, and nothing is lost: it ends when the store is back."""
+    store = Fickle()
+    async with rolling(stack, store=store) as clew:
+        session = await clew.open(name(), model=stack.model("fine"))
+        await session.ask("one")
+        store.away = True
+        for _ in range(2):
+            with pytest.raises(ArchiveUnavailable, match="the session is closed"):
+                await session.close()
+        with pytest.raises(Closed):
+            await session.ask("two")
+        assert (await session.status()).closed
+        store.away = False
+
+        async def ended() -> bool:
+            with suppress(ArchiveUnavailable):
+                # It may have ended by itself before it was asked again.
+                with suppress(Closed):
+                    assert (await session.close()).last_seq == 4
+                return True
+            return False
+
+        await until(ended)
+        assert await session._handle.result() == {"last_seq": 4}
+        assert [entry.seq for entry in await session.entries()] == [0, 1, 2, 3, 4]
+        again = await clew.open(session.id)
+        assert await again.ask("two") == "fine"
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_session_that_has_not_found_its_archive_can_be_closed(stack: Stack) -> None:
+    """Its store was away from the beginning: other updates are refused, and the archive stays as it is.
+
+    A close that came before the session knew that the store is away is answered as well.
+    """
+    store = Fickle()
+    async with rolling(stack, store=store) as clew:
+        store.away = True
+        for early in (True, False):
+            session = await clew.open(name(), model=stack.model("fine"))
+            if not early:
+                with pytest.raises(ArchiveUnavailable):
+                    await session.ask("one")
+            assert (await session.close()).last_seq == -1
+        store.away = False
+        again = await clew.open(session.id, model=stack.model("fine"))
+        assert await again.ask("one") == "fine"
+
+
+async def test_an_archive_that_is_anothers_is_told_to_who_closes(stack: Stack, clew: Clew) -> None:
+    """The update and the workflow end with the same word."""
+    session = await clew.open(name(), model=stack.model("fine"))
+    await session.ask("one")
+    archive = Archive(stack.store, "default")
+    root, upto = await archive.append(session.id, None, (await session.entries())[:2])
+    await archive.set_head(
+        Head(session_id=session.id, family=session.id, root=root, last_seq=upto, run_id="another"), None
+    )
+    with pytest.raises(ThreadMismatch, match="another execution"):
+        await session.close()
+    with pytest.raises(WorkflowFailureError):
+        await session._handle.result()
+
+
+async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session is about to go on in a new run, and waits for the answer to another update: it ends instead."""
+    sign = workflow_world.sign
+
+    async def slowly(effect: SignCheckpoint) -> Signed:
+        await workflow.sleep(3)
+        return await sign(effect)
+
+    monkeypatch.setattr(workflow_world, "sign", slowly)
+    async with rolling(stack, Thresholds(updates=5)) as clew:
+        session = await clew.open(name(), model=stack.model("fine"))
+        for turn in range(4):
+            await session.ask(f"turn {turn}")
+        checkpoint = asyncio.create_task(session.checkpoint())
+
+        async def archived() -> bool:
+            return await Archive(stack.store, "default").head(session.id) is not None
+
+        await until(archived)
+        assert (await session.close()).last_seq == 13
+        assert len(await runs_of(clew, session.id)) == 1
+        await checkpoint
