@@ -23,8 +23,8 @@ from bench.endless import p95
 from clew import Clew, Session
 from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
+from clew_activities.worker import make_worker
 from deploy.local import Reply, scripted_model, temporal_server
-from worker import make_worker
 
 ROUNDS, CALLERS, TURNS = 4, 4, 50
 WATCH_SECONDS = 0.05

@@ -22,8 +22,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from clew import Clew, Tool, tool
 from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
+from clew_activities.worker import make_worker
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
-from worker import make_worker
 
 TURNS = 100
 QUESTION = "A question that a user might ask, in so many words. " * 17

@@ -10,12 +10,12 @@ import pytest
 from clew import Clew
 from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
-from clew_activities.run_tool import load_tools
+from clew_activities.tools import load_tools
+from clew_activities.worker import make_worker
 from deploy.local import TemporalServer, scripted_model, temporal_server
 from deploy.local.scripted import Script
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack
-from worker import make_worker
 
 
 def pytest_configure() -> None:

@@ -19,8 +19,8 @@ from clew_activities.archive import Archive
 from clew_activities.archiving import explained
 from clew_activities.checkpoint_tokens import Keys, op_id_of, sign, verified
 from clew_activities.heartbeat import beating
-from clew_activities.run_tool import Tools
 from clew_activities.session_queries import ask, own_session
+from clew_activities.tools import Tools
 from clew_workflows.core.checkpoints import fingerprint, fingerprinted, restoring
 from clew_workflows.protocol.effects import OpenCheckpoint, OpenedCheckpoint, SignCheckpoint, Signed
 

@@ -1,10 +1,8 @@
-"""Tools on the worker: finding them, and running one call of one."""
+"""The tool-running activity: one attempt of one call."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,39 +15,10 @@ from clew_activities.heartbeat import beating
 from clew_activities.providers.sanitize import clean
 from clew_activities.stored_results import READ_RESULT, Results, Unreadable, truncated
 from clew_activities.tool_threads import ToolCall, ToolThreads, TooManyLeftBehind, code_file_of
+from clew_activities.tools import Tools
 from clew_workflows.protocol.effects import STORING_SECONDS, RunTool, ToolAnswered, idempotency_key
 
-Tools = Mapping[str, Tool[..., Any]]
-"""Every tool of a worker by its name."""
-
 MAX_ERROR_CHARACTERS = 2000
-
-
-class ToolsUnusable(Exception):
-    """The modules named do not give a set of tools. Its message says what to do."""
-
-
-def load_tools(modules: Iterable[str]) -> Tools:
-    """The tools that some modules define, by name.
-
-    Raises:
-        ToolsUnusable: a module cannot be imported or has no tools, or two tools have one name.
-    """
-    tools: dict[str, Tool[..., Any]] = {}
-    for name in modules:
-        try:
-            module = importlib.import_module(name)
-        # A script that ends at its import would otherwise end the worker, in silence.
-        except (Exception, SystemExit) as error:
-            said = f"{type(error).__name__}: {error}"
-            raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {said}") from error
-        found = [value for value in vars(module).values() if isinstance(value, Tool)]
-        if not found:
-            raise ToolsUnusable(f"the tools module {name!r} defines no tool: decorate functions with clew.tool")
-        for tool in found:
-            if tools.setdefault(tool.name, tool) is not tool:
-                raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
-    return tools
 
 
 class ToolActivities:

@@ -25,8 +25,9 @@ from temporalio.testing import ActivityEnvironment
 
 from clew import Tool, ToolContext, tool
 from clew_activities.archive import Archive, Store
-from clew_activities.run_tool import ToolActivities, ToolsUnusable, load_tools
+from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import Results
+from clew_activities.tools import ToolsUnusable, load_tools
 from clew_workflows.protocol.effects import RunTool, ToolAnswered
 
 KIB64 = 65_536

@@ -13,7 +13,8 @@ from clew import Clew, Session, ThreadMismatch
 from clew.errors import ArchiveUnavailable, Closed
 from clew_activities.archive import Archive
 from clew_activities.providers import http_client, providers_from_env
-from clew_activities.run_tool import load_tools
+from clew_activities.tools import load_tools
+from clew_activities.worker import make_worker
 from clew_audit.auditing import audit_session
 from clew_audit.histories import Server
 from clew_audit.recovery import recover
@@ -23,7 +24,6 @@ from tests.support.archives import Failing
 from tests.support.audits import hanging, hung, live_entries
 from tests.support.rolling import OFTEN, name, until
 from tests.support.stack import Stack
-from worker import make_worker
 
 
 async def begun(stack: Stack, clew: Clew, turns: int) -> Session:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clew_activities.serving import Capacity
+from clew_activities.worker import Capacity
 from deploy.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.rolling import name, rolling

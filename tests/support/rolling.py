@@ -17,13 +17,13 @@ from clew_activities.archive import Store, StoreUnavailable
 from clew_activities.archive.objects import Bucket
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.providers import http_client, providers_from_env
-from clew_activities.run_tool import load_tools
-from clew_activities.serving import Capacity
+from clew_activities.tools import load_tools
+from clew_activities.worker import Capacity, make_worker
+from clew_activities.worker.assembly import DEFAULT_CAPACITY
 from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack, last
-from worker import DEFAULT_CAPACITY, make_worker
 
 OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
 

@@ -16,11 +16,11 @@ from typing import Any
 from clew import Clew, ContextPolicy, Session
 from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
-from clew_activities.run_tool import load_tools
+from clew_activities.tools import load_tools
+from clew_activities.worker import make_worker
 from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 from tests.support import toolbox
-from worker import make_worker
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]

@@ -20,14 +20,13 @@ from clew import Clew
 from clew.model.canonical import digest
 from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
-from clew_activities.run_tool import load_tools
-from clew_activities.serving import SessionWorker
+from clew_activities.tools import load_tools
+from clew_activities.worker import SessionWorker, make_worker, workflow_sandbox
 from clew_audit.rebuild import rebuild
 from clew_workflows.session import AgentSession
 from tests.support.histories import HISTORIES
 from tests.support.scenarios import SCENARIOS, control, script
 from tests.support.stack import Stack
-from worker import make_worker, sandbox
 
 THREADS = {
     "compacting-1.1": "d18f9ed682877365",
@@ -70,7 +69,7 @@ def test_every_shape_is_recorded() -> None:
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.workflow_id)
 async def test_a_recorded_history_replays(history: WorkflowHistory) -> None:
     """Every history of a released shape replays under today's code, in the worker's own sandbox."""
-    await replay(history, AgentSession, sandbox())
+    await replay(history, AgentSession, workflow_sandbox())
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.workflow_id)

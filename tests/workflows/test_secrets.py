@@ -14,14 +14,15 @@ import pytest
 from clew import Clew, RequestOutcome, Session
 from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
-from clew_activities.run_tool import load_tools
+from clew_activities.tools import load_tools
+from clew_activities.worker import make_worker
+from clew_activities.worker.logs import RedactingFormatter
 from tests.support import toolbox
 from tests.support.provider_calls import sse
 from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
 from tests.support.provider_server import FakeServer, fake_server
 from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, chunk
 from tests.support.stack import Stack
-from worker import RedactingFormatter, make_worker
 
 KEY = "sk-proj-Zm9vYmFyQUJD_dEf-0123456789xyzXYZwq7"
 

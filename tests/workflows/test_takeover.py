@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from clew import Clew, Session
 from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
-from clew_activities.serving import SessionWorker
+from clew_activities.worker import SessionWorker, make_worker
 from deploy.local import Reply, ToolCall
 from tests.support.rolling import runs_of
 from tests.support.schemas import SLOW, SLOW_ANSWER, is_running, validations
 from tests.support.stack import Stack, last
 from tests.support.workers import open_on, worker
-from worker import make_worker
 
 
 async def shape(session: Session) -> list[str]:
@@ -178,9 +176,8 @@ async def test_a_thread_is_read_though_its_reader_dies(stack: Stack) -> None:
         assert (await reading)[:4] == ["config", "user", "assistant", "run"]
 
 
-async def test_a_workers_end_is_not_a_users_cancel(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_workers_end_is_not_a_users_cancel(stack: Stack) -> None:
     """A worker that stops before a reply is there hands the call over: another one calls again."""
-    monkeypatch.setattr("worker.GRACE", timedelta(seconds=0.2))
     queue = f"queue-{uuid.uuid4().hex}"
     called = asyncio.Event()
 
@@ -199,6 +196,7 @@ async def test_a_workers_end_is_not_a_users_cancel(stack: Stack, monkeypatch: py
             tools={},
             http=http,
             store=Store.from_url("memory://"),
+            grace=timedelta(seconds=0.2),
         )
 
     async with http_client() as http:

@@ -33,6 +33,7 @@ _VARIABLES = (
     "AZURE_STORAGE_ACCESS_KEY",
 )
 _CHECKPOINT_KEYS = "CLEW_CHECKPOINT_KEYS"
+_NAMED_SECRET = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 
 
 def secrets_from_env(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -40,6 +41,16 @@ def secrets_from_env(environ: Mapping[str, str]) -> tuple[str, ...]:
     pairs = environ.get(_CHECKPOINT_KEYS, "").split(",")
     values = [environ.get(name, "") for name in _VARIABLES] + [pair.partition(":")[2] for pair in pairs]
     return tuple(filter(None, map(str.strip, values)))
+
+
+def suspected_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of an environment that may be secrets: the known ones, and all whose variable's name says so.
+
+    For what is said before the environment has been understood. In a worker's replies such values are not looked
+    for: `STATE_KEY=production` is no secret.
+    """
+    named = (value.strip() for name, value in environ.items() if _NAMED_SECRET.search(name))
+    return (*secrets_from_env(environ), *filter(None, named))
 
 
 class Redaction:

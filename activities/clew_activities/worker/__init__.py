@@ -1,0 +1,16 @@
+"""The worker: it serves sessions on a task queue, with the models, the tools and the store of its environment.
+
+| module | holds |
+|---|---|
+| `assembly` | `make_worker`: every workflow and activity, on the task queues that they are polled from |
+| `environment` | what the environment variables say, read once at the start |
+| `capacity` | how many activities run at once |
+| `logs` | log lines without secrets |
+| `process` | the command line, and the process from its start to its end |
+"""
+
+from clew_activities.worker.assembly import SessionWorker, make_worker, workflow_sandbox
+from clew_activities.worker.capacity import Capacity
+from clew_activities.worker.process import main
+
+__all__ = ["Capacity", "SessionWorker", "main", "make_worker", "workflow_sandbox"]

@@ -1,0 +1,99 @@
+"""The worker's command line, and its process from start to end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+
+from clew.contract.inputs import TASK_QUEUE
+from clew.errors import ClewError
+from clew.session.connection import Clew
+from clew_activities.providers import Redaction, http_client
+from clew_activities.providers.redaction import suspected_secrets
+from clew_activities.tools import ToolsUnusable
+from clew_activities.worker.assembly import GRACE, load_encodings, make_worker
+from clew_activities.worker.capacity import make_room
+from clew_activities.worker.environment import WorkerEnvironment, read_environment
+from clew_activities.worker.logs import log_without_secrets
+
+LEAVE_SECONDS = 3.0
+"""How long threads that still run may hold the end of the process."""
+
+log = logging.getLogger("clew.worker")
+
+
+def main() -> None:
+    """Run the command line: serve until a signal, or say in one line why that cannot be."""
+    parser = argparse.ArgumentParser(description="Serve Clew's sessions on a task queue.")
+    parser.add_argument("--task-queue", default=os.environ.get("CLEW_TASK_QUEUE") or TASK_QUEUE)
+    parser.add_argument(
+        "--tools",
+        default=os.environ.get("CLEW_TOOLS", ""),
+        help="modules that define tools, separated by commas (CLEW_TOOLS)",
+    )
+    args = parser.parse_args()
+    # Until the environment has been read, what is a secret in it is not known, only suspected.
+    redaction = Redaction(suspected_secrets(os.environ))
+    try:
+        environment = read_environment(os.environ, args.tools)
+        redaction = environment.providers.redaction
+        log_without_secrets(redaction)
+        load_encodings()
+        asyncio.run(serve(args.task_queue, environment))
+    except (ClewError, ToolsUnusable, ValueError) as error:
+        sys.exit(redaction.text(f"the worker cannot start: {error}"))
+
+
+async def serve(task_queue: str, environment: WorkerEnvironment) -> None:
+    """Connect to Temporal as its own variables say, and serve until SIGTERM or SIGINT.
+
+    Raises:
+        ServerUnreachable: no server answers.
+    """
+    loop = asyncio.get_running_loop()
+    make_room(loop, environment.capacity)
+    clew = await Clew.connect(task_queue=task_queue)
+    stopped = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stopped.set)
+    async with http_client() as http:
+        worker = make_worker(
+            clew.temporal,
+            task_queue=task_queue,
+            providers=environment.providers,
+            tools=environment.tools,
+            http=http,
+            store=environment.store,
+            keys=environment.keys,
+            thresholds=environment.thresholds,
+            capacity=environment.capacity,
+        )
+        async with worker:
+            models, tools = environment.providers.names, environment.tools
+            log.info("models: %s; tools: %s", ", ".join(models) or "none", ", ".join(tools) or "none")
+            log.info("worker ready: task queue %r", task_queue)
+            await stopped.wait()
+            log.info("stopping: running calls have %d seconds to finish", GRACE.total_seconds())
+    leave_soon()
+
+
+def leave_soon() -> None:
+    """End the process within `LEAVE_SECONDS`, whatever threads of tools and lookups still run.
+
+    Python waits for every thread that is not a daemon, and for every thread of an executor.
+    """
+    threading.Thread(target=_leave, name="clew-leave", daemon=True).start()
+
+
+def _leave() -> None:
+    time.sleep(LEAVE_SECONDS)
+    held = sorted({thread.name for thread in threading.enumerate() if not thread.daemon})
+    log.warning("the process ends although threads still run: %s", ", ".join(held))
+    logging.shutdown()
+    os._exit(0)
