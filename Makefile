@@ -9,10 +9,10 @@ INSTALL := $(PIP) install --require-hashes --only-binary :all:
 # pyright would ask a package index whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help setup demo chat test check format lock clean
+.PHONY: help setup demo chat test test-all check format lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## make .venv with everything the other targets need
 
@@ -22,7 +22,10 @@ demo: $(READY) ## a session that survives a killed worker (KEEP=1: leave it all 
 chat: $(READY) ## talk to a session in the terminal (SESSION=name, MODEL=provider:name)
 	@$(BIN)/python -m deploy.chat $(if $(SESSION),--session '$(SESSION)') $(if $(MODEL),--model '$(MODEL)')
 
-test: $(READY) ## the tests (ARGS="-k word" for some of them)
+test: $(READY) ## the tests but for the slow ones (ARGS="-k word" for some of them)
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+test-all: $(READY) ## all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 check: $(READY) ## ruff, mypy and pyright

@@ -169,7 +169,7 @@ async def test_a_cancelled_validation_leaves_no_process(validation: Validation) 
 def test_a_killed_worker_leaves_no_process() -> None:
     """The child's own limits end it."""
     code = (
-        "import asyncio, json, sys; from activities.structured import Validation; "
+        "import asyncio, json, sys; from clew_activities.structured_output import Validation; "
         "asyncio.run(Validation().problem_of(*json.load(sys.stdin)))"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -15,6 +15,7 @@ from clew.thread.entries import Entry
 from tests.support.decisions import Session
 
 
+@pytest.mark.slow
 async def test_a_short_session_holds_every_check() -> None:
     """Fifty turns of four users over several runs of the workflow, read back whole, and told in a table."""
     report = await endless(50, seed=1, thresholds="low", kill=False)

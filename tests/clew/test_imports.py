@@ -11,12 +11,9 @@ from clew.context.contexts import context_of
 from tests.support.threads import Writer, answered, asked_tool, said, tool_said
 
 CLIENT = Path(__file__).parents[2] / "client"
-CORE = (
-    *("canonical", "catalog", "context", "contract", "entries", "errors", "groups", "messages", "policy"),
-    *("projection", "schemas", "thread", "tokens", "window"),
-)
+PURE = ("model", "contract", "thread", "context")
 READER = f"""
-import importlib, json, sys
+import importlib, json, pkgutil, sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -26,13 +23,14 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 sys.path.insert(0, {str(CLIENT)!r})
 import clew
-for name in {CORE!r}:
-    importlib.import_module("clew." + name)
+for name in {PURE!r}:
+    package = importlib.import_module("clew." + name)
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"clew.{{name}}.{{module.name}}")
 from clew.context import context_of
-from clew.entries import Entry
 from clew.errors import EncodingUnavailable
-from clew.thread import Thread
-from clew.tokens import encoding
+from clew.model import encoding
+from clew.thread import Entry, Thread
 
 context = context_of(Thread(map(Entry.from_json, json.load(sys.stdin))))
 try:

@@ -121,6 +121,7 @@ async def test_a_checkpoint_of_what_was_cut_names_no_result_of_another_session(s
     assert await restored.ask("and now?") == "user 0"
 
 
+@pytest.mark.slow
 async def test_what_the_user_said_in_a_long_run_is_never_left_out(stack: Stack) -> None:
     """A correction in the middle of it is in every later call, wherever the session goes on."""
     steps = iter(range(10**6))

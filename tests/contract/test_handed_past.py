@@ -115,6 +115,7 @@ async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> No
         assert "cron" in failure.message
 
 
+@pytest.mark.slow
 async def test_a_bomb_is_refused_in_little_memory(stack: Stack) -> None:
     """The worker's process does not inflate it, and serves on."""
     clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")

@@ -7,6 +7,7 @@ import json
 import random
 from typing import Any
 
+import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import RawValue
@@ -96,6 +97,7 @@ async def bombard(handle: WorkflowHandle[Any, Any], chance: random.Random) -> No
         assert said in REFUSALS or "exceed" in said or "invalid" in said.lower(), said
 
 
+@pytest.mark.slow
 async def test_every_session_goes_on(stack: Stack) -> None:
     """Each still answers, no workflow task has failed, and its thread has no gap."""
     sessions = [await stack.open() for _ in range(SESSIONS)]

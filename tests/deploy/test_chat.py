@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from deploy.chat import only_user_of
 from deploy.local.child import free_ports
 from tests.support.processes import run_module
@@ -11,6 +13,7 @@ async def chat(typed: str, database: Path, **env: str) -> tuple[int | None, str]
     return await run_module("deploy.chat", "--database", str(database), seconds=90, typed=typed, env=env)
 
 
+@pytest.mark.slow
 async def test_a_conversation_goes_on_the_next_time(tmp_path: Path) -> None:
     """The session is answered by the real model, and still there after everything has been stopped."""
     database = tmp_path / "chat.db"

@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
+
 from tests.support.processes import run_module
 
 
+@pytest.mark.slow
 async def test_the_demo_ends_by_itself_and_shows_an_answer_that_survived() -> None:
     """Conversation, tools and a killed worker within 90 seconds, exit status 0, and nothing of it missing."""
     status, shown = await run_module("examples.demo", seconds=90, env={"COLUMNS": "200"})

@@ -22,7 +22,7 @@ from clew_workflows.protocol.effects import Thresholds
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 from tests.support import toolbox
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "histories"
 ROOT = FOLDER.parents[1]
 OFTEN = Thresholds(events=100)
 STRICT = 1_500

@@ -53,6 +53,7 @@ async def check_fork(parent: Session, fork: Session, thread: list[Entry], at_seq
     assert (await fork.context(at_seq=at_seq)).meta == theirs.meta
 
 
+@pytest.mark.slow
 async def test_a_fork_at_any_entry_sees_what_its_parent_saw(stack: Stack, clew: Clew) -> None:
     """At every seq of a thread with tool groups, lanes, operations and configurations, archived or live."""
     policy = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100)
@@ -113,6 +114,7 @@ async def test_forks_go_their_own_ways(stack: Stack, clew: Clew) -> None:
     assert len(calls) == len(set(calls)) == 2
 
 
+@pytest.mark.slow
 async def test_a_fork_of_a_fork_and_of_who_sleeps(stack: Stack, clew: Clew) -> None:
     """A parent that hibernates is not woken; it has the fork in its thread, and knows of it when it wakes."""
     parent = await clew.open(name(), model=stack.model("fine"))
@@ -208,6 +210,7 @@ async def family(stack: Stack, clew: Clew) -> list[Session]:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+@pytest.mark.slow
 async def test_sessions_are_deleted_in_any_order(stack: Stack, order: tuple[int, ...]) -> None:
     """What is deleted is gone at once; what others need stays; with the last one nothing is left."""
     store = Store.from_url("memory://")

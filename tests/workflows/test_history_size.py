@@ -6,6 +6,8 @@ import json
 import uuid
 from typing import Any
 
+import pytest
+
 from deploy.local import Reply, ToolCall
 from tests.support.histories import payloads
 from tests.support.stack import Stack, last
@@ -18,6 +20,7 @@ async def history_of(stack: Stack, session_id: str) -> tuple[int, int]:
     return info.history_length, info.history_size_bytes
 
 
+@pytest.mark.slow
 async def test_a_hundred_turns_stay_small(stack: Stack) -> None:
     """100 turns of 1.8 KB have at most 12 events each and less than 700 KB together."""
     session = await stack.open("An answer that a model might give, with this and that. " * 17)

@@ -391,6 +391,7 @@ async def test_a_store_that_is_away_is_told_in_time(stack: Stack, monkeypatch: p
         assert len(await session.entries()) == 5
 
 
+@pytest.mark.slow
 async def test_the_thread_is_whole_when_the_server_has_forgotten_its_beginning(long: Long) -> None:
     """Temporal's retention deletes older runs of the workflow, and nothing is missing."""
     forgotten, _ = await asyncio.wait(long.forgetting, timeout=60, return_when=asyncio.FIRST_COMPLETED)

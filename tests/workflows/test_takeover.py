@@ -53,6 +53,7 @@ async def test_a_model_call_survives_the_death_of_its_worker(stack: Stack) -> No
             assert answer.payload["recipe"]["attempt"] == 2
 
 
+@pytest.mark.slow
 async def test_a_tool_call_survives_the_death_of_its_worker(stack: Stack, tmp_path: Path) -> None:
     """SIGKILL in the middle of a tool: another worker runs it, and one result is committed."""
 
@@ -95,6 +96,7 @@ async def test_a_worker_that_is_stopped_finishes_what_it_runs(stack: Stack) -> N
         await stopping
 
 
+@pytest.mark.slow
 async def test_a_call_that_must_not_run_twice_is_in_doubt(stack: Stack, tmp_path: Path) -> None:
     """SIGKILL in the middle of a tool that is not idempotent: it is not run again, and the model reads why."""
 
@@ -139,6 +141,7 @@ async def silent_bucket() -> AsyncIterator[tuple[asyncio.Event, dict[str, str]]]
         yield asked, {"CLEW_STORE": "s3://silent", **credentials, **endpoint}
 
 
+@pytest.mark.slow
 async def test_a_rollover_survives_the_death_of_its_worker(stack: Stack) -> None:
     """SIGKILL while the archive is written: another worker writes it, and the session goes on in its new run."""
     queue, often = f"queue-{uuid.uuid4().hex}", {"CLEW_ROLLOVER_UPDATES": "5"}
@@ -160,6 +163,7 @@ async def test_a_rollover_survives_the_death_of_its_worker(stack: Stack) -> None
     assert [attributes.activity_type.name for attributes in scheduled].count("archive") == 1
 
 
+@pytest.mark.slow
 async def test_a_thread_is_read_though_its_reader_dies(stack: Stack) -> None:
     """SIGKILL while a page is read from the archive: another worker reads it, within the caller's patience."""
     queue = f"queue-{uuid.uuid4().hex}"

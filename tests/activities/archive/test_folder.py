@@ -230,8 +230,8 @@ async def test_a_crash_between_the_data_and_the_head_leaves_the_archive_as_it_wa
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from activities.archive import ObjectChanged, Store
-from activities.archive.folder import Folder
+from clew_activities.archive import ObjectChanged, Store
+from clew_activities.archive.folder import Folder
 
 async def main(root, rounds):
     store, won = Store(Folder(Path(root))), 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def without(whole: Thread, now: int, first_seq: int, past: Past) -> Thread:
     room=st.sampled_from((0, 1000, PLENTY, PLENTY)),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_it_answers_as_the_whole_thread_or_not_at_all(
     steps: list[Step], both: tuple[ContextPolicy, ContextPolicy], lane: str, room: int, data: st.DataObject
 ) -> None:

@@ -30,8 +30,8 @@ async def clew(stack: Stack) -> AsyncIterator[Clew]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that wait half a second for their store, and then one until they ask again."""
-    for module in ("archivist", "hibernation"):
-        monkeypatch.setattr(f"workflows.{module}.PATIENCE", timedelta(seconds=0.5))
+    for module in ("rollover", "hibernation"):
+        monkeypatch.setattr(f"clew_workflows.shell.{module}.PATIENCE", timedelta(seconds=0.5))
     monkeypatch.setattr("clew_workflows.shell.rollover.PAUSE_SECONDS", 1)
 
 

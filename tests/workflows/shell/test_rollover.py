@@ -70,6 +70,7 @@ async def test_a_hibernating_session_is_taken_up_again(stack: Stack, clew: Clew)
     assert (await again.status()).usage.model_calls == 2
 
 
+@pytest.mark.slow
 async def test_nothing_that_arrives_during_a_rollover_is_lost_or_taken_twice(stack: Stack, clew: Clew) -> None:
     """Messages, steering, operations and cancellations of many callers at once, over many runs of the workflow."""
     model = stack.model(lambda body: Reply("fine"))
@@ -163,6 +164,7 @@ async def test_an_approval_is_waited_for_over_runs_of_the_workflow(stack: Stack,
     assert await request.answer() == "3"
 
 
+@pytest.mark.slow
 async def test_a_request_may_look_further_back_than_the_session_does(stack: Stack, clew: Clew) -> None:
     """What its own policy reaches is fetched from the archive, for it and for a lane that was left long ago."""
     model = stack.model(lambda body: Reply(f"{len(body['messages'])}"))
