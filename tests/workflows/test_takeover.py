@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from clew import Clew, Session
 from clew_activities.archive import Store
