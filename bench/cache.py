@@ -43,7 +43,7 @@ from rich.table import Table
 from clew import Clew, ContextPolicy
 from clew.context.contexts import context_of, context_of_call
 from clew.context.projection import Projection
-from clew.contract.inputs import ModelOptions
+from clew.contract import ModelOptions
 from clew.model.tokens import encoding
 from clew.thread.entries import Draft, Entry, EntryKind
 from clew.thread.thread import Thread

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clew.contract.inputs import MAX_TOKEN_BYTES, SessionConfig, Snapshot
+from clew.contract import MAX_TOKEN_BYTES, SessionConfig, Snapshot
 from clew.errors import (
     CheckpointUnavailable,
     TokenExpired,

@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
-from clew.contract.inputs import SessionConfig
+from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import InvalidInput, Refusal, TokenMismatch
 from clew.thread.entries import DEFAULT_LANE

@@ -11,7 +11,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.contract.inputs import DeleteSessionInput
+from clew.contract import DeleteSessionInput
 from clew.contract.outputs import DeleteReceipt
 from clew.errors import NotFound
 from clew_activities.archive import Archive

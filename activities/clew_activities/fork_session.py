@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.context.loading import part_of_thread
-from clew.contract.inputs import WORKFLOW_TYPE, EntriesQuery, SessionStart
+from clew.contract import WORKFLOW_TYPE, EntriesQuery, SessionStart
 from clew.contract.outputs import ForkReceipt
 from clew.errors import InvalidInput, NotFound
 from clew.thread.entries import Entry

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 from clew.context.contexts import context_of, context_of_call, context_page
 from clew.context.loading import part_of_thread
 from clew.context.projection import Projection
-from clew.contract.inputs import ReadContextInput
+from clew.contract import ReadContextInput
 from clew.contract.outputs import ContextMeta
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, ClewError, InvalidInput

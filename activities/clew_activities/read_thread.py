@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.context.loading import meeting
-from clew.contract.inputs import MAX_PAGE_BYTES, WORKFLOW_TYPE, EntriesQuery, ReadThreadInput
+from clew.contract import MAX_PAGE_BYTES, WORKFLOW_TYPE, EntriesQuery, ReadThreadInput
 from clew.errors import Starting, ThreadMismatch
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head, ObjectMissing

@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.context.loading import meeting
-from clew.contract.inputs import EntriesQuery, ModelOptions
+from clew.contract import EntriesQuery, ModelOptions
 from clew.model.canonical import canonical
 from clew.model.messages import Message
 from clew.model.tokens import Encoding, encoding

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from temporalio.client import Client
 
-from clew.contract.inputs import TASK_QUEUE, EntriesQuery
+from clew.contract import TASK_QUEUE, EntriesQuery
 from clew.errors import Closed, ThreadMismatch
 from clew.model.canonical import canonical
 from clew.session.connection import checked_id

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from clew.context.contexts import policy_of
-from clew.contract.inputs import ModelOptions, SessionConfig
+from clew.contract import ModelOptions, SessionConfig
 from clew.contract.outputs import InputReceipt
 from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import InvalidInput

@@ -12,7 +12,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.contract.inputs import WORKFLOW_TYPE, SessionConfig, SessionStart
+from clew.contract import WORKFLOW_TYPE, SessionConfig, SessionStart
 from clew.model.tokens import encoding
 from clew.session.transport import payload, translated
 from clew.thread.entries import Draft, Entry

@@ -4,7 +4,7 @@ A session is one long-running workflow, its event history is the conversation th
 pure projection of that thread.
 """
 
-from clew.contract.inputs import Limits, ModelOptions, SessionConfig
+from clew.contract import Limits, ModelOptions, SessionConfig
 from clew.contract.outputs import (
     ApprovalReceipt,
     CancelReceipt,

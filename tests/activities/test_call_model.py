@@ -21,7 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from clew.context.contexts import context_page
-from clew.contract.inputs import ContextQuery, ModelOptions
+from clew.contract import ContextQuery, ModelOptions
 from clew.contract.outputs import Context
 from clew.contract.policy import ContextPolicy
 from clew.model.catalog import cost_usd

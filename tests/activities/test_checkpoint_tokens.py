@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew import tool
-from clew.contract.inputs import MAX_TOKEN_BYTES, SessionConfig
+from clew.contract import MAX_TOKEN_BYTES, SessionConfig
 from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import (
     CheckpointUnavailable,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic_core import to_json
 
 from clew.context.contexts import context_of
 from clew.context.projection import Projection
-from clew.contract.inputs import (
+from clew.contract import (
     ApprovalInput,
     CancelInput,
     CloseInput,
@@ -20,6 +21,7 @@ from clew.contract.inputs import (
     SubmitInput,
 )
 from clew.contract.outputs import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
+from clew.contract.refusals import refusal_of
 from clew.model.messages import Message
 from clew.model.tokens import encoding
 from clew.thread.entries import Draft, Entry
@@ -150,9 +152,11 @@ class Session:
         operation: dict[str, Any] = {"type": kind, **given}
         if kind == "replace":
             operation.setdefault("result_context", {"messages": [{"role": "user", "content": f"told by {op_id}"}]})
-        command = ContextOperation.model_validate_json(
-            to_json({"op_id": op_id, "context_ref": lane, "operation": operation})
-        )
+        sent = to_json({"op_id": op_id, "context_ref": lane, "operation": operation})
+        try:
+            command = ContextOperation.model_validate_json(sent)
+        except ValidationError as error:
+            raise refusal_of(ContextOperation, error) from None
         receipt = self.do(command)
         assert isinstance(receipt, OperationReceipt)
         return receipt

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from clew.contract.inputs import ModelOptions
+from clew.contract import ModelOptions
 from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.base import Decoder, ModelRequest
 from clew_workflows.protocol.effects import ModelReply

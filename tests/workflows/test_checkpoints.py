@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 
 from clew import ClearToolResults, ContextPolicy, Session
 from clew.context.contexts import context_of
-from clew.contract.inputs import ContextOperation
+from clew.contract import ContextOperation
 from clew.errors import (
     Busy,
     CheckpointUnavailable,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clew import ContextPolicy, EmptyContent, InvalidInput, InvalidTokenBudget, Session
-from clew.contract.inputs import ContextQuery, PendingMessage
+from clew.contract import ContextQuery, PendingMessage
 from clew.model.pricing import priced
 from clew_workflows.core import views
 from deploy.local import Reply, ToolCall

@@ -25,7 +25,7 @@ from clew import (
     TooLarge,
     UnknownRequest,
 )
-from clew.contract.inputs import MAX_MESSAGE_BYTES
+from clew.contract import MAX_MESSAGE_BYTES
 from deploy.local import Reply, ToolCall
 from tests.support.histories import payloads
 from tests.support.stack import Stack, last

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from clew.contract.inputs import CheckpointInput, HibernateInput, SummarizeInput
+from clew.contract import CheckpointInput, HibernateInput, SummarizeInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import Busy, InvalidInput, NothingToSummarize
 from clew_workflows.core import commands, decisions, summaries

@@ -10,7 +10,7 @@ from temporalio.common import RawValue, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
-    from clew.contract.inputs import MAX_TOKEN_BYTES, RESTORE_WORKFLOW, WORKFLOW_TYPE, RestoreInput
+    from clew.contract import MAX_TOKEN_BYTES, RESTORE_WORKFLOW, WORKFLOW_TYPE, RestoreInput
     from clew.contract.outputs import RestoreReceipt
     from clew.errors import InvalidInput
     from clew_workflows.protocol.effects import OpenCheckpoint, OpenedCheckpoint

@@ -15,7 +15,7 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from clew.contract.inputs import (
+    from clew.contract import (
         DELETE_WORKFLOW,
         FORK_WORKFLOW,
         MAX_MESSAGE_BYTES,

@@ -17,7 +17,7 @@ from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from clew.context.contexts import context_page
-    from clew.contract.inputs import (
+    from clew.contract import (
         WORKFLOW_TYPE,
         AwaitRequestInput,
         CloseInput,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from clew.contract.inputs import ModelOptions
+from clew.contract import ModelOptions
 from clew.model.messages import Message, ToolSpec
 from clew_workflows.protocol.effects import ModelReply
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clew.contract.inputs import ModelOptions
+from clew.contract import ModelOptions
 from clew.model.messages import Message, ToolSpec
 from clew.outcomes import Usage
 from clew_activities.providers.base import HttpRequest, ModelRequest, safe_name

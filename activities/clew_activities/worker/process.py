@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from clew.contract.inputs import TASK_QUEUE
+from clew.contract import TASK_QUEUE
 from clew.errors import ClewError
 from clew.session.connection import Clew
 from clew_activities.providers import Redaction, http_client

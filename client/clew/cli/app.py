@@ -28,7 +28,7 @@ from clew.cli.options import (
     Tools,
 )
 from clew.cli.reach import Place
-from clew.contract.inputs import TASK_QUEUE
+from clew.contract import TASK_QUEUE
 
 app = typer.Typer(
     help="Durable LLM-agent sessions on Temporal.",

@@ -9,7 +9,7 @@ import typer
 from clew.cli import options
 from clew.cli.control import OpId, act
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
-from clew.contract.inputs import TASK_QUEUE
+from clew.contract import TASK_QUEUE
 
 UptoSeq = Annotated[
     int | None,

@@ -13,7 +13,7 @@ from clew.cli import options, reach, show
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.cli.reach import Place
-from clew.contract.inputs import TASK_QUEUE, ConfigureInput
+from clew.contract import TASK_QUEUE, ConfigureInput
 from clew.contract.outputs import CheckpointReceipt, RestoreReceipt
 from clew.errors import WorkerUnavailable
 from clew.session.session import Session

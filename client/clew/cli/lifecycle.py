@@ -9,7 +9,7 @@ import typer
 from clew.cli import options, show
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
-from clew.contract.inputs import TASK_QUEUE
+from clew.contract import TASK_QUEUE
 from clew.contract.outputs import DeleteReceipt, ForkReceipt
 from clew.session.connection import Clew
 from clew.session.session import Session

@@ -18,7 +18,7 @@ from clew.cli import options, reach, show
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.cli.reach import Misconfigured
-from clew.contract.inputs import TASK_QUEUE
+from clew.contract import TASK_QUEUE
 
 if TYPE_CHECKING:
     from clew_activities.archive import Archive

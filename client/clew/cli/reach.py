@@ -13,7 +13,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.contract.inputs import WORKFLOW_TYPE
+from clew.contract import WORKFLOW_TYPE
 from clew.contract.outputs import SessionStatus
 from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable
 from clew.session.connection import Clew

@@ -18,7 +18,7 @@ from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, TaskQueue
 from clew.context.comparison import Trial, share
 from clew.context.comparison import replay as replayed
-from clew.contract.inputs import TASK_QUEUE
+from clew.contract import TASK_QUEUE
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
 from clew.thread.entries import Entry

@@ -17,7 +17,7 @@ from clew.cli.ending import code_of, say
 from clew.cli.follow import follow, wait_for
 from clew.cli.reach import Opened, answered
 from clew.cli.show import Receipt
-from clew.contract.inputs import OnBusy
+from clew.contract import OnBusy
 from clew.errors import ClewError, WorkerUnavailable
 from clew.outcomes import RequestOutcome
 from clew.session.request import Request

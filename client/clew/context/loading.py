@@ -12,7 +12,7 @@ from clew.context.blocks import Rendering
 from clew.context.contexts import policy_of
 from clew.context.lane_view import estimator_of, includes
 from clew.context.truncation import Cutter, results_share, saved_by, smallest
-from clew.contract.inputs import EntriesQuery
+from clew.contract import EntriesQuery
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import DEFAULT_LANE, Entry, call_ids, system_prompt_of
 from clew.thread.lane import Gap, Group

@@ -1,46 +1,62 @@
 """The wire contract: what other programs send to a session and what it answers.
 
-Inputs are strict: an unknown field, a wrong type or a value out of range is refused. Outputs may gain optional
-fields.
+`names` and `sizes` are what everything is made of. `config` is what a session starts with, `commands` and
+`operations` what updates and signals bring, `queries` what queries ask, `services` what the short workflows are
+started with, and `outputs` what is answered. Inputs are strict: an unknown field, a wrong type or a value out of
+range is refused. Outputs may gain optional fields.
 """
 
-from clew.contract.inputs import (
+from clew.contract.commands import (
     ApprovalInput,
     AwaitRequestInput,
     CancelInput,
     CheckpointInput,
     CloseInput,
     ConfigureInput,
-    ContextOperation,
-    ContextQuery,
-    DeleteSessionInput,
-    EntriesQuery,
     ForkedInput,
-    ForkSessionInput,
     HibernateInput,
-    Limits,
+    InputKind,
     MessageInput,
-    Metadata,
-    ModelName,
+    OutputSchema,
+    SteerInput,
+    SubmitInput,
+    SummarizeInput,
+)
+from clew.contract.config import (
+    Limits,
     ModelOptions,
     OnBusy,
-    Operation,
-    PendingMessage,
-    ReadContextInput,
-    ReadThreadInput,
-    RestoreInput,
     SessionConfig,
-    SessionId,
     SessionStart,
+    ToolNames,
+)
+from clew.contract.names import (
+    DELETE_WORKFLOW,
+    FORK_WORKFLOW,
+    READ_CONTEXT_WORKFLOW,
+    READ_RESULT,
+    READ_WORKFLOW,
+    RESTORE_WORKFLOW,
+    TASK_QUEUE,
+    WORKFLOW_TYPE,
+    Id,
+    Metadata,
+    ModelName,
+    Seq,
+    SessionId,
+)
+from clew.contract.operations import (
+    ContextOperation,
+    Expand,
+    Operation,
+    Pin,
+    Replace,
     Snapshot,
     SnapshotMessage,
     SnapshotProviderData,
     SnapshotToolCall,
-    SteerInput,
-    SubmitInput,
-    SummarizeInput,
-    TranscriptQuery,
-    WindowQuery,
+    Switch,
+    Unpin,
 )
 from clew.contract.outputs import (
     ApprovalReceipt,
@@ -64,9 +80,49 @@ from clew.contract.outputs import (
     Window,
 )
 from clew.contract.policy import ClearToolResults, ContextPolicy
+from clew.contract.queries import (
+    ContextQuery,
+    EntriesQuery,
+    PendingMessage,
+    TranscriptQuery,
+    WindowQuery,
+)
+from clew.contract.services import (
+    DeleteSessionInput,
+    ForkSessionInput,
+    ReadContextInput,
+    ReadThreadInput,
+    RestoreInput,
+)
+from clew.contract.sizes import (
+    MAX_MESSAGE_BYTES,
+    MAX_PAGE_BYTES,
+    MAX_PENDING,
+    MAX_SYSTEM_PROMPT_BYTES,
+    MAX_TOKEN_BYTES,
+    MAX_TOOL_RESULT_BYTES,
+    MAX_WAIT_SECONDS,
+    MAX_WAITERS,
+)
 from clew.outcomes import OutcomeError, RequestOutcome, Usage
 
 __all__ = [
+    "DELETE_WORKFLOW",
+    "FORK_WORKFLOW",
+    "MAX_MESSAGE_BYTES",
+    "MAX_PAGE_BYTES",
+    "MAX_PENDING",
+    "MAX_SYSTEM_PROMPT_BYTES",
+    "MAX_TOKEN_BYTES",
+    "MAX_TOOL_RESULT_BYTES",
+    "MAX_WAITERS",
+    "MAX_WAIT_SECONDS",
+    "READ_CONTEXT_WORKFLOW",
+    "READ_RESULT",
+    "READ_WORKFLOW",
+    "RESTORE_WORKFLOW",
+    "TASK_QUEUE",
+    "WORKFLOW_TYPE",
     "ApprovalInput",
     "ApprovalReceipt",
     "AwaitRequestInput",
@@ -87,11 +143,14 @@ __all__ = [
     "DeleteReceipt",
     "DeleteSessionInput",
     "EntriesQuery",
+    "Expand",
     "ForkReceipt",
     "ForkSessionInput",
     "ForkedInput",
     "HibernateInput",
     "HibernateReceipt",
+    "Id",
+    "InputKind",
     "InputReceipt",
     "Limits",
     "MessageInput",
@@ -102,13 +161,17 @@ __all__ = [
     "Operation",
     "OperationReceipt",
     "OutcomeError",
+    "OutputSchema",
     "Overflow",
     "PendingMessage",
+    "Pin",
     "ReadContextInput",
     "ReadThreadInput",
+    "Replace",
     "RequestOutcome",
     "RestoreInput",
     "RestoreReceipt",
+    "Seq",
     "SessionConfig",
     "SessionId",
     "SessionStart",
@@ -122,8 +185,11 @@ __all__ = [
     "SubmitInput",
     "SummarizeInput",
     "SummaryReceipt",
+    "Switch",
+    "ToolNames",
     "TranscriptMessage",
     "TranscriptQuery",
+    "Unpin",
     "Usage",
     "Window",
     "WindowQuery",

@@ -20,7 +20,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from clew.contract.inputs import (
+from clew.contract import (
     DELETE_WORKFLOW,
     RESTORE_WORKFLOW,
     TASK_QUEUE,

@@ -16,7 +16,7 @@ from temporalio.common import QueryRejectCondition
 
 from clew.context.contexts import window_of, windowed
 from clew.context.loading import part_of_thread
-from clew.contract.inputs import (
+from clew.contract import (
     READ_CONTEXT_WORKFLOW,
     READ_WORKFLOW,
     ContextQuery,

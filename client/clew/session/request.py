@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from pydantic import BaseModel
 from temporalio.client import WorkflowUpdateHandle
 
-from clew.contract.inputs import AwaitRequestInput
+from clew.contract import AwaitRequestInput
 from clew.errors import RequestFailed
 from clew.outcomes import RequestOutcome
 from clew.session.transport import translating

@@ -13,7 +13,7 @@ from temporalio.client import (
     WorkflowUpdateHandle,
 )
 
-from clew.contract.inputs import (
+from clew.contract import (
     FORK_WORKFLOW,
     TASK_QUEUE,
     ApprovalInput,

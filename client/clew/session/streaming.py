@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
 
-from clew.contract.inputs import EntriesQuery
+from clew.contract import EntriesQuery
 from clew.contract.outputs import StreamState
 from clew.outcomes import RequestOutcome
 from clew.session.reader import Reader

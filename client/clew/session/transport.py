@@ -24,6 +24,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.contract.refusals import refusal_of
 from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable, refusal
 
 M = TypeVar("M", bound=BaseModel)
@@ -38,15 +39,14 @@ def checked(model: type[M], given: Mapping[str, Any]) -> M:
     """The input that some values make; what is None was not given.
 
     Raises:
-        InvalidInput: they do not make one.
+        InvalidInput, InvalidOperation: they do not make one.
     """
     values = {name: value for name, value in given.items() if value is not None}
     try:
         # Through JSON, as it will travel: lists are tuples there, and a mapping is an object.
         return model.model_validate_json(json.dumps(values, default=_plain))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise InvalidInput(": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))) from None
+        raise refusal_of(model, error) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not usable as JSON: {error}") from None
 

@@ -14,7 +14,7 @@ import pytest
 from pydantic import AnyUrl, BaseModel, Field, JsonValue, TypeAdapter
 
 from clew import tool
-from clew.contract.inputs import MessageInput
+from clew.contract import MessageInput
 from clew.contract.schemas import MAX_ARGUMENT_STEPS, MAX_SCHEMA_BYTES, check_arguments, check_schema, count_steps
 from clew.errors import InvalidInput
 from clew.session.transport import checked

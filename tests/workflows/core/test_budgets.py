@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew.context.contexts import context_of_call
-from clew.contract.inputs import ModelOptions
+from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.thread.entries import Entry

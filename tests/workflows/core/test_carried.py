@@ -37,7 +37,7 @@ def test_all_that_waits_arrives() -> None:
     assert arrived.state.inbox == session.state.inbox
     assert arrived.state.queue == session.state.queue
     assert arrived.state.receipts == session.state.receipts
-    assert arrived.state.pending_op == session.state.pending_op
+    assert arrived.state.pending_ops == session.state.pending_ops
     assert arrived.state.pending_config == session.state.pending_config
     assert arrived.effect == session.effect
     assert arrived.thread.rev == session.thread.rev

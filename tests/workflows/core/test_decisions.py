@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew.context.contexts import context_of
-from clew.contract.inputs import CloseInput, MessageInput, ModelOptions, SessionConfig
+from clew.contract import CloseInput, MessageInput, ModelOptions, SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
 from clew_workflows.core import decisions, requests, runs

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clew.contract.inputs import SessionConfig
+from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.model.catalog import EDITION
 from clew.model.tokens import encoding

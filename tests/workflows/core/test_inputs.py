@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.contract.inputs import MessageInput, ModelOptions, SubmitInput
+from clew.contract import MessageInput, ModelOptions, SubmitInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
 from clew.outcomes import Usage

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew.context.retention import parted
-from clew.contract.inputs import ModelOptions
+from clew.contract import ModelOptions
 from clew.contract.outputs import ConfigureReceipt
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidOperation, InvalidTokenBudget, QueueFull, UnknownTool
@@ -63,7 +63,7 @@ def test_while_a_run_is_active_an_operation_waits_for_its_end() -> None:
     assert session.shown(session.call).messages[0]["content"] == "hello"
     session.reply("done")
     assert session.facts[-2:] == ["run", "ai_context_operation"]
-    assert session.state.pending_op is None
+    assert not session.state.pending_ops
     session.ask("next")
     assert [message["content"] for message in session.shown(session.call).messages] == ["told by o-1", "next"]
 
@@ -109,19 +109,19 @@ def test_the_newest_128_ids_are_known() -> None:
     [
         ("replace", None, {"result_context": None}, "needs result_context"),
         ("replace", None, {"base_seq": 2}, "base_seq 2 is not in the thread"),
-        ("replace", None, {"seqs": [0]}, "takes no seqs"),
+        ("replace", None, {"seqs": [0]}, "seqs: Extra"),
         ("switch", None, {}, "needs context_ref"),
-        ("switch", "draft", {"base_seq": 0}, "takes no context"),
+        ("switch", "draft", {"base_seq": 0}, "base_seq: Extra"),
         ("pin", None, {"seqs": [0]}, "entry 0 is no message"),
         ("pin", None, {"seqs": [99]}, "entry 99 is no message"),
-        ("pin", None, {}, "needs seqs"),
+        ("pin", None, {}, "seqs: Field required"),
         ("pin", None, {"seqs": list(range(65))}, "at most 64"),
-        ("unpin", None, {"seqs": []}, "needs seqs"),
-        ("unpin", None, {"seqs": [0], "base_seq": 0}, "takes no context"),
+        ("unpin", None, {"seqs": []}, "seqs: List should have at least 1"),
+        ("unpin", None, {"seqs": [0], "base_seq": 0}, "base_seq: Extra"),
         ("expand", None, {}, "nothing of the lane 'default' is compacted"),
-        ("expand", None, {"seqs": [0]}, "takes no seqs"),
+        ("expand", None, {"seqs": [0]}, "seqs: Extra"),
         ("replace", None, {"result_context": {"messages": [RESULT]}}, "needs its tool call right before"),
-        ("replace", None, {"result_context": {"messages": [CALL]}}, "ends within tool calls"),
+        ("replace", None, {"result_context": {"messages": [CALL]}}, "end within tool calls"),
         ("replace", None, {"result_context": {"messages": [CALL, USER]}}, "need their results first"),
         ("replace", None, {"result_context": {"messages": [CALL, RESULT, RESULT]}}, "right before"),
         ("replace", None, {"result_context": {"messages": [CALL, RESULT, CALL, RESULT]}}, "twice"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from clew.contract.inputs import ModelOptions
+from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import Usage
 from clew_workflows.core import runs

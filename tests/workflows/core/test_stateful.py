@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from clew.context.contexts import context_of
 from clew.context.projection import Projection
-from clew.contract.inputs import ContextQuery
+from clew.contract import ContextQuery
 from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError, Refusal
 from clew.outcomes import Usage

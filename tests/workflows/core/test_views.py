@@ -10,7 +10,7 @@ import pytest
 from pydantic_core import to_json
 
 from clew.context.contexts import context_page
-from clew.contract.inputs import MAX_MESSAGE_BYTES, ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
+from clew.contract import MAX_MESSAGE_BYTES, ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
 from clew.contract.outputs import Context, SessionStatus, Window
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput

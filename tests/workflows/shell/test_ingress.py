@@ -14,7 +14,7 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from clew.contract.inputs import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, Limits, MessageInput, SessionConfig
+from clew.contract import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, Limits, MessageInput, SessionConfig
 from clew.errors import (
     ClewError,
     ContextOverflow,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from clew.contract.inputs import ApprovalInput
+from clew.contract import ApprovalInput
 from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
 from clew.thread.entries import Draft
 from clew.thread.thread import Thread

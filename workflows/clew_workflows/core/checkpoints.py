@@ -21,14 +21,13 @@ from pydantic_core import to_json
 
 from clew.context.contexts import context_of, policy_of
 from clew.context.projection import Projection
-from clew.contract.inputs import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, SessionConfig
+from clew.contract import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidOperation, TooLarge, UnknownLane
 from clew.model.canonical import digest
 from clew.model.messages import ToolSpec
 from clew.thread.entries import system_prompt_of
 from clew.thread.thread import Thread
-from clew_workflows.core import operations
 from clew_workflows.core.defaults import agent_policy
 from clew_workflows.core.state import State
 from clew_workflows.protocol.effects import Signed
@@ -87,8 +86,7 @@ def drafted(state: State, thread: Thread, context_ref: str, at_seq: int) -> Draf
     text = _text(payload)
     try:
         operation = ContextOperation.model_validate_json(to_json(restoring(payload, "restore-" + "0" * 64)))
-        operations.check(operation, thread.rev)
-    except (ValidationError, InvalidOperation) as error:
+    except ValidationError as error:
         raise InvalidOperation(f"the context cannot be put under a lane again: {str(error)[:300]}") from None
     room = state.config.limits.max_message_bytes
     if (size := len(to_json(operation.model_dump(exclude_unset=True)))) > room or len(

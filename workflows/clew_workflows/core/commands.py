@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from clew.contract.inputs import (
+from clew.contract import (
     ApprovalInput,
     AwaitRequestInput,
     CancelInput,
@@ -24,7 +24,16 @@ from clew.contract.inputs import (
 from clew.contract.outputs import ApprovalReceipt, CancelReceipt, ConfigureReceipt, InputReceipt, OperationReceipt
 from clew.errors import ArchiveUnavailable, Busy, Closed, InvalidInput, UnknownRequest
 from clew.thread.thread import Thread
-from clew_workflows.core import approvals, checkpoints, decisions, forking, inputs, operations, summaries
+from clew_workflows.core import (
+    approvals,
+    checkpoints,
+    configuration,
+    decisions,
+    forking,
+    inputs,
+    operations,
+    summaries,
+)
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.outcomes import knows
 from clew_workflows.core.requests import request_of
@@ -138,7 +147,7 @@ def _decide(
                 decision, receipt = inputs.submit(state, command.kind, command, input_id)
             return decision, receipt
         case ContextOperation() | ConfigureInput() | SummarizeInput():
-            return _decide_change(state, command, at)
+            return _decide_change(state, thread, command, at)
         case CancelInput():
             return inputs.cancel(state, command, at)
         case ApprovalInput():
@@ -160,26 +169,23 @@ def _check_change(state: State, thread: Thread, given: ContextOperation | Config
     """Refuse a change of what contexts are made of."""
     match given:
         case ContextOperation():
-            operations.check(given, thread.rev)
-            if not operations.is_known(state, given.op_id):
-                operations.check_lane(state, thread, given)
-                operations.check_room(state, given)
+            operations.submit(state, thread, given, Moment(thread.rev, 0))
         case ConfigureInput():
-            operations.check_configure(state, given)
+            configuration.configure(state, given)
         case SummarizeInput():
             summaries.check(state, thread, given)
 
 
 def _decide_change(
-    state: State, given: ContextOperation | ConfigureInput | SummarizeInput, at: Moment
+    state: State, thread: Thread, given: ContextOperation | ConfigureInput | SummarizeInput, at: Moment
 ) -> tuple[Decision, Answer]:
     match given:
         case ContextOperation():
-            decision, done = operations.submit(state, given, at)
+            decision, done = operations.submit(state, thread, given, at)
             seq = at.rev if done == "applied" else None
             return decision, OperationReceipt(op_id=given.op_id, status=done, seq=seq)
         case ConfigureInput():
-            decision, when = operations.configure(state, given)
+            decision, when = configuration.configure(state, given)
             return decision, ConfigureReceipt(status="deferred") if when == "deferred" else Configured()
         case SummarizeInput():
             decision = summaries.begin(state, given)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clew.context.projection import projector_named
-from clew.contract.inputs import SessionConfig
+from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy, resolve
-from clew_workflows.core import defaults, drafts, inputs, operations, runs, summaries
+from clew_workflows.core import configuration, defaults, drafts, inputs, operations, runs, summaries
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol.effects import Event, Failure, ModelAnswered, Prepared, Summarized, ToolReturned
@@ -28,7 +28,7 @@ def begin(session_id: str, config: SessionConfig) -> State:
     state = State(session_id, config, policy=ContextPolicy(), defaults_due=True)
     state = replace(state, policy=resolve(agent=defaults.agent_policy(state, config)))
     projector_named(state.policy.projector)
-    operations.check_approvals(config)
+    configuration.check_approvals(config)
     return state
 
 
@@ -70,7 +70,7 @@ def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
     if state.run:
         return ready.then(_resumed, at)
     # Operations that wait beside a request came after it.
-    apply = operations.apply_config if state.queue else operations.apply_deferred
+    apply = configuration.apply_config if state.queue else operations.apply_deferred
     return ready.then(apply, at).then(_first_run, at)
 
 
@@ -127,6 +127,7 @@ def _cut(state: State, reason: str, at: Moment, explanation: str | None = None) 
 
 def _drop_waiting(state: State, reason: str, at: Moment) -> Decision:
     decision = operations.drop_deferred(state, reason)
+    decision = decision.then(lambda state, _at: configuration.drop_config(state, reason), at)
     for request in state.queue:
         dropped = inputs.never_ran(decision.state, request, reason, at)
         decision = Decision(dropped.state, (*decision.commit, *dropped.commit))

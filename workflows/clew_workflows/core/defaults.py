@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clew.contract.inputs import SessionConfig
+from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import ClewError
 from clew_workflows.core.state import State

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from clew.contract.inputs import SessionConfig
+from clew.contract import SessionConfig
 from clew.thread.entries import Draft, Entry
 from clew_workflows.core.state import AskedCall, Input, Request, Run, State
 from clew_workflows.protocol.effects import Failure, ModelAnswered, ResolvedTool, ToolAnswered

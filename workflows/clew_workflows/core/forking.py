@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from clew.context.contexts import policy_of
-from clew.contract.inputs import ForkedInput
+from clew.contract import ForkedInput
 from clew.outcomes import Usage
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread

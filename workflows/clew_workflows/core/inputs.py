@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-from clew.contract.inputs import CancelInput, MessageInput, OnBusy, SteerInput
+from clew.contract import CancelInput, MessageInput, OnBusy, SteerInput
 from clew.contract.outputs import CancelReceipt, InputReceipt
 from clew.errors import (
     Busy,

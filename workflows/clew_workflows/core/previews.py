@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from clew.context.contexts import context_of, policy_of
 from clew.context.projection import Projection
-from clew.contract.inputs import ContextQuery, MessageInput, PendingMessage
+from clew.contract import ContextQuery, MessageInput, PendingMessage
 from clew.contract.outputs import ContextMeta, Overflow
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, ContextOverflow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clew.context.projection import projector_named
-from clew.contract.inputs import MessageInput
+from clew.contract import MessageInput
 from clew.contract.policy import resolve
 from clew_workflows.core.defaults import suiting
 from clew_workflows.core.state import Input, Request, State

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from clew.contract.inputs import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig
+from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig
 from clew.contract.outputs import InputReceipt
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import RequestOutcome, Usage
@@ -25,8 +25,6 @@ Phase = Literal[
 
 REMEMBERED_OPS = 128
 """Ids of operations, applied or overtaken, that are known again."""
-LANE_OPS = ("replace", "switch")
-"""Operations of which one waits for a run to end: the latest."""
 MAX_WAITING = 64
 """Inputs, and queued messages, that a session keeps; and how many bytes of them."""
 MAX_WAITING_BYTES = 512 * 1024
@@ -266,11 +264,6 @@ class State:
     def at_rest(self) -> bool:
         """Whether nothing runs, waits or is being prepared, but for a summary of the session's own accord."""
         return not self.busy and (self.phase == "idle" or self.own_summary)
-
-    @property
-    def pending_op(self) -> ContextOperation | None:
-        """The `replace` or `switch` that waits for the run to end."""
-        return next((waiting for waiting in self.pending_ops if waiting.operation.type in LANE_OPS), None)
 
     @property
     def preparation(self) -> Prepare:

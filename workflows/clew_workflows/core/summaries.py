@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from clew.contract.inputs import ContextOperation, SummarizeInput
+from clew.contract import ContextOperation, SummarizeInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidInput, NothingToSummarize
 from clew.model.catalog import window_of
@@ -51,10 +51,10 @@ def begin(state: State, given: SummarizeInput) -> Decision:
     return _begin(state, state.policy, lane, from_seq=given.from_seq, to_seq=given.to_seq)
 
 
-def begin_compaction(state: State, operation: ContextOperation) -> Decision:
+def begin_compaction(state: State, operation: ContextOperation, to_seq: int | None) -> Decision:
     """A compaction whose context the session is to write itself is made."""
     lane = operation.context_ref or state.context_ref
-    return _begin(state, state.policy, lane, operation=operation, to_seq=operation.operation.base_seq)
+    return _begin(state, state.policy, lane, operation=operation, to_seq=to_seq)
 
 
 def begin_due(state: State, _at: Moment) -> Decision:

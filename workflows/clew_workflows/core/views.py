@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from clew.context.contexts import context_of, context_of_call, window_of
 from clew.context.loading import meeting
 from clew.context.projection import Projection
-from clew.contract.inputs import (
+from clew.contract import (
     MAX_PAGE_BYTES,
     ContextOperation,
     ContextQuery,
@@ -22,7 +22,7 @@ from clew.contract.outputs import SessionStatus
 from clew.errors import Archived, InvalidInput
 from clew.thread.entries import system_prompt_of
 from clew.thread.thread import Thread
-from clew_workflows.core import approvals, drafts, previews
+from clew_workflows.core import approvals, drafts, operations, previews
 from clew_workflows.core.state import State
 
 
@@ -38,7 +38,7 @@ def status(state: State, thread: Thread) -> dict[str, Any]:
         iteration=run.iteration if run else 0,
         rev=thread.rev,
         projection_cursor_seq=_cursor(state, thread),
-        pending_context_op=_operation(state.pending_op) if state.pending_op else None,
+        pending_context_op=_operation(pending) if (pending := operations.pending_op(state)) else None,
         pending_operations=[_operation(waiting) for waiting in state.pending_ops],
         pending_inputs=len(state.inbox),
         queued_messages=len(state.queue),

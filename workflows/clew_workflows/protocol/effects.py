@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from clew.contract.inputs import ModelOptions
+from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.model.messages import ProviderData, ToolSpec
 from clew.model.tokens import EncodingName

@@ -14,7 +14,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from clew.contract.inputs import (
+from clew.contract import (
     MAX_MESSAGE_BYTES,
     MAX_SYSTEM_PROMPT_BYTES,
     ApprovalInput,
@@ -29,6 +29,7 @@ from clew.contract.inputs import (
     ForkedInput,
     HibernateInput,
     MessageInput,
+    Replace,
     SessionConfig,
     SessionId,
     SessionStart,
@@ -39,6 +40,7 @@ from clew.contract.inputs import (
     WindowQuery,
 )
 from clew.contract.policy import ContextPolicy
+from clew.contract.refusals import refusal_of
 from clew.errors import (
     ClewError,
     ContextOverflow,
@@ -176,7 +178,7 @@ def _checked(command: Command) -> Command:
                 _check_prompts(None, command.context_policy)
             return command.model_copy(update={"content": content})
         case ContextOperation():
-            snapshot = command.operation.result_context
+            snapshot = command.operation.result_context if isinstance(command.operation, Replace) else None
             _check_prompts(snapshot.system_prompt if snapshot else None, None)
         case ConfigureInput():
             _check_prompts(command.system_prompt, command.context_policy)
@@ -274,19 +276,10 @@ def _decode(
         check_depth(plain, MAX_DEPTH)
         canonical(plain)
     except ValidationError as error:
-        raise InvalidInput(_explain(error)) from None
+        raise refusal_of(model, error) from None
     except ValueError as error:
         raise InvalidInput(f"not usable as JSON: {str(error)[:200]}") from None
     return decoded
-
-
-def _explain(error: ValidationError) -> str:
-    """The first problems in words; names that came from outside are cut short."""
-    problems = []
-    for detail in error.errors(include_url=False, include_context=False, include_input=False)[:3]:
-        place = ".".join(str(part)[:50] for part in detail["loc"][:6])
-        problems.append(f"{place}: {detail['msg'][:200]}" if place else detail["msg"][:200])
-    return "; ".join(problems)
 
 
 def _check_prompts(prompt: str | None, policy: ContextPolicy | None) -> None:

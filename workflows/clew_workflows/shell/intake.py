@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clew.contract.inputs import CloseInput
+from clew.contract import CloseInput
 from clew.errors import ClewError, Closed, QueueFull, Refusal
 from clew_workflows.core import commands, decisions
 from clew_workflows.core.state import MAX_WAITING

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from clew.contract.inputs import ContextQuery
+from clew.contract import ContextQuery
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, ThreadMismatch, TooLarge, refusal
 from clew.thread.entries import Entry

@@ -8,7 +8,7 @@ from datetime import timedelta
 from temporalio import workflow
 
 from clew.context.projection import Projection
-from clew.contract.inputs import ContextQuery
+from clew.contract import ContextQuery
 from clew.model.tokens import encoding
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread

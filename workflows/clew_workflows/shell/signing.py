@@ -6,7 +6,7 @@ from typing import Any
 
 from temporalio.exceptions import ActivityError
 
-from clew.contract.inputs import ContextQuery
+from clew.contract import ContextQuery
 from clew.contract.outputs import CheckpointReceipt
 from clew.errors import CheckpointUnavailable, ClewError, refusal
 from clew_workflows.core import checkpoints

@@ -7,7 +7,7 @@ from typing import Any
 from temporalio.exceptions import ApplicationError
 
 from clew.context.contexts import prompt_of_lane
-from clew.contract.inputs import ContextQuery
+from clew.contract import ContextQuery
 from clew.contract.outputs import SummaryReceipt
 from clew.errors import Refusal
 from clew_workflows.core import runs, summaries

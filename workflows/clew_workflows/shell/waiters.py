@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from temporalio import workflow
 
-from clew.contract.inputs import MAX_WAIT_SECONDS, MAX_WAITERS
+from clew.contract import MAX_WAIT_SECONDS, MAX_WAITERS
 
 
 @dataclass(eq=False, slots=True)

@@ -1,0 +1,124 @@
+"""Changes of configuration: what is laid over what, and when it takes effect. A run keeps the one it began with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from clew.context.projection import projector_named
+from clew.contract import READ_RESULT, ConfigureInput, ContextPolicy, SessionConfig
+from clew.contract.policy import resolve
+from clew.errors import UnknownTool
+from clew.model.canonical import canonical
+from clew.thread.entries import Draft
+from clew_workflows.core import drafts
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.defaults import agent_policy
+from clew_workflows.core.state import Moment, State
+
+Status = Literal["applied", "deferred"]
+
+
+def configure(state: State, given: ConfigureInput) -> tuple[Decision, Status]:
+    """A change of configuration takes effect at once, or when the run has ended.
+
+    Raises:
+        InvalidInput: its policy cannot be used, be it together with the change that waits already.
+        InvalidTokenBudget: its policy leaves no budget.
+        UnknownTool: approval is required for a tool that the session does not have.
+    """
+    waiting = state.pending_config
+    if not state.busy and state.phase != "preparing":
+        return _configure(state, given), "applied"
+    laid_over = _laid_over(waiting, given)
+    configured(state, laid_over)
+    merged: tuple[Draft, ...] = ()
+    if waiting:
+        merged = (drafts.input_entry(state, "merged", "configure", "a later change adds to it", _excerpt(waiting)),)
+    return Decision(replace(state, pending_config=laid_over), merged), "deferred"
+
+
+def configured(state: State, given: ConfigureInput) -> State:
+    """The session as a change of configuration would have it.
+
+    Raises:
+        InvalidInput, InvalidTokenBudget, UnknownTool: see `configure`.
+    """
+    changed = _named(given)
+    changed.pop("context_policy", None)
+    if given.model_options:
+        changed["model_options"] = state.config.model_options.overlaid(given.model_options)
+    if given.limits:
+        limits = state.config.limits.model_dump(exclude_unset=True) | given.limits.model_dump(exclude_unset=True)
+        changed["limits"] = type(given.limits).model_validate(limits)
+    config: SessionConfig = state.config.model_copy(update=changed)
+    own = (state.own_policy or ContextPolicy()).overlaid(given.context_policy)
+    policy = resolve(session=own, agent=agent_policy(state, config))
+    projector_named(policy.projector)
+    check_approvals(config)
+    due = state.defaults_due or config.model != state.config.model
+    # Who sets a policy knows what the models take by now, whatever they have refused before.
+    learned = {} if given.context_policy else state.learned
+    return replace(state, config=config, own_policy=own, policy=policy, defaults_due=due, learned=learned)
+
+
+def check_approvals(config: SessionConfig) -> None:
+    """Refuse a configuration that wants approval for a tool that it does not have: a typo would go unnoticed.
+
+    Raises:
+        UnknownTool: with the names.
+    """
+    unknown = [name for name in config.require_approval if name not in config.tools and name != READ_RESULT]
+    if unknown:
+        tools = ", ".join(config.tools) or "none"
+        raise UnknownTool(
+            f"require_approval names {', '.join(map(repr, unknown))}, which the session has no tool of: its tools "
+            f"are {tools}"
+        )
+
+
+def apply_config(state: State, _at: Moment) -> Decision:
+    """The change of configuration that waited for the run to end."""
+    given = state.pending_config
+    if given is None or state.phase != "idle":
+        return Decision(state)
+    return _configure(replace(state, pending_config=None), given)
+
+
+def drop_config(state: State, reason: str) -> Decision:
+    """The change that waited for a run to end, and the one that a worker prepares, are never applied."""
+    written = []
+    if given := state.pending_config:
+        written.append(drafts.input_entry(state, "dropped", "configure", reason, _excerpt(given)))
+    if state.config_due:
+        preparing = f"model {state.config.model}, tools {', '.join(state.config.tools) or 'none'}"
+        written.append(drafts.input_entry(state, "dropped", "configure", reason, preparing))
+    return Decision(replace(state, pending_config=None), tuple(written))
+
+
+def _configure(state: State, given: ConfigureInput) -> Decision:
+    before = state.preparation
+    state = configured(state, given)
+    if state.preparation == before:
+        return Decision(state, (drafts.config_entry(state),))
+    return Decision(replace(state, phase="preparing", config_due=True), (), state.preparation)
+
+
+def _named(given: ConfigureInput) -> dict[str, Any]:
+    """What a change names. Null is as good as absent; within options and limits it takes a value away."""
+    return {name: value for name, value in given.model_dump(exclude_unset=True).items() if value is not None}
+
+
+def _laid_over(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInput:
+    """Two changes of configuration as one: field by field, and within options, policy and limits too."""
+    if lower is None:
+        return upper
+    merged = _named(lower)
+    for name, value in _named(upper).items():
+        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = merged[name] | value if both else value
+    return ConfigureInput.model_validate(merged)
+
+
+def _excerpt(given: ConfigureInput) -> str:
+    return canonical(given.model_dump(mode="json", exclude_unset=True)).decode()
