@@ -22,11 +22,16 @@ class Output(BaseModel):
 class Usage(Output):
     """Tokens as the providers reported them.
 
-    `input_tokens` includes those that came from the provider's cache and those that were written to it, where it
-    charges for that and so tells. `cost_usd` is what the calls with a known list price cost by that.
+    Requests that joined a run share what it used: the usage of all requests adds up.
 
-    Requests that joined a run share what it used. The numbers stand with the request that opened the run; the others
-    name it in `shared_with` and have none, so that the usage of all requests adds up.
+    Attributes:
+        input_tokens: Tokens of prompts, those from and for the provider's cache included.
+        output_tokens: Tokens of replies.
+        cached_input_tokens: Tokens of prompts that came from the provider's cache.
+        written_input_tokens: Tokens of prompts that were written to its cache, where it charges for that.
+        cost_usd: What the calls with a known list price cost by that.
+        model_calls: Model calls.
+        shared_with: The request whose usage has the numbers of the run that this one joined.
     """
 
     input_tokens: int = 0
@@ -57,7 +62,13 @@ def _sum(one: _Number | None, other: _Number | None) -> _Number | None:
 
 
 class OutcomeError(Output):
-    """Why a request failed. `retryable`: the same message may succeed another time."""
+    """Why a request failed.
+
+    Attributes:
+        type: The word, for programs.
+        message: What happened, for people.
+        retryable: Whether the same message may succeed another time.
+    """
 
     type: str
     message: str
@@ -65,10 +76,19 @@ class OutcomeError(Output):
 
 
 class RequestOutcome(Output):
-    """How a request stands. The answer's text is the entry at `answer_seq`, so that history holds it once.
+    """How a request stands. The answer's text is in the thread, so that the history holds it once.
 
-    `running` means: not yet, and nothing is lost; ask again with `await_request`. `reason` is what the caller who
-    cancelled gave as the reason.
+    Attributes:
+        request_id: The request.
+        run_id: The run that served it.
+        status: `running`: not yet, nothing is lost, ask again with `await_request`. The others are final.
+        termination_reason: Why the run ended.
+        reason: What the caller gave as the reason of a cancellation.
+        answer_seq: The entry with the newest text that the model gave; a failed request may have one.
+        last_seq: The `run` entry; while `running`, the thread's last one.
+        iterations: Model calls of the run.
+        usage: What the run used.
+        error: Why a failed request failed.
     """
 
     request_id: str

@@ -11,7 +11,33 @@ from clew.outcomes import Output, Usage
 
 
 class SessionStatus(Output):
-    """The answer to the query `status`."""
+    """The answer to the query `status`.
+
+    Attributes:
+        session_id: The session.
+        status: `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `summarizing`,
+            `hibernating` or `closed`.
+        active_context_ref: The lane that the next request is served in.
+        request_id: The request that is served, or that comes next.
+        run_id: The run in progress.
+        iteration: Model calls that the run in progress has begun.
+        rev: Entries that the thread has.
+        projection_cursor_seq: The last seq that the active lane's context has folded in; -1 while there is none.
+        pending_context_op: The `replace` or `switch` that waits for the run to end: `{op_id, type, reason,
+            context_ref?}`.
+        pending_operations: All context operations that wait for the run to end, in the same form, in order.
+        pending_inputs: Inputs that the run in progress has not read yet.
+        queued_messages: Requests that wait for the run to end.
+        queued_request_ids: Their ids, the next one first.
+        pending_config: The fields that a waiting `configure` sets.
+        pending_approvals: The tool calls that wait for a person's decision: `{tool_call_id, name, arguments}`.
+        usage: What all model calls of the session used.
+        model: The model in force.
+        config: The configuration in force: every field of `SessionConfig`, the policy complete.
+        metadata: The session's metadata.
+        first_live_seq: Entries before this seq are in the archive.
+        closed: Whether the session has ended.
+    """
 
     session_id: str
     status: str
@@ -37,7 +63,13 @@ class SessionStatus(Output):
 
 
 class InputReceipt(Output):
-    """An input was accepted: for which request, and at which place among those that wait."""
+    """An input was accepted.
+
+    Attributes:
+        input_id: The input's id: the sender's, or `input-<n>`.
+        request_id: The request whose run reads it.
+        position: Its place among the inputs that wait, from 1.
+    """
 
     input_id: str
     request_id: str
@@ -45,7 +77,13 @@ class InputReceipt(Output):
 
 
 class OperationReceipt(Output):
-    """A context operation was applied (as the entry `seq`), deferred to the end of the run, or is known already."""
+    """A context operation was accepted.
+
+    Attributes:
+        op_id: The operation's id.
+        status: `applied`, `deferred` to the end of the run, or `duplicate`: known already, nothing changed.
+        seq: The entry, where it was applied.
+    """
 
     op_id: str
     status: Literal["applied", "deferred", "duplicate"]
@@ -53,14 +91,26 @@ class OperationReceipt(Output):
 
 
 class ConfigureReceipt(Output):
-    """A change of configuration was applied (as the entry `seq`), or deferred to the end of the run."""
+    """A change of configuration was accepted.
+
+    Attributes:
+        seq: The `config` entry, where it was applied.
+        status: `applied`, or `deferred` to the end of the run.
+    """
 
     seq: int | None = None
     status: Literal["applied", "deferred"]
 
 
 class SummaryReceipt(Output):
-    """A summary was committed as the entry `seq`. It speaks for the lane from one seq to another."""
+    """A summary was committed.
+
+    Attributes:
+        seq: The entry.
+        from_seq: The first seq that was summed up now.
+        to_seq: The summary stands for the lane up to this seq.
+        tokens: The summary's tokens.
+    """
 
     seq: int
     from_seq: int
@@ -69,61 +119,100 @@ class SummaryReceipt(Output):
 
 
 class CancelReceipt(Output):
-    """Whether there was something to cancel."""
+    """A cancellation was accepted.
+
+    Attributes:
+        request_id: The request that it was about; empty where a summary was given up.
+        cancelled: Whether there was something to cancel; false where the request had ended.
+    """
 
     request_id: str
     cancelled: bool
 
 
 class ApprovalReceipt(Output):
-    """How a tool call was decided upon."""
+    """A tool call was decided upon.
+
+    Attributes:
+        tool_call_id: The call.
+        decision: What was decided.
+    """
 
     tool_call_id: str
     decision: Literal["approve", "deny"]
 
 
 class CheckpointReceipt(Output):
-    """A lane's context and the session's configuration, signed: `RestoreSession` makes a session of it."""
+    """A lane's context and the session's configuration, signed.
+
+    Attributes:
+        token: What `RestoreSession` makes a session of: `rt2.<payload>.<signature>`.
+    """
 
     token: str
 
 
 class RestoreReceipt(Output):
-    """A new session goes on from a checkpoint."""
+    """A new session goes on from a checkpoint.
+
+    Attributes:
+        session_id: The new session.
+    """
 
     session_id: str
 
 
 class HibernateReceipt(Output):
-    """The session is in the archive whole, up to and with the entry `last_seq`."""
+    """The whole session is in the archive; its workflow completes.
+
+    Attributes:
+        last_seq: The thread's last entry.
+    """
 
     last_seq: int
 
 
 class CloseReceipt(Output):
-    """The session has ended. It is in the archive whole, up to and with the entry `last_seq`.
+    """The session has ended, and all of it is in the archive.
 
-    `last_seq` is -1 where it ended before it knew its archive, which stays as it was.
+    Attributes:
+        last_seq: The thread's last entry; -1 where the session ended before it had read its archive, which stays as
+            it was.
     """
 
     last_seq: int
 
 
 class ForkReceipt(Output):
-    """A session was forked: the new one begins with its entries up to and with `fork_seq`."""
+    """A session was forked.
+
+    Attributes:
+        session_id: The new session.
+        fork_seq: The last entry that it shares with its parent.
+    """
 
     session_id: str
     fork_seq: int
 
 
 class DeleteReceipt(Output):
-    """A session was deleted; segments that its forks need stay and do not count."""
+    """A session was deleted.
+
+    Attributes:
+        deleted_segments: Archive segments that were deleted; those that forks need stay and do not count.
+    """
 
     deleted_segments: int
 
 
 class Overflow(Output):
-    """What does not fit into a context: a part of it, the tokens it needs, and those that are left for it."""
+    """What does not fit into a context.
+
+    Attributes:
+        part: `system_prompt`, `tools`, `pending`, `request` or `tool_results`.
+        needed: The tokens that the part needs.
+        available: The tokens that are left for it.
+    """
 
     part: str
     needed: int
@@ -133,13 +222,34 @@ class Overflow(Output):
 class ContextMeta(Output):
     """What is known of a projected context. Sizes are in tokens.
 
-    `cut_tool_results` names the tool results that are shown in part: of each how many bytes of its beginning and of
-    its end are shown, by the id of its tool call.
+    `fits` and the fields after it are those of a preview alone.
 
-    `fits` and the fields after it are those of a preview alone. Where it does not fit there are no messages, and
-    `estimated_tokens` is what the parts need up to and with the one in `overflow`. Costs are by list price, for
-    `token_ratio` tokens of the provider to one counted here, nothing being cached; absent where the price is not
-    known. `cost_usd_at_most` adds a reply of `max_output_tokens`.
+    Attributes:
+        basis_rev: Entries that the thread had.
+        basis_last_seq: The last of them.
+        pending_count: Messages that are shown beside the thread.
+        truncated: Whether the window had to cut.
+        estimated_tokens: The context with its tool schemas; of a preview that does not fit, what its parts need up
+            to and with the one in `overflow`.
+        summary_used: Whether a summary stands for earlier messages.
+        needs_summary: Whether the policy says that a summary is due.
+        entries_included: Entries that are shown.
+        entries_total: Entries of the thread up to `basis_last_seq`.
+        policy_hash: Names the policy in force.
+        epoch: Where the epoch begins: the seqs that its cut is described by.
+        shared_prefix_tokens: Tokens at the beginning that the call before had too, to the byte.
+        cleared_tool_results: Tool results that a marker stands for.
+        cut_tool_results: Tool results that are shown in part, by tool call: bytes of the beginning and of the end
+            that are shown.
+        digest: SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`.
+        fits: Whether the context can be made; where it cannot, there are no messages.
+        budget: Tokens that a context may have under the policy.
+        overflow: What does not fit.
+        model: The model that would be called.
+        max_output_tokens: The longest reply that would be asked for.
+        token_ratio: The provider's tokens to one counted here, where it counts more.
+        input_cost_usd: What the prompt costs by list price with nothing cached; absent where the price is not known.
+        cost_usd_at_most: The same, and a reply of `max_output_tokens`.
     """
 
     basis_rev: int
@@ -168,7 +278,14 @@ class ContextMeta(Output):
 
 
 class Context(Output):
-    """What a lane looks like to a model."""
+    """What a lane looks like to a model.
+
+    Attributes:
+        messages: The messages, the system prompt first.
+        tool_spec: The tool schemas; on the first page.
+        meta: How the context came about.
+        output_schema: What the answer must look like, where the call asked for that; on the first page.
+    """
 
     messages: list[Message]
     tool_spec: list[ToolSpec]
@@ -176,23 +293,93 @@ class Context(Output):
     output_schema: dict[str, Any] | None = None
 
 
+class ContextPage(Context):
+    """One page of a context: the answer to the query `context` and of the workflow `ReadContext`.
+
+    Attributes:
+        next_page: What to ask for as `page` to get the next one, together with `at_seq`.
+        at_seq: The seq that the next page is asked for at, so that all pages are of one context.
+    """
+
+    next_page: int | None = None
+    at_seq: int | None = None
+
+
 class Window(Output):
-    """The newest messages of a lane that fit a budget."""
+    """The newest messages of a lane that fit a budget.
+
+    Attributes:
+        messages: The messages.
+        meta: How the window came about.
+    """
 
     messages: list[Message]
     meta: ContextMeta
 
 
 class TranscriptMessage(Message):
-    """A message with its place in the thread."""
+    """A message with its place in the thread.
+
+    Attributes:
+        seq: The entry.
+    """
 
     seq: int
 
 
-class StreamState(Output):
-    """A reply as it grows: the newest 32 KB of it, `offset` being the characters left out in front.
+class TranscriptPage(Output):
+    """One page of a lane's messages: the answer to the query `transcript`.
 
-    A new `attempt` starts over. The committed message is the truth.
+    Attributes:
+        messages: The messages as they were said, oldest first.
+        next_seq: The `from_seq` of the next page, where there is one.
+        archived_before: Messages before this seq are in the archive; absent where none was asked for.
+    """
+
+    messages: list[TranscriptMessage]
+    next_seq: int | None = None
+    archived_before: int | None = None
+
+
+class EntriesPage(Output):
+    """One page of a thread: the answer to the query `entries` and of the workflow `ReadThread`.
+
+    Attributes:
+        entries: The entries that meet the filters, in ascending order. A page of `ReadThread` may be empty and
+            have a `next_seq`.
+        next_seq: The `from_seq` of the next page, where there is one.
+        archived_before: Entries before this seq are in the archive; absent where none was asked for, and from
+            `ReadThread`.
+    """
+
+    entries: list[dict[str, Any]]
+    next_seq: int | None = None
+    archived_before: int | None = None
+
+
+class SessionEnd(Output):
+    """The result of the workflow `AgentSession`.
+
+    Attributes:
+        last_seq: The thread's last entry.
+    """
+
+    last_seq: int
+
+
+class StreamState(Output):
+    """A reply as it grows. The committed message is the truth.
+
+    Attributes:
+        request_id: The request.
+        run_id: The run.
+        call_id: The model call.
+        attempt: Counts from 1; a new attempt starts over.
+        iteration: The number of the model call in its run.
+        offset: Characters of the reply that are left out in front.
+        text: The newest 32 KB of the reply.
+        thinking: The newest part of the model's thinking, where the provider sends it.
+        tool_name: The tool whose call the model is writing.
     """
 
     request_id: str

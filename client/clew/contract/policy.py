@@ -19,9 +19,12 @@ Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
 
 
 class ClearToolResults(BaseModel):
-    """Older tool results give way to a marker: all but the newest `keep`, once that frees `min_tokens`.
+    """Older tool results give way to a marker. A result that is not larger than the marker stays.
 
-    Those of `exclude_tools` stay, and so do those that a marker would not be smaller than.
+    Attributes:
+        keep: The newest results stay, so many.
+        min_tokens: Nothing is cleared until that frees so many tokens.
+        exclude_tools: Results of these tools stay.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -34,28 +37,44 @@ class ClearToolResults(BaseModel):
 class ContextPolicy(BaseModel):
     """How a thread becomes a context. Sizes are in tokens.
 
-    The budget of a context is `max_input_tokens - reserve_output_tokens`. A policy given at one level overlays
-    those below it field by field: only the fields that were set count (`resolve`).
+    A policy that is given at one level overlays those below it field by field: only fields that were set count.
+
+    Attributes:
+        max_input_tokens: The budget of a context is this less `reserve_output_tokens`.
+        reserve_output_tokens: Left for the reply; without `max_output_tokens` a reply may take as much.
+        max_messages: The most messages of history; 0: no limit.
+        keep_last_turns: So many of the newest turns come before a summary and older turns.
+        window: `sliding` shows as much as fits; `epoch` moves its beginning only when the budget overflows.
+        low_water: The share of the budget that an epoch's cut leaves.
+        summarization: `none`, `use_existing`; `request_new` and `compact` write summaries where the window had to
+            cut, and `compact` puts them under the lane.
+        summary_role: The role that a summary is shown in.
+        include_kinds: What may be shown. Tool calls and their results are shown only together.
+        system_prompt: Stands in place of the session's; at most 65 536 bytes.
+        projector: The name of a registered projector.
+        token_estimator: `exact`: the recorded counts; `heuristic`: bytes / 4 + 10. Epochs need `exact`.
+        summarize_threshold: A summary is due after so many messages since the last one.
+        max_thread_tokens: A summary is due after so many tokens since the last one.
+        summarization_model: Writes summaries; absent: the session's model.
+        clear_tool_results: When older tool results give way to a marker.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     max_input_tokens: Tokens = 8000
     reserve_output_tokens: Tokens = 2000
-    max_messages: Count = Field(default=0, description="0: no limit")
+    max_messages: Count = Field(default=0)
     keep_last_turns: Count = 3
     window: Literal["sliding", "epoch"] = "sliding"
-    low_water: float = Field(default=0.5, gt=0, lt=1, description="share of the budget an epoch's cut leaves")
-    summarization: Literal["none", "use_existing", "request_new", "compact"] = Field(
-        default="use_existing", description="'request_new' and 'compact' write summaries where the window had to cut"
-    )
+    low_water: float = Field(default=0.5, gt=0, lt=1)
+    summarization: Literal["none", "use_existing", "request_new", "compact"] = "use_existing"
     summary_role: Literal["system", "user"] = "system"
     include_kinds: tuple[Kind, ...] = Field(default=("message", "tool_call", "tool_result", "summary"), strict=False)
     system_prompt: str | None = Field(default=None, max_length=65536)
     projector: str = Field(default="default", max_length=200)
     token_estimator: Literal["exact", "heuristic"] = "exact"
-    summarize_threshold: Positive | None = Field(default=None, description="entries since the last summary")
-    max_thread_tokens: Positive | None = Field(default=None, description="tokens since the last summary")
+    summarize_threshold: Positive | None = Field(default=None)
+    max_thread_tokens: Positive | None = Field(default=None)
     summarization_model: str | None = Field(default=None, max_length=200)
     clear_tool_results: ClearToolResults | None = None
 

@@ -15,8 +15,11 @@ Role = Literal["system", "user", "assistant", "tool"]
 class ToolCall(TypedDict):
     """A call that a model asked for.
 
-    `id` is minted by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`. `arguments` is always
-    an object; where a model sent something else it is empty, and the tool's result says what came.
+    Attributes:
+        id: Minted by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`.
+        name: The tool.
+        arguments: Always an object; where a model sent something else it is empty, and the tool's result says what
+            came.
     """
 
     id: str
@@ -25,14 +28,28 @@ class ToolCall(TypedDict):
 
 
 class ProviderData(TypedDict):
-    """What a provider wants back verbatim with the message it came with, and what no other provider gets."""
+    """What a provider wants back verbatim with the message it came with; no other provider gets it.
+
+    Attributes:
+        provider: The provider.
+        blocks: What it sent.
+    """
 
     provider: str
     blocks: list[dict[str, Any]]
 
 
 class Message(TypedDict, total=False):
-    """One message of a context. `tool_call_id` and `name` belong to the role `tool`."""
+    """One message of a context.
+
+    Attributes:
+        role: Who speaks.
+        content: The text.
+        tool_calls: The calls that an assistant's message asks for.
+        tool_call_id: The call that a tool's message answers.
+        name: The tool that a tool's message is from.
+        provider_data: What the provider wants back with the message.
+    """
 
     role: Required[Role]
     content: Required[str]
@@ -43,7 +60,13 @@ class Message(TypedDict, total=False):
 
 
 class ToolSpec(TypedDict):
-    """A tool as a model sees it; `parameters` is the JSON Schema of its arguments."""
+    """A tool as a model sees it.
+
+    Attributes:
+        name: The tool.
+        description: What it is for.
+        parameters: The JSON Schema of its arguments.
+    """
 
     name: str
     description: str
