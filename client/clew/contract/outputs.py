@@ -236,7 +236,7 @@ class ContextMeta(Output):
         entries_included: Entries that are shown.
         entries_total: Entries of the thread up to `basis_last_seq`.
         policy_hash: Names the policy in force.
-        epoch: Where the epoch begins: the seqs that its cut is described by.
+        epoch: Where an epoch's window begins. Of two windows that agree in it the earlier is a prefix of the later.
         shared_prefix_tokens: Tokens at the beginning that the call before had too, to the byte.
         cleared_tool_results: Tool results that a marker stands for.
         cut_tool_results: Tool results that are shown in part, by tool call: bytes of the beginning and of the end
@@ -377,8 +377,8 @@ class StreamState(Output):
         attempt: Counts from 1; a new attempt starts over.
         iteration: The number of the model call in its run.
         offset: Characters of the reply that are left out in front.
-        text: The newest 32 KB of the reply.
-        thinking: The newest part of the model's thinking, where the provider sends it.
+        text: The newest 32 768 characters of the reply.
+        thinking: The same of what the model thinks, where the provider sends that.
         tool_name: The tool whose call the model is writing.
     """
 
