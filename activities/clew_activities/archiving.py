@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from clew.context.loading import archived_thread, part_of_lane
 from clew.context.retention import parted
-from clew.errors import InvalidInput
+from clew.errors import InvalidInput, Refusal
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 from clew_activities.archive import Archive, ArchiveError, Head, ObjectDamaged, ObjectMissing, ThreadMismatch
@@ -27,8 +27,15 @@ MAX_RECALLED_BYTES = 1_500_000
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveBack:
-    """Reads what is archived under a root, the newest entry first."""
+class ArchivedThread:
+    """Reads what is archived under a root, the newest entry first.
+
+    Attributes:
+        archive: The archive.
+        family: The family whose objects hold the thread.
+        root: The root of its index; None: nothing is archived.
+        upto: The seq of the newest entry.
+    """
 
     archive: Archive
     family: str
@@ -136,7 +143,7 @@ class ArchiveActivities:
         """The part of a lane that contexts need, as far as it fits into one answer, the newest first."""
         place = asked.archive
         async with beating(), explained():
-            back = ArchiveBack(self._archive, place.family, place.root, place.upto)
+            back = ArchivedThread(self._archive, place.family, place.root, place.upto)
             part = await part_of_lane(back, asked.context_ref, asked.policies, asked.ground)
         return fitted(archived_thread(place.upto, part.entries, {asked.context_ref: part.gap}), asked)
 
@@ -172,6 +179,8 @@ async def explained(*, damage_is_final: bool = False) -> AsyncIterator[None]:
     """
     try:
         yield
+    except Refusal as error:
+        raise ApplicationError(error.message, type=error.type, non_retryable=True) from error
     except ArchiveError as error:
         word, final = "archive_unavailable", False
         if isinstance(error, ThreadMismatch):

@@ -17,7 +17,7 @@ from clew.errors import NotFound
 from clew_activities.archive import Archive
 from clew_activities.archiving import explained
 from clew_activities.heartbeat import beating
-from clew_activities.read_thread import Threads
+from clew_activities.thread_source import Threads
 
 
 class DeletionActivities:
@@ -33,13 +33,13 @@ class DeletionActivities:
         session_id = asked.session_id
         async with beating(), explained(damage_is_final=True):
             try:
-                place = await self._threads.find(session_id)
+                location = await self._threads.find(session_id)
             except ApplicationError as error:
                 if error.type != NotFound.type or activity.info().attempt == 1:
                     raise
                 await _forget(session_id)
                 return DeleteReceipt(deleted_segments=0).as_json()
-            if place.running:
+            if location.running:
                 await _closed(session_id)
             deleted = await self._archive.delete(session_id)
             await _forget(session_id)

@@ -19,9 +19,9 @@ from clew.contract.outputs import ForkReceipt
 from clew.errors import InvalidInput, NotFound
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head, ObjectChanged
-from clew_activities.archiving import ArchiveBack, explained
+from clew_activities.archiving import ArchivedThread, explained
 from clew_activities.heartbeat import beating
-from clew_activities.read_thread import Place, Threads, ask_begun
+from clew_activities.thread_source import ThreadLocation, Threads, ask_begun
 from clew_workflows.core import carried, forking
 from clew_workflows.core.state import REMEMBERED_OPS
 from clew_workflows.protocol.effects import Fork
@@ -53,28 +53,28 @@ class ForkingActivities:
             await self._tell_parent(asked)
         return ForkReceipt(session_id=asked.new_session_id, fork_seq=asked.at_seq).as_json()
 
-    async def _existing(self, asked: Fork) -> Place | None:
+    async def _existing(self, asked: Fork) -> ThreadLocation | None:
         """The fork, where it has been made before.
 
         Raises:
             ApplicationError: `invalid_input`; the id is another session's.
         """
         try:
-            place = await self._threads.find(asked.new_session_id)
+            location = await self._threads.find(asked.new_session_id)
         except ApplicationError as error:
             if error.type != NotFound.type:
                 raise
             return None
         origin = forking.fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
         begins = EntriesQuery(from_seq=asked.at_seq + 1)
-        async for entry in self._threads.forward(place, begins, asked.at_seq + 1):
+        async for entry in self._threads.forward(location, begins, asked.at_seq + 1):
             if entry.payload == origin:
-                if place.head:
-                    await self._archive.enroll(place.head.family, asked.new_session_id)
-                return place
+                if location.head:
+                    await self._archive.enroll(location.head.family, asked.new_session_id)
+                return location
         raise _refused(f"new_session_id: there is a session {asked.new_session_id!r}, and it is not this fork")
 
-    async def _write(self, parent: Place, asked: Fork) -> None:
+    async def _write(self, parent: ThreadLocation, asked: Fork) -> None:
         """The fork's archive. Until its head is written it does not exist."""
         fork_id, at_seq = asked.new_session_id, asked.at_seq
         parent = await self._joined(parent, fork_id)
@@ -87,7 +87,7 @@ class ForkingActivities:
             rest = [entry async for entry in self._threads.forward(parent, EntriesQuery(from_seq=upto + 1), at_seq)]
             origin = _entry(asked, 0, fork_id, at_seq + 1)
             root, last_seq = await self._archive.append(family, root, [*rest, origin])
-            state = await self._state(parent, asked, ArchiveBack(self._archive, family, root, at_seq), origin)
+            state = await self._state(parent, asked, ArchivedThread(self._archive, family, root, at_seq), origin)
         except BaseException:
             # Another attempt, or another request for the same fork, may have made it meanwhile.
             if await self._archive.head(fork_id) is None:
@@ -98,7 +98,7 @@ class ForkingActivities:
             Head(session_id=fork_id, family=family, root=root, last_seq=last_seq, state=digest, status="closed"), None
         )
 
-    async def _joined(self, parent: Place, fork_id: str) -> Place:
+    async def _joined(self, parent: ThreadLocation, fork_id: str) -> ThreadLocation:
         """The parent, once nothing of its family can be deleted under the fork that is being made."""
         if parent.head:
             return replace(parent, head=await self._archive.join(parent.session_id, fork_id))
@@ -106,7 +106,7 @@ class ForkingActivities:
             await self._archive.enroll(parent.session_id, member)
         return parent
 
-    async def _state(self, parent: Place, asked: Fork, back: ArchiveBack, origin: Entry) -> bytes:
+    async def _state(self, parent: ThreadLocation, asked: Fork, back: ArchivedThread, origin: Entry) -> bytes:
         """What the fork goes on from."""
         thread = await part_of_thread(back)
         op_ids: list[str] = []
@@ -118,7 +118,7 @@ class ForkingActivities:
         thread.append(origin)
         return to_json(carried.carry(state, thread, None))
 
-    async def _begin(self, fork: Place) -> None:
+    async def _begin(self, fork: ThreadLocation) -> None:
         """Start the fork's workflow, unless that was done before, and wait until it answers."""
         client = activity.client()
         if not fork.began:
@@ -136,28 +136,28 @@ class ForkingActivities:
     async def _tell_parent(self, asked: Fork) -> None:
         """The parent's own entry about its fork. A parent that was cut off is left as it is."""
         while True:
-            place = await self._threads.find(asked.session_id)
-            if await self._is_told(place, asked):
+            location = await self._threads.find(asked.session_id)
+            if await self._is_told(location, asked):
                 return
-            if place.running and place.live:
-                await self._signal(place, asked)
-            elif place.head is None or place.head.status != "closed" or place.live:
+            if location.running and location.live:
+                await self._signal(location, asked)
+            elif location.head is None or location.head.status != "closed" or location.live:
                 return
             else:
                 await self._add(asked)
 
-    async def _signal(self, place: Place, asked: Fork) -> None:
+    async def _signal(self, location: ThreadLocation, asked: Fork) -> None:
         given = {"session_id": asked.new_session_id, "fork_seq": asked.at_seq}
-        assert place.live is not None
+        assert location.live is not None
         try:
-            await place.live.signal("forked", given | ({"metadata": asked.metadata} if asked.metadata else {}))
+            await location.live.signal("forked", given | ({"metadata": asked.metadata} if asked.metadata else {}))
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
             return
-        while place.running and not await self._is_told(place, asked):
+        while location.running and not await self._is_told(location, asked):
             await asyncio.sleep(RECORDING_SECONDS)
-            place = await self._threads.find(place.session_id)
+            location = await self._threads.find(location.session_id)
 
     async def _add(self, asked: Fork) -> None:
         """The entry of a parent that is put away goes straight to its archive, unless it is taken up right now."""
@@ -166,16 +166,16 @@ class ForkingActivities:
             return
         entry = _entry(asked, 1, asked.session_id, head.last_seq + 1)
         root, last_seq = await self._archive.append(head.family, head.root, [entry])
-        place = await self._threads.find(asked.session_id)
-        if place.head == head and not place.running:
+        location = await self._threads.find(asked.session_id)
+        if location.head == head and not location.running:
             # Others who fork it at the same time add to it as well: whoever is not first looks again.
             with suppress(ObjectChanged):
                 await self._archive.set_head(head.model_copy(update={"root": root, "last_seq": last_seq}), head)
 
-    async def _is_told(self, place: Place, asked: Fork) -> bool:
+    async def _is_told(self, location: ThreadLocation, asked: Fork) -> bool:
         told = forking.fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
         forks = EntriesQuery(from_seq=asked.at_seq + 1, kind="fork")
-        async for entry in self._threads.backward(place, forks):
+        async for entry in self._threads.backward(location, forks):
             if entry.payload == told:
                 return True
         return False

@@ -16,10 +16,11 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, ClewError, InvalidInput
 from clew.model.pricing import priced
 from clew.thread.entries import Entry
+from clew.thread.source import FrozenThread
 from clew_activities.archive import Archive
 from clew_activities.archiving import explained
 from clew_activities.heartbeat import beating
-from clew_activities.read_thread import Place, ThreadBack, Threads, ask_begun
+from clew_activities.thread_source import ThreadLocation, Threads, ask_begun
 from clew_workflows.core import previews
 from clew_workflows.core.budgets import policy_of_call
 from clew_workflows.shell import ingress
@@ -35,57 +36,57 @@ class ContextActivities:
     async def read_context(self, asked: ReadContextInput) -> dict[str, Any]:
         """One page of a context; a preview's with what it would cost."""
         async with beating(), explained(damage_is_final=True):
-            place = await self._threads.find(asked.session_id)
+            location = await self._threads.find(asked.session_id)
             try:
-                page = await self._page(place, asked)
+                page = await self._page(location, asked)
             except ClewError as error:
                 raise ingress.application_error(error) from None
         page["meta"] = priced(ContextMeta.model_validate(page["meta"])).as_json()
         return page
 
-    async def _page(self, place: Place, asked: ReadContextInput) -> dict[str, Any]:
+    async def _page(self, location: ThreadLocation, asked: ReadContextInput) -> dict[str, Any]:
         if asked.pending is not None:
             # A session that lives knows what a call would be like; what it holds of its past may not be enough.
-            return await _asked_of_session(place, asked) or context_page(
-                await self._preview(place, asked), asked.page
+            return await _asked_of_session(location, asked) or context_page(
+                await self._preview(location, asked), asked.page
             )
         if asked.call_id is None:
-            return context_page(await self._projected(place, asked), asked.page)
-        back = await self._threads.back(place)
+            return context_page(await self._projected(location, asked), asked.page)
+        back = await self._threads.freeze(location)
         if (reply := await _reply_to(back, asked.call_id)) is not None:
             return context_page(await _projected_for(back, reply), asked.page)
         # Of a call that is being made only the session knows.
-        if place.running and (page := await _asked_of_session(place, asked)):
+        if location.running and (page := await _asked_of_session(location, asked)):
             return page
         raise InvalidInput(f"no model call {asked.call_id!r}: calls are named by `call_id` in the entries' refs")
 
-    async def _projected(self, place: Place, asked: ReadContextInput) -> Projection:
-        back, own = await self._threads.back(place, asked.at_seq), asked.context_policy
+    async def _projected(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
+        back, own = await self._threads.freeze(location, asked.at_seq), asked.context_policy
         thread = await part_of_thread(back, asked.context_ref, lambda in_force: in_force.overlaid(own))
         return context_of(thread, context_ref=asked.context_ref, policy=own)
 
-    async def _preview(self, place: Place, asked: ReadContextInput) -> Projection:
-        state = (await self._threads.carried(place)).state
+    async def _preview(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
+        state = (await self._threads.carried(location)).state
         own = policy_of_call(state, previews.request_for(state, asked))
-        back = await self._threads.back(place, asked.at_seq)
+        back = await self._threads.freeze(location, asked.at_seq)
         thread = await part_of_thread(back, asked.context_ref, lambda in_force: in_force.overlaid(own))
         return previews.preview(state, thread, asked, asked.pending or ())
 
 
-async def _asked_of_session(place: Place, asked: ReadContextInput) -> dict[str, Any] | None:
+async def _asked_of_session(location: ThreadLocation, asked: ReadContextInput) -> dict[str, Any] | None:
     """What the session itself answers; None where it does not hold enough for that."""
-    if place.live is None:
+    if location.live is None:
         return None
     query = asked.model_dump(mode="json", exclude_unset=True, exclude={"session_id"})
     try:
-        return await ask_begun(place.live, "context", query)
+        return await ask_begun(location.live, "context", query)
     except ApplicationError as error:
         if error.type != Archived.type:
             raise
         return None
 
 
-async def _reply_to(back: ThreadBack, call_id: str) -> Entry | None:
+async def _reply_to(back: FrozenThread, call_id: str) -> Entry | None:
     """The assistant's message that answered a call. The results of its tools name the call as well."""
     async for entry in back.read("ai_message"):
         if entry.refs.get("call_id") == call_id and entry.payload["role"] == "assistant":
@@ -93,7 +94,7 @@ async def _reply_to(back: ThreadBack, call_id: str) -> Entry | None:
     return None
 
 
-async def _projected_for(back: ThreadBack, reply: Entry) -> Projection:
+async def _projected_for(back: FrozenThread, reply: Entry) -> Projection:
     """What a call was shown, made again by the recipe on its reply."""
     recipe = reply.payload["recipe"]
     own = recipe.get("context_policy")

@@ -7,14 +7,16 @@ import codecs
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from temporalio import activity
 
+from clew.contract import EntriesQuery
 from clew.thread.entries import Entry
+from clew.thread.source import make_filter
 from clew.tools import tool
 from clew_activities.archive import Archive, ArchiveError, ObjectDamaged, ObjectMissing
 from clew_activities.providers.sanitize import cut
-from clew_activities.session_queries import ask, own_session
+from clew_activities.thread_source import Threads
 from clew_workflows.protocol.effects import STORING_SECONDS, RunTool, StoredResult, ToolAnswered
 
 MAX_MARK_BYTES = 200
@@ -48,8 +50,9 @@ class Unreadable(Exception):
 class Results:
     """The tool results of sessions: the part of each that is shown, and the whole of it in the archive."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: Archive, threads: Threads) -> None:
         self._archive = archive
+        self._threads = threads
 
     async def shown(self, data: bytes, call: RunTool, *, readable: bool) -> ToolAnswered:
         """A result, which is UTF-8, as far as it has room; where there is more, all of it is stored first.
@@ -117,31 +120,24 @@ class Results:
 
     async def _result(self, tool_call_id: str) -> Mapping[str, Any] | None:
         """The result of a tool call as the session's own thread has it, or else the newest snapshot in there."""
-        async for entry in self._newest(kind="ai_message", tool_call_id=tool_call_id):
+        try:
+            query = EntriesQuery(kind="ai_message", tool_call_id=tool_call_id)
+        except ValidationError:
+            # The model has made up an id that no tool call can have.
+            return None
+        async for entry in self._newest(query):
             return entry.payload
-        async for entry in self._newest(kind="ai_context_operation"):
+        async for entry in self._newest(EntriesQuery(kind="ai_context_operation")):
             for message in entry.payload["operation"].get("result_context", {}).get("messages", ()):
                 if message.get("tool_call_id") == tool_call_id:
                     return cast("Mapping[str, Any]", message)
         return None
 
-    async def _newest(self, **asked: str) -> AsyncIterator[Entry]:
-        """The session's entries that meet the filters, the newest first, archived and live as one."""
-        live: list[Entry] = []
-        following: int | None = 0
-        archived = False
-        while following is not None:
-            page = await ask(own_session(), "entries", {**asked, "from_seq": following})
-            live += map(Entry.from_json, page["entries"])
-            following = page.get("next_seq")
-            archived = archived or "archived_before" in page
-        for entry in reversed(live):
-            yield entry
-        head = await self._archive.head(activity.info().workflow_id or "") if archived else None
-        if head is None:
-            return
-        async for entry in self._archive.read_back(head.family, head.root, kinds=frozenset({asked["kind"]})):
-            if asked.get("tool_call_id") in (None, entry.refs.get("tool_call_id")):
+    async def _newest(self, query: EntriesQuery) -> AsyncIterator[Entry]:
+        """The session's entries that meet the filters, the newest first."""
+        meets = make_filter(query)
+        async for entry in self._threads.backward(self._threads.find_own(), query):
+            if meets(entry):
                 yield entry
 
 

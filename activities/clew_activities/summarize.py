@@ -10,17 +10,18 @@ import httpx
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from clew.context.loading import meeting
 from clew.contract import EntriesQuery, ModelOptions
 from clew.model.canonical import canonical
 from clew.model.messages import Message
 from clew.model.tokens import Encoding, encoding
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
+from clew.thread.source import make_filter
+from clew_activities.archiving import explained
 from clew_activities.call_model import application_error, priced
 from clew_activities.heartbeat import beating
 from clew_activities.providers import ModelRequest, ProviderError, Providers, Screened, stream
-from clew_activities.read_thread import Threads
+from clew_activities.thread_source import Threads
 from clew_workflows.protocol.effects import Summarize, Written
 
 INSTRUCTIONS = """\
@@ -49,7 +50,7 @@ class SummaryActivities:
         """
         count = encoding(asked.encoding)
         source, usage = _Source(), Usage()
-        async with beating(lambda: {"summary_id": asked.summary_id}):
+        async with beating(lambda: {"summary_id": asked.summary_id}), explained():
             summary = await self._before(asked)
             source.tokens += count.count(summary)
             piece: list[str] = []
@@ -76,9 +77,9 @@ class SummaryActivities:
         """What stands for all that was said before: an earlier summary, or a snapshot, told in words."""
         if asked.builds_on is None:
             return ""
-        place = await self._threads.find(_session_id())
+        location = await self._threads.find(_session_id())
         at = EntriesQuery(from_seq=asked.builds_on)
-        async for entry in self._threads.forward(place, at, asked.builds_on):
+        async for entry in self._threads.forward(location, at, asked.builds_on):
             if entry.kind == "summary":
                 return str(entry.payload["content"])
             return "\n".join(map(_told, entry.payload["operation"]["result_context"]["messages"]))
@@ -86,9 +87,9 @@ class SummaryActivities:
 
     async def _entries(self, asked: Summarize) -> AsyncIterator[Entry]:
         wanted = EntriesQuery(from_seq=asked.from_seq or 0, kind="ai_message", context_ref=asked.context_ref)
-        meets = meeting(wanted)
-        place = await self._threads.find(_session_id())
-        async for entry in self._threads.forward(place, wanted, asked.to_seq):
+        meets = make_filter(wanted)
+        location = await self._threads.find(_session_id())
+        async for entry in self._threads.forward(location, wanted, asked.to_seq):
             if meets(entry):
                 yield entry
 

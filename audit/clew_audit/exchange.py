@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from temporalio.client import Client
 
@@ -25,6 +25,7 @@ from clew.model.canonical import canonical
 from clew.session.connection import checked_id
 from clew.session.reader import Reader as SessionReader
 from clew.thread.entries import Entry
+from clew.thread.source import LivePage, read_forward
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_activities.stored_results import MAX_STORED_BYTES
 from clew_audit import putting
@@ -46,13 +47,10 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
     Raises:
         ClewError: there is no such session, or not all of it can be read.
     """
-    async with archived():
-        head = await archive.head(session_id)
-    closed = head is not None and head.status == "closed"
-    session = None if closed else await _existing(client, session_id, head)
+    parts = await _ExportedParts.locate(client, archive, session_id)
     writer, count, known = Writer(file, KIND, {"session_id": session_id}), 0, set[str]()
-    family = head.family if head else session_id
-    async for entry in _entries(archive, head, session):
+    family = parts.head.family if parts.head else session_id
+    async for entry in read_forward(parts):
         if entry.seq != count:
             raise ThreadMismatch(f"entry {count} is neither in the archive nor in the session")
         writer.row(entry.as_json())
@@ -178,40 +176,48 @@ async def _result(archive: Archive, family: str, digest: str) -> dict[str, str]:
         return {"digest": digest, "problem": str(error)}
 
 
-async def _existing(client: Client, session_id: str, head: Head | None) -> SessionReader:
-    status, _ = await putting.standing(client, session_id)
-    if status is None and head:
-        raise ThreadMismatch(f"session {session_id!r} was cut off, and its history is gone: `clew recover` it first")
-    if status is None:
-        raise Closed(f"there is no session {session_id!r}")
-    return SessionReader(client, session_id, TASK_QUEUE)
+@dataclass(frozen=True, slots=True)
+class _ExportedParts:
+    """A thread's parts as they are exported: the store itself, and queries to the session; None: it has ended."""
 
+    client: Client
+    archive: Archive
+    session_id: str
+    head: Head | None
+    session: SessionReader | None
 
-async def _entries(archive: Archive, head: Head | None, session: SessionReader | None) -> AsyncIterator[Entry]:
-    """The archived entries, then the live ones, page by page."""
-    seq = 0
-    while True:
-        if head:
-            async with archived():
-                async for entry in archive.read(head.family, head.root, seq):
-                    yield entry
-            seq = max(seq, head.last_seq + 1)
-        if session is None:
-            return
-        following: int | None = seq
-        while following is not None:
-            page = await session.query("entries", EntriesQuery(from_seq=following))
-            if "archived_before" in page:
-                break
-            for row in page["entries"]:
-                yield Entry.from_json(row)
-                seq = row["seq"] + 1
-            following = page.get("next_seq")
-        else:
-            return
-        # The session has moved what comes next to its archive meanwhile.
+    @classmethod
+    async def locate(cls, client: Client, archive: Archive, session_id: str) -> Self:
         async with archived():
-            newer = await archive.head(session.session_id)
-        if newer is None or newer.last_seq < seq:
-            raise ThreadMismatch(f"entry {seq} is neither in the archive nor in the session")
-        head = newer
+            head = await archive.head(session_id)
+        if head and head.status == "closed":
+            return cls(client, archive, session_id, head, None)
+        status, _ = await putting.standing(client, session_id)
+        if status is None and head:
+            raise ThreadMismatch(
+                f"session {session_id!r} was cut off, and its history is gone: `clew recover` it first"
+            )
+        if status is None:
+            raise Closed(f"there is no session {session_id!r}")
+        return cls(client, archive, session_id, head, SessionReader(client, session_id, TASK_QUEUE))
+
+    @property
+    def archived_upto(self) -> int | None:
+        if self.session is None:
+            return None
+        return self.head.last_seq if self.head else -1
+
+    async def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[Entry]:
+        if self.head is None:
+            return
+        async with archived():
+            async for entry in self.archive.read(self.head.family, self.head.root, from_seq, to_seq):
+                yield entry
+
+    async def read_live(self, from_seq: int) -> LivePage[Entry] | None:
+        if self.session is None:
+            return None
+        return await self.session.read_live_entries(EntriesQuery(from_seq=from_seq))
+
+    async def relocate(self, _first_live_seq: int | None, /) -> Self:
+        return await self.locate(self.client, self.archive, self.session_id)

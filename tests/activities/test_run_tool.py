@@ -27,6 +27,7 @@ from clew import Tool, ToolContext, tool
 from clew_activities.archive import Archive, Store
 from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import Results
+from clew_activities.thread_source import Threads
 from clew_activities.tools import ToolsUnusable, load_tools
 from clew_workflows.protocol.effects import RunTool, ToolAnswered
 
@@ -54,7 +55,8 @@ class Worker:
         self.environment.info = replace(info, workflow_id="session-1", attempt=attempt)
         self.heartbeats: list[dict[str, str]] = []
         self.environment.on_heartbeat = self.heartbeats.append
-        results = Results(Archive(Store.from_url("memory://"), "default"))
+        archive = Archive(Store.from_url("memory://"), "default")
+        results = Results(archive, Threads(archive))
         self._activities = ToolActivities({tool.name: tool for tool in tools}, results)
 
     async def run(self, asked: RunTool) -> ToolAnswered:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from temporalio.client import WorkflowHandle
 from temporalio.testing import ActivityEnvironment
 
 from clew import Tool, tool
@@ -19,10 +22,37 @@ from clew_activities.archive import Archive, Head, Store, StoreUnavailable
 from clew_activities.archive.segment import digest_of
 from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import MAX_STORED_BYTES, Results
+from clew_activities.thread_source import ThreadLocation, Threads
 from clew_workflows.protocol.effects import RunTool, StoredResult, ToolAnswered
 
 SESSION, FAMILY = "session-1", "family-1"
 OBJECT = f"default/families/s-{FAMILY}/results/{{}}"
+
+
+class _Handle:
+    """A session's workflow that answers the query `entries`."""
+
+    def __init__(self, entries: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self._entries = entries
+
+    async def query(self, name: str, *, args: list[dict[str, Any]], rpc_timeout: timedelta) -> dict[str, Any]:
+        assert name == "entries"
+        return self._entries(*args)
+
+
+class _OneThread(Threads):
+    """Finds the thread of one session, which is live."""
+
+    def __init__(self, archive: Archive, entries: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        super().__init__(archive)
+        self._live = cast("WorkflowHandle[Any, Any]", _Handle(entries))
+
+    async def find(self, session_id: str) -> ThreadLocation:
+        head = await self._archive.head(session_id)
+        return ThreadLocation(session_id, head, self._live, began=True, running=True)
+
+    def find_own(self) -> ThreadLocation:
+        return ThreadLocation(SESSION, None, self._live, began=True, running=True)
 
 
 class Place:
@@ -31,17 +61,15 @@ class Place:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *tools: Tool[..., Any]) -> None:
         self.store = Store.from_url("memory://")
         self.archive = Archive(self.store, "default")
-        self._tools = ToolActivities({tool.name: tool for tool in tools}, Results(self.archive))
+        results = Results(self.archive, _OneThread(self.archive, self._entries))
+        self._tools = ToolActivities({tool.name: tool for tool in tools}, results)
         self.environment = ActivityEnvironment()
         self.environment.info = replace(self.environment.info, workflow_id=SESSION)
         self.live: list[Entry] = []
         self.first_live = 0
-        monkeypatch.setattr(stored_results, "own_session", lambda: None)
-        monkeypatch.setattr(stored_results, "ask", self._entries)
 
-    async def _entries(self, _session: None, query: str, asked: dict[str, Any]) -> dict[str, Any]:
+    def _entries(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What the session's own query answers of its live thread."""
-        assert query == "entries"
         assert asked.keys() <= {"kind", "tool_call_id", "from_seq"}
         wanted = asked.get("tool_call_id")
         found = [

@@ -25,10 +25,11 @@ from clew_activities.heartbeat import INTERVAL_SECONDS
 from clew_activities.prepare import PrepareActivities
 from clew_activities.providers import Providers
 from clew_activities.read_context import ContextActivities
-from clew_activities.read_thread import ReadingActivities, Threads
+from clew_activities.read_thread import ReadingActivities
 from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import Results
 from clew_activities.summarize import SummaryActivities
+from clew_activities.thread_source import Threads
 from clew_activities.tools import Tools
 from clew_activities.worker.capacity import Capacity
 from clew_workflows.protocol.effects import Thresholds
@@ -110,7 +111,7 @@ def make_worker(
     archive = Archive(store, client.namespace)
     archiving = ArchiveActivities(archive)
     checkpointing = CheckpointActivities(keys or Keys(), tools, archive, client.namespace)
-    running = ToolActivities(tools, Results(archive))
+    running = ToolActivities(tools, Results(archive, Threads(archive)))
     serving = _tolerant_client(client)
 
     def worker(

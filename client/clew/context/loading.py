@@ -1,4 +1,4 @@
-"""Reading a thread piece by piece: which entries are asked for, and how much of them a context is made of."""
+"""Reading as much of a thread as a context is made of, the newest entry first."""
 
 from __future__ import annotations
 
@@ -6,52 +6,20 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from clew.context.blocks import Rendering
 from clew.context.contexts import policy_of
 from clew.context.lane_view import estimator_of, includes
 from clew.context.truncation import Cutter, results_share, saved_by, smallest
-from clew.contract import EntriesQuery
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import DEFAULT_LANE, Entry, call_ids, system_prompt_of
 from clew.thread.lane import Gap, Group
 from clew.thread.layers import Ground, is_base
+from clew.thread.source import BackwardReader
 from clew.thread.thread import Past, Thread
 
 GROUP_ENTRIES = 50
 """How far the results of a group are looked for at first."""
-REFS = {"request_id", "run_id", "call_id", "tool_call_id", "parent_call_id", "iteration", "source"}
-"""What an entry's `refs` may hold that can be asked for."""
-
-
-def meeting(asked: EntriesQuery) -> Callable[[Entry], bool]:
-    """Whether an entry meets every filter that was given."""
-    refs = asked.model_dump(include=REFS, exclude_none=True)
-
-    def meets(entry: Entry) -> bool:
-        return (
-            (asked.kind is None or entry.kind == asked.kind)
-            and (asked.context_ref is None or entry.lane == asked.context_ref)
-            and all(entry.refs.get(name) == value for name, value in refs.items())
-        )
-
-    return meets
-
-
-class Back(Protocol):
-    """Reads a thread up to a seq, the newest entry first."""
-
-    @property
-    def upto(self) -> int:
-        """The seq of the newest entry."""
-        ...
-
-    def read(
-        self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
-    ) -> AsyncIterator[Entry]:
-        """The entries of a kind, and of a lane where one is named, from `to_seq` down to `from_seq`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +31,7 @@ class LanePart:
 
 
 async def part_of_lane(
-    back: Back, context_ref: str, policies: Sequence[ContextPolicy], ground: Ground | None = None
+    back: BackwardReader, context_ref: str, policies: Sequence[ContextPolicy], ground: Ground | None = None
 ) -> LanePart:
     """As much of a lane as contexts under the policies can reach.
 
@@ -115,7 +83,7 @@ async def part_of_lane(
 
 
 async def part_of_thread(
-    back: Back,
+    back: BackwardReader,
     context_ref: str | None = None,
     policies: Callable[[ContextPolicy], ContextPolicy] = lambda policy: policy,
 ) -> Thread:
@@ -141,7 +109,7 @@ def archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, Gap]
     return Thread((), upto + 1, Past(upto, tuple(kept[seq] for seq in sorted(kept)), gaps))
 
 
-async def _ground(back: Back, context_ref: str) -> Ground:
+async def _ground(back: BackwardReader, context_ref: str) -> Ground:
     """What a lane stands upon: all that was laid upon its last snapshot that was no compaction."""
     operations: list[Entry] = []
     async for entry in back.read("ai_context_operation", context_ref=context_ref):
@@ -156,7 +124,7 @@ async def _ground(back: Back, context_ref: str) -> Ground:
     return ground
 
 
-async def _marks(back: Back, context_ref: str, ground: Ground) -> list[Entry]:
+async def _marks(back: BackwardReader, context_ref: str, ground: Ground) -> list[Entry]:
     """The snapshot and the summary in force, as far as they are there."""
     top = ground.top
     where = (("ai_context_operation", top.anchor), ("summary", top.summary))
@@ -168,7 +136,7 @@ async def _marks(back: Back, context_ref: str, ground: Ground) -> list[Entry]:
     ]
 
 
-async def _pinned(back: Back, context_ref: str, ground: Ground) -> list[Entry]:
+async def _pinned(back: BackwardReader, context_ref: str, ground: Ground) -> list[Entry]:
     """What is pinned, each entry with its group."""
     found: dict[int, Entry] = {}
     for seq in ground.pinned:
@@ -178,7 +146,7 @@ async def _pinned(back: Back, context_ref: str, ground: Ground) -> list[Entry]:
     return list(found.values())
 
 
-async def _late(back: Back, context_ref: str, group: Sequence[Entry]) -> list[Entry]:
+async def _late(back: BackwardReader, context_ref: str, group: Sequence[Entry]) -> list[Entry]:
     """The results that arrived after the run of a group: wherever they are in the lane."""
     doubts = {entry.payload["tool_call_id"] for entry in group if entry.payload.get("in_doubt")}
     if not doubts:
@@ -187,7 +155,7 @@ async def _late(back: Back, context_ref: str, group: Sequence[Entry]) -> list[En
     return [entry async for entry in later if entry.payload.get("late") and entry.payload["tool_call_id"] in doubts]
 
 
-async def _group(back: Back, context_ref: str, seq: int) -> list[Entry]:
+async def _group(back: BackwardReader, context_ref: str, seq: int) -> list[Entry]:
     """The group of one of the lane's messages; nothing where it is none."""
     start = -1
     async for entry in back.read("ai_message", context_ref=context_ref, to_seq=seq):

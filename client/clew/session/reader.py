@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal, cast
+from typing import Any, Self
 
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -32,6 +32,7 @@ from clew.model.pricing import priced
 from clew.session.services import run_errand
 from clew.session.transport import payload, translating
 from clew.thread.entries import DEFAULT_LANE, Entry, system_prompt_of
+from clew.thread.source import LivePage, read_forward
 
 QUERY_SECONDS = 20
 STARTING_SECONDS = 0.05
@@ -99,31 +100,32 @@ class Reader:
                 return
             asked = asked.model_copy(update={"from_seq": page["next_seq"], "limit": left})
 
-    async def entries(self, asked: EntriesQuery) -> AsyncIterator[Entry]:
+    def entries(self, asked: EntriesQuery) -> AsyncIterator[Entry]:
         """The entries that meet the filters, in order."""
+        return read_forward(_EntryParts(self, asked), asked.from_seq, limit=asked.limit)
 
-        async def archived(where: dict[str, Any], _page: dict[str, Any] | None) -> AsyncIterator[dict[str, Any]]:
-            filters = asked.model_dump(exclude_none=True)
-            async for entry in self.read(ReadThreadInput(**filters | where)):
-                yield entry.as_json()
+    async def read_live_entries(self, asked: EntriesQuery, *, only_open: bool = False) -> LivePage[Entry] | None:
+        """One page of the entries that the session itself holds.
 
-        async for row in self._rows("entries", asked, archived):
-            yield Entry.from_json(row)
+        None: the server knows no such session, or with `only_open`, it has ended.
+        """
+        try:
+            page = await self.query("entries", asked, only_open=only_open)
+        except Closed:
+            return None
+        rows = tuple(map(Entry.from_json, page["entries"]))
+        return LivePage(rows, page.get("next_seq"), page.get("archived_before", 0))
 
     async def transcript(self, asked: TranscriptQuery) -> AsyncIterator[TranscriptMessage]:
-        """A lane's messages, in order."""
-
-        async def archived(where: dict[str, Any], page: dict[str, Any] | None) -> AsyncIterator[dict[str, Any]]:
-            if asked.include_system and where["from_seq"] == 0:
-                for row in await self._system_messages() if page is None else page["messages"]:
-                    if row["role"] == "system":
-                        yield row
-            lane = asked.context_ref or await self._active_lane(ended=page is None)
-            async for entry in self.read(ReadThreadInput(**where, kind="ai_message", context_ref=lane)):
-                yield {**entry.message, "seq": entry.seq}
-
-        async for row in self._rows("transcript", asked, archived):
-            yield cast("TranscriptMessage", row)
+        """A lane's messages, in order; the system prompt comes first where it is asked for."""
+        left = asked.limit
+        if asked.include_system and asked.from_seq == 0:
+            for message in await self._system_messages():
+                yield message
+                left = None if left is None else left - 1
+        parts = _TranscriptParts(self, asked.model_copy(update={"include_system": False}))
+        async for said in read_forward(parts, asked.from_seq, limit=left):
+            yield said.message
 
     async def context(self, asked: ContextQuery) -> Context:
         """A context: the session's own answer, or `ReadContext`'s where the session does not hold enough for it."""
@@ -149,38 +151,6 @@ class Reader:
         """The seq of the thread's newest entry; -1 while there is none."""
         return (await self._back()).upto
 
-    async def _rows(
-        self,
-        name: Literal["entries", "transcript"],
-        asked: EntriesQuery | TranscriptQuery,
-        archived: Callable[[dict[str, Any], dict[str, Any] | None], AsyncIterator[dict[str, Any]]],
-    ) -> AsyncIterator[dict[str, Any]]:
-        """The rows of a session's pages, and before them, or for a session that has ended, those of its archive."""
-        seq: int | None = asked.from_seq
-        left = asked.limit
-        while seq is not None:
-            page = await self._page(name, asked.model_copy(update={"from_seq": seq, "limit": left}))
-            if page is None or "archived_before" in page:
-                upto = None if page is None else page["archived_before"] - 1
-                where = {"session_id": self.session_id, "from_seq": seq, "to_seq": upto, "limit": left}
-                rows = archived(where, page)
-                seq = None if upto is None else upto + 1
-            else:
-                rows = _each(page["messages" if name == "transcript" else "entries"])
-                seq = page.get("next_seq")
-            async for row in rows:
-                yield row
-                left = None if left is None else left - 1
-                if left == 0:
-                    return
-
-    async def _page(self, name: str, asked: EntriesQuery | TranscriptQuery) -> dict[str, Any] | None:
-        """A page of a session's own; None: it has ended, and its archive knows all, and perhaps more by now."""
-        try:
-            return await self.query(name, asked, only_open=name == "entries")
-        except Closed:
-            return None
-
     async def _query_context(self, asked: ContextQuery) -> dict[str, Any]:
         return await self.query("context", asked)
 
@@ -202,25 +172,31 @@ class Reader:
             if page["meta"]["digest"] == whole["meta"]["digest"]:
                 return Context.model_validate(whole)
 
-    async def _back(self, at_seq: int | None = None) -> Back:
+    async def _back(self, at_seq: int | None = None) -> _Back:
         """Reads from the newest entry back, or from a seq."""
         page = await self.page(self._input(to_seq=at_seq, newest=1))
-        return Back(self, page["entries"][-1]["seq"] if page["entries"] else -1)
+        return _Back(self, page["entries"][-1]["seq"] if page["entries"] else -1)
 
-    async def _active_lane(self, ended: bool) -> str:
-        if ended:
+    async def active_lane(self) -> str:
+        """The lane that is active, or was when the session ended."""
+        try:
+            return str((await self.query("status"))["active_context_ref"])
+        except Closed:
             back = await self._back()
-            async for entry in back.read("ai_context_operation"):
-                if entry.payload["operation"]["type"] == "switch":
-                    return str(entry.payload["context_ref"])
-            return DEFAULT_LANE
-        return str((await self.query("status"))["active_context_ref"])
+        async for entry in back.read("ai_context_operation"):
+            if entry.payload["operation"]["type"] == "switch":
+                return str(entry.payload["context_ref"])
+        return DEFAULT_LANE
 
-    async def _system_messages(self) -> list[dict[str, Any]]:
-        async for config in self._newest(self._input(kind="config", newest=1)):
-            if prompt := system_prompt_of(config.payload):
-                return [{"role": "system", "content": prompt, "seq": config.seq}]
-        return []
+    async def _system_messages(self) -> list[TranscriptMessage]:
+        """The system prompt in force; nothing where there is none."""
+        try:
+            page = await self.query("transcript", TranscriptQuery(include_system=True, limit=1))
+        except Closed:
+            newest = [config async for config in self._newest(self._input(kind="config", newest=1))]
+            prompts = ((config.seq, system_prompt_of(config.payload)) for config in newest)
+            return [{"role": "system", "content": prompt, "seq": seq} for seq, prompt in prompts if prompt]
+        return [message for message in page["messages"] if message["role"] == "system"]
 
     async def _newest(self, asked: ReadThreadInput) -> AsyncIterator[Entry]:
         """As many entries as are asked for, the newest first."""
@@ -239,7 +215,7 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class _Back:
     """Reads a session's thread up to a seq, the newest entry first, as much at a time as a context may need."""
 
     reader: Reader
@@ -266,6 +242,67 @@ class Back:
             upto = page.get("next_seq")
 
 
-async def _each(rows: Iterable[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-    for row in rows:
-        yield row
+@dataclass(frozen=True, slots=True)
+class _EntryParts:
+    """A thread's parts as a client reaches them: the workflow `ReadThread`, and queries to the session."""
+
+    reader: Reader
+    query: EntriesQuery
+    archived_upto: int | None = -1
+
+    def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[Entry]:
+        filters = self.query.model_dump(exclude_none=True)
+        where = {"session_id": self.reader.session_id, "from_seq": from_seq, "to_seq": to_seq}
+        return self.reader.read(ReadThreadInput(**filters | where))
+
+    async def read_live(self, from_seq: int) -> LivePage[Entry] | None:
+        # Entries may be added to the archive of a session that has ended, so its workflow is not asked any more.
+        query = self.query.model_copy(update={"from_seq": from_seq})
+        return await self.reader.read_live_entries(query, only_open=True)
+
+    async def relocate(self, first_live_seq: int | None) -> Self:
+        return replace(self, archived_upto=None if first_live_seq is None else first_live_seq - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A message of a transcript."""
+
+    message: TranscriptMessage
+
+    @property
+    def seq(self) -> int:
+        return self.message["seq"]
+
+
+@dataclass(frozen=True, slots=True)
+class _TranscriptParts:
+    """The parts of a lane's transcript. The active lane is looked up only for what is archived."""
+
+    reader: Reader
+    query: TranscriptQuery
+    archived_upto: int | None = -1
+
+    async def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[_Said]:
+        lane = self.query.context_ref or await self.reader.active_lane()
+        query = ReadThreadInput(
+            session_id=self.reader.session_id,
+            from_seq=from_seq,
+            to_seq=to_seq,
+            limit=self.query.limit,
+            kind="ai_message",
+            context_ref=lane,
+        )
+        async for entry in self.reader.read(query):
+            yield _Said({**entry.message, "seq": entry.seq})
+
+    async def read_live(self, from_seq: int) -> LivePage[_Said] | None:
+        query = self.query.model_copy(update={"from_seq": from_seq})
+        try:
+            page = await self.reader.query("transcript", query)
+        except Closed:
+            return None
+        return LivePage(tuple(map(_Said, page["messages"])), page.get("next_seq"), page.get("archived_before", 0))
+
+    async def relocate(self, first_live_seq: int | None) -> Self:
+        return replace(self, archived_upto=None if first_live_seq is None else first_live_seq - 1)

@@ -8,7 +8,6 @@ from typing import Any
 from pydantic_core import to_json
 
 from clew.context.contexts import context_of, context_of_call, window_of
-from clew.context.loading import meeting
 from clew.context.projection import Projection
 from clew.contract import (
     MAX_PAGE_BYTES,
@@ -21,6 +20,7 @@ from clew.contract import (
 from clew.contract.outputs import SessionStatus
 from clew.errors import Archived, InvalidInput
 from clew.thread.entries import system_prompt_of
+from clew.thread.source import make_filter
 from clew.thread.thread import Thread
 from clew_workflows.core import approvals, drafts, operations, previews
 from clew_workflows.core.state import State
@@ -110,7 +110,7 @@ def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str
 
 def entries(thread: Thread, asked: EntriesQuery) -> dict[str, Any]:
     """The entries of the thread that meet every filter, in order."""
-    meets = meeting(asked)
+    meets = make_filter(asked)
     found = (entry.as_json() for entry in thread.slice(asked.from_seq, thread.last_seq) if meets(entry))
     return _page("entries", [], found, asked.limit) | _archived_before(thread, asked.from_seq)
 
