@@ -19,8 +19,7 @@ from clew_activities.archive import Archive, ArchiveError, Head, ObjectDamaged, 
 from clew_activities.heartbeat import beating
 from clew_activities.session_queries import ask, own_session
 from clew_workflows.core.carried import carry, restore
-from clew_workflows.protocol.effects import ArchiveRef, Archiving, Recall, Recalled, Thaw, Thawed
-from clew_workflows.protocol.packed import Packed
+from clew_workflows.protocol import ArchiveRef, Archiving, Packed, Recall, Recalled, Thaw, Thawed
 
 MAX_RECALLED_BYTES = 1_500_000
 """Of one answer, as it is written to the history."""

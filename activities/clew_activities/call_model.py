@@ -20,7 +20,7 @@ from clew_activities.providers import ModelRequest, ProviderError, Providers, Sc
 from clew_activities.providers.errors import ContextLengthExceeded
 from clew_activities.session_queries import ask, own_session
 from clew_activities.structured_output import SchemaUnusable, Validation
-from clew_workflows.protocol.effects import AskedTool, CallModel, ModelAnswered, ModelReply
+from clew_workflows.protocol import AskedTool, CallModel, ModelAnswered, ModelReply
 
 STREAMED_CHARACTERS = 32 * 1024
 """How much of a growing reply its heartbeats carry."""

@@ -25,7 +25,7 @@ from clew.errors import (
     TokenVersion,
 )
 from clew_workflows.core.checkpoints import PREFIX, VERSION, base64url, signed_part
-from clew_workflows.protocol.effects import Signed
+from clew_workflows.protocol import Signed
 
 VARIABLE = "CLEW_CHECKPOINT_KEYS"
 MIN_KEY_BYTES = 32

@@ -22,7 +22,7 @@ from clew_activities.heartbeat import beating
 from clew_activities.session_queries import ask, own_session
 from clew_activities.tools import Tools
 from clew_workflows.core.checkpoints import fingerprint, fingerprinted, restoring
-from clew_workflows.protocol.effects import OpenCheckpoint, OpenedCheckpoint, SignCheckpoint, Signed
+from clew_workflows.protocol import OpenCheckpoint, OpenedCheckpoint, SignCheckpoint, Signed
 
 
 class CheckpointActivities:

@@ -24,7 +24,7 @@ from clew_activities.heartbeat import beating
 from clew_activities.thread_source import ThreadLocation, Threads, ask_begun
 from clew_workflows.core import carried, forking
 from clew_workflows.core.state import REMEMBERED_OPS
-from clew_workflows.protocol.effects import Fork
+from clew_workflows.protocol import Fork
 
 RECORDING_SECONDS = 0.05
 """Until it is looked again whether a session has recorded that it was forked."""

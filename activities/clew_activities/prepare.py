@@ -17,7 +17,7 @@ from clew_activities.providers import Providers
 from clew_activities.providers.errors import ProviderError
 from clew_activities.stored_results import READ_RESULT
 from clew_activities.tools import Tools
-from clew_workflows.protocol.effects import ArchiveRef, Defaults, Failure, Prepare, Prepared, ResolvedTool, Thresholds
+from clew_workflows.protocol import ArchiveRef, Defaults, Failure, Prepare, Prepared, ResolvedTool, Thresholds
 
 log = logging.getLogger("clew.worker")
 

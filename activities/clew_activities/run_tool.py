@@ -16,7 +16,7 @@ from clew_activities.providers.sanitize import clean
 from clew_activities.stored_results import READ_RESULT, Results, Unreadable, truncated
 from clew_activities.tool_threads import ToolCall, ToolThreads, TooManyLeftBehind, code_file_of
 from clew_activities.tools import Tools
-from clew_workflows.protocol.effects import STORING_SECONDS, RunTool, ToolAnswered, idempotency_key
+from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered, idempotency_key
 
 MAX_ERROR_CHARACTERS = 2000
 

@@ -17,7 +17,7 @@ from clew.tools import tool
 from clew_activities.archive import Archive, ArchiveError, ObjectDamaged, ObjectMissing
 from clew_activities.providers.sanitize import cut
 from clew_activities.thread_source import Threads
-from clew_workflows.protocol.effects import STORING_SECONDS, RunTool, StoredResult, ToolAnswered
+from clew_workflows.protocol import STORING_SECONDS, RunTool, StoredResult, ToolAnswered
 
 MAX_MARK_BYTES = 200
 """Of what is said about the part of a result that is shown."""

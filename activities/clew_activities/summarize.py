@@ -22,7 +22,7 @@ from clew_activities.call_model import application_error, priced
 from clew_activities.heartbeat import beating
 from clew_activities.providers import ModelRequest, ProviderError, Providers, Screened, stream
 from clew_activities.thread_source import Threads
-from clew_workflows.protocol.effects import Summarize, Written
+from clew_workflows.protocol import Summarize, Written
 
 INSTRUCTIONS = """\
 You keep the memory of a conversation between a user and an assistant that works with tools. Sum up what you are \

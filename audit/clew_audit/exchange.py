@@ -32,7 +32,7 @@ from clew_audit import putting
 from clew_audit.errors import archived, reading
 from clew_audit.folding import Folding
 from clew_audit.lines import FileDamaged, Reader, Writer, line
-from clew_workflows.protocol.effects import ArchiveRef
+from clew_workflows.protocol import ArchiveRef
 
 KIND = "export"
 PIECE_BYTES = 1_000_000

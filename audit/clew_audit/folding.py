@@ -20,7 +20,7 @@ from clew_activities.prepare import defaults_for
 from clew_workflows.core import budgets, carried, drafts, inputs
 from clew_workflows.core.carried import Carried
 from clew_workflows.core.state import REMEMBERED_OPS, AskedCall, Learned, Request, Run, State
-from clew_workflows.protocol.effects import ArchiveRef, Defaults
+from clew_workflows.protocol import ArchiveRef, Defaults
 
 
 class Folding:

@@ -22,7 +22,7 @@ from clew_audit.errors import archived
 from clew_workflows.core import carried, decisions, drafts
 from clew_workflows.core.carried import Carried
 from clew_workflows.core.state import Moment
-from clew_workflows.protocol.effects import ArchiveRef
+from clew_workflows.protocol import ArchiveRef
 
 
 async def appended(archive: Archive, place: ArchiveRef, entries: Sequence[Entry]) -> ArchiveRef:

@@ -30,7 +30,7 @@ from clew.errors import ClewError
 from clew.thread.thread import Thread
 from clew_workflows.core.carried import Carried
 from clew_workflows.core.state import State
-from clew_workflows.protocol.effects import Effect
+from clew_workflows.protocol import Effect
 from clew_workflows.session import AgentSession
 from clew_workflows.shell import ingress
 from clew_workflows.shell.payload_converter import tolerant

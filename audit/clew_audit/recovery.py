@@ -19,7 +19,7 @@ from clew_audit.histories import Server
 from clew_audit.rebuild import DoesNotReplay, Rebuilt, rebuild
 from clew_workflows.core import carried
 from clew_workflows.core.carried import Carried
-from clew_workflows.protocol.effects import ArchiveRef
+from clew_workflows.protocol import ArchiveRef
 
 Source = Literal["history", "archive"]
 CHUNK = 500

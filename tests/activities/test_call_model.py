@@ -37,7 +37,7 @@ from clew_activities.providers.errors import (
     Unauthorized,
 )
 from clew_workflows.core import views
-from clew_workflows.protocol.effects import AskedTool, ModelAnswered, ModelReply
+from clew_workflows.protocol import AskedTool, ModelAnswered, ModelReply
 from clew_workflows.shell import ingress
 from deploy.local import Reply, scripted_model
 from tests.support.decisions import Session

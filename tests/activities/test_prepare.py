@@ -15,7 +15,7 @@ from clew_activities.archive import Archive, Store
 from clew_activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from clew_activities.providers import providers_from_env
 from clew_activities.stored_results import READ_RESULT
-from clew_workflows.protocol.effects import Prepare, Prepared, Thresholds
+from clew_workflows.protocol import Prepare, Prepared, Thresholds
 
 
 @tool(timeout_seconds=5, retries=2)

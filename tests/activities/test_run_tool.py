@@ -29,7 +29,7 @@ from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import Results
 from clew_activities.thread_source import Threads
 from clew_activities.tools import ToolsUnusable, load_tools
-from clew_workflows.protocol.effects import RunTool, ToolAnswered
+from clew_workflows.protocol import RunTool, ToolAnswered
 
 KIB64 = 65_536
 

@@ -23,7 +23,7 @@ from clew_activities.archive.segment import digest_of
 from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import MAX_STORED_BYTES, Results
 from clew_activities.thread_source import ThreadLocation, Threads
-from clew_workflows.protocol.effects import RunTool, StoredResult, ToolAnswered
+from clew_workflows.protocol import RunTool, StoredResult, ToolAnswered
 
 SESSION, FAMILY = "session-1", "family-1"
 OBJECT = f"default/families/s-{FAMILY}/results/{{}}"

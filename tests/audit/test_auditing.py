@@ -16,7 +16,7 @@ from clew_activities.archive import Archive, Store
 from clew_audit.auditing import Report, audit_file, audit_session
 from clew_audit.histories import KIND, Saved
 from clew_audit.lines import Reader, Writer
-from clew_workflows.protocol.packed import Packed
+from clew_workflows.protocol import Packed
 from deploy.local import temporal_server
 from tests.support.rolling import name
 from tests.support.stack import Stack

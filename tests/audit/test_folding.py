@@ -11,7 +11,7 @@ from clew_audit.histories import Server
 from clew_audit.rebuild import rebuild
 from clew_workflows.core import carried
 from clew_workflows.core.state import State
-from clew_workflows.protocol.effects import ArchiveRef
+from clew_workflows.protocol import ArchiveRef
 from tests.support.budgets import refusal, replied, said, small
 from tests.support.histories import HISTORIES
 

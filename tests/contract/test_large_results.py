@@ -7,7 +7,7 @@ from typing import Any
 
 from clew import ClearToolResults, ContextPolicy, Entry, Session
 from clew_activities.archive import Archive
-from clew_workflows.protocol.effects import Thresholds
+from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall
 from deploy.local.scripted import Script
 from tests.support.rolling import name, rolling, runs_of

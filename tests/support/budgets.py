@@ -6,7 +6,7 @@ from typing import Any
 
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import Usage
-from clew_workflows.protocol.effects import Failure, ModelAnswered, ModelReply
+from clew_workflows.protocol import Failure, ModelAnswered, ModelReply
 from tests.support.decisions import Session
 
 SMALL = ContextPolicy(max_input_tokens=1_200, reserve_output_tokens=200, window="epoch")

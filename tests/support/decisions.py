@@ -31,7 +31,7 @@ from clew_workflows.core import commands, decisions, outcomes, tool_rounds
 from clew_workflows.core.carried import Carried, carry, restore
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment
-from clew_workflows.protocol.effects import (
+from clew_workflows.protocol import (
     ArchiveRef,
     AskedTool,
     CallModel,

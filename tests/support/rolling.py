@@ -20,7 +20,7 @@ from clew_activities.providers import http_client, providers_from_env
 from clew_activities.tools import load_tools
 from clew_activities.worker import Capacity, make_worker
 from clew_activities.worker.assembly import DEFAULT_CAPACITY
-from clew_workflows.protocol.effects import Thresholds
+from clew_workflows.protocol import Thresholds
 from deploy.local import Reply
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack, last

@@ -18,7 +18,7 @@ from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
-from clew_workflows.protocol.effects import Thresholds
+from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 from tests.support import toolbox
 

@@ -31,7 +31,7 @@ from clew.model.messages import Message
 from clew.thread.entries import Draft, call_ids
 from clew_activities.checkpoint_tokens import Keys
 from clew_workflows.core.checkpoints import drafted, restoring
-from clew_workflows.protocol.effects import Thresholds
+from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall
 from tests.support import decisions as paper
 from tests.support import toolbox

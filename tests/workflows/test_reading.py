@@ -30,7 +30,7 @@ from clew import (
 from clew.context.contexts import context_of, window_of
 from clew_activities.archive import Archive, Store, StoreUnavailable
 from clew_workflows import services
-from clew_workflows.protocol.effects import Thresholds
+from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall, temporal_server
 from tests.support.hostile_input import MALFORMED
 from tests.support.rolling import name, rolling, runs_of

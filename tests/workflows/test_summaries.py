@@ -13,7 +13,7 @@ from clew.contract import CheckpointInput, HibernateInput, SummarizeInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import Busy, InvalidInput, NothingToSummarize
 from clew_workflows.core import commands, decisions, summaries
-from clew_workflows.protocol.effects import ArchiveRef, CallModel, Failure, Summarize, Summarized, Written
+from clew_workflows.protocol import ArchiveRef, CallModel, Failure, Summarize, Summarized, Written
 from tests.support.decisions import Session
 
 POLICY = ContextPolicy(max_input_tokens=400, reserve_output_tokens=100, keep_last_turns=1)

@@ -1,6 +1,6 @@
-"""Errands: short workflows that do for clients what needs the archive, so that any language can ask for it.
+"""The short workflows beside sessions: they do for clients in any language what needs the archive or a worker's keys.
 
-A malformed input fails the workflow with its word, as it does at a session's door.
+A malformed input fails the workflow, and the type of its failure is the word of the refusal.
 """
 
 from __future__ import annotations
@@ -11,33 +11,40 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from temporalio import exceptions, workflow
 from temporalio.api.common.v1 import Payload
-from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.common import RawValue, RetryPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
     from clew.contract import (
         DELETE_WORKFLOW,
         FORK_WORKFLOW,
         MAX_MESSAGE_BYTES,
+        MAX_TOKEN_BYTES,
         READ_CONTEXT_WORKFLOW,
         READ_WORKFLOW,
+        RESTORE_WORKFLOW,
+        WORKFLOW_TYPE,
         DeleteSessionInput,
         ForkSessionInput,
         ReadContextInput,
         ReadThreadInput,
+        RestoreInput,
     )
-    from clew.errors import ArchiveUnavailable, Refusal
-    from clew_workflows.protocol.effects import Fork
+    from clew.contract.outputs import RestoreReceipt
+    from clew.errors import ArchiveUnavailable, InvalidInput, Refusal
+    from clew_workflows.protocol import Fork, OpenCheckpoint, OpenedCheckpoint
     from clew_workflows.shell import ingress
     from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
 
 READ_TIMEOUT = timedelta(seconds=30)
 CONTEXT_TIMEOUT = timedelta(seconds=90)
 CHANGE_TIMEOUT = timedelta(seconds=90)
+RESTORE_STEP_TIMEOUT = timedelta(seconds=45)
+"""For each of both steps of a restore."""
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
 M = TypeVar("M", bound=BaseModel)
 NOTHING = RawValue(Payload())
-"""The input of an errand that was sent without one."""
+"""The input of a service that was started without one."""
 
 
 # What the SDK itself finds wrong with an input ends the workflow too: a failing task would be repeated for ever.
@@ -80,6 +87,37 @@ class ForkSession:
         return await carry_out("fork_session", fork, CHANGE_TIMEOUT)
 
 
+@workflow.defn(name=RESTORE_WORKFLOW, failure_exception_types=[Exception])
+class RestoreSession:
+    """Starts a session that goes on from a checkpoint: `{token, session_id?}` -> `{session_id}`."""
+
+    @workflow.run
+    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+        """The session has the context under its lane when this answers."""
+        given = decoded(asked, RestoreInput, MAX_TOKEN_BYTES + 1_000)
+        session_id = given.session_id or str(workflow.uuid4())
+        checkpoint = OpenCheckpoint(token=given.token, session_id=session_id)
+        opened = OpenedCheckpoint.model_validate(await carry_out("open_checkpoint", checkpoint, RESTORE_STEP_TIMEOUT))
+        try:
+            session = await workflow.start_child_workflow(
+                WORKFLOW_TYPE,
+                {"config": opened.config},
+                id=session_id,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                static_summary=f"session · {opened.config['model']}",
+            )
+        except WorkflowAlreadyStartedError:
+            raise ingress.application_error(InvalidInput(f"there is a session {session_id!r} already")) from None
+        try:
+            await carry_out("put_context", checkpoint, RESTORE_STEP_TIMEOUT)
+        except ApplicationError:
+            # Without the context it would be another session than the one that was asked for.
+            await session.signal("close", {"reason": "it could not be restored"})
+            raise
+        return RestoreReceipt(session_id=session_id).as_json()
+
+
 @workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception])
 class DeleteSession:
     """Ends a session and deletes its archive, without what its forks need: `{deleted_segments}`."""
@@ -90,7 +128,7 @@ class DeleteSession:
         return await carry_out("delete_session", decoded(asked, DeleteSessionInput), CHANGE_TIMEOUT)
 
 
-ERRANDS = (ReadThread, ReadContext, ForkSession, DeleteSession)
+SERVICES = (ReadThread, ReadContext, ForkSession, RestoreSession, DeleteSession)
 
 
 def _entry_id() -> str:
@@ -98,19 +136,19 @@ def _entry_id() -> str:
 
 
 def decoded(asked: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
-    """What an errand was asked for.
+    """The input of a service.
 
     Raises:
         ApplicationError: `invalid_input` or `too_large`, for what cannot be used.
     """
     try:
-        return ingress.errand([asked], model, max_bytes)
+        return ingress.service([asked], model, max_bytes)
     except Refusal as refusal:
         raise ingress.application_error(refusal) from None
 
 
 def decoded_context(asked: RawValue) -> dict[str, Any]:
-    """The context that an errand was asked for, with the fields that were given: others would overlay a policy.
+    """The input of `ReadContext`, with the fields that were given: others would overlay a policy.
 
     Raises:
         ApplicationError: `invalid_input`, `empty_content` or `too_large`, for what cannot be used.

@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from clew.thread.thread import Thread
     from clew_workflows.core import carried, commands, decisions, outcomes, summaries, views
     from clew_workflows.core.carried import Carried
-    from clew_workflows.protocol.effects import CallModel, DraftQuery, Effect, Event, Prepare, RunTools, Summarize
+    from clew_workflows.protocol import CallModel, DraftQuery, Effect, Event, Prepare, RunTools, Summarize
     from clew_workflows.shell import execution, ingress, summarizing
     from clew_workflows.shell.fullness import Fullness
     from clew_workflows.shell.hibernation import Hibernation

@@ -24,7 +24,7 @@ from clew_activities.providers.reply import (
     string,
 )
 from clew_activities.providers.sanitize import BoundedText, Budget, clean
-from clew_workflows.protocol.effects import ModelReply
+from clew_workflows.protocol import ModelReply
 
 # `pause_turn` and a full window leave a reply unfinished, as a limit does.
 _STOP_REASONS: Mapping[str, StopReason] = {

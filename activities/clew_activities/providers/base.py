@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from clew.contract import ModelOptions
 from clew.model.messages import Message, ToolSpec
-from clew_workflows.protocol.effects import ModelReply
+from clew_workflows.protocol import ModelReply
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from clew_activities.providers.errors import (
     from_response,
 )
 from clew_activities.providers.screened import Screened
-from clew_workflows.protocol.effects import ModelReply
+from clew_workflows.protocol import ModelReply
 
 ERROR_BODY_LIMIT = 64 * 1024
 STREAM_LIMIT = 16 * 1024 * 1024

@@ -27,7 +27,7 @@ from clew_activities.providers.reply import (
     member,
     string,
 )
-from clew_workflows.protocol.effects import ModelReply
+from clew_workflows.protocol import ModelReply
 
 _REFUSAL_LIMIT = 4000
 _STOP_REASONS: Mapping[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}

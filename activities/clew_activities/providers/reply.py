@@ -15,7 +15,7 @@ from clew.model.messages import ProviderData
 from clew.outcomes import Usage
 from clew_activities.providers.errors import ContentRefused, EmptyReply, OutputExhausted, TruncatedStream
 from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, cut, json_object, parse_json
-from clew_workflows.protocol.effects import AskedTool, ModelReply
+from clew_workflows.protocol import AskedTool, ModelReply
 
 ARGUMENTS_LIMIT = 256 * 1024
 PROVIDER_DATA_LIMIT = 512 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clew_activities.providers.base import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
-from clew_workflows.protocol.effects import AskedTool, ModelReply
+from clew_workflows.protocol import AskedTool, ModelReply
 
 
 class Screened:

@@ -32,10 +32,8 @@ from clew_activities.summarize import SummaryActivities
 from clew_activities.thread_source import Threads
 from clew_activities.tools import Tools
 from clew_activities.worker.capacity import Capacity
-from clew_workflows.protocol.effects import Thresholds
-from clew_workflows.protocol.queues import model_queue, tool_queue
-from clew_workflows.restoring import RestoreSession
-from clew_workflows.services import ERRANDS
+from clew_workflows.protocol import Thresholds, model_queue, tool_queue
+from clew_workflows.services import SERVICES
 from clew_workflows.session import AgentSession
 from clew_workflows.shell.payload_converter import tolerant
 
@@ -151,7 +149,7 @@ def make_worker(
         [
             worker(model_queue(task_queue), capacity.model_calls, models),
             worker(tool_queue(task_queue), capacity.tool_calls, [running.run_tool]),
-            worker(task_queue, capacity.store_calls, others, [AgentSession, RestoreSession, *ERRANDS]),
+            worker(task_queue, capacity.store_calls, others, [AgentSession, *SERVICES]),
         ],
         running,
     )

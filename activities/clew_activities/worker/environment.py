@@ -10,7 +10,7 @@ from clew_activities.checkpoint_tokens import Keys, keys_from_env
 from clew_activities.providers import Providers, providers_from_env
 from clew_activities.tools import Tools, load_tools
 from clew_activities.worker.capacity import Capacity, capacity_from_env
-from clew_workflows.protocol.effects import Thresholds
+from clew_workflows.protocol import Thresholds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from clew_activities.providers.http import stream
 from clew_activities.providers.openai import OpenAI
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import ObjectEnd
-from clew_workflows.protocol.effects import ModelReply
+from clew_workflows.protocol import ModelReply
 from tests.support.provider_calls import request, sse
 from tests.support.provider_server import FakeServer
 from tests.support.provider_streams import chunk, delta, start, tool

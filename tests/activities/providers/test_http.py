@@ -24,7 +24,7 @@ from clew_activities.providers.http import stream
 from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.screened import Screened
-from clew_workflows.protocol.effects import ModelReply
+from clew_workflows.protocol import ModelReply
 from tests.support.provider_calls import ADD, fold, request, sse
 from tests.support.provider_server import FakeServer
 from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, TOOL_STREAM, chunk

@@ -8,7 +8,7 @@ import pytest
 
 from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
 from clew_workflows.core import views
-from clew_workflows.protocol.effects import AskedTool
+from clew_workflows.protocol import AskedTool
 from tests.support.decisions import Session, assert_valid
 
 ASK = AskedTool(name="ask_first", arguments={"a": 1})

@@ -16,7 +16,7 @@ from clew.errors import ContextOverflow
 from clew.thread.entries import Entry
 from clew_workflows.core import budgets
 from clew_workflows.core.state import EIGHTHS, Learned
-from clew_workflows.protocol.effects import CallModel, Failure
+from clew_workflows.protocol import CallModel, Failure
 from tests.support.budgets import MODEL, SMALL, refusal, replied, said, small
 from tests.support.decisions import Session, journey
 

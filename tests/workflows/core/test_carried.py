@@ -12,8 +12,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
 from clew_workflows.core import carried
 from clew_workflows.core.carried import MAX_BYTES, carry, restore
-from clew_workflows.protocol.effects import ArchiveRef
-from clew_workflows.protocol.packed import Packed
+from clew_workflows.protocol import ArchiveRef, Packed
 from tests.support.decisions import Session, _fields, journey
 
 
@@ -66,7 +65,7 @@ def test_outcomes_are_known_when_their_entries_are_gone() -> None:
 
 
 def _failure(message: str) -> Any:
-    from clew_workflows.protocol.effects import Failure  # noqa: PLC0415 - beside its only use
+    from clew_workflows.protocol import Failure  # noqa: PLC0415 - beside its only use
 
     return Failure(type="bad_request", message=message)
 

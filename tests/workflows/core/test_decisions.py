@@ -13,7 +13,7 @@ from clew.contract import CloseInput, MessageInput, ModelOptions, SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
 from clew_workflows.core import decisions, requests, runs
-from clew_workflows.protocol.effects import AskedTool, Failure, Prepare
+from clew_workflows.protocol import AskedTool, Failure, Prepare
 from tests.support.decisions import UNKNOWN, Session, answered, assert_valid
 
 

@@ -12,7 +12,7 @@ from clew.model.catalog import EDITION
 from clew.model.tokens import encoding
 from clew_activities.prepare import defaults_for
 from clew_workflows.core import checkpoints, decisions
-from clew_workflows.protocol.effects import Defaults, Failure, Prepared
+from clew_workflows.protocol import Defaults, Failure, Prepared
 from tests.support.decisions import UNKNOWN, Session, journey
 
 

@@ -12,7 +12,7 @@ from clew.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
 from clew.outcomes import Usage
 from clew_workflows.core import outcomes, requests
 from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES
-from clew_workflows.protocol.effects import ToolAnswered, ToolReturned
+from clew_workflows.protocol import ToolAnswered, ToolReturned
 from tests.support.decisions import Session
 
 

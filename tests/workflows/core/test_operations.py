@@ -16,7 +16,7 @@ from clew.errors import InvalidOperation, InvalidTokenBudget, QueueFull, Unknown
 from clew.thread.thread import Thread
 from clew_workflows.core import commands, views
 from clew_workflows.core.state import MAX_WAITING, REMEMBERED_OPS
-from clew_workflows.protocol.effects import Prepare
+from clew_workflows.protocol import Prepare
 from tests.support.decisions import UNKNOWN, Session, assert_valid
 
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "x", "name": "add", "arguments": {}}]}

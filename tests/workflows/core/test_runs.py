@@ -8,7 +8,7 @@ from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import Usage
 from clew_workflows.core import runs
-from clew_workflows.protocol.effects import AskedTool, CallModel, Failure
+from clew_workflows.protocol import AskedTool, CallModel, Failure
 from tests.support.decisions import Session, assert_valid
 
 ID = re.compile(r"[A-Za-z0-9_-]{1,40}")

@@ -22,7 +22,7 @@ from clew.thread.thread import Thread
 from clew_workflows.core import approvals, decisions, outcomes, views
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.core.runs import FOLLOW_UP
-from clew_workflows.protocol.effects import ArchiveRef, AskedTool, CallModel, Prepare, RunTools
+from clew_workflows.protocol import ArchiveRef, AskedTool, CallModel, Prepare, RunTools
 from tests.support.decisions import UNKNOWN, Session, assert_valid
 
 POLICIES = st.sampled_from(

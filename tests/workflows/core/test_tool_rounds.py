@@ -10,7 +10,7 @@ from clew.thread.entries import Entry
 from clew_workflows.core import decisions
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.core.state import AskedCall
-from clew_workflows.protocol.effects import AskedTool, Failure, Prepared, ToolAnswered, ToolReturned
+from clew_workflows.protocol import AskedTool, Failure, Prepared, ToolAnswered, ToolReturned
 from tests.support.decisions import Session, answered, assert_valid, resolved
 
 

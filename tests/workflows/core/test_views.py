@@ -19,7 +19,7 @@ from clew.outcomes import Usage
 from clew.thread.entries import Draft
 from clew_activities.call_model import MAX_REPLY_BYTES
 from clew_workflows.core import decisions, drafts, outcomes, views
-from clew_workflows.protocol.effects import AskedTool
+from clew_workflows.protocol import AskedTool
 from tests.support.decisions import Session
 
 MB = 1_000_000

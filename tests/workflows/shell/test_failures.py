@@ -8,7 +8,7 @@ import pytest
 from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState, TimeoutType
 
-from clew_workflows.protocol.effects import Failure
+from clew_workflows.protocol import Failure
 from clew_workflows.shell.failures import failure_of
 
 

@@ -14,7 +14,7 @@ from temporalio.client import WorkflowFailureError
 
 from clew import ArchiveUnavailable, Clew, Closed, ThreadMismatch
 from clew_activities.archive import Archive, Head
-from clew_workflows.protocol.effects import SignCheckpoint, Signed, Thresholds
+from clew_workflows.protocol import SignCheckpoint, Signed, Thresholds
 from clew_workflows.shell import execution as workflow_world
 from deploy.local import Reply
 from tests.support.rolling import Fickle, name, rolling, runs_of, until

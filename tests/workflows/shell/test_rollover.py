@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 
 from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, Session, ThreadMismatch
 from clew_activities.archive import Archive, Head
-from clew_workflows.protocol.effects import Thresholds
+from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall
 from tests.support.rolling import Fickle, name, rolling, runs_of, until
 from tests.support.stack import Stack

@@ -13,7 +13,7 @@ from clew_workflows.core import drafts, runs, tool_rounds
 from clew_workflows.core.argument_schemas import problem_of_arguments
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import AskedCall, Moment, Run, State
-from clew_workflows.protocol.effects import ToolAnswered
+from clew_workflows.protocol import ToolAnswered
 
 
 def pending_approvals(state: State) -> tuple[AskedCall, ...]:

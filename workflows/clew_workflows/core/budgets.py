@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from clew.contract.policy import ContextPolicy
 from clew_workflows.core.state import EIGHTHS, Learned, Request, State
-from clew_workflows.protocol.effects import CallModel, Failure, ModelAnswered
+from clew_workflows.protocol import CallModel, Failure, ModelAnswered
 
 MOST_EIGHTHS = 4 * EIGHTHS
 SLACK = 50

@@ -17,8 +17,7 @@ from clew.thread.lane import Gap
 from clew.thread.thread import Past, Thread
 from clew_workflows.core import outcomes
 from clew_workflows.core.state import State
-from clew_workflows.protocol.effects import CallModel, Effect, Prepare, Recalled, RunTools, Summarize
-from clew_workflows.protocol.packed import Packed
+from clew_workflows.protocol import CallModel, Effect, Packed, Prepare, Recalled, RunTools, Summarize
 
 VERSION = 1
 MAX_BYTES = 500_000

@@ -30,7 +30,7 @@ from clew.thread.entries import system_prompt_of
 from clew.thread.thread import Thread
 from clew_workflows.core.defaults import agent_policy
 from clew_workflows.core.state import State
-from clew_workflows.protocol.effects import Signed
+from clew_workflows.protocol import Signed
 
 PREFIX = "rt2"
 VERSION = 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from clew.thread.entries import Draft
 from clew_workflows.core.state import Moment, State
-from clew_workflows.protocol.effects import Effect
+from clew_workflows.protocol import Effect
 
 
 @dataclass(frozen=True, slots=True)

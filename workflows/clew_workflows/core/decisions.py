@@ -15,7 +15,7 @@ from clew.contract.policy import ContextPolicy, resolve
 from clew_workflows.core import configuration, defaults, drafts, inputs, operations, runs, summaries
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State
-from clew_workflows.protocol.effects import Event, Failure, ModelAnswered, Prepared, Summarized, ToolReturned
+from clew_workflows.protocol import Event, Failure, ModelAnswered, Prepared, Summarized, ToolReturned
 
 
 def begin(session_id: str, config: SessionConfig) -> State:

@@ -12,7 +12,7 @@ from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import ClewError
 from clew_workflows.core.state import State
-from clew_workflows.protocol.effects import Prepared
+from clew_workflows.protocol import Prepared
 
 
 def suiting(state: State, model: str) -> ContextPolicy:

@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from clew.contract import SessionConfig
 from clew.thread.entries import Draft, Entry
 from clew_workflows.core.state import AskedCall, Input, Request, Run, State
-from clew_workflows.protocol.effects import Failure, ModelAnswered, ResolvedTool, ToolAnswered
+from clew_workflows.protocol import Failure, ModelAnswered, ResolvedTool, ToolAnswered
 
 _ELSEWHERE = {"content", "request_id", "metadata", "output_schema"}
 """Fields of a message that its entry holds under a name of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clew.thread.thread import Thread
 from clew_workflows.core.approvals import pending_approvals
 from clew_workflows.core.state import State
-from clew_workflows.protocol.effects import CallModel, Prepare, Recall, RunTool, Summarize
+from clew_workflows.protocol import CallModel, Prepare, Recall, RunTool, Summarize
 
 
 def prepare_summary(effect: Prepare) -> str:

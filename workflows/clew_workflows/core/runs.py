@@ -10,7 +10,7 @@ from clew.outcomes import Usage
 from clew_workflows.core import budgets, drafts, operations, requests, summaries, tool_rounds
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Input, Moment, Request, Run, State
-from clew_workflows.protocol.effects import CallModel, Failure, ModelAnswered, ToolReturned
+from clew_workflows.protocol import CallModel, Failure, ModelAnswered, ToolReturned
 
 FOLLOW_UP = "followup:"
 """What the ids of the session's own requests begin with."""

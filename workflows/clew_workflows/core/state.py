@@ -10,7 +10,7 @@ from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelO
 from clew.contract.outputs import InputReceipt
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import RequestOutcome, Usage
-from clew_workflows.protocol.effects import ArchiveRef, CallModel, Defaults, Failure, Prepare, ResolvedTool
+from clew_workflows.protocol import ArchiveRef, CallModel, Defaults, Failure, Prepare, ResolvedTool
 
 Phase = Literal[
     "preparing",

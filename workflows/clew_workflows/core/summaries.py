@@ -20,7 +20,7 @@ from clew.thread.lane import Lane
 from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State, Summarizing, remembering
-from clew_workflows.protocol.effects import Failure, Summarize, Summarized
+from clew_workflows.protocol import Failure, Summarize, Summarized
 
 RUNS_WITHOUT = 10
 """After a failure the session goes on for so many runs before it tries again by itself."""

@@ -13,7 +13,7 @@ from clew.thread.entries import Draft
 from clew_workflows.core import drafts
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import AskedCall, LateCall, Run, State
-from clew_workflows.protocol.effects import (
+from clew_workflows.protocol import (
     AskedTool,
     Failure,
     RunTool,

@@ -15,7 +15,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from clew_workflows.core import labels
-from clew_workflows.protocol.effects import (
+from clew_workflows.protocol import (
     STORING_SECONDS,
     ArchiveRef,
     Archiving,
@@ -37,8 +37,9 @@ from clew_workflows.protocol.effects import (
     ToolAnswered,
     ToolReturned,
     Written,
+    model_queue,
+    tool_queue,
 )
-from clew_workflows.protocol.queues import model_queue, tool_queue
 from clew_workflows.shell.failures import failure_of
 
 T = TypeVar("T", bound=BaseModel)

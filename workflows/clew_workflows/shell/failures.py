@@ -5,7 +5,7 @@ from __future__ import annotations
 from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
 
-from clew_workflows.protocol.effects import Failure
+from clew_workflows.protocol import Failure
 
 MAX_MESSAGE = 2000
 """Characters of a failure's message: it is stored with the error and again with the outcome."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from temporalio import workflow
 
-from clew_workflows.protocol.effects import Thresholds
+from clew_workflows.protocol import Thresholds
 
 FULL = 3.0
 """At so many times a threshold no new message is taken."""

@@ -52,7 +52,7 @@ from clew.errors import (
     UnsupportedStrategy,
 )
 from clew.model.canonical import canonical, check_depth
-from clew_workflows.protocol.effects import DraftQuery
+from clew_workflows.protocol import DraftQuery
 
 M = TypeVar("M", bound=BaseModel)
 C = TypeVar("C", bound=ContextQuery)
@@ -216,7 +216,7 @@ def query(name: str, args: Sequence[RawValue]) -> Query | None:
 
 
 def checked_context(asked: C) -> C:
-    """What a query or an errand asks of a context, checked further; pending messages come trimmed.
+    """What a query or `ReadContext` asks of a context, checked further; pending messages come trimmed.
 
     Raises:
         EmptyContent: a pending message has no content beside white space.
@@ -231,7 +231,7 @@ def checked_context(asked: C) -> C:
     return asked.model_copy(update={"pending": pending})
 
 
-def errand(args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
+def service(args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
     """What a workflow other than a session is started with.
 
     Raises:

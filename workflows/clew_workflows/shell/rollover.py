@@ -20,7 +20,7 @@ from clew.thread.entries import Entry
 from clew.thread.layers import Ground
 from clew_workflows.core import carried, decisions
 from clew_workflows.core.carried import Carried
-from clew_workflows.protocol.effects import ArchiveRef, Archiving, Failure, Prepared, Recall, Thaw
+from clew_workflows.protocol import ArchiveRef, Archiving, Failure, Prepared, Recall, Thaw
 from clew_workflows.shell import execution
 from clew_workflows.shell.failures import failure_of
 from clew_workflows.shell.fullness import FULL, PRESSING, Fullness

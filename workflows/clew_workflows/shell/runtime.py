@@ -16,7 +16,7 @@ from clew_workflows.core import labels, views
 from clew_workflows.core.carried import Carried
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State
-from clew_workflows.protocol.effects import Effect, Event
+from clew_workflows.protocol import Effect, Event
 
 PREPARE_TIMEOUT = timedelta(minutes=10)
 

@@ -11,7 +11,7 @@ from clew.contract.outputs import CheckpointReceipt
 from clew.errors import CheckpointUnavailable, ClewError, refusal
 from clew_workflows.core import checkpoints
 from clew_workflows.core.commands import Checkpointing
-from clew_workflows.protocol.effects import Failure, SignCheckpoint
+from clew_workflows.protocol import Failure, SignCheckpoint
 from clew_workflows.shell import execution, ingress
 from clew_workflows.shell.failures import failure_of
 from clew_workflows.shell.rollover import Archivist

@@ -11,7 +11,7 @@ from clew.contract import ContextQuery
 from clew.contract.outputs import SummaryReceipt
 from clew.errors import Refusal
 from clew_workflows.core import runs, summaries
-from clew_workflows.protocol.effects import Event, Failure, Summarize, Summarized
+from clew_workflows.protocol import Event, Failure, Summarize, Summarized
 from clew_workflows.shell import execution
 from clew_workflows.shell.rollover import Archivist
 from clew_workflows.shell.runtime import Journal

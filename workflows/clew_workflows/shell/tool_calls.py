@@ -7,7 +7,7 @@ import asyncio
 from temporalio import workflow
 
 from clew_workflows.core import decisions, tool_rounds
-from clew_workflows.protocol.effects import RunTool, RunTools, ToolAnswered
+from clew_workflows.protocol import RunTool, RunTools, ToolAnswered
 from clew_workflows.shell import execution
 from clew_workflows.shell.runtime import Journal
 from clew_workflows.shell.task_commands import TaskCommands
