@@ -27,7 +27,21 @@ OutputSchema = Annotated[dict[str, Any], AfterValidator(_affordable)]
 
 
 class MessageInput(Input):
-    """The argument of the update `message`."""
+    """The argument of the update `message`.
+
+    Attributes:
+        content: What the user says; leading and trailing white space is removed.
+        request_id: A request is served once for its id. Absent: the id of the Update. Ids that begin with
+            `followup:` are reserved.
+        on_busy: What becomes of the message while a request is served; absent: the session's setting.
+        context_policy: Overlays the session's policy for this request.
+        model: The model of this request.
+        model_options: Overlay the session's options for this request.
+        max_iterations: Model calls that its run may make.
+        timeout_seconds: After so long the request fails with `timeout`.
+        output_schema: The answer must be JSON of this schema (draft 2020-12, within bounds).
+        metadata: The caller's own names and values; the message's entry keeps them.
+    """
 
     content: str
     request_id: Id | None = None
@@ -45,10 +59,17 @@ InputKind = Literal["steer", "inject"]
 
 
 class SteerInput(Input):
-    """The argument of the signals `steer` and `inject`: user-style input for the run in progress.
+    """The argument of the signals `steer` and `inject`: a user's words for the run in progress.
 
-    `at` says when it enters: with the answer (`terminal`) or before the next model call (`step`); absent: as the
-    session is configured. `on_failure` says what becomes of it when the run ends without having read it.
+    Attributes:
+        content: What is said; leading and trailing white space is removed.
+        at: When it enters: with the answer (`terminal`) or before the next model call (`step`); absent: the
+            session's `steering`.
+        input_id: An input is accepted once for its id. Ids of the form `input-<n>` are reserved.
+        expected_request_id: Refuse the input unless this request is running.
+        on_failure: When the run fails, or ends by its iterations, without having read it: a follow-up run answers
+            it, or it is dropped.
+        source: Where it comes from; absent: `steer` or `inject`.
     """
 
     content: str
@@ -60,13 +81,29 @@ class SteerInput(Input):
 
 
 class SubmitInput(SteerInput):
-    """The argument of the update `submit_input`."""
+    """The argument of the update `submit_input`.
+
+    Attributes:
+        kind: A correction by the user, or a word of a program.
+    """
 
     kind: InputKind
 
 
 class ConfigureInput(Input):
-    """The argument of the update `configure`; what is absent stays as it is."""
+    """The argument of the update `configure`; what is absent stays as it is.
+
+    Attributes:
+        model: The model.
+        model_options: Overlay the options in force; null takes a value away.
+        system_prompt: The system prompt; at most 65 536 bytes.
+        tools: All tools that the model may call from then on.
+        context_policy: Overlays the session's policy.
+        limits: Overlay the limits in force; null takes a value away.
+        on_busy: What becomes of a message while a request is served.
+        steering: When inputs enter a run.
+        require_approval: All tools whose calls wait for a person's decision, beside those that always do.
+    """
 
     model: ModelName | None = None
     model_options: ModelOptions | None = None
@@ -80,7 +117,13 @@ class ConfigureInput(Input):
 
 
 class CancelInput(Input):
-    """The argument of `cancel_request` and `cancel`. `inputs` decides about what the run has not read yet."""
+    """The argument of the update `cancel_request` and of the signal `cancel`.
+
+    Attributes:
+        request_id: The request; absent: the one that is running, or the summary in the making.
+        reason: For people; the outcome and the thread keep it.
+        inputs: What becomes of inputs that the run has not read: they are dropped, or a follow-up run answers them.
+    """
 
     request_id: Id | None = None
     reason: str | None = Field(default=None, max_length=2000)
@@ -88,7 +131,14 @@ class CancelInput(Input):
 
 
 class ApprovalInput(Input):
-    """The argument of the update `resolve_approval`. Edited `arguments` replace the model's."""
+    """The argument of the update `resolve_approval`.
+
+    Attributes:
+        tool_call_id: The call.
+        decision: Whether it may run.
+        reason: For people; the model reads it where the call is denied.
+        arguments: The arguments that the tool is called with in place of the model's; only with `approve`.
+    """
 
     tool_call_id: Id
     decision: Literal["approve", "deny"]
@@ -97,23 +147,37 @@ class ApprovalInput(Input):
 
 
 class AwaitRequestInput(Input):
-    """The argument of the update `await_request`."""
+    """The argument of the update `await_request`.
+
+    Attributes:
+        request_id: The request.
+    """
 
     request_id: Id
 
 
 class CheckpointInput(Input):
-    """The argument of the update `checkpoint`. Without `expires_seconds` a token is good for 30 days."""
+    """The argument of the update `checkpoint`.
+
+    Attributes:
+        context_ref: The lane; absent: the active one.
+        expires_seconds: The token is good for so long; 30 days unless given.
+    """
 
     context_ref: Id | None = None
     expires_seconds: int = Field(default=30 * 86400, ge=1, le=3650 * 86400)
 
 
 class SummarizeInput(Input):
-    """The argument of the update `summarize`: a lane, and from which seq to which it is summed up.
+    """The argument of the update `summarize`.
 
-    Without `to_seq` that is everything but the last turns that the policy keeps. What is before `from_seq` is in the
-    summary too: a summary speaks for everything up to its `to_seq`, and builds on the one before it.
+    A summary stands for everything up to its `to_seq`: it builds on the summary before it.
+
+    Attributes:
+        context_ref: The lane; absent: the active one.
+        from_seq: Sum up anew from here, where the summary in force reaches further.
+        to_seq: Sum up to here, rounded up to a whole group of tool calls. Absent: all but the last turns that the
+            policy keeps.
     """
 
     context_ref: Id | None = None
@@ -128,19 +192,33 @@ class SummarizeInput(Input):
 
 
 class HibernateInput(Input):
-    """The argument of the update `hibernate`."""
+    """The argument of the update `hibernate`.
+
+    Attributes:
+        reason: For people; the thread keeps it.
+    """
 
     reason: str | None = Field(default=None, max_length=2000)
 
 
 class CloseInput(Input):
-    """The argument of the update `close_session` and of the signal `close`."""
+    """The argument of the update `close_session` and of the signal `close`.
+
+    Attributes:
+        reason: For people; the thread keeps it.
+    """
 
     reason: str | None = Field(default=None, max_length=2000)
 
 
 class ForkedInput(Input):
-    """The argument of the signal `forked`, which Clew itself sends to a session that was forked."""
+    """The argument of the signal `forked`, which Clew itself sends to a session that was forked.
+
+    Attributes:
+        session_id: The fork.
+        fork_seq: The last entry that both have.
+        metadata: The metadata that the fork was made with.
+    """
 
     session_id: SessionId
     fork_seq: Seq

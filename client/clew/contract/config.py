@@ -14,11 +14,21 @@ from clew.model.tokens import EncodingName
 
 
 class ModelOptions(Input):
-    """What shapes a reply beside its context. Absent: the provider's own default."""
+    """What shapes a reply beside its context. Absent: the default of the provider.
+
+    Attributes:
+        temperature: How freely the model chooses.
+        max_output_tokens: The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 where
+            that is 0.
+        tool_choice: `auto`, `none`, `required`, or the name of a tool.
+        reasoning_effort: How long the model thinks.
+        stop: The reply ends before any of these.
+        seed: For replies that can be repeated, where the provider can do that.
+    """
 
     temperature: float | None = Field(default=None, ge=0, le=2)
     max_output_tokens: int | None = Field(default=None, ge=1)
-    tool_choice: str | None = Field(default=None, max_length=200, description="auto, none, required, or a tool")
+    tool_choice: str | None = Field(default=None, max_length=200)
     reasoning_effort: Literal["minimal", "low", "medium", "high"] | None = None
     stop: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] | None = Field(
         default=None, max_length=4
@@ -33,10 +43,16 @@ class ModelOptions(Input):
 
 
 class Limits(Input):
-    """What a session may take in and spend. Sizes are in bytes of JSON, or of UTF-8 for a tool's result.
+    """What a session may take in and spend.
 
-    `max_total_tokens` and `max_cost_usd` are over all model calls; the one that passes a limit is the last. Costs are
-    by list price: under `max_cost_usd` a model is not called whose price the worker does not know.
+    `max_total_tokens` and `max_cost_usd` are over all model calls; the call that passes a limit is the last one.
+
+    Attributes:
+        max_message_bytes: Bytes of JSON of one input.
+        max_tool_result_bytes: Bytes of UTF-8 that are shown of a tool result; the rest is stored.
+        max_total_tokens: Tokens of prompts and replies.
+        max_cost_usd: Cost by list price. Under this limit a model is not called whose price the worker does not
+            know.
     """
 
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
@@ -52,7 +68,25 @@ ToolNames = Annotated[
 
 
 class SessionConfig(Input):
-    """How a session behaves, from its start until it is configured otherwise."""
+    """How a session behaves, from its start until it is configured otherwise.
+
+    Attributes:
+        model: The model.
+        strategy: How a run is led; anything but `react` is refused.
+        system_prompt: The system prompt; at most 65 536 bytes.
+        tools: Tools that the model may call, by the names that the worker knows; each once.
+        require_approval: Tools whose calls wait for a person's decision, beside those that always do.
+        context_policy: The agent's policy. Absent: the one that the worker chooses for the model.
+        model_options: The options of model calls.
+        max_iterations: Model calls that a run may make.
+        request_timeout_seconds: After so long a request fails with `timeout`. A wait for an approval does not count.
+        on_busy: What becomes of a message while a request is served.
+        steering: When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`).
+        encoding: Tokens are counted under it. Absent: the encoding of the model's family, where the worker knows it.
+        limits: What the session may take in and spend.
+        idle_timeout_seconds: After so long without work the session hibernates.
+        metadata: The caller's own names and values.
+    """
 
     model: ModelName
     strategy: str = Field(default="react", max_length=200)
@@ -65,14 +99,19 @@ class SessionConfig(Input):
     request_timeout_seconds: int = Field(default=900, ge=1, le=30 * 86400)
     on_busy: OnBusy = "reject"
     steering: Literal["terminal", "step"] = "terminal"
-    encoding: EncodingName = Field(default="o200k_base", description="absent: the one of the model's family")
+    encoding: EncodingName = "o200k_base"
     limits: Limits = Limits()
     idle_timeout_seconds: int | None = Field(default=None, ge=1)
     metadata: Metadata = Field(default={})
 
 
 class SessionStart(Input):
-    """The argument of `AgentSession`. `carried`: only a session's own earlier run may hand it on."""
+    """The argument of `AgentSession`.
+
+    Attributes:
+        config: The configuration; that of an archived session of this id stands instead.
+        carried: Only a session's own earlier workflow run may hand it on.
+    """
 
     config: SessionConfig
     carried: dict[str, int | str] | None = None

@@ -102,6 +102,7 @@ class Replace(_Operation):
     """Put a snapshot under a lane.
 
     Attributes:
+        type: Names the operation.
         result_context: The snapshot. Absent: the session writes it itself, which only a `compaction` asks for.
         base_seq: The lane's messages after this seq stay; absent: none do.
     """
@@ -128,7 +129,11 @@ class Replace(_Operation):
 
 
 class Switch(_Operation):
-    """Make the lane that the operation names the active one."""
+    """Make the lane that the operation names the active one.
+
+    Attributes:
+        type: Names the operation.
+    """
 
     overtakes: ClassVar[bool] = True
 
@@ -139,6 +144,7 @@ class Pin(_Operation):
     """Keep messages of a lane in all its contexts, word for word.
 
     Attributes:
+        type: Names the operation.
         seqs: Those of the messages.
     """
 
@@ -150,6 +156,7 @@ class Unpin(_Operation):
     """Let messages go that were pinned.
 
     Attributes:
+        type: Names the operation.
         seqs: Those of the messages.
     """
 
@@ -158,7 +165,11 @@ class Unpin(_Operation):
 
 
 class Expand(_Operation):
-    """Undo a lane's latest compaction."""
+    """Undo a lane's latest compaction.
+
+    Attributes:
+        type: Names the operation.
+    """
 
     type: Literal["expand"]
 

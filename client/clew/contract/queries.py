@@ -13,7 +13,12 @@ from clew.contract.sizes import MAX_PENDING
 
 
 class PendingMessage(Input):
-    """A message that may be asked next. Only users ask, so it has no other role."""
+    """A message that may be asked next.
+
+    Attributes:
+        role: Only users ask.
+        content: What would be said; leading and trailing white space is removed.
+    """
 
     role: Literal["user"]
     content: str
@@ -22,8 +27,14 @@ class PendingMessage(Input):
 class ContextQuery(Input):
     """The argument of the query `context`.
 
-    `page` and `at_seq` are what the page before it named as `next_page` and `at_seq`. With `pending` the answer is a
-    preview: what the model would be shown if these messages were asked next, in one request.
+    Attributes:
+        context_ref: The lane; absent: the active one.
+        at_seq: The context as it was when this was the newest entry; for a further page, the `at_seq` of the page
+            before.
+        call_id: The context of this model call. Not together with `pending`.
+        context_policy: Overlays the policy in force.
+        pending: Answer a preview: what the model would be shown if these messages were asked next, in one request.
+        page: Where the page begins: the `next_page` of the page before.
     """
 
     context_ref: Id | None = None
@@ -41,7 +52,14 @@ class ContextQuery(Input):
 
 
 class TranscriptQuery(Input):
-    """The argument of the query `transcript`."""
+    """The argument of the query `transcript`.
+
+    Attributes:
+        context_ref: The lane; absent: the active one.
+        from_seq: Begin with this entry.
+        limit: At most so many messages.
+        include_system: Begin with the system prompt.
+    """
 
     context_ref: Id | None = None
     from_seq: Seq = 0
@@ -50,16 +68,32 @@ class TranscriptQuery(Input):
 
 
 class WindowQuery(Input):
-    """The argument of the query `window`."""
+    """The argument of the query `window`.
+
+    Attributes:
+        token_budget: Tokens that the window may have, from 1.
+        context_ref: The lane; absent: the active one.
+    """
 
     token_budget: int
     context_ref: Id | None = None
 
 
 class EntriesQuery(Input):
-    """The argument of the query `entries`; filters that are given must all hold.
+    """The argument of the query `entries`. All filters that are given must hold.
 
-    Beside `kind` and `context_ref` they are refs, under the names that entries have them by.
+    Attributes:
+        from_seq: Begin with this entry.
+        limit: At most so many entries.
+        kind: The kind of entry.
+        request_id: The request.
+        run_id: The run.
+        call_id: The model call.
+        tool_call_id: The tool call.
+        parent_call_id: The model call before.
+        iteration: The number of the model call in its run.
+        source: Where an input came from.
+        context_ref: The lane that the payload names.
     """
 
     from_seq: Seq = 0

@@ -14,7 +14,10 @@ from clew.contract.queries import ContextQuery, EntriesQuery
 class ReadThreadInput(EntriesQuery):
     """The argument of the workflow `ReadThread`: the filters of the query `entries`, over archive and live session.
 
-    With `newest`, the last so many of the entries that meet them, in ascending order.
+    Attributes:
+        session_id: The session.
+        to_seq: End with this entry.
+        newest: The last so many entries that meet the filters, in ascending order. Not together with `limit`.
     """
 
     session_id: SessionId
@@ -29,13 +32,24 @@ class ReadThreadInput(EntriesQuery):
 
 
 class ReadContextInput(ContextQuery):
-    """The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not."""
+    """The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not.
+
+    Attributes:
+        session_id: The session.
+    """
 
     session_id: SessionId
 
 
 class ForkSessionInput(Input):
-    """The argument of the workflow `ForkSession`. Without `new_session_id` the fork gets an id of its own."""
+    """The argument of the workflow `ForkSession`.
+
+    Attributes:
+        session_id: The session to fork.
+        at_seq: The last entry that both will have.
+        new_session_id: The id of the fork. Absent: one is made.
+        metadata: The caller's own names and values; the `fork` entries keep them.
+    """
 
     session_id: SessionId
     at_seq: Seq
@@ -44,13 +58,22 @@ class ForkSessionInput(Input):
 
 
 class RestoreInput(Input):
-    """The argument of the workflow `RestoreSession`. Without a `session_id` the new session gets one of its own."""
+    """The argument of the workflow `RestoreSession`.
+
+    Attributes:
+        token: What `checkpoint` answered.
+        session_id: The id of the new session. Absent: one is made.
+    """
 
     token: str
     session_id: SessionId | None = None
 
 
 class DeleteSessionInput(Input):
-    """The argument of the workflow `DeleteSession`."""
+    """The argument of the workflow `DeleteSession`.
+
+    Attributes:
+        session_id: The session.
+    """
 
     session_id: SessionId
