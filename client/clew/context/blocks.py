@@ -72,6 +72,11 @@ class Block:
     uncut: Block | None = None
 
     @property
+    def missing_tokens(self) -> int:
+        """The tokens of the results that stand in for those that its calls do not have yet."""
+        return 0 if self.start is None else sum(map(_missing_tokens, self.messages[len(self.seqs) :]))
+
+    @property
     def opens_turn(self) -> bool:
         """Whether it is a user's message: a turn is that and everything up to the next."""
         return self.messages[0]["role"] == "user"
@@ -157,7 +162,7 @@ class Rendering:
         sizes = list(map(self.estimator.message, messages)) if self.estimator else tokens
         return Block(
             (first, *results, *missing),
-            sum(sizes) + sum(_MISSING_RESULT_TOKENS + len(call["name"].encode()) for call in unanswered),
+            sum(sizes) + sum(map(_missing_tokens, missing)),
             "tool_call" if first.get("tool_calls") else "message",
             seqs,
             start,
@@ -183,6 +188,11 @@ class Rendering:
         rest = message.copy()
         del rest["provider_data"]
         return rest
+
+
+def _missing_tokens(result: Message) -> int:
+    """What a result costs that stands in for a missing one."""
+    return _MISSING_RESULT_TOKENS + len(result.get("name", "").encode())
 
 
 def _in_call_order(group: Group, at_seq: int) -> list[Entry]:

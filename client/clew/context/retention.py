@@ -84,7 +84,7 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
         unheard=unheard,
         saved=_saved(views, mark, stays),
         summed_saved=_saved(views, summed, stays),
-        pinned=tuple(seq for seq in held if seq <= newest),
+        pinned=tuple(held),
         ground=lane.ground_at(first_seq - 1),
     )  # fmt: skip
     return _Part(gap, [*(entry for entry in window if entry.seq not in special), *special.values()], size)

@@ -53,13 +53,13 @@ def cut_marker_tokens(message: Message) -> int:
 def smallest(block: Block, policy: ContextPolicy) -> int:
     """The fewest tokens of a block in any window of a policy, but for the oldest and the newest block in it."""
     cutter, rule = Cutter(results_share(policy)), policy.clear_tool_results
-    # A late result may be smaller than what is said of the doubt.
-    doubts = sum(result.tokens for result in block.results if result.in_doubt)
+    # A late result may be smaller than what is said of the doubt, and epochs do not count results that are missing.
+    unsure = sum(result.tokens for result in block.results if result.in_doubt) + block.missing_tokens
     # The window of an epoch is cut by what was said, and cleared after that.
     if rule is None or policy.window == "epoch":
-        return max(cutter.standing(block).tokens - doubts, 0)
+        return max(cutter.standing(block).tokens - unsure, 0)
     counts = range(len(block.results) + 1)
-    return max(min(cutter.standing(cleared(block, count, rule)).tokens for count in counts) - doubts, 0)
+    return max(min(cutter.standing(cleared(block, count, rule)).tokens for count in counts) - unsure, 0)
 
 
 @dataclass(frozen=True, slots=True)

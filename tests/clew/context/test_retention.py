@@ -15,6 +15,9 @@ from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Past, Thread
 from tests.support.threads import (
     LANES,
+    Calls,
+    Pinned,
+    Steered,
     Step,
     Turn,
     Writer,
@@ -43,6 +46,27 @@ def answer(thread: Thread, policy: ContextPolicy, lane: str, at_seq: int | None 
 def without(whole: Thread, now: int, first_seq: int, past: Past) -> Thread:
     """The thread as it was at a time, without its past."""
     return Thread(whole.slice(first_seq, now), first_seq, past)
+
+
+def test_a_pin_of_what_is_no_message_of_the_lane_hides_nothing() -> None:
+    """It is in another lane: contexts are as if it were not pinned, also right after what is archived."""
+    tools, other = Turn("default", "", [1], None), Steered("draft", "")
+    whole = write([tools, other, Pinned("default", "pin", [0]), *[Turn("default", "", [], None)] * 12])
+    policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=0, summarization="none")
+    last = whole.last_seq
+    here = without(whole, last, 2, parted(whole, 2, {"default": [policy]}, PLENTY, last))
+    assert answer(here, policy, "default") == answer(whole, policy, "default")
+
+
+def test_results_that_are_missing_do_not_shorten_what_an_epoch_reaches() -> None:
+    """An epoch is measured by what was said: a call without its result has less of that than a context shows."""
+    whole = write([Turn("default", "", [1, 3], None), Calls("default", 3, None), Turn("default", "", [1], None)])
+    policy = ContextPolicy(
+        max_input_tokens=300, reserve_output_tokens=0, keep_last_turns=0, window="epoch", low_water=0.1
+    )
+    upto = whole.last_seq - 1
+    here = without(whole, upto, 1, parted(whole, 1, {"default": [policy]}, PLENTY, upto))
+    assert answer(here, policy, "default") == answer(whole, policy, "default", upto)
 
 
 @settings(max_examples=300)
