@@ -2,7 +2,7 @@
 
 Four callers talk to one session, and a fifth watches it. While a workflow task is under way a server keeps one query
 waiting and refuses those that come with it; the SDK's client asks again after a second, Clew's after milliseconds
-(`clew.session.query_retry`). Client and worker are of one kind in one half and of the other in the other half; all
+(`clew.session._query_retry`). Client and worker are of one kind in one half and of the other in the other half; all
 else is the same, and the halves take turns.
 
 python -m bench.crowd

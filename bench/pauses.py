@@ -93,7 +93,7 @@ async def _pausing(worker: Worker, chance: random.Random, report: Report) -> Asy
 
 async def _use(session: Session, chance: random.Random) -> None:
     """Signals one after the other, callers whose updates are refused, and a message in between."""
-    handle = session._handle
+    handle = session._handle.workflow
 
     async def send_signals() -> None:
         for number in range(SIGNALS):

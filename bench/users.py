@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeVar
 
 from bench.ledger import Ledger
 from clew import ContextPolicy, Session
-from clew.contract.outputs import InputReceipt
+from clew.contract import ContextOperation, InputReceipt, OperationReceipt
 from clew.errors import Archived, ClewError, Closed, Refusal, ServerUnreachable, WorkerUnavailable
 from clew.outcomes import RequestOutcome
-from clew.session.transport import translating
+from clew.session.transport import make_input, translating
 from deploy.local import Reply, ToolCall
 
 T = TypeVar("T")
@@ -172,12 +172,12 @@ class User:
 
     async def _send(self, signal: str, given: dict[str, Any]) -> None:
         async with translating(self._session.id):
-            await self._session._handle.signal(signal, given)
+            await self._session._handle.workflow.signal(signal, given)
 
     async def _operate(self) -> None:
         op_id = self._new("o")
         given = {"op_id": op_id, **self._operation()}
-        receipt = await insist(lambda: self._session._operate(**_parts(given)), self._ledger)
+        receipt = await insist(lambda: _operate(self._session, given), self._ledger)
         # What was sent twice for want of an answer is a duplicate, and was taken all the same.
         self._ledger.operations[op_id] = receipt.seq
         self._operated = [*self._operated[-5:], (op_id, given)]
@@ -228,7 +228,7 @@ class User:
                 ledger.problems.append(f"{given['input_id']} has another receipt the second time")
         if self._operated:
             op_id, given = self._chance.choice(self._operated)
-            second = await insist(lambda: session._operate(**_parts(given)), ledger)
+            second = await insist(lambda: _operate(session, given), ledger)
             if second.status != "duplicate":
                 ledger.problems.append(f"{op_id} was {second.status} the second time")
         ledger.repeated += 1
@@ -273,8 +273,9 @@ class User:
         return " ".join(self._chance.choices(_WORDS, k=self._chance.randint(3, 25)))
 
 
-def _parts(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in ("op_id", "context_ref", "operation")}
+async def _operate(session: Session, given: dict[str, Any]) -> OperationReceipt:
+    operation = make_input(ContextOperation, {name: given[name] for name in ("op_id", "context_ref", "operation")})
+    return await session._handle.call("submit_context_operation", operation, OperationReceipt)
 
 
 def plain(request_id: str) -> str:

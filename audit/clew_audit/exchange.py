@@ -22,7 +22,7 @@ from temporalio.client import Client
 from clew.contract import TASK_QUEUE, EntriesQuery
 from clew.errors import Closed, ThreadMismatch
 from clew.model.canonical import canonical
-from clew.session.connection import checked_id
+from clew.session.connection import validate_id
 from clew.session.reader import Reader as SessionReader
 from clew.thread.entries import Entry
 from clew.thread.source import LivePage, read_forward
@@ -75,7 +75,7 @@ async def import_session(
         ClewError: the archive or the server cannot be reached.
     """
     reader = Reader(file, KIND)
-    session_id = checked_id(session_id or str(reader.header.get("session_id")))
+    session_id = validate_id(session_id or str(reader.header.get("session_id")))
     async with archived():
         head = await archive.head(session_id)
     if head or await putting.standing(client, session_id) != (None, None):

@@ -17,8 +17,8 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.errors import InvalidInput
-from clew.session.connection import checked_id
-from clew.session.transport import translated
+from clew.session.connection import validate_id
+from clew.session.transport import translate_error
 from clew_audit.lines import FileDamaged, Reader, Writer
 
 KIND = "histories"
@@ -112,13 +112,13 @@ class Server:
             newest = (await self._client.get_workflow_handle(self.session_id).describe()).run_id
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
-                raise translated(error, self.session_id) from error
+                raise translate_error(error, self.session_id) from error
             newest = None
         try:
             query = f"WorkflowId = '{self.session_id}'"
             run_ids = {found.run_id async for found in self._client.list_workflows(query) if found.run_id}
         except RPCError as error:
-            raise translated(error, self.session_id) from error
+            raise translate_error(error, self.session_id) from error
         return newest, run_ids | ({newest} if newest else set())
 
     async def _last_of(self, own: Mapping[str, _First], newest: str | None) -> str:
@@ -132,7 +132,7 @@ class Server:
             try:
                 described = await self._client.get_workflow_handle(self.session_id, run_id=run_id).describe()
             except RPCError as error:
-                raise translated(error, self.session_id) from error
+                raise translate_error(error, self.session_id) from error
             closed[run_id] = described.close_time.timestamp() if described.close_time else math.inf
         return max(leaves, key=lambda run_id: closed[run_id])
 
@@ -148,7 +148,7 @@ class Server:
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None
-            raise translated(error, self.session_id) from error
+            raise translate_error(error, self.session_id) from error
         event = answer.history.events[0]
         started = event.workflow_execution_started_event_attributes
         return _First(
@@ -167,7 +167,7 @@ class Server:
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return run
-            raise translated(error, self.session_id) from error
+            raise translate_error(error, self.session_id) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class Saved:
         self._reader = Reader(file, KIND)
         header = self._reader.header
         try:
-            self.session_id, self.namespace = checked_id(header["session_id"]), checked_id(header["namespace"])
+            self.session_id, self.namespace = validate_id(header["session_id"]), validate_id(header["namespace"])
         except (KeyError, InvalidInput) as error:
             raise FileDamaged(f"its first line does not say whose histories these are: {error}") from None
 

@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract import WORKFLOW_TYPE, SessionConfig, SessionStart
 from clew.model.tokens import encoding
-from clew.session.transport import payload, translated
+from clew.session.transport import payload, translate_error
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
 from clew_activities.archive import Archive, Head
@@ -67,7 +67,7 @@ async def start(client: Client, session_id: str, task_queue: str, config: Sessio
             static_summary=f"session · {config.model}",
         )
     except RPCError as error:
-        raise translated(error, session_id) from error
+        raise translate_error(error, session_id) from error
 
 
 async def standing(client: Client, session_id: str) -> tuple[WorkflowExecutionStatus | None, str | None]:
@@ -77,7 +77,7 @@ async def standing(client: Client, session_id: str) -> tuple[WorkflowExecutionSt
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             return None, None
-        raise translated(error, session_id) from error
+        raise translate_error(error, session_id) from error
     return described.status, described.task_queue
 
 

@@ -113,7 +113,7 @@ async def test_a_signal_that_nobody_has_seen_leaves_a_fact(stack: Stack, archive
     """What came between the last task of the workflow and its termination does not disappear silently."""
     clew = Clew(stack.clew.temporal, f"deserted-{uuid.uuid4().hex}")
     session = await clew.open(name(), model="scripted:any")
-    await session._handle.signal("steer", {"content": "too late"})
+    await session._handle.workflow.signal("steer", {"content": "too late"})
     await terminate(clew, session)
     done = await recover(clew.temporal, archive, session.id, task_queue="nowhere")
     assert (done.status, done.closing) == ("recovered", 2)

@@ -41,7 +41,7 @@ async def failures(session: Session) -> None:
     with suppress(Exception):
         await session.ask("fail")
     await (await session.message("use tools", max_iterations=1)).result()
-    await session._handle.signal("no_such_signal", {"a": 1})
+    await session._handle.workflow.signal("no_such_signal", {"a": 1})
     await session.ask("hello")
     await session.close()
 
@@ -84,7 +84,7 @@ async def rollover(session: Session) -> None:
     await session.ask("all of it", context_policy=ContextPolicy(max_input_tokens=50_000))
     await (await session.message("dig", max_iterations=14)).result()
     await session.hibernate()
-    again = await Clew(session._client).open(session.id)
+    again = await Clew(session._handle.client).open(session.id)
     await again.ask("hello again")
     await again.close()
 

@@ -35,7 +35,7 @@ async def grown(stack: Stack, clew: Clew, script: Script | str = "fine", **confi
 
 async def current(session: Session) -> dict[str, Any]:
     """What the query `context` answers, and nothing else."""
-    answer: dict[str, Any] = await session._handle.query("context", {})
+    answer: dict[str, Any] = await session._handle.workflow.query("context", {})
     return answer
 
 
@@ -56,7 +56,7 @@ async def test_a_pin_that_waited_for_a_run_is_there_when_it_has_ended(stack: Sta
     """By update or by signal: soon after the run's outcome the query answers, with the pinned message in it."""
     session = await grown(stack, clew)
     request = await session.message("go on")
-    handle = session._handle
+    handle = session._handle.workflow
     operation = {"op_id": "o-1", "operation": {"type": "pin", "seqs": [1]}}
     await handle.signal("modify_context", operation)
     await request.result()
@@ -106,7 +106,7 @@ async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(stack
 
     session = await grown(stack, clew, script, tools=["add"], require_approval=["add"])
     operation = {"op_id": "o-1", "operation": {"type": "pin", "seqs": [1]}}
-    await session._handle.signal("modify_context", operation)
+    await session._handle.workflow.signal("modify_context", operation)
     request = await session.message("add")
 
     async def waits() -> bool:

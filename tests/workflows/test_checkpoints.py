@@ -62,7 +62,7 @@ async def spoken(session: Session) -> list[Message]:
 
 
 async def history_bytes(session: Session) -> int:
-    history = await session._client.get_workflow_handle(session.id).fetch_history()
+    history = await session._handle.client.get_workflow_handle(session.id).fetch_history()
     return sum(event.ByteSize() for event in history.events)
 
 

@@ -55,7 +55,7 @@ async def test_it_answers_as_the_query_does(stack: Stack, clew: Clew) -> None:
         {"call_id": "call-1"},
     ]
     fork = await session.fork()
-    live = [await session._handle.query("context", asked) for asked in every]
+    live = [await session._handle.workflow.query("context", asked) for asked in every]
     for asked, answer in zip(every, live, strict=True):
         assert await read(clew, session.id, **asked) == answer, asked
     await session.hibernate()
@@ -82,7 +82,7 @@ async def test_pages_are_of_one_context_while_the_session_goes_on(stack: Stack, 
         f"{turn} " for turn in range(5)
     ]
     assert "next_page" not in second
-    assert await session._handle.query("context", rest) == second
+    assert await session._handle.workflow.query("context", rest) == second
 
 
 async def test_a_call_that_is_being_made_can_be_read(stack: Stack, clew: Clew) -> None:

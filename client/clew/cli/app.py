@@ -29,6 +29,7 @@ from clew.cli.options import (
 )
 from clew.cli.reach import Place
 from clew.contract import TASK_QUEUE
+from clew.session.options import EntryFilters
 
 app = typer.Typer(
     help="Durable LLM-agent sessions on Temporal.",
@@ -217,7 +218,7 @@ def entries(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """The thread itself, fact by fact."""
-    filters = {
+    filters: EntryFilters = {
         "kind": kind,
         "request_id": request,
         "run_id": run,
@@ -228,11 +229,12 @@ def entries(
         "source": source,
         "context_ref": lane,
     }
-    given = {name: value for name, value in filters.items() if value is not None}
     place = options.place(address, namespace, task_queue)
     with ending(as_json):
         found = options.of_any(
-            place, session, lambda _clew, reached: reached.entries(from_seq=from_seq, limit=_one_more(limit), **given)
+            place,
+            session,
+            lambda _clew, reached: reached.entries(from_seq=from_seq, limit=_one_more(limit), **filters),
         )
         if as_json:
             page, following = found[:limit], found[len(found[:limit]) :]

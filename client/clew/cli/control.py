@@ -16,6 +16,7 @@ from clew.cli.reach import Place
 from clew.contract import TASK_QUEUE, ConfigureInput
 from clew.contract.outputs import CheckpointReceipt, RestoreReceipt
 from clew.errors import WorkerUnavailable
+from clew.session.options import InputOptions
 from clew.session.session import Session
 
 Text = Annotated[
@@ -341,12 +342,12 @@ def _input(
     expect: str | None,
     on_failure: options.Unread | None,
     source: str | None,
-) -> dict[str, Any]:
+) -> InputOptions:
     return {
-        "at": at,
+        "at": options.word(at),
         "input_id": input_id,
         "expected_request_id": expect,
-        "on_failure": on_failure,
+        "on_failure": options.word(on_failure),
         "source": source,
     }
 

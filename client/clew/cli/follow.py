@@ -17,6 +17,7 @@ from clew.contract.outputs import SessionStatus, StreamState
 from clew.errors import ClewError
 from clew.outcomes import RequestOutcome
 from clew.session.request import Request
+from clew.session.session import Session
 from clew.thread.entries import Entry
 
 QUIET_SECONDS = 0.7
@@ -127,10 +128,10 @@ class View:
             self._spinner = None
 
 
-async def follow(to: Console, request: Request, *, from_seq: int = 0) -> RequestOutcome:
+async def follow(to: Console, session: Session, request: Request, *, from_seq: int = 0) -> RequestOutcome:
     """Show a request's reply until it has its outcome. `from_seq` is where in the thread its run may begin."""
-    view, reader = View(to), _Steps(request, from_seq)
-    states = request.session.stream(request)
+    view, reader = View(to), _Steps(session, request, from_seq)
+    states = session.stream(request)
     pause, call_id = QUIET_SECONDS, ""
     view.wait("waiting for the model")
     coming = asyncio.ensure_future(_next(states))
@@ -162,7 +163,7 @@ async def follow(to: Console, request: Request, *, from_seq: int = 0) -> Request
     return outcome
 
 
-async def wait_for(request: Request, tell: Callable[[Text], None]) -> RequestOutcome:
+async def wait_for(session: Session, request: Request, tell: Callable[[Text], None]) -> RequestOutcome:
     """A request's outcome, where nobody sees it grow; `tell` is given what it waits for that somebody must decide."""
     approvals = _Approvals(request)
     pause = QUIET_SECONDS
@@ -172,7 +173,7 @@ async def wait_for(request: Request, tell: Callable[[Text], None]) -> RequestOut
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             # The outcome comes all the same, whoever is away for a while.
             with suppress(ClewError):
-                for call, said in approvals.new(await request.session.status()):
+                for call, said in approvals.new(await session.status()):
                     tell(show.styled(said, ": ").append(show.tool_call(call)))
         return ending.result()
     finally:
@@ -187,7 +188,8 @@ async def _next(states: AsyncIterator[StreamState]) -> StreamState | None:
 class _Steps:
     """The run's entries, each shown once."""
 
-    def __init__(self, request: Request, from_seq: int) -> None:
+    def __init__(self, session: Session, request: Request, from_seq: int) -> None:
+        self._session = session
         self._request = request
         self._next_seq = from_seq
         self._rev = -1
@@ -195,7 +197,7 @@ class _Steps:
 
     async def show(self, view: View) -> None:
         """Show what has been committed since the last time."""
-        found = await self._request.session.entries(
+        found = await self._session.entries(
             from_seq=self._next_seq, kind="ai_message", request_id=self._request.request_id
         )
         for entry in found:
@@ -204,7 +206,7 @@ class _Steps:
 
     async def look(self, view: View) -> None:
         """Show what there is beside a growing reply: new facts, and approvals that the run waits for."""
-        status = await self._request.session.status()
+        status = await self._session.status()
         if status.rev != self._rev:
             self._rev = status.rev
             await self.show(view)

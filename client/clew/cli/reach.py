@@ -18,7 +18,7 @@ from clew.contract.outputs import SessionStatus
 from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable
 from clew.session.connection import Clew
 from clew.session.session import Session
-from clew.session.transport import translated
+from clew.session.transport import translate_error
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ async def _described(clew: Clew, session_id: str) -> WorkflowExecutionDescriptio
         raise ServerUnreachable(f"the Temporal server has been silent for {SERVER_SECONDS:g} s") from None
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
-            raise translated(error, session_id) from error
+            raise translate_error(error, session_id) from error
         if "namespace" in error.message.lower():
             raise ServerUnreachable(
                 f"the Temporal server has no namespace {clew.temporal.namespace!r}: name another with --namespace "

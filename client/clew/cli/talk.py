@@ -55,20 +55,20 @@ async def ask(
     session = opened.session
     request = await _send(session, text, timeout_seconds, on_busy)
     patience = None if timeout_seconds is None else timeout_seconds + GRACE_SECONDS
-    answering = asyncio.ensure_future(_answer(request, opened.status.rev, as_json, in_lines=False))
+    answering = asyncio.ensure_future(_answer(session, request, opened.status.rev, as_json, in_lines=False))
     try:
         while not (await asyncio.wait([answering], timeout=patience))[0]:
             # Its time does not run while it waits for its turn or for an approval. A worker would know.
-            await _still_served(request, timeout_seconds)
+            await _still_served(session, request, timeout_seconds)
         answering.result()
     finally:
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
 
 
-async def _still_served(request: Request, timeout_seconds: int | None) -> None:
+async def _still_served(session: Session, request: Request, timeout_seconds: int | None) -> None:
     try:
-        await answered(request.session.status(), request.session.id)
+        await answered(session.status(), session.id)
     except WorkerUnavailable:
         raise WorkerUnavailable(
             f"request {request.request_id} has no outcome after its {timeout_seconds} s: no worker serves the "
@@ -150,7 +150,7 @@ class Chat:
         return await self._follow(request, self._next_seq)
 
     async def _follow(self, request: Request, from_seq: int) -> None:
-        outcome = await _answer(request, from_seq, self._as_json, in_lines=True)
+        outcome = await _answer(self._session, request, from_seq, self._as_json, in_lines=True)
         self._next_seq = outcome.last_seq + 1
 
     async def _command(self, name: str, words: str) -> None:
@@ -219,7 +219,9 @@ async def _send(session: Session, text: str, timeout_seconds: int | None, on_bus
         raise WorkerUnavailable(f"{error}; the message may still be accepted when one comes") from None
 
 
-async def _answer(request: Request, from_seq: int, as_json: bool, *, in_lines: bool) -> RequestOutcome:
+async def _answer(
+    session: Session, request: Request, from_seq: int, as_json: bool, *, in_lines: bool
+) -> RequestOutcome:
     """Print a request's answer: as it grows on a terminal, at once in a pipe, or in an object.
 
     Raises:
@@ -227,7 +229,7 @@ async def _answer(request: Request, from_seq: int, as_json: bool, *, in_lines: b
     """
     to = show.console()
     live = to.is_terminal and not as_json
-    outcome = await (follow(to, request, from_seq=from_seq) if live else wait_for(request, _tell))
+    outcome = await (follow(to, session, request, from_seq=from_seq) if live else wait_for(session, request, _tell))
     answer = await request.answer()
     if as_json:
         show.document({**outcome.as_json(), "answer": answer}, in_lines=in_lines)

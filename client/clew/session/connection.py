@@ -7,18 +7,20 @@ import atexit
 import functools
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, Interceptor, Plugin, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
+from temporalio.runtime import Runtime
+from temporalio.service import RPCError, TLSConfig
 
 from clew.contract import (
     DELETE_WORKFLOW,
@@ -38,11 +40,12 @@ from clew.contract import (
 from clew.contract.outputs import DeleteReceipt, RestoreReceipt
 from clew.contract.policy import ContextPolicy
 from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, ThreadMismatch, WorkerUnavailable
-from clew.session.query_retry import prompt
+from clew.session._query_retry import prompt
+from clew.session._services import run_errand
+from clew.session.options import EntryFilters
 from clew.session.reader import Reader
-from clew.session.services import run_errand
 from clew.session.session import Session
-from clew.session.transport import checked, payload, translated
+from clew.session.transport import make_input, payload, translate_error
 from clew.thread.entries import Entry
 
 CONNECT_SECONDS = 10
@@ -60,7 +63,12 @@ def _exit_quietly() -> None:
 
 
 class Clew:
-    """A connection to Temporal and the task queue that sessions live on."""
+    """A connection to Temporal and the task queue that sessions live on.
+
+    Attributes:
+        temporal: Temporal's own client.
+        task_queue: The task queue that new sessions are started on.
+    """
 
     def __init__(self, client: Client, task_queue: str = TASK_QUEUE) -> None:
         self.temporal = prompt(client)
@@ -68,11 +76,37 @@ class Clew:
 
     @classmethod
     async def connect(
-        cls, address: str | None = None, *, namespace: str | None = None, task_queue: str = TASK_QUEUE, **options: Any
+        cls,
+        address: str | None = None,
+        *,
+        namespace: str | None = None,
+        task_queue: str = TASK_QUEUE,
+        api_key: str | None = None,
+        tls: bool | TLSConfig | None = None,
+        identity: str | None = None,
+        rpc_metadata: Mapping[str, str | bytes] | None = None,
+        data_converter: DataConverter = pydantic_data_converter,
+        interceptors: Sequence[Interceptor] = (),
+        plugins: Sequence[Plugin] = (),
+        runtime: Runtime | None = None,
     ) -> Clew:
         """Connect to a Temporal server. What is not given comes from Temporal's own environment configuration.
 
-        `options` are those of `temporalio.client.Client.connect`: API key, TLS, interceptors.
+        A client that needs more of the SDK's options is made with `temporalio.client.Client.connect`, and `Clew` of
+        that.
+
+        Args:
+            address: Host and port.
+            namespace: Temporal's namespace.
+            task_queue: The task queue that new sessions are started on.
+            api_key: Temporal Cloud's key.
+            tls: Whether and how the connection is encrypted.
+            identity: How this client is called in event histories.
+            rpc_metadata: Headers of every call to the server.
+            data_converter: Encodes payloads, for example with encryption; the workers need the same one.
+            interceptors: The SDK's interceptors, for example for tracing.
+            plugins: The SDK's plugins.
+            runtime: The SDK's runtime, with its logging and its metrics.
 
         Raises:
             InvalidInput: the address or Temporal's configuration cannot be used.
@@ -82,11 +116,17 @@ class Clew:
             config: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
         except (RuntimeError, OSError, ValueError) as error:
             raise InvalidInput(f"Temporal's configuration cannot be used: {error}") from error
-        config |= {"data_converter": pydantic_data_converter, **options}
-        if address:
-            config["target_host"] = address
-        if namespace:
-            config["namespace"] = namespace
+        given = {
+            "target_host": address or None,
+            "namespace": namespace or None,
+            "api_key": api_key,
+            "tls": tls,
+            "identity": identity,
+            "rpc_metadata": rpc_metadata,
+            "runtime": runtime,
+        }
+        config |= {name: value for name, value in given.items() if value is not None}
+        config |= {"data_converter": data_converter, "interceptors": interceptors, "plugins": plugins}
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 client = await Client.connect(**config)
@@ -129,7 +169,7 @@ class Clew:
             NotFound: without a model: there is no such session.
             ThreadMismatch: the session was terminated, and must be recovered first.
         """
-        checked_id(session_id)
+        validate_id(session_id)
         session = Session(self.temporal, session_id, self.task_queue)
         if model is None:
             try:
@@ -141,7 +181,7 @@ class Clew:
                 if not status["closed"]:
                     return session
                 model = status["model"]
-        config = checked(
+        config = make_input(
             SessionConfig,
             {
                 "model": model,
@@ -186,14 +226,14 @@ class Clew:
                 static_summary=f"session · {config.model}",
             )
         except RPCError as error:
-            raise translated(error, session_id) from error
+            raise translate_error(error, session_id) from error
 
     async def _check_whole(self, session_id: str) -> None:
         """A session goes on from its archive, which one that was cut off has not written to the end."""
         try:
             ended = await self.temporal.get_workflow_handle(session_id).describe()
         except RPCError as error:
-            raise translated(error, session_id) from error
+            raise translate_error(error, session_id) from error
         if ended.status in (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT):
             raise ThreadMismatch(
                 f"session {session_id!r} was cut off by its termination: `clew recover` puts it together again"
@@ -201,20 +241,43 @@ class Clew:
 
     def session(self, session_id: str) -> Session:
         """A session by its id, without asking whether it exists."""
-        return Session(self.temporal, checked_id(session_id), self.task_queue)
+        return Session(self.temporal, validate_id(session_id), self.task_queue)
 
-    def read_thread(self, session_id: str, **asked: Any) -> AsyncIterator[Entry]:
+    def read_thread(
+        self,
+        session_id: str,
+        *,
+        from_seq: int = 0,
+        to_seq: int | None = None,
+        limit: int | None = None,
+        newest: int | None = None,
+        **filters: Unpack[EntryFilters],
+    ) -> AsyncIterator[Entry]:
         """A session's thread, wherever it is: entry by entry, archived and live as one.
 
-        Options are those of the workflow `ReadThread`: `from_seq`, `to_seq`, `limit`, the filters of
-        `Session.entries`, and `newest`.
+        Args:
+            session_id: The session.
+            from_seq: The first entry.
+            to_seq: The last entry; None: the thread's newest.
+            limit: At most so many entries, from the first on.
+            newest: At most so many entries, the last ones that meet the filters; without `limit`.
+            filters: Conditions that every entry meets.
 
         Raises:
-            ArchiveDamaged, ArchiveUnavailable: a part of it cannot be read, for the reason that is given.
+            ArchiveDamaged: an object of the archive is missing or damaged.
+            ArchiveUnavailable: the archive cannot be read at present.
+            InvalidInput: the arguments do not go together.
             NotFound: there is no such session.
         """
-        asked = {**asked, "session_id": checked_id(session_id)}
-        return Reader(self.temporal, session_id, self.task_queue).read(checked(ReadThreadInput, asked))
+        asked = {
+            **filters,
+            "session_id": validate_id(session_id),
+            "from_seq": from_seq,
+            "to_seq": to_seq,
+            "limit": limit,
+            "newest": newest,
+        }
+        return Reader(self.temporal, session_id, self.task_queue).read(make_input(ReadThreadInput, asked))
 
     async def delete(self, session_id: str) -> int:
         """End a session and delete its archive and its event histories: the number of archived segments deleted.
@@ -224,7 +287,7 @@ class Clew:
         Raises:
             NotFound: there is no such session, or no longer.
         """
-        asked = DeleteSessionInput(session_id=checked_id(session_id))
+        asked = DeleteSessionInput(session_id=validate_id(session_id))
         answer = await run_errand(self.temporal, self.task_queue, DELETE_WORKFLOW, asked, session_id)
         return DeleteReceipt.model_validate(answer).deleted_segments
 
@@ -240,7 +303,7 @@ class Clew:
                 is not taken, for the reason that the class says.
             TokenMismatch: the workers' tools or models are not what they were.
         """
-        asked = checked(RestoreInput, {"token": token, "session_id": session_id})
+        asked = make_input(RestoreInput, {"token": token, "session_id": session_id})
         about = session_id or "new"
         answer = await run_errand(self.temporal, self.task_queue, RESTORE_WORKFLOW, asked, about)
         return self.session(RestoreReceipt.model_validate(answer).session_id)
@@ -259,12 +322,12 @@ class Clew:
         try:
             answer = await self.temporal.workflow_service.describe_task_queue(request)
         except RPCError as error:
-            raise translated(error, "") from error
+            raise translate_error(error, "") from error
         if not any(time.time() - poller.last_access_time.seconds < POLLER_SECONDS for poller in answer.pollers):
             raise WorkerUnavailable(f"no worker polls the task queue {self.task_queue!r}: start one with worker.py")
 
 
-def checked_id(session_id: str) -> str:
+def validate_id(session_id: str) -> str:
     """A session id, if it is one.
 
     Raises:

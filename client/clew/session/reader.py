@@ -29,7 +29,7 @@ from clew.contract import (
 from clew.contract.outputs import Context, TranscriptMessage, Window
 from clew.errors import Archived, Closed, Starting
 from clew.model.pricing import priced
-from clew.session.services import run_errand
+from clew.session._services import run_errand
 from clew.session.transport import payload, translating
 from clew.thread.entries import DEFAULT_LANE, Entry, system_prompt_of
 from clew.thread.source import LivePage, read_forward

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel
 from temporalio.client import WorkflowUpdateHandle
 
-from clew.contract import AwaitRequestInput
+from clew.contract import AwaitRequestInput, EntriesQuery
 from clew.errors import RequestFailed
 from clew.outcomes import RequestOutcome
+from clew.session._handle import SessionHandle
 from clew.session.transport import translating
 
-if TYPE_CHECKING:
-    from clew.session.session import Session
-
 M = TypeVar("M", bound=BaseModel)
-
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 10.0
@@ -26,18 +23,24 @@ LONGEST_PAUSE_SECONDS = 10.0
 
 
 class Request:
-    """A request that a session has accepted."""
+    """A request that a session has accepted. `Session.message` and `Session.request` make it.
+
+    Attributes:
+        session_id: The session that serves it.
+        request_id: Its id.
+    """
 
     def __init__(
-        self, session: Session, request_id: str, update: WorkflowUpdateHandle[dict[str, Any]] | None = None
+        self, handle: SessionHandle, request_id: str, update: WorkflowUpdateHandle[dict[str, Any]] | None = None
     ) -> None:
-        self.session = session
+        self.session_id = handle.session_id
         self.request_id = request_id
+        self._handle = handle
         self._update = update
         self._outcome: RequestOutcome | None = None
 
     def __repr__(self) -> str:
-        return f"<request {self.request_id} of {self.session.id}>"
+        return f"<request {self.request_id} of {self.session_id}>"
 
     async def result(self) -> RequestOutcome:
         """How the request ended; waits until it has, however long that takes.
@@ -50,7 +53,7 @@ class Request:
             asked_at = time.monotonic()
             # Kept until it has answered, so that whoever waits again waits for the same update.
             update = self._update = self._update or await self._ask_again()
-            async with translating(self.session.id):
+            async with translating(self.session_id):
                 outcome = RequestOutcome.model_validate(await update.result())
             if outcome.status == "running":
                 self._update = None
@@ -78,9 +81,10 @@ class Request:
         outcome = await self.result()
         if outcome.status != "completed" or outcome.answer_seq is None:
             raise RequestFailed(outcome)
-        (entry,) = await self.session.entries(from_seq=outcome.answer_seq, limit=1)
+        query = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
+        (entry,) = [entry async for entry in self._handle.reader.entries(query)]
         text: str = entry.payload["content"]
         return text if form is None else form.model_validate_json(text)
 
     async def _ask_again(self) -> WorkflowUpdateHandle[dict[str, Any]]:
-        return await self.session.update("await_request", AwaitRequestInput(request_id=self.request_id))
+        return await self._handle.send("await_request", AwaitRequestInput(request_id=self.request_id))

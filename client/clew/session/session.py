@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
-from temporalio.client import (
-    Client,
-    WorkflowHandle,
-    WorkflowUpdateHandle,
-)
+from temporalio.client import Client
 
 from clew.contract import (
     FORK_WORKFLOW,
@@ -27,8 +23,6 @@ from clew.contract import (
     ForkSessionInput,
     HibernateInput,
     MessageInput,
-    ModelOptions,
-    OnBusy,
     SubmitInput,
     SummarizeInput,
     TranscriptQuery,
@@ -52,34 +46,37 @@ from clew.contract.outputs import (
 )
 from clew.contract.policy import ContextPolicy
 from clew.model.messages import Message
-from clew.session.reader import Reader
+from clew.session._handle import SessionHandle
+from clew.session._streaming import stream_reply
+from clew.session.options import ConfigChanges, EntryFilters, InputOptions, MessageOptions
 from clew.session.request import Request
-from clew.session.streaming import streaming
-from clew.session.transport import checked, sent, translating
+from clew.session.transport import make_input
 from clew.thread.entries import Entry
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class Session:
-    """One durable session. It serves one request at a time; two conversations at once belong in two sessions."""
+    """One durable session. It serves one request at a time; two conversations at once belong in two sessions.
+
+    Attributes:
+        id: The session's id.
+    """
 
     def __init__(self, client: Client, session_id: str, task_queue: str = TASK_QUEUE) -> None:
         self.id = session_id
-        self._client = client
-        self._handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(session_id)
-        self._reader = Reader(client, session_id, task_queue)
+        self._handle = SessionHandle(client, session_id, task_queue)
 
     def __repr__(self) -> str:
         return f"<session {self.id}>"
 
     @overload
-    async def ask(self, content: str, *, answer: None = None, **options: Any) -> str: ...
+    async def ask(self, content: str, *, answer: None = None, **options: Unpack[MessageOptions]) -> str: ...
 
     @overload
-    async def ask(self, content: str, *, answer: type[M], **options: Any) -> M: ...
+    async def ask(self, content: str, *, answer: type[M], **options: Unpack[MessageOptions]) -> M: ...
 
-    async def ask(self, content: str, *, answer: type[M] | None = None, **options: Any) -> str | M:
+    async def ask(self, content: str, *, answer: type[M] | None = None, **options: Unpack[MessageOptions]) -> str | M:
         """Send a message and wait for the answer. Takes the options of `message`.
 
         With `answer`, a pydantic model, the answer is asked for in its form and comes as an instance of it.
@@ -90,68 +87,39 @@ class Session:
         """
         if answer is None:
             return await (await self.message(content, **options)).answer()
-        schema = answer.model_json_schema()
-        return await (await self.message(content, output_schema=schema, **options)).answer(answer)
+        options = {**options, "output_schema": answer.model_json_schema()}
+        return await (await self.message(content, **options)).answer(answer)
 
-    async def message(
-        self,
-        content: str,
-        *,
-        request_id: str | None = None,
-        on_busy: OnBusy | None = None,
-        context_policy: ContextPolicy | None = None,
-        model: str | None = None,
-        model_options: ModelOptions | Mapping[str, Any] | None = None,
-        max_iterations: int | None = None,
-        timeout_seconds: int | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> Request:
+    async def message(self, content: str, **options: Unpack[MessageOptions]) -> Request:
         """Send a message; back as soon as it is accepted, which is when it can no longer be lost.
-
-        The same `request_id` sent again is the same request: it is answered again and never run again. `on_busy`
-        says what becomes of it while another request is served: `reject`, `queue`, `interrupt` (that one is
-        cancelled) or `steer` (it joins that one's run, and both get the outcome).
 
         Raises:
             Refusal: the message was refused, and nothing has changed.
         """
-        given = {
-            "content": content,
-            "on_busy": on_busy,
-            "context_policy": context_policy,
-            "model": model,
-            "model_options": model_options,
-            "max_iterations": max_iterations,
-            "timeout_seconds": timeout_seconds,
-            "output_schema": output_schema,
-            "metadata": metadata,
-            "request_id": request_id,
-        }
         # The id of the Update is the request's id where the caller names none: once in the history is enough. A
         # caller's own comes again, also when it was refused, and what came of an Update is kept with its id.
         update_id = uuid.uuid4().hex
-        update = await self.update("message", checked(MessageInput, given), update_id)
-        return Request(self, request_id or update_id, update)
+        update = await self._handle.send(
+            "message", make_input(MessageInput, {**options, "content": content}), update_id
+        )
+        return Request(self._handle, options.get("request_id") or update_id, update)
 
     def request(self, request_id: str) -> Request:
         """A request by its id, sent by whomever and whenever."""
-        return Request(self, request_id)
+        return Request(self._handle, request_id)
 
-    async def steer(self, content: str, **options: Any) -> InputReceipt:
+    async def steer(self, content: str, **options: Unpack[InputOptions]) -> InputReceipt:
         """Correct the run in progress: read after its answer, or with `at="step"` before its next model call.
-
-        Options: `at`, `input_id`, `expected_request_id`, `on_failure` (`follow_up` or `drop`), `source`.
 
         Raises:
             Idle: nothing is running that could read it.
             Refusal: it was refused otherwise.
         """
-        return await self._submit("steer", content, options)
+        return await _submit(self._handle, "steer", content, options)
 
-    async def inject(self, content: str, **options: Any) -> InputReceipt:
+    async def inject(self, content: str, **options: Unpack[InputOptions]) -> InputReceipt:
         """Tell the run in progress something, as a program; otherwise like `steer`."""
-        return await self._submit("inject", content, options)
+        return await _submit(self._handle, "inject", content, options)
 
     async def cancel(
         self,
@@ -166,7 +134,7 @@ class Session:
             Idle, RequestMismatch: there is no such request.
         """
         given = {"request_id": request_id, "reason": reason, "inputs": inputs}
-        return CancelReceipt.model_validate(await self._call("cancel_request", checked(CancelInput, given)))
+        return await self._handle.call("cancel_request", make_input(CancelInput, given), CancelReceipt)
 
     async def replace_context(
         self,
@@ -194,11 +162,11 @@ class Session:
             "base_seq": base_seq,
             "meta": meta,
         }
-        return await self._operate(op_id, context_ref, operation)
+        return await _operate(self._handle, op_id, context_ref, operation)
 
     async def switch_context(self, context_ref: str, *, op_id: str, reason: str | None = None) -> OperationReceipt:
         """Make another lane the active one; a new lane begins empty. While a run is active, when it has ended."""
-        return await self._operate(op_id, context_ref, {"type": "switch", "reason": reason})
+        return await _operate(self._handle, op_id, context_ref, {"type": "switch", "reason": reason})
 
     async def summarize(
         self, from_seq: int | None = None, to_seq: int | None = None, *, context_ref: str | None = None
@@ -214,7 +182,7 @@ class Session:
             Refusal: it could not be written: `unusable_summary`, or what the provider says.
         """
         given = {"context_ref": context_ref, "from_seq": from_seq, "to_seq": to_seq}
-        return SummaryReceipt.model_validate(await self._call("summarize", checked(SummarizeInput, given)))
+        return await self._handle.call("summarize", make_input(SummarizeInput, given), SummaryReceipt)
 
     async def compact(
         self, *, op_id: str, context_ref: str | None = None, to_seq: int | None = None
@@ -225,7 +193,7 @@ class Session:
         stay, and `expand` undoes it.
         """
         operation = {"type": "replace", "reason": "compaction", "base_seq": to_seq}
-        return await self._operate(op_id, context_ref, operation)
+        return await _operate(self._handle, op_id, context_ref, operation)
 
     async def expand(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
         """Undo a lane's latest compaction: its contexts are made of what was there before.
@@ -233,7 +201,7 @@ class Session:
         Raises:
             InvalidOperation: nothing of it is compacted.
         """
-        return await self._operate(op_id, context_ref, {"type": "expand"})
+        return await _operate(self._handle, op_id, context_ref, {"type": "expand"})
 
     async def pin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
         """Keep messages of a lane in all its contexts, word for word, whatever is cut or summed up.
@@ -241,22 +209,19 @@ class Session:
         Raises:
             InvalidOperation: they are none of its messages, or too many.
         """
-        return await self._operate(op_id, context_ref, {"type": "pin", "seqs": list(seqs)})
+        return await _operate(self._handle, op_id, context_ref, {"type": "pin", "seqs": list(seqs)})
 
     async def unpin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
         """Let messages go again that were pinned."""
-        return await self._operate(op_id, context_ref, {"type": "unpin", "seqs": list(seqs)})
+        return await _operate(self._handle, op_id, context_ref, {"type": "unpin", "seqs": list(seqs)})
 
-    async def configure(self, /, **changes: Any) -> ConfigureReceipt:
+    async def configure(self, **changes: Unpack[ConfigChanges]) -> ConfigureReceipt:
         """Change the configuration, field by field; while a run is active, when it has ended.
-
-        Fields: `model`, `model_options`, `system_prompt`, `tools`, `require_approval`, `context_policy`, `limits`,
-        `on_busy`, `steering`.
 
         Raises:
             InvalidInput, InvalidTokenBudget: the change cannot be used.
         """
-        return ConfigureReceipt.model_validate(await self._call("configure", checked(ConfigureInput, changes)))
+        return await self._handle.call("configure", make_input(ConfigureInput, changes), ConfigureReceipt)
 
     async def approve(
         self, tool_call_id: str, *, arguments: Mapping[str, Any] | None = None, reason: str | None = None
@@ -267,7 +232,7 @@ class Session:
             AlreadyResolved, UnknownApproval: it does not wait (any more).
             InvalidInput: the tool does not take these arguments.
         """
-        return await self._resolve(tool_call_id, "approve", reason, arguments)
+        return await _resolve(self._handle, tool_call_id, "approve", reason, arguments)
 
     async def deny(self, tool_call_id: str, *, reason: str | None = None) -> ApprovalReceipt:
         """Keep a tool call from running; the model reads the reason.
@@ -275,19 +240,19 @@ class Session:
         Raises:
             AlreadyResolved, UnknownApproval: it does not wait (any more).
         """
-        return await self._resolve(tool_call_id, "deny", reason, None)
+        return await _resolve(self._handle, tool_call_id, "deny", reason, None)
 
     async def stream(self, request: Request) -> AsyncIterator[StreamState]:
         """The reply to a request as it grows, for any number of readers; the last state is what was committed.
 
         A new `call_id` is another model call of the run, a new `attempt` starts over.
         """
-        async for state in streaming(self._client, self._handle, self._reader, request):
+        async for state in stream_reply(self._handle, request):
             yield state
 
     async def status(self) -> SessionStatus:
         """What the session is doing."""
-        return SessionStatus.model_validate(await self._reader.query("status"))
+        return SessionStatus.model_validate(await self._handle.reader.query("status"))
 
     async def context(
         self,
@@ -316,7 +281,7 @@ class Session:
             "context_policy": context_policy,
             "pending": None if pending is None else [_from_user(message) for message in pending],
         }
-        return await self._reader.context(checked(ContextQuery, asked))
+        return await self._handle.reader.context(make_input(ContextQuery, asked))
 
     async def transcript(
         self,
@@ -328,23 +293,25 @@ class Session:
     ) -> list[TranscriptMessage]:
         """A lane's messages as they were said, each with its seq."""
         asked = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
-        return [message async for message in self._reader.transcript(checked(TranscriptQuery, asked))]
+        return [message async for message in self._handle.reader.transcript(make_input(TranscriptQuery, asked))]
 
     async def window(self, token_budget: int, *, context_ref: str | None = None) -> Window:
         """The newest messages that fit a budget of tokens."""
-        asked = checked(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
-        return await self._reader.window(asked)
+        asked = make_input(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
+        return await self._handle.reader.window(asked)
 
-    async def entries(self, *, from_seq: int = 0, limit: int | None = None, **filters: str | int) -> list[Entry]:
-        """The thread's entries; filters are `kind`, `context_ref` and what `refs` hold, by its name."""
+    async def entries(
+        self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
+    ) -> list[Entry]:
+        """The thread's entries that meet the filters, in order."""
         return [entry async for entry in self.read(from_seq=from_seq, limit=limit, **filters)]
 
     async def read(
-        self, *, from_seq: int = 0, limit: int | None = None, **filters: str | int
+        self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
     ) -> AsyncIterator[Entry]:
         """What `entries` gives, one by one: of a long thread no more than a page is held at a time."""
-        asked = checked(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
-        async for entry in self._reader.entries(asked):
+        query = make_input(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
+        async for entry in self._handle.reader.entries(query):
             yield entry
 
     async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
@@ -358,8 +325,8 @@ class Session:
             CheckpointUnavailable: the workers have no key for checkpoints.
             TooLarge: the context is more than a token can be, or than a session takes at once.
         """
-        given = checked(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
-        return CheckpointReceipt.model_validate(await self._call("checkpoint", given)).token
+        given = make_input(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
+        return (await self._handle.call("checkpoint", given, CheckpointReceipt)).token
 
     async def hibernate(self, reason: str | None = None) -> HibernateReceipt:
         """Put the session away: all of it is in the archive, and nothing runs. `Clew.open` takes it up again.
@@ -368,10 +335,11 @@ class Session:
             ArchiveUnavailable: the archive cannot be written at present; the session goes on.
             Busy: a request is running or waits.
         """
-        answer = await self._call("hibernate", checked(HibernateInput, {"reason": reason}))
-        async with translating(self.id):
-            await self._handle.result()
-        return HibernateReceipt.model_validate(answer)
+        receipt = await self._handle.call(
+            "hibernate", make_input(HibernateInput, {"reason": reason}), HibernateReceipt
+        )
+        await self._handle.wait_for_end()
+        return receipt
 
     async def fork(
         self, at_seq: int | None = None, session_id: str | None = None, *, metadata: Mapping[str, str] | None = None
@@ -387,10 +355,10 @@ class Session:
             NotFound: there is no such session.
         """
         if at_seq is None:
-            at_seq = await self._reader.last_seq()
+            at_seq = await self._handle.reader.last_seq()
         asked = {"session_id": self.id, "at_seq": at_seq, "new_session_id": session_id, "metadata": metadata}
-        receipt = await self._reader.errand(FORK_WORKFLOW, checked(ForkSessionInput, asked))
-        return Session(self._client, receipt["session_id"], self._reader.task_queue)
+        receipt = await self._handle.reader.errand(FORK_WORKFLOW, make_input(ForkSessionInput, asked))
+        return Session(self._handle.client, receipt["session_id"], self._handle.task_queue)
 
     async def reset_context(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
         """Empty a lane (the active one unless named); what it said stays in the thread."""
@@ -404,40 +372,35 @@ class Session:
                 by itself once it can; `close` called again waits for that.
             Closed: it has ended already.
         """
-        answer = await self._call("close_session", checked(CloseInput, {"reason": reason}))
-        async with translating(self.id):
-            await self._handle.result()
-        return CloseReceipt.model_validate(answer)
+        receipt = await self._handle.call("close_session", make_input(CloseInput, {"reason": reason}), CloseReceipt)
+        await self._handle.wait_for_end()
+        return receipt
 
-    async def _submit(self, kind: str, content: str, options: dict[str, Any]) -> InputReceipt:
-        given = checked(SubmitInput, {**options, "kind": kind, "content": content})
-        return InputReceipt.model_validate(await self._call("submit_input", given))
 
-    async def _operate(self, op_id: str, context_ref: str | None, operation: dict[str, Any]) -> OperationReceipt:
-        asked = {name: value for name, value in operation.items() if value is not None}
-        given = checked(ContextOperation, {"op_id": op_id, "context_ref": context_ref, "operation": asked})
-        return OperationReceipt.model_validate(await self._call("submit_context_operation", given))
+async def _submit(
+    handle: SessionHandle, kind: Literal["steer", "inject"], content: str, options: InputOptions
+) -> InputReceipt:
+    given = make_input(SubmitInput, {**options, "kind": kind, "content": content})
+    return await handle.call("submit_input", given, InputReceipt)
 
-    async def _resolve(
-        self, tool_call_id: str, decision: str, reason: str | None, arguments: Mapping[str, Any] | None
-    ) -> ApprovalReceipt:
-        given = {"tool_call_id": tool_call_id, "decision": decision, "reason": reason, "arguments": arguments}
-        return ApprovalReceipt.model_validate(await self._call("resolve_approval", checked(ApprovalInput, given)))
 
-    async def _call(self, name: str, argument: BaseModel) -> dict[str, Any]:
-        update = await self.update(name, argument)
-        async with translating(self.id):
-            return await update.result()
+async def _operate(
+    handle: SessionHandle, op_id: str, context_ref: str | None, operation: dict[str, Any]
+) -> OperationReceipt:
+    given_fields = {name: value for name, value in operation.items() if value is not None}
+    given = make_input(ContextOperation, {"op_id": op_id, "context_ref": context_ref, "operation": given_fields})
+    return await handle.call("submit_context_operation", given, OperationReceipt)
 
-    async def update(
-        self, name: str, argument: BaseModel, update_id: str | None = None
-    ) -> WorkflowUpdateHandle[dict[str, Any]]:
-        """Send an update of the contract; back as soon as it is accepted. The named methods say this better.
 
-        Raises:
-            Refusal: it was refused, and nothing has changed.
-        """
-        return await sent(self._handle, name, argument, update_id or uuid.uuid4().hex)
+async def _resolve(
+    handle: SessionHandle,
+    tool_call_id: str,
+    decision: Literal["approve", "deny"],
+    reason: str | None,
+    arguments: Mapping[str, Any] | None,
+) -> ApprovalReceipt:
+    given = {"tool_call_id": tool_call_id, "decision": decision, "reason": reason, "arguments": arguments}
+    return await handle.call("resolve_approval", make_input(ApprovalInput, given), ApprovalReceipt)
 
 
 def _from_user(message: str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -35,7 +35,7 @@ ACCEPT_SECONDS = 60
 """How long an update waits for a worker to take it."""
 
 
-def checked(model: type[M], given: Mapping[str, Any]) -> M:
+def make_input(model: type[M], given: Mapping[str, Any]) -> M:
     """The input that some values make; what is None was not given.
 
     Raises:
@@ -56,7 +56,7 @@ def payload(model: BaseModel) -> dict[str, Any]:
     return model.model_dump(mode="json", exclude_unset=True)
 
 
-def translated(error: RPCError, session_id: str) -> ClewError:
+def translate_error(error: RPCError, session_id: str) -> ClewError:
     """Temporal's errors as Clew's."""
     match error.status:
         case RPCStatusCode.NOT_FOUND if error.message.startswith("Namespace"):
@@ -112,10 +112,10 @@ async def translating(session_id: str, seconds: float | None = None) -> AsyncIte
         message = f"no worker took it for session {session_id!r}: send it again with the same id once one is there"
         raise WorkerUnavailable(message) from error
     except RPCError as error:
-        raise translated(error, session_id) from error
+        raise translate_error(error, session_id) from error
 
 
-async def sent(
+async def send_update(
     handle: WorkflowHandle[Any, Any], name: str, argument: BaseModel, update_id: str
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
     """An update of the contract, sent; back as soon as it is accepted.

@@ -17,7 +17,7 @@ from clew import tool
 from clew.contract import MessageInput
 from clew.contract.schemas import MAX_ARGUMENT_STEPS, MAX_SCHEMA_BYTES, check_arguments, check_schema, count_steps
 from clew.errors import InvalidInput
-from clew.session.transport import checked
+from clew.session.transport import make_input
 from tests.support.schemas import Schema, chained
 
 
@@ -81,7 +81,7 @@ def test_a_bomb_is_refused_in_milliseconds(bomb: str) -> None:
     schema, reason = BOMBS[bomb]
     begun = time.process_time()
     with pytest.raises(InvalidInput, match=r"^output_schema: ") as refused:
-        checked(MessageInput, {"content": "hello", "output_schema": schema})
+        make_input(MessageInput, {"content": "hello", "output_schema": schema})
     assert reason in str(refused.value)
     assert time.process_time() - begun < 0.5
 

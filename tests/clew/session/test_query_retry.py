@@ -19,8 +19,8 @@ from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew import Clew
-from clew.session import query_retry
-from clew.session.query_retry import prompt
+from clew.session import _query_retry
+from clew.session._query_retry import prompt
 from tests.support.stack import Stack
 
 
@@ -70,7 +70,7 @@ async def test_a_query_that_is_refused_for_now_is_asked_again(
 
 async def test_nobody_is_asked_for_ever(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that goes on refusing is reported; and at once where another attempt would change nothing."""
-    monkeypatch.setattr(query_retry, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(_query_retry, "PATIENCE_SECONDS", 0.05)
     session = await stack.open()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     asked = refusing(stack.clew.temporal, monkeypatch, RPCStatusCode.UNAVAILABLE, times=1000)

@@ -110,7 +110,7 @@ async def test_while_the_store_is_away_a_closed_session_stays(stack: Stack) -> N
             return False
 
         await until(ended)
-        assert await session._handle.result() == {"last_seq": 4}
+        assert await session._handle.workflow.result() == {"last_seq": 4}
         assert [entry.seq for entry in await session.entries()] == [0, 1, 2, 3, 4]
         again = await clew.open(session.id)
         assert await again.ask("two") == "fine"
@@ -148,7 +148,7 @@ async def test_an_archive_that_is_anothers_is_told_to_who_closes(stack: Stack, c
     with pytest.raises(ThreadMismatch, match="another execution"):
         await session.close()
     with pytest.raises(WorkflowFailureError):
-        await session._handle.result()
+        await session._handle.workflow.result()
 
 
 async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:

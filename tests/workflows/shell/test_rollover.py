@@ -87,7 +87,7 @@ async def test_nothing_that_arrives_during_a_rollover_is_lost_or_taken_twice(sta
                 await session.inject(f"adds {request_id}", input_id=f"i-{request_id}")
                 added.append(f"adds {request_id}")
             if turn % 5 == 0:
-                await session._handle.signal("no_such_signal", f"{request_id}")
+                await session._handle.workflow.signal("no_such_signal", f"{request_id}")
             outcome = await request.result()
             assert outcome.status == "completed", outcome
             done.append(request_id)
@@ -158,7 +158,7 @@ async def test_an_approval_is_waited_for_over_runs_of_the_workflow(stack: Stack,
     await until(pending)
     (call,) = await pending()
     for _ in range(120):
-        await session._handle.signal("nobody", 1)
+        await session._handle.workflow.signal("nobody", 1)
     await until(lambda: rolled(clew, session))
     await session.approve(call["tool_call_id"])
     assert await request.answer() == "3"
@@ -223,7 +223,7 @@ async def test_a_session_that_idles_hibernates_by_itself(stack: Stack, clew: Cle
     """After the time that its configuration gives, counted from the last thing that happened."""
     session = await clew.open(name(), model=stack.model("fine"), idle_timeout_seconds=1)
     await session.ask("one")
-    await session._handle.result()
+    await session._handle.workflow.result()
     assert (await session.status()).closed
     again = await clew.open(session.id)
     assert await again.ask("two") == "fine"
@@ -239,7 +239,7 @@ async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(stack: St
         session = await clew.open(name(), model=stack.model("fine"))
         for turn in range(turns):
             await session.ask(f"turn {turn}")
-        await session._handle.terminate("gone")
+        await session._handle.workflow.terminate("gone")
         with pytest.raises(ThreadMismatch, match="clew recover"):
             await clew.open(session.id, model=stack.model("fine"))
 
@@ -320,9 +320,9 @@ async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(st
     with pytest.raises(ThreadMismatch, match="another execution"):
         await session.hibernate()
     assert await session.ask("two") == "fine"
-    await session._handle.signal("close", {})
+    await session._handle.workflow.signal("close", {})
     with pytest.raises(WorkflowFailureError) as ended:
-        await session._handle.result()
+        await session._handle.workflow.result()
     assert isinstance(ended.value.cause, ApplicationError)
     assert ended.value.cause.type == "thread_mismatch"
     again = await clew.open(session.id, model=stack.model("fine"))
@@ -372,7 +372,7 @@ async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(stack: S
 
         await until(dozes)
         store.ready.set()
-        assert await session._handle.result() == {"last_seq": 16}
+        assert await session._handle.workflow.result() == {"last_seq": 16}
         assert await (await clew.open(session.id)).ask("and on") == "fine"
 
 
@@ -381,7 +381,7 @@ async def test_what_was_cut_off_is_not_read_as_if_it_were_whole(stack: Stack, cl
     session = await clew.open(name(), model=stack.model("fine"))
     for turn in range(30):
         await session.ask(f"turn {turn}")
-    await session._handle.terminate("gone")
+    await session._handle.workflow.terminate("gone")
     whole = await session.entries()
     assert len(whole) == 1 + 3 * 30
     with pytest.raises(ThreadMismatch, match="clew recover"):

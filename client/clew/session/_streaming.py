@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
-
-from temporalio.client import Client, WorkflowHandle
 
 from clew.contract import EntriesQuery
 from clew.contract.outputs import StreamState
 from clew.outcomes import RequestOutcome
-from clew.session.reader import Reader
+from clew.session._handle import SessionHandle
 from clew.session.request import Request
 from clew.session.transport import translating
 from clew.thread.entries import Entry
@@ -19,15 +16,13 @@ from clew.thread.entries import Entry
 INTERVAL_SECONDS = 0.1
 
 
-async def streaming(
-    client: Client, handle: WorkflowHandle[Any, Any], reader: Reader, request: Request
-) -> AsyncIterator[StreamState]:
+async def stream_reply(handle: SessionHandle, request: Request) -> AsyncIterator[StreamState]:
     """The reply to a request as it grows; the last state is what was committed."""
     ended = asyncio.ensure_future(request.result())
     try:
         last: StreamState | None = None
         while not ended.done():
-            state = await _growing(client, handle, request.request_id)
+            state = await _read_heartbeat(handle, request.request_id)
             if state and state != last:
                 last = state
                 yield state
@@ -35,20 +30,20 @@ async def streaming(
         outcome = ended.result()
         if outcome.answer_seq is not None:
             asked = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
-            async for entry in reader.entries(asked):
+            async for entry in handle.reader.entries(asked):
                 yield _committed(outcome, entry)
     finally:
         ended.cancel()
         await asyncio.gather(ended, return_exceptions=True)
 
 
-async def _growing(client: Client, handle: WorkflowHandle[Any, Any], request_id: str) -> StreamState | None:
+async def _read_heartbeat(handle: SessionHandle, request_id: str) -> StreamState | None:
     """The newest heartbeat of the request's model call, where one is in flight."""
-    async with translating(handle.id):
-        description = await handle.describe()
+    async with translating(handle.session_id):
+        description = await handle.workflow.describe()
     for pending in description.raw_description.pending_activities:
         if pending.activity_type.name == "call_model" and pending.heartbeat_details.payloads:
-            (details,) = await client.data_converter.decode(pending.heartbeat_details.payloads, [dict])
+            (details,) = await handle.client.data_converter.decode(pending.heartbeat_details.payloads, [dict])
             state = StreamState.model_validate(details)
             if state.request_id == request_id:
                 return state

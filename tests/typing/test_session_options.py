@@ -1,0 +1,68 @@
+"""Misspelled keyword arguments are found by the type checkers.
+
+mypy and pyright read this file: an error that does not come is an unused `ignore`, which fails the check.
+"""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+import inspect
+from typing import get_type_hints
+
+import pytest
+from pydantic import BaseModel
+
+from clew import Clew, Session
+from clew.contract import ConfigureInput, EntriesQuery, MessageInput, SubmitInput
+from clew.session import options
+
+
+async def misspell(session: Session, clew: Clew) -> None:
+    """Never called: it is there to be checked."""
+    await session.ask("hello", modle="openai:gpt-4o")  # type: ignore[call-overload]
+    await session.message("hello", max_iteration=3)  # type: ignore[call-arg]
+    await session.steer("shorter", att="step")  # type: ignore[call-arg]
+    await session.steer("shorter", at="now")  # type: ignore[arg-type]
+    await session.inject("done", sauce="ci")  # type: ignore[call-arg]
+    await session.configure(modle="openai:gpt-4o")  # type: ignore[call-arg]
+    await session.configure(on_busy="wait")  # type: ignore[arg-type]
+    await session.entries(knd="run")  # type: ignore[call-arg]
+    session.read(request="r-1")  # type: ignore[call-arg]
+    clew.read_thread("s", form_seq=3)  # type: ignore[call-arg]
+    await Clew.connect(task_que="clew")  # type: ignore[call-arg]
+
+
+class Answer(BaseModel):
+    """The form of an answer."""
+
+    city: str
+
+
+async def spell(session: Session, clew: Clew) -> None:
+    """Never called: what the README shows is what the checkers take."""
+    text: str = await session.ask("hello", model="openai:gpt-4o", max_iterations=3)
+    answer: Answer = await session.ask(text, answer=Answer, on_busy="queue")
+    await session.steer(answer.city, at="step", on_failure="drop")
+    await session.configure(model="openai:gpt-4o", tools=["look"], system_prompt="Be brief.")
+    await session.entries(kind="run", request_id="r-1", from_seq=3, limit=5)
+    clew.read_thread("s", newest=5, kind="ai_message")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "model", "others"),
+    [
+        (options.MessageOptions, MessageInput, {"content"}),
+        (options.InputOptions, SubmitInput, {"content", "kind"}),
+        (options.ConfigChanges, ConfigureInput, set()),
+        (options.EntryFilters, EntriesQuery, {"from_seq", "limit"}),
+    ],
+)
+def test_keyword_arguments_are_those_of_the_contract(
+    keywords: type, model: type[BaseModel], others: set[str]
+) -> None:
+    """Each has the name of the field that it fills, none is missing, and each has a line of its own."""
+    names = get_type_hints(keywords).keys()
+    assert names == model.model_fields.keys() - others
+    described = inspect.getdoc(keywords) or ""
+    assert not [name for name in names if f"    {name}: " not in described]
