@@ -31,7 +31,7 @@ def add(a: int, context: ToolContext, b: int = 2) -> int:
     return a + b
 
 assert add.spec["description"] == "The sum."
-assert context_of(Thread(), policy=ContextPolicy.for_model("openai:gpt-4o")).messages == []
+assert context_of(Thread(), policy=ContextPolicy.long_context()).messages == []
 """
 
 

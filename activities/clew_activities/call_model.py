@@ -12,10 +12,10 @@ from temporalio.exceptions import ApplicationError
 
 from clew.contract.outputs import Context, ContextMeta, StreamState
 from clew.model.canonical import digest
-from clew.model.catalog import cost_usd
 from clew.model.messages import Message, ToolSpec
-from clew.outcomes import Usage
+from clew.model.prices import Prices, cost_usd
 from clew_activities.heartbeat import beating
+from clew_activities.prices import prices_of
 from clew_activities.providers import ModelRequest, ProviderError, Providers, Screened, stream
 from clew_activities.providers.errors import ContextLengthExceeded
 from clew_activities.session_queries import ask, own_session
@@ -27,8 +27,8 @@ STREAMED_CHARACTERS = 32 * 1024
 MAX_REPLY_BYTES = 600_000
 """Of a reply's JSON: its entry, which holds the request's own policy too, goes on one page of a query."""
 NO_PRICE = (
-    "the worker does not know what {model} costs, so max_cost_usd cannot be kept: use max_total_tokens, or add the "
-    "model's prices to client/clew/catalog.py"
+    "the worker does not know what {model} costs, so max_cost_usd cannot be kept: use max_total_tokens, or install a "
+    "release of genai-prices on the worker that knows the model"
 )
 WASTED_ATTEMPTS = 3
 """After so many attempts a reply that came empty or broken is final: each one was paid for."""
@@ -49,7 +49,8 @@ class ModelActivities:
         decoder: Screened | None = None
         async with beating(lambda: _stream_state(call, decoder)):
             context: Context | None = None
-            if call.priced and cost_usd(call.model, Usage()) is None:
+            prices = prices_of(call.model)
+            if call.priced and not prices:
                 raise ApplicationError(NO_PRICE.format(model=call.model), type="unknown_price", non_retryable=True)
             try:
                 provider = self._providers.get(provider_name)
@@ -66,7 +67,7 @@ class ModelActivities:
                     cache_key=_cache_key(call),
                 )
                 decoder = Screened(provider.decoder(), self._providers.redaction)
-                reply = priced(call.model, _fitted(await stream(self._http, provider, request, decoder)))
+                reply = priced(prices, _fitted(await stream(self._http, provider, request, decoder)))
                 problem = None
                 if schema is not None and not reply.tool_calls:
                     problem = await self._validation.problem_of(reply.content, schema)
@@ -76,6 +77,7 @@ class ModelActivities:
                 raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
         return ModelAnswered(
             reply=reply,
+            prices=prices,
             digest=context.meta.digest,
             policy_hash=context.meta.policy_hash,
             input_tokens=context.meta.estimated_tokens,
@@ -149,9 +151,9 @@ def application_error(error: ProviderError, context: Context | None = None) -> A
     )
 
 
-def priced(model: str, reply: ModelReply) -> ModelReply:
+def priced(prices: Prices, reply: ModelReply) -> ModelReply:
     """The reply with what it cost, where that is known."""
-    usage = reply.usage.model_copy(update={"cost_usd": cost_usd(model, reply.usage)})
+    usage = reply.usage.model_copy(update={"cost_usd": cost_usd(prices, reply.usage)})
     return reply.model_copy(update={"usage": usage})
 
 

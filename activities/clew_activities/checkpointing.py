@@ -12,13 +12,14 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from clew.contract import SessionConfig
-from clew.contract.policy import ContextPolicy, resolve
+from clew.contract.policy import resolve
 from clew.errors import InvalidInput, Refusal, TokenMismatch
 from clew.thread.entries import DEFAULT_LANE
 from clew_activities.archive import Archive
 from clew_activities.archiving import explained
 from clew_activities.checkpoint_tokens import Keys, op_id_of, sign, verified
 from clew_activities.heartbeat import beating
+from clew_activities.model_table import policy_of
 from clew_activities.session_queries import ask, own_session
 from clew_activities.tools import Tools
 from clew_workflows.core.checkpoints import fingerprint, fingerprinted, restoring
@@ -77,27 +78,16 @@ class CheckpointActivities:
         return {}
 
     def _checked_config(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """The configuration under which a session made today shows its model what the checkpoint's would have.
-
-        Where the checkpoint's left the policy open it is today's choice for the model, or that of the first release.
-        """
+        """The configuration under which a session made today shows its model what the checkpoint's would have."""
         config = SessionConfig.model_validate(payload["config"], strict=False)
         unknown = [name for name in config.tools if name not in self._tools]
         if unknown:
             raise TokenMismatch(f"the worker has no tool {unknown[0]!r}, which the checkpoint's session had")
         specs = [self._tools[name].spec for name in config.tools]
-
-        def fits(agent: ContextPolicy) -> bool:
-            today = fingerprint(fingerprinted(config, resolve(agent=agent), specs))
-            return today == str(payload["fingerprint"])
-
-        if fits(config.context_policy or ContextPolicy.for_model(config.model)):
-            return dict(payload["config"])
-        first = ContextPolicy.for_model(config.model, edition=0)
-        if config.context_policy is None and fits(first):
-            chosen = config.model_copy(update={"context_policy": first.complete(), "encoding": config.encoding})
-            return chosen.model_dump(mode="json", exclude_unset=True)
-        raise TokenMismatch("the schemas of the tools, or the model's policy, are not those of the checkpoint")
+        policy = resolve(agent=config.context_policy or policy_of(config.model))
+        if fingerprint(fingerprinted(config, policy, specs)) != str(payload["fingerprint"]):
+            raise TokenMismatch("the schemas of the tools, or the model's policy, are not those of the checkpoint")
+        return dict(payload["config"])
 
     async def _operate(self, session_id: str, operation: dict[str, Any]) -> None:
         session = activity.client().get_workflow_handle(session_id)

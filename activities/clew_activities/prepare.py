@@ -9,15 +9,25 @@ from temporalio import activity
 
 from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonical
-from clew.model.catalog import EDITION, encoding_of, model_of
 from clew_activities.archive import Archive
 from clew_activities.archiving import explained
 from clew_activities.heartbeat import beating
+from clew_activities.model_table import encoding_of, family_of, policy_of
+from clew_activities.prices import prices_of
 from clew_activities.providers import Providers
 from clew_activities.providers.errors import ProviderError
 from clew_activities.stored_results import READ_RESULT
 from clew_activities.tools import Tools
-from clew_workflows.protocol import ArchiveRef, Defaults, Failure, Prepare, Prepared, ResolvedTool, Thresholds
+from clew_workflows.protocol import (
+    ArchiveRef,
+    DescribeModel,
+    Failure,
+    ModelProfile,
+    Prepare,
+    Prepared,
+    ResolvedTool,
+    Thresholds,
+)
 
 log = logging.getLogger("clew.worker")
 
@@ -41,13 +51,21 @@ class PrepareActivities:
     async def prepare(self, asked: Prepare) -> Prepared:
         """The schemas of the tools, and the first thing that this worker does not know, if there is one.
 
-        With them comes what the catalog chooses for the model.
+        With them comes the profile of the model.
         """
         async with beating():
-            prepared = self._resolved(asked).model_copy(update={"defaults": defaults_for(asked.model)})
+            prepared = self._resolved(asked).model_copy(update={"profile": profile_of(asked.model)})
             if prepared.problem is None:
                 self._warn_of(asked.model)
             return prepared if asked.look is None else await self._looked(prepared, asked.look)
+
+    @activity.defn(name="describe_model")
+    async def describe_model(self, asked: DescribeModel) -> ModelProfile:
+        """The profile of a model."""
+        async with beating():
+            if self._problem(asked.model, ()) is None:
+                self._warn_of(asked.model)
+            return profile_of(asked.model)
 
     async def _looked(self, prepared: Prepared, execution: str) -> Prepared:
         """What is known of the session's archive: none, one that it goes on from, or another execution's."""
@@ -99,13 +117,13 @@ class PrepareActivities:
         return Prepared(tools=resolved, problem=self._problem(asked.model, unknown))
 
     def _warn_of(self, model: str) -> None:
-        """Say once of a model that the catalog does not know it."""
-        if model_of(model) or model in self._unknown or len(self._unknown) >= MAX_WARNINGS:
+        """Say once of a model that the table does not know it."""
+        if family_of(model) or model in self._unknown or len(self._unknown) >= MAX_WARNINGS:
             return
         self._unknown.add(model)
         log.warning(
-            "the catalog does not know the model %r: its window is taken for one of %d tokens where a session's "
-            "context_policy names none. client/clew/catalog.py says how to add it",
+            "the table of models does not know %r: its window is taken for one of %d tokens where a session's "
+            "context_policy names none. activities/clew_activities/model_table.py says how to add it",
             model,
             ContextPolicy().max_input_tokens,
         )
@@ -122,7 +140,6 @@ class PrepareActivities:
         return None
 
 
-def defaults_for(model: str) -> Defaults:
-    """What the catalog chooses for a model today."""
-    policy = ContextPolicy.for_model(model).complete()
-    return Defaults(model=model, policy=policy, encoding=encoding_of(model), edition=EDITION)
+def profile_of(model: str) -> ModelProfile:
+    """What this worker knows of a model at this moment."""
+    return ModelProfile(model=model, policy=policy_of(model), encoding=encoding_of(model), prices=prices_of(model))

@@ -11,10 +11,8 @@ from clew.context.contexts import context_of, context_of_call, context_page
 from clew.context.loading import part_of_thread
 from clew.context.projection import Projection
 from clew.contract import ReadContextInput
-from clew.contract.outputs import ContextMeta
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, ClewError, InvalidInput
-from clew.model.pricing import priced
 from clew.thread.entries import Entry
 from clew.thread.source import FrozenThread
 from clew_activities.archive import Archive
@@ -34,15 +32,13 @@ class ContextActivities:
 
     @activity.defn(name="read_context")
     async def read_context(self, asked: ReadContextInput) -> dict[str, Any]:
-        """One page of a context; a preview's with what it would cost."""
+        """One page of a context."""
         async with beating(), explained(damage_is_final=True):
             location = await self._threads.find(asked.session_id)
             try:
-                page = await self._page(location, asked)
+                return await self._page(location, asked)
             except ClewError as error:
                 raise ingress.application_error(error) from None
-        page["meta"] = priced(ContextMeta.model_validate(page["meta"])).as_json()
-        return page
 
     async def _page(self, location: ThreadLocation, asked: ReadContextInput) -> dict[str, Any]:
         if asked.pending is not None:

@@ -16,11 +16,11 @@ from clew.model.messages import Message
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import DEFAULT_LANE, Entry, call_ids
 from clew.thread.thread import Thread
-from clew_activities.prepare import defaults_for
+from clew_activities.prepare import profile_of
 from clew_workflows.core import budgets, carried, drafts, inputs
 from clew_workflows.core.carried import Carried
 from clew_workflows.core.state import REMEMBERED_OPS, AskedCall, Learned, Request, Run, State
-from clew_workflows.protocol import ArchiveRef, Defaults
+from clew_workflows.protocol import ArchiveRef, ModelProfile
 
 
 class Folding:
@@ -132,7 +132,7 @@ class Folding:
     def _state(self, place: ArchiveRef) -> State:
         if self._config is None:
             raise InvalidInput("the entries begin without a configuration: they are no session's")
-        config, policy, defaults = _configured(self._config)
+        config, policy, profile = _configured(self._config)
         state = State(
             self._session_id,
             config,
@@ -142,8 +142,8 @@ class Folding:
             receipts=tuple(self._receipts.values()),
             known_ops=tuple(self._known_ops),
             config_due=False,
-            defaults=defaults,
-            learned=self._learned if defaults else {},
+            profiles={profile.model: profile},
+            learned=self._learned,
             context_ref=self._context_ref,
             usage=self._usage,
             runs=self._numbers["run"],
@@ -230,15 +230,13 @@ def _policy_alone(before: Entry, after: Entry) -> bool:
     return policy_of(before) != policy_of(after)
 
 
-def _configured(entry: Entry) -> tuple[SessionConfig, ContextPolicy, Defaults | None]:
-    """The configuration in force, its policy as a whole, and what of it a worker's catalog has chosen.
+def _configured(entry: Entry) -> tuple[SessionConfig, ContextPolicy, ModelProfile]:
+    """The configuration in force, its policy as a whole, and the profile of its model.
 
-    A policy that is none of the catalog's was given, as far as the entries tell.
+    A policy that is not the one of the profile was given, as far as the entries tell.
     """
     config, policy = drafts.configured(entry), policy_of(entry)
-    if config.context_policy is None and resolve(agent=ContextPolicy.for_model(config.model, edition=0)) == policy:
-        return config, policy, None
-    defaults = defaults_for(config.model)
-    if resolve(agent=config.context_policy or defaults.policy) != policy:
+    profile = profile_of(config.model)
+    if resolve(agent=config.context_policy or profile.policy) != policy:
         config = config.model_copy(update={"context_policy": policy})
-    return config, policy, defaults
+    return config, policy, profile

@@ -24,10 +24,11 @@ from clew.context.contexts import context_page
 from clew.contract import ContextQuery, ModelOptions
 from clew.contract.outputs import Context
 from clew.contract.policy import ContextPolicy
-from clew.model.catalog import cost_usd
+from clew.model.prices import cost_usd
 from clew.outcomes import Usage
 from clew_activities import call_model
 from clew_activities.call_model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActivities
+from clew_activities.prices import prices_of
 from clew_activities.providers import ProviderError, Redaction, Screened, providers_from_env
 from clew_activities.providers.errors import (
     ContextLengthExceeded,
@@ -346,12 +347,13 @@ def test_every_provider_error_keeps_what_it_knows(
 
 
 async def test_a_reply_says_what_it_cost() -> None:
-    """By the list price of its model, in USD; nothing where that is not known."""
+    """By the list price of its model, in USD, which it tells as well; nothing where that is not known."""
     answer, _ = await called(Queried(asking(model="scripted:gpt-4o")), Reply("hi"))
-    assert answer.reply.usage.cost_usd == cost_usd("openai:gpt-4o", answer.reply.usage)
+    assert answer.prices == prices_of("openai:gpt-4o")
+    assert answer.reply.usage.cost_usd == cost_usd(answer.prices, answer.reply.usage)
     assert answer.reply.usage.cost_usd
     unknown, _ = await called(Queried(asking()), Reply("hi"))
-    assert unknown.reply.usage.cost_usd is None
+    assert (unknown.prices, unknown.reply.usage.cost_usd) == ((), None)
 
 
 async def test_a_model_without_a_price_is_not_called_where_there_must_be_one() -> None:

@@ -13,9 +13,10 @@ from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonical
 from clew_activities.archive import Archive, Store
 from clew_activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
+from clew_activities.prices import prices_of
 from clew_activities.providers import providers_from_env
 from clew_activities.stored_results import READ_RESULT
-from clew_workflows.protocol import Prepare, Prepared, Thresholds
+from clew_workflows.protocol import DescribeModel, ModelProfile, Prepare, Prepared, Thresholds
 
 
 @tool(timeout_seconds=5, retries=2)
@@ -48,6 +49,10 @@ for some in (wordy, wordier):
 
 async def prepared(*tools: str, model: str = "local:tiny", own: Tool[..., Any] = add, **asked: Any) -> Prepared:
     return await ActivityEnvironment().run(made(own).prepare, Prepare(model=model, tools=tools, **asked))
+
+
+async def described(activities: PrepareActivities, model: str) -> ModelProfile:
+    return await ActivityEnvironment().run(activities.describe_model, DescribeModel(model=model))
 
 
 def made(own: Tool[..., Any] = add) -> PrepareActivities:
@@ -161,20 +166,23 @@ async def test_a_tool_of_the_workers_own_by_that_name_wins() -> None:
         ("local:tiny", 8_000, "o200k_base"),
     ],
 )
-async def test_the_answer_says_what_the_catalog_chooses(model: str, window: int, encoding: str) -> None:
-    """The whole policy, so that no later default can show through it, and the encoding."""
-    defaults = (await prepared(model=model)).defaults
-    assert defaults
-    assert (defaults.model, defaults.encoding) == (model, encoding)
-    assert defaults.policy.max_input_tokens == window
-    assert defaults.policy.model_fields_set == set(ContextPolicy.model_fields)
+async def test_the_answer_says_what_is_known_of_the_model(model: str, window: int, encoding: str) -> None:
+    """The whole policy, so that no later default can show through it, the encoding, and the prices."""
+    profile = (await prepared(model=model)).profile
+    assert profile
+    assert (profile.model, profile.encoding, profile.prices) == (model, encoding, prices_of(model))
+    assert profile.policy.max_input_tokens == window
+    assert profile.policy.model_fields_set == set(ContextPolicy.model_fields)
+    assert await described(made(), model) == profile
 
 
 async def test_an_unknown_model_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Its name and the window that it is given stand in the worker's log; known ones are not mentioned."""
     activities = made()
-    for model in ("local:tiny", "local:gpt-4o", "nowhere:tiny", "local:tiny", "local:\nother"):
+    for model in ("local:tiny", "local:gpt-4o", "nowhere:tiny", "local:tiny"):
         await ActivityEnvironment().run(activities.prepare, Prepare(model=model, tools=()))
+    for model in ("local:tiny", "nowhere:tiny", "local:\nother"):
+        await described(activities, model)
     assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == [
         "local:tiny",
         "local:\nother",

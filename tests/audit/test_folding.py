@@ -5,14 +5,14 @@ from __future__ import annotations
 from clew import Clew, Session
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import Entry
-from clew_activities.prepare import defaults_for
+from clew_activities.prepare import profile_of
 from clew_audit.folding import Folding
 from clew_audit.histories import Server
 from clew_audit.rebuild import rebuild
 from clew_workflows.core import carried
 from clew_workflows.core.state import State
 from clew_workflows.protocol import ArchiveRef
-from tests.support.budgets import refusal, replied, said, small
+from tests.support.budgets import MODEL, refusal, replied, said, small
 from tests.support.histories import HISTORIES
 
 
@@ -68,7 +68,7 @@ async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, lived: Sess
 def test_what_providers_told_is_in_the_entries() -> None:
     """Refusals, ratios of tokens, the encoding and the worker's choices; a policy that was set since starts anew."""
     session = small(policy=None)
-    assert session.state.defaults == defaults_for(session.state.config.model)
+    assert session.state.profiles == {MODEL: profile_of(MODEL)}
     for tokens, ratio in ((4_000, 1.3), (300, 1.3)):
         said(session, tokens, ratio)
     session.ask("x" * 400)
@@ -78,7 +78,7 @@ def test_what_providers_told_is_in_the_entries() -> None:
     made = folded(list(session.thread), pieces=2)
     assert real.learned[made.config.model].budget
     assert real.learned[made.config.model].ratio > 1
-    for name in ("learned", "defaults", "policy"):
+    for name in ("learned", "profiles", "policy"):
         assert getattr(made, name) == getattr(real, name), name
     assert (made.config.encoding, made.config.context_policy) == (real.config.encoding, None)
     session.configure(context_policy=ContextPolicy(keep_last_turns=2))

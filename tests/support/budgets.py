@@ -15,9 +15,9 @@ SMALL = ContextPolicy(max_input_tokens=1_200, reserve_output_tokens=200, window=
 MODEL = "local:tiny"
 
 
-def small(catalog: bool = True, policy: ContextPolicy | None = SMALL, **config: Any) -> Session:
+def small(policy: ContextPolicy | None = SMALL, **config: Any) -> Session:
     """A session with a budget of 1 000 tokens, counted as a quarter of the bytes."""
-    return Session(catalog=catalog, model=MODEL, encoding="heuristic", tools=(), context_policy=policy, **config)
+    return Session(table=True, model=MODEL, encoding="heuristic", tools=(), context_policy=policy, **config)
 
 
 def said(session: Session, tokens: int, ratio: float = 1.0, answer: str = "fine") -> None:

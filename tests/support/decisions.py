@@ -16,6 +16,7 @@ from clew.contract import (
     CloseInput,
     ConfigureInput,
     ContextOperation,
+    ContextPolicy,
     MessageInput,
     SessionConfig,
     SubmitInput,
@@ -26,7 +27,7 @@ from clew.model.messages import Message
 from clew.model.tokens import encoding
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
-from clew_activities.prepare import defaults_for
+from clew_activities.prepare import profile_of
 from clew_workflows.core import commands, decisions, outcomes, tool_rounds
 from clew_workflows.core.carried import Carried, carry, restore
 from clew_workflows.core.decision import Decision
@@ -35,10 +36,12 @@ from clew_workflows.protocol import (
     ArchiveRef,
     AskedTool,
     CallModel,
+    DescribeModel,
     Effect,
     Event,
     Failure,
     ModelAnswered,
+    ModelProfile,
     ModelReply,
     Prepared,
     ResolvedTool,
@@ -48,6 +51,7 @@ from clew_workflows.protocol import (
 )
 from clew_workflows.shell.ingress import Command
 
+WIDE = ContextPolicy(max_input_tokens=128_000, reserve_output_tokens=8192, keep_last_turns=10).complete()
 UNKNOWN = Failure(type="unknown_model", message="no such provider")
 PARAMETERS: Any = {
     "type": "object",
@@ -78,17 +82,18 @@ class Session:
     """A session on paper: it commits what is decided and holds what is being carried out, as the workflow does."""
 
     def __init__(
-        self, *, prepare: bool = True, tools: tuple[str, ...] = ("add", "look"), catalog: bool = False, **config: Any
+        self, *, prepare: bool = True, tools: tuple[str, ...] = ("add", "look"), table: bool = False, **config: Any
     ) -> None:
         self.thread = Thread()
         self.time = 0.0
         self.tools = tools
-        # With a catalog the worker answers as today's do, and chooses the encoding too.
-        self.catalog = catalog
-        counted: dict[str, Any] = {} if catalog else {"encoding": "heuristic"}
+        # With a table the worker knows of models what real ones do, and chooses the encoding too.
+        self.table = table
+        counted: dict[str, Any] = {} if table else {"encoding": "heuristic"}
         self.config = SessionConfig(**{"model": "openai:gpt-4o", "tools": tools} | counted | config)
         self.effect: Effect | None = None
         self.dispatching = True
+        self.describing = True
         self.asked_for: list[Effect] = []
         self.state = decisions.begin("s-1", self.config)
         if prepare:
@@ -111,6 +116,8 @@ class Session:
             self.asked_for.append(decision.effect)
             if isinstance(decision.effect, RunTools) and self.dispatching:
                 self.apply(tool_rounds.scheduled(self.state))
+            if isinstance(decision.effect, DescribeModel) and self.describing:
+                self.happened(self.profile(decision.effect.model))
 
     def commit(self, draft: Draft) -> None:
         payload, tokens = draft.counted(encoding(self.state.config.encoding))
@@ -133,9 +140,13 @@ class Session:
 
     def prepared(self, problem: Failure | None = None, tools: tuple[str, ...] | None = None) -> None:
         known = self.tools if tools is None else tools
-        defaults = defaults_for(self.state.config.model) if self.catalog else None
         tools_known = tuple(resolved(name) for name in known)
-        self.happened(Prepared(tools=tools_known, problem=problem, defaults=defaults))
+        profile = self.profile(self.state.config.model)
+        self.happened(Prepared(tools=tools_known, problem=problem, profile=profile))
+
+    def profile(self, model: str) -> ModelProfile:
+        """What the worker knows of a model: without a table all are alike, with sliding windows of 128 000 tokens."""
+        return profile_of(model) if self.table else ModelProfile(model=model, policy=WIDE, encoding="heuristic")
 
     def ask(self, content: str = "hello", request_id: str | None = None, **own: Any) -> str:
         request_id = request_id or f"request-{self.thread.rev}"

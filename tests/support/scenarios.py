@@ -90,7 +90,7 @@ async def rollover(session: Session) -> None:
 
 
 async def defaults(session: Session) -> None:
-    """What the worker's catalog chooses for the session's model, for a request's own, and for the next model."""
+    """What the worker knows of the session's model, for a request's own, and for the next model."""
     await session.ask("hello")
     await session.ask("use tools", model="scripted:gpt-4")
     await session.configure(model="scripted:gpt-4o-mini")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from clew import ContextPolicy, EmptyContent, InvalidInput, InvalidTokenBudget, Session
 from clew.contract import ContextQuery, PendingMessage
-from clew.model.pricing import priced
 from clew_workflows.core import views
+from clew_workflows.core.state import Learned
 from deploy.local import Reply, ToolCall
 from tests.support import decisions as paper
 from tests.support.rolling import name, rolling
@@ -42,7 +43,7 @@ def test_a_preview_commits_nothing() -> None:
 
 def test_what_does_not_fit_is_answered() -> None:
     """With the part that is too large; what would be refused for its policy is refused."""
-    session = paper.Session(context_policy=SHORT)
+    session = paper.Session(table=True, context_policy=SHORT)
     shown = views.projection(session.state, session.thread, query("word " * 2000))
     meta = shown.meta
     assert (shown.messages, meta.fits) == ([], False)
@@ -50,7 +51,7 @@ def test_what_does_not_fit_is_answered() -> None:
     assert meta.overflow.part == "request"
     assert meta.overflow.needed > meta.overflow.available
     assert meta.estimated_tokens > (meta.budget or 0)
-    assert priced(meta).input_cost_usd is None
+    assert meta.input_cost_usd is None
     roomy = query("word " * 2000, context_policy=ContextPolicy(max_input_tokens=100_000))
     assert views.projection(session.state, session.thread, roomy).meta.fits
     none = query("one", context_policy=ContextPolicy(max_input_tokens=50))
@@ -58,16 +59,20 @@ def test_what_does_not_fit_is_answered() -> None:
         views.projection(session.state, session.thread, none)
 
 
-def test_it_is_priced_by_the_list() -> None:
-    """Input by its tokens, and at most a reply of full length; a model without a price has none."""
-    session = paper.Session()
-    meta = priced(views.projection(session.state, session.thread, query("one")).meta)
+def test_it_is_priced_by_what_a_worker_has_told() -> None:
+    """Input by its tokens, as the provider counts them, and at most a reply of full length; unknown is not 0."""
+    session = paper.Session(table=True)
+    (price,) = session.state.profiles["openai:gpt-4o"].prices
+    meta = views.projection(session.state, session.thread, query("one")).meta
     tokens, reply = meta.estimated_tokens, meta.max_output_tokens or 0
-    assert meta.input_cost_usd == pytest.approx(tokens * 2.5 / 1e6)
-    assert meta.cost_usd_at_most == pytest.approx((tokens * 2.5 + reply * 10) / 1e6)
-    assert priced(meta.model_copy(update={"token_ratio": 2.0})).input_cost_usd == pytest.approx(tokens * 5 / 1e6)
-    unknown = paper.Session(model="local:unheard-of")
-    assert priced(views.projection(unknown.state, unknown.thread, query("one")).meta).input_cost_usd is None
+    assert meta.input_cost_usd == pytest.approx(tokens * price.input / 1e6)
+    assert meta.cost_usd_at_most == pytest.approx((tokens * price.input + reply * price.output) / 1e6)
+    state = replace(session.state, learned={"openai:gpt-4o": Learned(eighths=16)})
+    assert views.projection(state, session.thread, query("one")).meta.input_cost_usd == pytest.approx(
+        2 * tokens * price.input / 1e6
+    )
+    unknown = paper.Session(table=True, model="local:unheard-of")
+    assert views.projection(unknown.state, unknown.thread, query("one")).meta.input_cost_usd is None
 
 
 async def asked_as_previewed(stack: Stack, session: Session, content: str, **own: Any) -> None:

@@ -32,7 +32,16 @@ with workflow.unsafe.imports_passed_through():
     from clew.thread.thread import Thread
     from clew_workflows.core import carried, commands, decisions, outcomes, summaries, views
     from clew_workflows.core.carried import Carried
-    from clew_workflows.protocol import CallModel, DraftQuery, Effect, Event, Prepare, RunTools, Summarize
+    from clew_workflows.protocol import (
+        CallModel,
+        DescribeModel,
+        DraftQuery,
+        Effect,
+        Event,
+        Prepare,
+        RunTools,
+        Summarize,
+    )
     from clew_workflows.shell import execution, ingress, summarizing
     from clew_workflows.shell.fullness import Fullness
     from clew_workflows.shell.hibernation import Hibernation
@@ -286,7 +295,7 @@ class AgentSession:
             journal.effect = None
             journal.apply(decisions.happened(journal.state, event, journal.now))
 
-    async def _perform(self, effect: Prepare | CallModel | Summarize) -> Event:
+    async def _perform(self, effect: Prepare | DescribeModel | CallModel | Summarize) -> Event:
         if isinstance(effect, CallModel):
             policy = self._journal.state.policy.overlaid(effect.context_policy)
             asked = ContextQuery(call_id=effect.call_id)

@@ -23,6 +23,7 @@ from clew_activities.delete_session import DeletionActivities
 from clew_activities.fork_session import ForkingActivities
 from clew_activities.heartbeat import INTERVAL_SECONDS
 from clew_activities.prepare import PrepareActivities
+from clew_activities.prices import load_prices
 from clew_activities.providers import Providers
 from clew_activities.read_context import ContextActivities
 from clew_activities.read_thread import ReadingActivities
@@ -106,8 +107,10 @@ def make_worker(
         EncodingUnavailable: a vocabulary cannot be loaded; a worker that counted otherwise would do harm.
     """
     load_encodings()
+    load_prices()
     archive = Archive(store, client.namespace)
     archiving = ArchiveActivities(archive)
+    preparing = PrepareActivities(providers, tools, archive, thresholds)
     checkpointing = CheckpointActivities(keys or Keys(), tools, archive, client.namespace)
     running = ToolActivities(tools, Results(archive, Threads(archive)))
     serving = _tolerant_client(client)
@@ -133,7 +136,8 @@ def make_worker(
         SummaryActivities(providers, http, Threads(archive)).summarize,
     ]
     others: list[Callable[..., Any]] = [
-        PrepareActivities(providers, tools, archive, thresholds).prepare,
+        preparing.prepare,
+        preparing.describe_model,
         archiving.archive,
         archiving.thaw,
         archiving.recall,

@@ -64,7 +64,7 @@ def replay(
             entries = _exported(from_file)
         else:
             entries = options.of_any(place, session or "", lambda _clew, reached: reached.entries())
-        trials = replayed(Thread(entries), policies, model)
+        trials = replayed(Thread(entries), policies, None if model is None else offline.list_prices(model))
         if as_json:
             document = {"entries": len(entries), "trials": [trial.as_json() for trial in trials]}
             show.document({"session_id": session} | document if session else document)

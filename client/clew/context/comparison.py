@@ -17,7 +17,7 @@ from clew.context.projection import Projection
 from clew.contract.outputs import ContextMeta
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
-from clew.model.catalog import cost_usd
+from clew.model.prices import Price, Prices, cost_usd
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
@@ -27,7 +27,13 @@ AS_IT_WAS = "as it was"
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What the providers reported of the calls: tokens, and what those cost."""
+    """What the providers reported of the calls: tokens, and what those cost.
+
+    Attributes:
+        input_tokens: Of all contexts together.
+        cached_tokens: Of these, what the providers had in their caches.
+        cost_usd: By list price, as it was counted when the calls were made, or by the prices that were given.
+    """
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -42,7 +48,8 @@ class Trial:
         policy: The fields that it lays over the policies in force; none for the session as it was.
         input_tokens: Of all contexts together, tool schemas included.
         cached_tokens: Of these, what a context has in common with the beginning of its lane's context before it.
-        cost_usd: What input, cached input and the recorded output cost; None where a price is not known.
+        cost_usd: What input, cached input and the recorded output cost by the prices that the recipes tell, or by
+            those that were given; None where prices are not known.
         truncated: In how many calls the window had to cut.
         left_out_mean, left_out_most: How many messages of the lane since its last snapshot a call was not shown.
         cleared: In how many calls tool results were cleared.
@@ -90,16 +97,18 @@ def share(part: int, whole: int) -> float | None:
 def replay(
     thread: Thread,
     policies: Mapping[str, ContextPolicy],
-    model: str | None = None,
+    prices: Prices | None = None,
 ) -> list[Trial]:
-    """The session as it was, and then under each policy by its name. `model` sets the prices; else the calls' own.
+    """The session as it was, and then under each policy by its name.
+
+    `prices` are taken in place of those that the thread tells of its calls: those of another model.
 
     The thread must be whole. The time it takes goes with the number of calls and the size of their windows.
 
     Raises:
         InvalidInput, InvalidTokenBudget: a policy cannot lie over one that was in force; the message names it.
     """
-    session = _Session(thread, [entry for entry in thread if "recipe" in entry.payload], model)
+    session = _Session(thread, [entry for entry in thread if "recipe" in entry.payload], prices)
     trials = [session.as_it_was()]
     for name, policy in policies.items():
         try:
@@ -115,7 +124,7 @@ class _Session:
 
     thread: Thread
     replies: Sequence[Entry]
-    model: str | None
+    prices: Prices | None
 
     def as_it_was(self) -> Trial:
         """Every call under its own policy, and what was reported of it."""
@@ -123,7 +132,7 @@ class _Session:
         reported = Reported(
             sum(usage.input_tokens for usage in usages),
             sum(usage.cached_input_tokens for usage in usages),
-            _total(self._cost(reply, usage) for reply, usage in zip(self.replies, usages, strict=True)),
+            _total(self._charged(usage) for usage in usages),
         )
         errors = self.thread.filter_by_kind("error")
         overflows = sum(entry.payload.get("type") == ContextOverflow.type for entry in errors)
@@ -171,8 +180,11 @@ class _Session:
             output_schema=None if schema is None else self.thread[schema].payload["output_schema"],
         )
 
+    def _charged(self, usage: Usage) -> float | None:
+        return usage.cost_usd if self.prices is None else cost_usd(self.prices, usage)
+
     def _cost(self, reply: Entry, usage: Usage) -> float | None:
-        return cost_usd(self.model or reply.payload["recipe"]["model"], usage)
+        return cost_usd(_prices(reply) if self.prices is None else self.prices, usage)
 
 
 @dataclass(slots=True)
@@ -253,6 +265,10 @@ def _said(thread: Thread, context_ref: str, seq: int) -> int:
 
 def _usage(reply: Entry) -> Usage:
     return Usage.model_validate(reply.payload["recipe"].get("usage") or {})
+
+
+def _prices(reply: Entry) -> Prices:
+    return tuple(map(Price.model_validate, reply.payload["recipe"].get("prices", ())))
 
 
 def _total(costs: Iterable[float | None]) -> float | None:

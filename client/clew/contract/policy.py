@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from clew.errors import InvalidInput, InvalidTokenBudget
 from clew.model.canonical import digest
-from clew.model.catalog import EDITION, model_of
 
 Kind = Literal["message", "tool_call", "tool_result", "summary"]
 # No number is larger than what every JSON reader, and so the policy's hash, takes exactly.
@@ -146,20 +145,6 @@ class ContextPolicy(BaseModel):
             include_kinds=("message", "tool_call", "tool_result"),
             summarization="none",
         )
-
-    @classmethod
-    def for_model(cls, name: str, edition: int = EDITION) -> ContextPolicy:
-        """For the window of a model, `provider:model`, in epochs. An unknown model gets the default sizes.
-
-        `edition` is that of `catalog`. In the first one, 0, windows slide.
-        """
-        window = cls() if edition == 0 else cls(window="epoch")
-        model = model_of(name, edition)
-        if model is None:
-            return window
-        reserve = min(model.window // 4, 8192, model.output or 8192)
-        sizes = cls(max_input_tokens=model.window, reserve_output_tokens=reserve, keep_last_turns=10)
-        return window.overlaid(sizes)
 
 
 def resolve(

@@ -28,7 +28,6 @@ from clew.contract import (
 )
 from clew.contract.outputs import Context, TranscriptMessage, Window
 from clew.errors import Archived, Closed, Starting
-from clew.model.pricing import priced
 from clew.session._services import run_errand
 from clew.session.transport import payload, translating
 from clew.thread.entries import DEFAULT_LANE, Entry, system_prompt_of
@@ -130,8 +129,7 @@ class Reader:
     async def context(self, asked: ContextQuery) -> Context:
         """A context: the session's own answer, or `ReadContext`'s where the session does not hold enough for it."""
         try:
-            whole = await self._in_pages(asked, self._query_context)
-            return whole.model_copy(update={"meta": priced(whole.meta)})
+            return await self._in_pages(asked, self._query_context)
         except (Archived, Closed):
             return await self._in_pages(asked, self._read_context)
 

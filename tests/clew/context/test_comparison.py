@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew.context import comparison
 from clew.context.blocks import Rendering
 from clew.context.comparison import AS_IT_WAS, Trial, replay
 from clew.context.contexts import context_of
@@ -17,7 +16,7 @@ from clew.context.projection import Projection
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
 from clew.model.messages import Message
-from clew.outcomes import Usage
+from clew.model.prices import Price
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
 from tests.support.threads import (
@@ -34,12 +33,16 @@ from tests.support.threads import (
 )
 
 MODEL = "openai:gpt-4o"
+PRICES = (Price(input=1, output=1000, cached_input=0),)
+COST = 0.25
+"""What each call with prices did cost, in USD."""
 
 
 class Session:
     """A session whose calls leave their recipes, as the real ones do."""
 
-    def __init__(self, policy: ContextPolicy, **config: Any) -> None:
+    def __init__(self, policy: ContextPolicy, prices: tuple[Price, ...] = (), **config: Any) -> None:
+        self.prices = prices
         self.writer = Writer()
         self.writer.config(context_policy=policy, **config)
         self.calls: list[Projection] = []
@@ -55,14 +58,17 @@ class Session:
         model = recipe.get("model", MODEL)
         shown = context_of(self.thread, context_ref=lane, policy=policy, model=model)
         self.calls.append(shown)
-        told = {
+        usage = {"input_tokens": 100, "output_tokens": 10, "cached_input_tokens": 40}
+        told: dict[str, Any] = {
             "context_ref": lane,
             "basis_seq": shown.meta.basis_last_seq,
             "model": model,
             "policy_hash": shown.meta.policy_hash,
             "input_tokens": shown.meta.estimated_tokens,
-            "usage": {"input_tokens": 100, "output_tokens": 10, "cached_input_tokens": 40},
+            "usage": usage | ({"cost_usd": COST} if self.prices else {}),
         }
+        if self.prices:
+            told["prices"] = [price.model_dump(exclude_defaults=True) for price in self.prices]
         if shown.meta.epoch is not None:
             told["epoch"] = list(shown.meta.epoch)
         payload = {"context_ref": lane, **message, "recipe": told | recipe}
@@ -84,15 +90,14 @@ class Session:
 
 def test_the_first_column_is_the_session_as_it_was() -> None:
     """Its tokens are those that were recorded, beside what the provider reported."""
-    session = Session(ContextPolicy(max_input_tokens=1000, reserve_output_tokens=0)).turns(12)
+    session = Session(ContextPolicy(max_input_tokens=1000, reserve_output_tokens=0), PRICES).turns(12)
     (trial,) = session.replayed()
     assert trial.name == AS_IT_WAS
     assert (trial.calls, trial.overflows) == (24, 0)
     assert trial.input_tokens == sum(call.meta.estimated_tokens for call in session.calls)
     assert trial.truncated == sum(call.meta.truncated for call in session.calls) > 0
     reported = {"input_tokens": 2400, "cached_tokens": 960, "cached_share": 0.4}
-    # A call has 60 tokens at 2.50, 40 at 1.25 and 10 at 10 USD a million.
-    assert trial.as_json()["reported"] == reported | {"cost_usd": pytest.approx(24 * 300e-6)}
+    assert trial.as_json()["reported"] == reported | {"cost_usd": 24 * COST}
     assert (trial.left_out_most > trial.left_out_mean > 0, trial.policy) == (True, {})
 
 
@@ -180,26 +185,35 @@ def test_nothing_is_cached_across_lanes_models_and_tools() -> None:
     assert session.replayed()[0].cached_tokens == session.calls[-2].meta.estimated_tokens
 
 
-def test_costs_are_by_the_models_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Input, cached input and the recorded output; where one price is not known there is no sum."""
-
-    def listed(name: str, usage: Usage) -> float | None:
-        prices = {MODEL: 1.0, "openai:mini": 0.5}
-        fresh = usage.input_tokens - usage.cached_input_tokens
-        return None if name not in prices else prices[name] * (fresh + 1000 * usage.output_tokens)
-
-    monkeypatch.setattr(comparison, "cost_usd", listed)
-    session = Session(ContextPolicy()).turns(3)
+def test_costs_are_by_the_prices_that_the_calls_tell() -> None:
+    """Input, cached input and the recorded output; what they did cost is as it was counted then."""
+    session = Session(ContextPolicy(), PRICES).turns(3)
     (trial,) = session.replayed()
     assert trial.cost_usd is not None
-    assert trial.cost_usd == trial.input_tokens - trial.cached_tokens + 6 * 10_000
+    assert trial.cost_usd * 1e6 == pytest.approx(trial.input_tokens - trial.cached_tokens + 6 * 10_000)
     assert trial.reported is not None
-    assert trial.reported.cost_usd == 6 * (60 + 10_000)
-    (other,) = replay(session.thread, {}, model="openai:mini")
-    assert other.cost_usd == trial.cost_usd / 2
-    (unknown,) = replay(session.thread, {}, model="openai:unknown")
+    assert trial.reported.cost_usd == 6 * COST
+
+
+def test_costs_are_by_other_prices_where_they_are_given() -> None:
+    """For what was shown, and for what the providers reported; of a model without prices there is no cost."""
+    session = Session(ContextPolicy(), PRICES).turns(3)
+    (trial,) = session.replayed()
+    (other,) = replay(session.thread, {}, (Price(input=0.5, output=500, cached_input=0),))
+    assert other.cost_usd == pytest.approx((trial.cost_usd or 0) / 2, abs=1e-6)
+    assert other.reported
+    assert other.reported.cost_usd == pytest.approx(6 * (60 + 10_000) / 2e6)
+    (unknown,) = replay(session.thread, {}, ())
     assert "cost_usd" not in unknown.as_json()
     assert "cost_usd" not in unknown.as_json()["reported"]
+
+
+def test_where_one_call_has_no_prices_there_is_no_sum() -> None:
+    """Part of a cost would be taken for all of it."""
+    session = Session(ContextPolicy(), PRICES).turns(1)
+    session.prices = ()
+    (trial,) = session.turns(1).replayed()
+    assert (trial.cost_usd, trial.reported and trial.reported.cost_usd) == (None, None)
 
 
 @pytest.mark.parametrize(

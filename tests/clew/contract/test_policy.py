@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from clew.contract.policy import ClearToolResults, ContextPolicy, resolve
 from clew.errors import InvalidTokenBudget
-from clew.model.catalog import window_of
 
 # A value for each field that is not its default.
 OTHERS: dict[str, Any] = {
@@ -78,38 +77,6 @@ def test_presets(preset: ContextPolicy, fields: dict[str, Any]) -> None:
     """A preset sets its own fields and leaves the others to the levels below."""
     assert preset.model_dump(exclude_unset=True) == fields
     assert preset.checked() == preset
-
-
-@pytest.mark.parametrize(
-    ("model", "window"),
-    [
-        ("anthropic:claude-haiku-4-5", 200_000),
-        ("anthropic:claude-opus-4-6", 1_000_000),
-        ("anthropic:claude-sonnet-4-5", 200_000),
-        ("openai:gpt-4o-mini", 128_000),
-        ("openai:gpt-4.1", 1_047_576),
-        ("openai:gpt-4", 8_192),
-        ("openai:gpt-5-mini", 272_000),
-        ("openai:o1", 200_000),
-        ("openai:o1-mini", 128_000),
-        ("local:smollm2", 8_192),
-        ("ollama:llama3.1:8b", 128_000),
-        ("router:openai/GPT-4o", 128_000),
-        ("openai:unheard-of", None),
-        ("smollm2", None),
-    ],
-)
-def test_for_model(model: str, window: int | None) -> None:
-    """A known model's policy fits its window and leaves room for a reply; an unknown one gets the default sizes."""
-    policy = ContextPolicy.for_model(model)
-    assert window_of(model) == window
-    assert policy.window == "epoch"
-    if window is None:
-        assert policy == ContextPolicy(window="epoch")
-    else:
-        assert policy.max_input_tokens == window
-        assert policy.reserve_output_tokens == min(window // 4, 8192)
-    assert resolve(agent=policy).budget > 0
 
 
 _levels = st.fixed_dictionaries({}, optional={name: st.just(value) for name, value in OTHERS.items()})

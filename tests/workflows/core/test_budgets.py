@@ -178,7 +178,7 @@ def test_a_retry_comes_after_the_time_is_over_no_more() -> None:
 
 def test_a_retry_within_a_round_of_tools_reads_the_same_results() -> None:
     """Its parent is the call that asked for them, and the round counts once."""
-    session = Session(catalog=True, model=MODEL, encoding="heuristic", tools=("add",))
+    session = Session(table=True, model=MODEL, encoding="heuristic", tools=("add",))
     session.ask("add", max_iterations=2)
     session.reply("", "add")
     session.results("x" * 2_000)
@@ -219,14 +219,6 @@ def test_a_short_context_tells_nothing() -> None:
     """What a provider adds to every prompt would look like a ratio."""
     session = small()
     said(session, 100, ratio=4.0)
-    assert session.state.learned == {}
-
-
-def test_a_session_that_no_worker_told_of_its_defaults_notes_nothing() -> None:
-    """It was begun before, and replays as it was."""
-    session = small(catalog=False)
-    for _ in range(4):
-        said(session, 400, ratio=2.0)
     assert session.state.learned == {}
 
 

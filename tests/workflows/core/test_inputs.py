@@ -59,7 +59,7 @@ def test_max_output_tokens_is_always_set() -> None:
 
 def test_a_request_with_another_model_gets_the_policy_for_that_model() -> None:
     """Where the agent has chosen none: the window of the session's model says nothing about another's."""
-    session = Session(model="openai:gpt-4o")
+    session = Session(table=True, model="openai:gpt-4o")
     session.ask(model="local:smollm2", context_policy=ContextPolicy(keep_last_turns=1))
     policy = session.call.context_policy
     assert policy is not None

@@ -38,12 +38,7 @@ def policy_of_call(state: State, request: Request) -> ContextPolicy | None:
 
 
 def noted(state: State, call: CallModel, answer: ModelAnswered) -> State:
-    """The session with what a reply tells of how its provider counts.
-
-    Sessions that no worker has told of its defaults were begun before anything was noted, and note nothing.
-    """
-    if state.defaults is None:
-        return state
+    """The session with what a reply tells of how its provider counts."""
     policy = state.policy.overlaid(call.context_policy)
     told = answer.reply.usage.input_tokens
     return replace(state, learned=counted(state.learned, call.model, policy, answer.input_tokens, told))
@@ -69,9 +64,8 @@ def counted(
 def left_by(state: State, call: CallModel, refusal: Failure) -> int | None:
     """What a refusal leaves of the budget for another attempt, in tokens of ours; None: nothing to try it with.
 
-    Workers tell how many tokens of ours were refused; those of earlier releases did not, and there was no other
-    attempt. What the provider tells is taken with a tenth to spare. The reply's room is taken off the window, but for
-    a window that would hardly have any left.
+    Workers tell how many tokens of ours were refused. What the provider tells is taken with a tenth to spare. The
+    reply's room is taken off the window, but for a window that would hardly have any left.
     """
     ours = _size(refusal.details.get("counted"))
     if ours is None:

@@ -17,7 +17,16 @@ from clew.thread.lane import Gap
 from clew.thread.thread import Past, Thread
 from clew_workflows.core import outcomes
 from clew_workflows.core.state import State
-from clew_workflows.protocol import CallModel, Effect, Packed, Prepare, Recalled, RunTools, Summarize
+from clew_workflows.protocol import (
+    CallModel,
+    DescribeModel,
+    Effect,
+    Packed,
+    Prepare,
+    Recalled,
+    RunTools,
+    Summarize,
+)
 
 VERSION = 1
 MAX_BYTES = 500_000
@@ -32,6 +41,7 @@ RECENT_ENTRIES, RECENT_BYTES = 100, 65_536
 _state: TypeAdapter[State] = TypeAdapter(State)
 _effects: dict[str, type[Effect]] = {
     "prepare": Prepare,
+    "describe_model": DescribeModel,
     "call_model": CallModel,
     "run_tools": RunTools,
     "summarize": Summarize,

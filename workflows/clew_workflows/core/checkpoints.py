@@ -28,7 +28,7 @@ from clew.model.canonical import digest
 from clew.model.messages import ToolSpec
 from clew.thread.entries import system_prompt_of
 from clew.thread.thread import Thread
-from clew_workflows.core.defaults import agent_policy
+from clew_workflows.core.profiles import agent_policy
 from clew_workflows.core.state import State
 from clew_workflows.protocol import Signed
 

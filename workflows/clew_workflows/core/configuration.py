@@ -8,12 +8,12 @@ from typing import Any, Literal
 from clew.context.projection import projector_named
 from clew.contract import READ_RESULT, ConfigureInput, ContextPolicy, SessionConfig
 from clew.contract.policy import resolve
-from clew.errors import UnknownTool
+from clew.errors import Refusal, UnknownTool
 from clew.model.canonical import canonical
 from clew.thread.entries import Draft
 from clew_workflows.core import drafts
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.defaults import agent_policy
+from clew_workflows.core.profiles import agent_policy
 from clew_workflows.core.state import Moment, State
 
 Status = Literal["applied", "deferred"]
@@ -56,10 +56,9 @@ def configured(state: State, given: ConfigureInput) -> State:
     policy = resolve(session=own, agent=agent_policy(state, config))
     projector_named(policy.projector)
     check_approvals(config)
-    due = state.defaults_due or config.model != state.config.model
     # Who sets a policy knows what the models take by now, whatever they have refused before.
     learned = {} if given.context_policy else state.learned
-    return replace(state, config=config, own_policy=own, policy=policy, defaults_due=due, learned=learned)
+    return replace(state, config=config, own_policy=own, policy=policy, learned=learned)
 
 
 def check_approvals(config: SessionConfig) -> None:
@@ -82,7 +81,12 @@ def apply_config(state: State, _at: Moment) -> Decision:
     given = state.pending_config
     if given is None or state.phase != "idle":
         return Decision(state)
-    return _configure(replace(state, pending_config=None), given)
+    try:
+        return _configure(replace(state, pending_config=None), given)
+    except Refusal as refusal:
+        # It was checked before a worker had told of its model.
+        written = drafts.input_entry(state, "dropped", "configure", str(refusal), _excerpt(given))
+        return Decision(replace(state, pending_config=None), (written,))
 
 
 def drop_config(state: State, reason: str) -> Decision:

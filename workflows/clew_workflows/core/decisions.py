@@ -12,10 +12,18 @@ from dataclasses import replace
 from clew.context.projection import projector_named
 from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy, resolve
-from clew_workflows.core import configuration, defaults, drafts, inputs, operations, runs, summaries
+from clew_workflows.core import configuration, drafts, inputs, operations, profiles, runs, summaries
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State
-from clew_workflows.protocol import Event, Failure, ModelAnswered, Prepared, Summarized, ToolReturned
+from clew_workflows.protocol import (
+    Event,
+    Failure,
+    ModelAnswered,
+    ModelProfile,
+    Prepared,
+    Summarized,
+    ToolReturned,
+)
 
 
 def begin(session_id: str, config: SessionConfig) -> State:
@@ -25,8 +33,8 @@ def begin(session_id: str, config: SessionConfig) -> State:
         InvalidInput, InvalidTokenBudget: the configuration's policy cannot be used.
         UnknownTool: approval is required for a tool that the session does not have.
     """
-    state = State(session_id, config, policy=ContextPolicy(), defaults_due=True)
-    state = replace(state, policy=resolve(agent=defaults.agent_policy(state, config)))
+    state = State(session_id, config, policy=ContextPolicy())
+    state = replace(state, policy=resolve(agent=profiles.agent_policy(state, config)))
     projector_named(state.policy.projector)
     configuration.check_approvals(config)
     return state
@@ -39,6 +47,8 @@ def happened(state: State, event: Event, at: Moment) -> Decision:
     match event:
         case Prepared():
             return prepared(state, event, at)
+        case ModelProfile():
+            return runs.described(state, event, at)
         case ModelAnswered():
             return runs.model_answered(state, event, at)
         case ToolReturned():
@@ -47,7 +57,7 @@ def happened(state: State, event: Event, at: Moment) -> Decision:
             return _after_summary(summaries.written(state, event, at), at)
         case Failure() if state.phase == "summarizing":
             return _after_summary(summaries.failed(state, event, at), at)
-        case Failure() if state.phase == "preparing":
+        case Failure() if state.phase == "preparing" and not state.describing:
             return prepared(state, Prepared(tools=state.tools or (), problem=event), at)
         case Failure(type="timeout"):
             return runs.fail(state, runs.timed_out(runs.running(state), event.message), at)
@@ -63,7 +73,7 @@ def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
     A session that cannot be prepared still lives: its requests fail with the reason, and each tries again.
     """
     before = None if state.tools is None else [tool.spec for tool in state.tools]
-    policy, state = state.policy, defaults.taken(state, answer)
+    policy, state = state.policy, profiles.taken(state, answer)
     changed = state.config_due or policy != state.policy or before != [tool.spec for tool in answer.tools]
     state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", config_due=False)
     ready = Decision(state, (drafts.config_entry(state),) if changed else ())
@@ -140,7 +150,7 @@ def _after_summary(decision: Decision, at: Moment) -> Decision:
 
 
 def _resumed(state: State, at: Moment) -> Decision:
-    return runs.fail(state, state.problem, at) if state.problem else runs.call_model(state, at)
+    return runs.fail(state, state.problem, at) if state.problem else runs.start(state, at)
 
 
 def _first_run(state: State, at: Moment) -> Decision:

@@ -203,6 +203,8 @@ def _recipe(run: Run, answer: ModelAnswered) -> dict[str, Any]:
         recipe["cut_tool_results"] = {call_id: list(shown) for call_id, shown in answer.cut_tool_results.items()}
     if call.context_policy:
         recipe["context_policy"] = call.context_policy.model_dump(mode="json", exclude_unset=True)
+    if answer.prices:
+        recipe["prices"] = [price.model_dump(exclude_defaults=True) for price in answer.prices]
     if call.token_ratio is not None:
         recipe["token_ratio"] = call.token_ratio
     if run.request.output_schema is not None:

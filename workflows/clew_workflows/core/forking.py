@@ -41,7 +41,7 @@ def forked(parent: Carried, thread: Thread, session_id: str, op_ids: Sequence[st
     config = thread.config_at(at_seq)
     newest = parent.thread.config_at(parent.thread.last_seq)
     if config is None:
-        state = replace(state, tools=None, config_due=True, defaults_due=True)
+        state = replace(state, tools=None, config_due=True)
     elif state.config_due or newest is None or newest.seq != config.seq:
         state = _as_configured(state, config)
     outcomes = {name: outcome for name, outcome in state.outcomes.items() if outcome.last_seq <= at_seq}
@@ -77,7 +77,6 @@ def _as_configured(state: State, config: Entry) -> State:
         own_policy=state.own_policy if policy == state.policy else policy,
         tools=drafts.unresolved_tools(config),
         config_due=False,
-        defaults_due=False,
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from clew.thread.thread import Thread
 from clew_workflows.core.approvals import pending_approvals
 from clew_workflows.core.state import State
-from clew_workflows.protocol import CallModel, Prepare, Recall, RunTool, Summarize
+from clew_workflows.protocol import CallModel, DescribeModel, Prepare, Recall, RunTool, Summarize
 
 
-def prepare_summary(effect: Prepare) -> str:
-    """The label of a preparation."""
+def prepare_summary(effect: Prepare | DescribeModel) -> str:
+    """The label of a preparation, or of a look at a model."""
     return effect.model[:80]
 
 

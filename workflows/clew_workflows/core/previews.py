@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from clew.context.contexts import context_of, policy_of
@@ -11,7 +12,9 @@ from clew.contract.outputs import ContextMeta, Overflow
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, ContextOverflow
 from clew.model.canonical import digest
+from clew.model.prices import cost_usd
 from clew.model.tokens import encoding
+from clew.outcomes import Usage
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
 from clew_workflows.core import budgets
@@ -54,7 +57,7 @@ def preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence
             "token_ratio": ratio if ratio > 1 else None,
         }
     )
-    return Projection(shown.messages, shown.tool_spec, meta)
+    return Projection(shown.messages, shown.tool_spec, _priced(state, request, meta))
 
 
 def request_for(state: State, query: ContextQuery) -> Request:
@@ -64,6 +67,18 @@ def request_for(state: State, query: ContextQuery) -> Request:
         InvalidInput, InvalidTokenBudget: the policy cannot be used.
     """
     return request_of(state, MessageInput(content="", context_policy=query.context_policy), "preview")
+
+
+def _priced(state: State, request: Request, meta: ContextMeta) -> ContextMeta:
+    """A preview's `meta` with its costs, where it fits and its model's prices are known."""
+    profile = state.profiles.get(request.model)
+    if profile is None or not meta.fits:
+        return meta
+    prompt = Usage(input_tokens=math.ceil(meta.estimated_tokens * (meta.token_ratio or 1)))
+    with_reply = prompt.plus(Usage(output_tokens=meta.max_output_tokens or 0))
+    prices = profile.prices
+    costs = {"input_cost_usd": cost_usd(prices, prompt), "cost_usd_at_most": cost_usd(prices, with_reply)}
+    return meta.model_copy(update=costs)
 
 
 def _committed(state: State, thread: Thread, upto: int, lane: str, pending: Sequence[PendingMessage]) -> Thread:

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from clew.context.projection import projector_named
 from clew.contract import MessageInput
-from clew.contract.policy import resolve
-from clew_workflows.core.defaults import suiting
+from clew_workflows.core.profiles import knows
 from clew_workflows.core.state import Input, Request, State
 
 DEFAULT_OUTPUT_TOKENS = 4096
@@ -17,13 +16,20 @@ DEFAULT_OUTPUT_TOKENS = 4096
 def request_of(state: State, message: MessageInput, request_id: str) -> Request:
     """The request that a message makes of the session's settings and its own.
 
+    A model of its own brings the policy that a worker has chosen for it, unless the agent has chosen one. Until a
+    worker has told of that model, which is before the run's first call, the session's policy stands in unchecked.
+
     Raises:
         InvalidInput, InvalidTokenBudget: its policy cannot be used.
     """
     config, policy = state.config, message.context_policy
-    if message.model and message.model != config.model and config.context_policy is None:
-        policy = resolve(request=policy, agent=suiting(state, message.model))
-    in_force = state.policy.overlaid(policy).checked()
+    model = message.model or config.model
+    own = state.profiles.get(model)
+    if own and model != config.model and config.context_policy is None:
+        policy = own.policy.overlaid(policy)
+    in_force = state.policy.overlaid(policy)
+    if knows(state, model) or config.context_policy is not None:
+        in_force.checked()
     projector_named(in_force.projector)
     options = config.model_options.overlaid(message.model_options)
     if options.max_output_tokens is None:
@@ -33,7 +39,7 @@ def request_of(state: State, message: MessageInput, request_id: str) -> Request:
         request_id,
         message.content,
         state.context_ref,
-        message.model or config.model,
+        model,
         options,
         policy,
         message.max_iterations or config.max_iterations,

@@ -7,10 +7,17 @@ from typing import Any, Literal
 
 from clew.errors import Refusal
 from clew.outcomes import Usage
-from clew_workflows.core import budgets, drafts, operations, requests, summaries, tool_rounds
+from clew_workflows.core import budgets, drafts, operations, profiles, requests, summaries, tool_rounds
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Input, Moment, Request, Run, State
-from clew_workflows.protocol import CallModel, Failure, ModelAnswered, ToolReturned
+from clew_workflows.protocol import (
+    CallModel,
+    DescribeModel,
+    Failure,
+    ModelAnswered,
+    ModelProfile,
+    ToolReturned,
+)
 
 FOLLOW_UP = "followup:"
 """What the ids of the session's own requests begin with."""
@@ -45,8 +52,26 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
     if problem:
         return opened.then(lambda state, at: fail(state, problem, at), at)
     if state.problem is None:
-        return opened.then(call_model, at)
+        return opened.then(start, at)
     return replace(opened, state=replace(opened.state, phase="preparing"), effect=state.preparation)
+
+
+def start(state: State, at: Moment) -> Decision:
+    """The run's first model call, once a worker has told of the model."""
+    model = running(state).request.model
+    if profiles.knows(state, model):
+        return call_model(state, at)
+    return Decision(replace(state, phase="preparing"), (), DescribeModel(model=model))
+
+
+def described(state: State, profile: ModelProfile, at: Moment) -> Decision:
+    """A worker has told of the model that the request names: its settings are filled in again."""
+    run, state = running(state), profiles.remembered(state, profile)
+    try:
+        request = requests.renewed(state, run.request)
+    except Refusal as refusal:
+        return fail(state, Failure(type=refusal.type, message=refusal.message), at)
+    return call_model(replace(state, run=replace(run, request=request)), at)
 
 
 def call_model(state: State, at: Moment) -> Decision:

@@ -10,7 +10,7 @@ from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelO
 from clew.contract.outputs import InputReceipt
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import RequestOutcome, Usage
-from clew_workflows.protocol import ArchiveRef, CallModel, Defaults, Failure, Prepare, ResolvedTool
+from clew_workflows.protocol import ArchiveRef, CallModel, Failure, ModelProfile, Prepare, ResolvedTool
 
 Phase = Literal[
     "preparing",
@@ -195,8 +195,7 @@ class State:
         pending_config: A change of configuration that waits for the run to end.
         known_ops: The ids of the newest operations, applied or overtaken.
         config_due: A configuration waits for its preparation to be committed.
-        defaults: What a worker's catalog has chosen for the model.
-        defaults_due: The next preparation is to bring `defaults`.
+        profiles: What workers have told of models, by name: the configuration's, and requests' own.
         learned: What providers have told of their models, by name.
         runs, calls, tool_calls, inputs, summaries: Counters; they make ids that are unique in the thread.
         late_calls: Tool calls of ended runs that may still return.
@@ -221,8 +220,7 @@ class State:
     pending_config: ConfigureInput | None = None
     known_ops: tuple[str, ...] = ()
     config_due: bool = True
-    defaults: Defaults | None = None
-    defaults_due: bool = False
+    profiles: Mapping[str, ModelProfile] = field(default_factory=dict)
     learned: Mapping[str, Learned] = field(default_factory=dict)
     context_ref: str = "default"
     usage: Usage = Usage()
@@ -264,6 +262,11 @@ class State:
     def at_rest(self) -> bool:
         """Whether nothing runs, waits or is being prepared, but for a summary of the session's own accord."""
         return not self.busy and (self.phase == "idle" or self.own_summary)
+
+    @property
+    def describing(self) -> bool:
+        """Whether a worker is being asked about the model that the request being served names."""
+        return self.phase == "preparing" and self.run is not None and self.problem is None
 
     @property
     def preparation(self) -> Prepare:

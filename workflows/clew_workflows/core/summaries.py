@@ -14,7 +14,6 @@ from typing import Any
 from clew.contract import ContextOperation, SummarizeInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidInput, NothingToSummarize
-from clew.model.catalog import window_of
 from clew.thread.entries import Draft, summary_message
 from clew.thread.lane import Lane
 from clew.thread.thread import Thread
@@ -24,8 +23,6 @@ from clew_workflows.protocol import Failure, Summarize, Summarized
 
 RUNS_WITHOUT = 10
 """After a failure the session goes on for so many runs before it tries again by itself."""
-_PROMPT_TOKENS = 500
-_LEAST_TOKENS = 500
 
 
 def check(state: State, thread: Thread, given: SummarizeInput) -> None:
@@ -88,15 +85,13 @@ def _begin(
 
 def _asked(state: State, policy: ContextPolicy, lane: str) -> Summarize:
     """What is asked of the world for a summary, its range aside."""
-    model = policy.summarization_model or state.config.model
-    window = window_of(model) or policy.max_input_tokens
     most = max(min(policy.budget // 4, policy.reserve_output_tokens or policy.budget), 1)
     return Summarize(
         summary_id=f"summary-{state.summaries + 1}",
         context_ref=lane,
-        model=model,
+        model=policy.summarization_model or state.config.model,
         encoding=state.config.encoding,
-        max_input_tokens=max(window - most - _PROMPT_TOKENS, _LEAST_TOKENS),
+        max_input_tokens=policy.max_input_tokens,
         max_output_tokens=most,
     )
 

@@ -7,7 +7,7 @@ from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.forks import Fork
 from clew_workflows.protocol.model_calls import AskedTool, CallModel, ModelAnswered, ModelReply
 from clew_workflows.protocol.packed import Packed, inflate
-from clew_workflows.protocol.preparation import Defaults, Prepare, Prepared
+from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
 from clew_workflows.protocol.queues import model_queue, tool_queue
 from clew_workflows.protocol.summaries import Summarize, Summarized, Written
 from clew_workflows.protocol.tools import (
@@ -27,13 +27,14 @@ __all__ = [
     "Archiving",
     "AskedTool",
     "CallModel",
-    "Defaults",
+    "DescribeModel",
     "DraftQuery",
     "Effect",
     "Event",
     "Failure",
     "Fork",
     "ModelAnswered",
+    "ModelProfile",
     "ModelReply",
     "OpenCheckpoint",
     "OpenedCheckpoint",

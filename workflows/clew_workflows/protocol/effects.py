@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.model_calls import CallModel, ModelAnswered
-from clew_workflows.protocol.preparation import Prepare, Prepared
+from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
 from clew_workflows.protocol.summaries import Summarize, Summarized
 from clew_workflows.protocol.tools import RunTools, ToolReturned
 
-Effect = Prepare | CallModel | RunTools | Summarize
-Event = Prepared | ModelAnswered | ToolReturned | Summarized | Failure
+Effect = Prepare | DescribeModel | CallModel | RunTools | Summarize
+Event = Prepared | ModelProfile | ModelAnswered | ToolReturned | Summarized | Failure

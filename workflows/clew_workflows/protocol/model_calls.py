@@ -9,6 +9,7 @@ from pydantic import Field
 from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.model.messages import ProviderData
+from clew.model.prices import Prices
 from clew.outcomes import Usage
 from clew_workflows.protocol._value import Value
 
@@ -58,10 +59,12 @@ class ModelReply(Value):
 class ModelAnswered(Value):
     """The outcome of `CallModel`: the reply and the recipe of what the model was shown for it.
 
-    `schema_problem` says how an answer differs from the `output_schema` that its request asked for.
+    `schema_problem` says how an answer differs from the `output_schema` that its request asked for. `prices` are
+    those by which the cost in the reply's usage was counted.
     """
 
     reply: ModelReply
+    prices: Prices = ()
     digest: str
     policy_hash: str
     input_tokens: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clew.contract.policy import ContextPolicy
+from clew.model.prices import Prices
 from clew.model.tokens import EncodingName
 from clew_workflows.protocol._value import Value
 from clew_workflows.protocol.archive import ArchiveRef
@@ -25,26 +26,39 @@ class Prepare(Value):
     clears: bool = False
 
 
-class Defaults(Value):
-    """What a worker's catalog, of the `edition`, chooses for a model where the configuration leaves it open."""
+class DescribeModel(Value):
+    """Tell what is known of a model that a request names."""
+
+    model: str
+
+
+class ModelProfile(Value):
+    """What a worker knows of a model, and chooses for it where a configuration leaves it open.
+
+    Attributes:
+        model: `provider:model`.
+        policy: The context policy for its window, complete.
+        encoding: What a thread that begins with this model is counted in.
+        prices: Its list prices when the worker answered.
+    """
 
     model: str
     policy: ContextPolicy
     encoding: EncodingName
-    edition: int
+    prices: Prices = ()
 
 
 class Prepared(Value):
     """Every tool's schema as the worker resolved it, in the order asked for, or what it does not know.
 
-    `defaults` are absent where a worker of an earlier release has answered.
+    `profile` is that of the configuration's model; it is absent where no worker has answered.
     `archive` is where the session's thread is kept. `state` names what a session goes on from that was archived
     whole, `mismatch` says why it cannot go on.
     """
 
     tools: tuple[ResolvedTool, ...] = ()
     problem: Failure | None = None
-    defaults: Defaults | None = None
+    profile: ModelProfile | None = None
     archive: ArchiveRef | None = None
     state: str | None = None
     mismatch: str | None = None

@@ -10,8 +10,8 @@ class Summarize(Value):
     """Sum a lane up, by reference: the activity reads the entries from `from_seq` to `to_seq` where they are.
 
     What is before them is in the entry `builds_on`, a summary or a snapshot, where there is such a one. What is
-    `pinned` stays as it is. The model is called with at most `max_input_tokens` at a time, and the summary has at
-    most `max_output_tokens`; both are counted under `encoding`.
+    `pinned` stays as it is. A worker that does not know the model's window takes `max_input_tokens` for it. The
+    summary has at most `max_output_tokens`; both are counted under `encoding`.
     """
 
     summary_id: str

@@ -20,9 +20,11 @@ from clew_workflows.protocol import (
     ArchiveRef,
     Archiving,
     CallModel,
+    DescribeModel,
     Event,
     Failure,
     ModelAnswered,
+    ModelProfile,
     Prepare,
     Prepared,
     Recall,
@@ -65,7 +67,7 @@ SIGN_TIMEOUT = timedelta(seconds=20)
 WORKERS_PER_TOOL_CALL = 3
 
 
-async def carry_out(effect: Prepare | CallModel, time_left: timedelta | None) -> Event:
+async def carry_out(effect: Prepare | DescribeModel | CallModel, time_left: timedelta | None) -> Event:
     """What the world answers to an effect, or how it failed to within the time; None: however long it takes.
 
     Raises:
@@ -78,6 +80,15 @@ async def carry_out(effect: Prepare | CallModel, time_left: timedelta | None) ->
                     "prepare",
                     effect,
                     Prepared,
+                    schedule_to_close_timeout=time_left,
+                    start_to_close_timeout=min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT),
+                    summary=labels.prepare_summary(effect),
+                )
+            case DescribeModel():
+                return await _execute(
+                    "describe_model",
+                    effect,
+                    ModelProfile,
                     schedule_to_close_timeout=time_left,
                     start_to_close_timeout=min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT),
                     summary=labels.prepare_summary(effect),

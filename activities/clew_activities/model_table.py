@@ -1,0 +1,143 @@
+"""What is known of the common model families: windows, longest replies, encodings.
+
+A name is matched without its provider, as a prefix: of `openai:gpt-4o-mini` it is `gpt-4o-mini`. The longest family
+that fits is the model's. A model that fits none gets the default sizes, and the worker's log says so once.
+
+To teach Clew a model, add a line to `FAMILIES`, with the page it comes from. Lines may be changed at any time: what
+a worker has answered stays in a session's history, and the session goes by it. Prices are not here: they come from
+the library `genai-prices`.
+
+A session that needs other numbers says so in its `context_policy`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clew.contract.policy import ContextPolicy
+from clew.model.tokens import EncodingName
+
+MOST_RESERVED = 8192
+"""Tokens that a model's own policy leaves for a reply at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of models.
+
+    Attributes:
+        prefix: What the names of its models begin with, in lower case.
+        window: The tokens that a prompt may take: the context window, or less where a part of that is for the reply
+            alone.
+        output: The tokens of the longest reply that the provider agrees to, where it is known.
+        encoding: What its texts are counted in. Families without a public tokenizer are counted in `o200k_base`, as
+            an estimate; what their provider reports corrects it.
+    """
+
+    prefix: str
+    window: int
+    output: int | None = None
+    encoding: EncodingName = "o200k_base"
+
+
+_CL100K: EncodingName = "cl100k_base"
+
+FAMILIES: tuple[Family, ...] = (
+    # Anthropic: platform.claude.com/docs/en/models, a page for each model. The tokenizer is not public; of the same
+    # text the one of 4.7 and later makes some 30 % more tokens than the one before.
+    Family("claude-", 200_000, 64_000),
+    Family("claude-3-haiku", 200_000, 4_096),
+    Family("claude-3-sonnet", 200_000, 4_096),
+    Family("claude-3-opus", 200_000, 4_096),
+    Family("claude-3-5-haiku", 200_000, 8_192),
+    Family("claude-3-5-sonnet", 200_000, 8_192),
+    Family("claude-haiku-5-5", 1_000_000, 128_000),
+    Family("claude-sonnet-4-6", 1_000_000, 128_000),
+    Family("claude-sonnet-5", 1_000_000, 128_000),
+    Family("claude-opus-4", 200_000, 32_000),
+    Family("claude-opus-4-5", 200_000, 64_000),
+    Family("claude-opus-4-6", 1_000_000, 128_000),
+    Family("claude-opus-4-7", 1_000_000, 128_000),
+    Family("claude-opus-4-8", 1_000_000, 128_000),
+    Family("claude-opus-5", 1_000_000, 128_000),
+    Family("claude-fable-5", 1_000_000, 128_000),
+    # OpenAI: developers.openai.com/api/docs/models; encodings as in `tiktoken.model`. Of the 400 000 and 1 050 000
+    # tokens that the models of GPT-5 have, 128 000 are for the reply alone.
+    Family("gpt-5", 272_000, 128_000),
+    Family("gpt-5-chat", 128_000, 16_384),
+    Family("gpt-5.4", 922_000, 128_000),
+    Family("gpt-5.4-mini", 272_000, 128_000),
+    Family("gpt-5.4-nano", 272_000, 128_000),
+    Family("gpt-5.5", 922_000, 128_000),
+    Family("gpt-4.1", 1_047_576, 32_768),
+    Family("gpt-4o", 128_000, 16_384),
+    Family("chatgpt-4o", 128_000, 16_384),
+    Family("gpt-4-turbo", 128_000, 4_096, _CL100K),
+    Family("gpt-4-1106", 128_000, 4_096, _CL100K),
+    Family("gpt-4-0125", 128_000, 4_096, _CL100K),
+    Family("gpt-4", 8_192, 8_192, _CL100K),
+    Family("gpt-4-32k", 32_768, 32_768, _CL100K),
+    Family("gpt-4.5", 128_000, 16_384),
+    Family("gpt-3.5-turbo", 16_385, 4_096, _CL100K),
+    Family("o1", 200_000, 100_000),
+    Family("o1-preview", 128_000, 32_768),
+    Family("o1-mini", 128_000, 65_536),
+    Family("o3", 200_000, 100_000),
+    Family("o4-mini", 200_000, 100_000),
+    Family("gpt-oss", 131_072),
+    # Google: ai.google.dev/gemini-api/docs/models. The tokenizer is not public.
+    Family("gemini-2.0-flash", 1_048_576, 8_192),
+    Family("gemini-2.5-flash", 1_048_576, 65_536),
+    Family("gemini-2.5-pro", 1_048_576, 65_536),
+    Family("gemini-3-flash", 1_048_576, 65_536),
+    Family("gemini-3-pro", 1_048_576, 65_536),
+    # Mistral: docs.mistral.ai/getting-started/models. DeepSeek: api-docs.deepseek.com/quick_start/pricing.
+    Family("mistral-large", 128_000),
+    Family("mistral-large-2512", 256_000),
+    Family("mistral-medium", 128_000),
+    Family("mistral-small", 128_000),
+    Family("deepseek-", 128_000, 8_192),
+    Family("deepseek-v4-flash", 1_000_000),
+    Family("deepseek-v4-pro", 1_000_000),
+    # Open weights, by the names that Ollama and Hugging Face give them. Servers often allow less than the model
+    # could: what they refuse teaches the session.
+    Family("llama3.1", 128_000),
+    Family("llama3.2", 128_000),
+    Family("llama3.3", 128_000),
+    Family("llama-3.1", 128_000),
+    Family("llama-3.2", 128_000),
+    Family("llama-3.3", 128_000),
+    Family("meta-llama-3.1", 128_000),
+    Family("gemma3", 128_000),
+    Family("gemma-3", 128_000),
+    Family("phi4", 16_384),
+    Family("phi-4", 16_384),
+    Family("mistral-nemo", 128_000),
+    Family("qwen2.5", 32_768),
+    Family("qwen-2.5", 32_768),
+    Family("qwen3", 32_768),
+    Family("smollm2", 8_192),
+)
+
+
+def family_of(name: str) -> Family | None:
+    """The family of `provider:model`, or None where it is not known."""
+    bare = name.partition(":")[2].lower().rpartition("/")[2]
+    fitting = (family for family in FAMILIES if bare.startswith(family.prefix))
+    return max(fitting, key=lambda family: len(family.prefix), default=None)
+
+
+def encoding_of(name: str) -> EncodingName:
+    """The encoding that `provider:model` is counted in: its own, or else an estimate."""
+    family = family_of(name)
+    return family.encoding if family else "o200k_base"
+
+
+def policy_of(name: str) -> ContextPolicy:
+    """The policy for the window of `provider:model`, in epochs, complete. An unknown model gets the default sizes."""
+    epochs, family = ContextPolicy(window="epoch"), family_of(name)
+    if family is None:
+        return epochs.complete()
+    reserved = min(family.window // 4, MOST_RESERVED, family.output or MOST_RESERVED)
+    sizes = ContextPolicy(max_input_tokens=family.window, reserve_output_tokens=reserved, keep_last_turns=10)
+    return epochs.overlaid(sizes).complete()

@@ -1,0 +1,93 @@
+"""What is known of the common model families."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clew.contract.policy import ContextPolicy, resolve
+from clew.model.tokens import ENCODINGS
+from clew_activities.model_table import FAMILIES, MOST_RESERVED, Family, encoding_of, family_of, policy_of
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.prefix)
+def test_every_line_is_usable(family: Family) -> None:
+    """Sizes are positive, encodings exist, and the policy leaves most of the window to the context."""
+    assert family.prefix == family.prefix.lower()
+    assert family.encoding in ENCODINGS
+    assert family.output is None or 0 < family.output <= family.window
+    policy = resolve(agent=policy_of(f"any:{family.prefix}"))
+    assert policy.budget >= family.window // 2
+    assert policy.reserve_output_tokens <= (family.output or MOST_RESERVED)
+
+
+def test_no_line_hides_another() -> None:
+    """No family stands there twice."""
+    prefixes = [family.prefix for family in FAMILIES]
+    assert len(set(prefixes)) == len(prefixes)
+
+
+def test_every_line_says_something() -> None:
+    """One that tells nothing else than the family that it would fall to is not needed."""
+    for family in FAMILIES:
+        others = [other for other in FAMILIES if other is not family and family.prefix.startswith(other.prefix)]
+        if others:
+            above = max(others, key=lambda other: len(other.prefix))
+            known = (above.window, above.output, above.encoding)
+            assert known != (family.window, family.output, family.encoding), family.prefix
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [
+        ("openai:gpt-4o-mini-2024-07-18", "gpt-4o"),
+        ("openai:gpt-4", "gpt-4"),
+        ("openai:gpt-5.4-mini", "gpt-5.4-mini"),
+        ("openai:gpt-5.9-preview", "gpt-5"),
+        ("anthropic:claude-sonnet-4-5-20250929", "claude-"),
+        ("anthropic:claude-sonnet-4-6", "claude-sonnet-4-6"),
+        ("router:anthropic/Claude-Opus-5-5", "claude-opus-5"),
+        ("openai:unheard-of", None),
+        ("gpt-4o", None),
+    ],
+)
+def test_the_longest_family_is_the_models(name: str, prefix: str | None) -> None:
+    """Whatever stands first in the table; upper case and a path in front do not matter."""
+    found = family_of(name)
+    assert (found.prefix if found else None) == prefix
+
+
+def test_encodings() -> None:
+    """The families that OpenAI counts in `cl100k_base` are; all others are counted or estimated in `o200k_base`."""
+    older = {family.prefix for family in FAMILIES if family.encoding == "cl100k_base"}
+    assert older
+    assert all(re.match(r"gpt-(4-|4$|3\.5)", prefix) for prefix in older)
+    assert encoding_of("openai:gpt-4-0613") == "cl100k_base"
+    assert encoding_of("openai:gpt-4o") == encoding_of("local:unheard-of") == "o200k_base"
+
+
+@pytest.mark.parametrize(
+    ("model", "window", "reserved"),
+    [
+        ("anthropic:claude-haiku-4-5", 200_000, 8192),
+        ("anthropic:claude-opus-4-6", 1_000_000, 8192),
+        ("openai:gpt-4o-mini", 128_000, 8192),
+        ("openai:gpt-4-turbo", 128_000, 4096),
+        ("openai:gpt-4", 8_192, 2048),
+        ("openai:gpt-5-mini", 272_000, 8192),
+        ("openai:o1", 200_000, 8192),
+        ("local:smollm2", 8_192, 2048),
+        ("ollama:llama3.1:8b", 128_000, 8192),
+        ("router:openai/GPT-4o", 128_000, 8192),
+    ],
+)
+def test_a_known_models_policy_fits_its_window(model: str, window: int, reserved: int) -> None:
+    """In epochs, with room for a reply; every field is set, so that no other default can show through."""
+    policy = policy_of(model)
+    assert (policy.max_input_tokens, policy.reserve_output_tokens, policy.window) == (window, reserved, "epoch")
+    assert policy.model_fields_set == set(ContextPolicy.model_fields)
+
+
+def test_an_unknown_model_gets_the_default_sizes() -> None:
+    assert policy_of("openai:unheard-of") == policy_of("smollm2") == ContextPolicy(window="epoch")

@@ -1,0 +1,229 @@
+"""What a session knows of models: profiles that workers have answered, and what it does where it has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from clew.contract.policy import ContextPolicy
+from clew.model.prices import Price
+from clew.model.tokens import encoding
+from clew_activities.model_table import policy_of
+from clew_activities.prepare import profile_of
+from clew_workflows.core import checkpoints, profiles
+from clew_workflows.protocol import CallModel, DescribeModel, Failure, ModelProfile, Prepare, Prepared
+from tests.support.decisions import UNKNOWN, Session, journey
+
+OTHER = "anthropic:claude-opus-4-6"
+
+
+def chosen(session: Session) -> ContextPolicy:
+    """The policy of the newest configuration, as the thread tells it."""
+    payload = session.thread.filter_by_kind("config")[-1].payload
+    assert payload["context_policy"] == session.state.policy.model_dump(mode="json")
+    return session.state.policy
+
+
+def small(model: str, tokens: int = 4_000) -> ModelProfile:
+    """A profile that the table does not have."""
+    policy = ContextPolicy(max_input_tokens=tokens, reserve_output_tokens=500).complete()
+    return ModelProfile(model=model, policy=policy, encoding="o200k_base")
+
+
+def test_a_session_begins_under_what_the_worker_answers() -> None:
+    """Policy and encoding are in force before the first entry, which is counted under them."""
+    session = Session(table=True, model="openai:gpt-4", system_prompt="Weigh the internationalization twice.")
+    config = session.thread[0]
+    assert session.facts == ["config"]
+    assert chosen(session) == policy_of("openai:gpt-4")
+    assert config.payload["context_policy"]["window"] == "epoch"
+    assert config.payload["encoding"] == "cl100k_base"
+    assert config.payload["tokens"]["system_prompt"] == encoding("cl100k_base").system(session.config.system_prompt)
+    assert session.state.profiles == {"openai:gpt-4": profile_of("openai:gpt-4")}
+
+
+def test_what_is_configured_wins() -> None:
+    """A policy of the agent's overlays the contract's defaults and none of the model's; so does an encoding."""
+    policy = ContextPolicy(max_messages=9)
+    session = Session(table=True, model="openai:gpt-4", context_policy=policy, encoding="o200k_base")
+    assert chosen(session) == policy.complete()
+    assert session.thread[0].payload["encoding"] == "o200k_base"
+
+
+def test_a_new_model_is_asked_about() -> None:
+    """Its profile comes with the preparation; the encoding is the thread's and stays."""
+    session = Session(table=True, model="openai:gpt-4")
+    session.configure(model="openai:gpt-4o")
+    session.prepared()
+    assert chosen(session) == policy_of("openai:gpt-4o")
+    assert session.thread[1].payload["encoding"] == "cl100k_base"
+    before = session.state.profiles
+    session.configure(tools=("add",))
+    session.prepared(tools=("add",))
+    assert session.state.profiles == before
+
+
+def test_a_worker_that_changes_its_mind_changes_no_session() -> None:
+    """What it has told of a model stays, also after another model; only its prices are those of the newest answer."""
+    session = Session(table=True, model="openai:gpt-4")
+    mine, dear = session.state.policy, (Price(input=1e6, output=1e6),)
+    session.configure(tools=())
+    session.happened(Prepared(profile=small("openai:gpt-4").model_copy(update={"prices": dear})))
+    known = profile_of("openai:gpt-4").model_copy(update={"prices": dear})
+    assert (chosen(session), session.state.profiles["openai:gpt-4"]) == (mine, known)
+    session.configure(model="openai:gpt-4o")
+    session.prepared()
+    session.configure(model="openai:gpt-4")
+    session.happened(Prepared(profile=small("openai:gpt-4")))
+    assert chosen(session) == mine
+
+
+def test_configure_lays_over_what_the_worker_chose() -> None:
+    """Field by field, also when the model changes beside it."""
+    session = Session(table=True)
+    session.configure(context_policy=ContextPolicy(keep_last_turns=2))
+    assert chosen(session) == policy_of("openai:gpt-4o").overlaid(ContextPolicy(keep_last_turns=2))
+    session.configure(model="openai:gpt-4.1", context_policy=ContextPolicy(max_messages=5))
+    session.prepared()
+    assert chosen(session) == policy_of("openai:gpt-4.1").overlaid(ContextPolicy(keep_last_turns=2, max_messages=5))
+
+
+def test_a_choice_that_does_not_go_with_what_was_configured_is_left_aside() -> None:
+    """The session goes on under the policy that was checked when it was configured, and takes other changes."""
+    session = Session(table=True)
+    session.configure(model="openai:new", context_policy=ContextPolicy(reserve_output_tokens=50_000))
+    session.happened(Prepared(profile=small("openai:new")))
+    assert (chosen(session).max_input_tokens, chosen(session).reserve_output_tokens) == (128_000, 50_000)
+    session.configure(system_prompt="Be brief.")
+    request_id = session.ask()
+    session.reply("fine")
+    assert session.ended(request_id) == ("completed", "final_answer")
+
+
+@pytest.mark.parametrize("problem", [Failure(type="timeout", message="?"), UNKNOWN])
+def test_a_worker_that_could_not_tell_is_asked_again(problem: Failure) -> None:
+    """Until then the contract's defaults stand in. What is then chosen is committed before the model is called."""
+    session = Session(table=True, prepare=False, model=OTHER)
+    session.happened(Prepared(tools=(), problem=problem))
+    assert chosen(session) == ContextPolicy().complete()
+    session.ask()
+    session.prepared()
+    assert session.facts == ["config", "user", "config"]
+    assert chosen(session) == policy_of(OTHER)
+    assert session.call.at_seq == 2
+
+
+def test_a_requests_own_model_is_asked_about_once() -> None:
+    """What was asked is committed first. The call is made under the model's policy; later requests ask nobody."""
+    session = Session(table=True)
+    session.describing = False
+    session.ask("hello", model=OTHER)
+    assert (session.facts, session.effect) == (["config", "user"], DescribeModel(model=OTHER))
+    assert session.state.phase == "preparing"
+    session.happened(profile_of(OTHER))
+    assert session.call.context_policy == policy_of(OTHER)
+    assert session.call.options.max_output_tokens == policy_of(OTHER).reserve_output_tokens
+    session.reply("hi")
+    session.ask("again", model=OTHER)
+    session.reply("hi")
+    session.ask("and again", model="openai:gpt-4o")
+    assert [type(effect) for effect in session.asked_for] == [DescribeModel, CallModel, CallModel, CallModel]
+
+
+def test_a_requests_own_model_is_asked_about_after_a_problem_is_gone() -> None:
+    """First the configuration is prepared anew, then the model is asked about, then it is called."""
+    session = Session(table=True, prepare=False)
+    session.prepared(problem=UNKNOWN)
+    session.ask("hello", model=OTHER)
+    session.prepared()
+    assert [type(effect) for effect in session.asked_for] == [Prepare, DescribeModel, CallModel]
+    assert session.call.context_policy == policy_of(OTHER)
+
+
+def test_a_request_fails_whose_model_no_worker_tells_of() -> None:
+    """And the next one asks again; the session's own model is no worse for it."""
+    session = Session(table=True)
+    session.describing = False
+    first = session.ask("hello", model=OTHER)
+    session.happened(Failure(type="timeout", message="no worker", retryable=True))
+    assert session.ended(first) == ("failed", "timeout")
+    assert (session.state.problem, session.state.phase) == (None, "idle")
+    second = session.ask("hello", model=OTHER)
+    assert session.effect == DescribeModel(model=OTHER)
+    session.cancel()
+    assert session.ended(second) == ("cancelled", "cancelled")
+    session.ask("hello")
+    assert session.call.model == "openai:gpt-4o"
+
+
+def test_a_policy_for_a_model_that_is_not_known_is_checked_when_it_is() -> None:
+    """At the door nobody can tell whether it fits; of a model that is known it is refused there."""
+    session = Session(table=True)
+    session.describing = False
+    wide = ContextPolicy(reserve_output_tokens=200_000)
+    fits = session.ask("hello", model=OTHER, context_policy=wide)
+    session.happened(profile_of(OTHER))
+    assert session.call.context_policy == policy_of(OTHER).overlaid(wide)
+    session.reply("fine")
+    assert session.ended(fits) == ("completed", "final_answer")
+    refused = session.ask("hello", model="openai:gpt-4", context_policy=wide)
+    session.happened(profile_of("openai:gpt-4"))
+    assert session.ended(refused) == ("failed", "invalid_token_budget")
+
+
+def test_a_change_that_turns_out_not_to_fit_is_dropped_with_its_reason() -> None:
+    """It waited for the run in which a worker told of its model."""
+    session = Session(table=True)
+    session.describing = False
+    request_id = session.ask("hello", model="openai:tiny")
+    session.configure(model="openai:tiny", context_policy=ContextPolicy(reserve_output_tokens=5_000))
+    session.happened(small("openai:tiny"))
+    session.reply("fine")
+    assert session.ended(request_id) == ("completed", "final_answer")
+    (dropped,) = session.events("dropped")
+    assert dropped["kind"] == "configure"
+    assert "max_input_tokens (4000)" in dropped["reason"]
+    assert session.state.config.model == "openai:gpt-4o"
+
+
+def test_a_bounded_number_of_models_is_remembered() -> None:
+    """The newest, and the configuration's; one that was forgotten is asked about again."""
+    session = Session(table=True)
+    for number in range(2 * profiles.REMEMBERED):
+        session.ask("hello", model=f"openai:m-{number}")
+        session.reply("fine")
+    assert len(session.state.profiles) == profiles.REMEMBERED
+    assert "openai:gpt-4o" in session.state.profiles
+    assert f"openai:m-{2 * profiles.REMEMBERED - 1}" in session.state.profiles
+    session.describing = False
+    session.ask("hello", model="openai:m-0")
+    assert session.effect == DescribeModel(model="openai:m-0")
+
+
+def test_what_is_known_is_carried() -> None:
+    """To the next run of the workflow: of the configuration's model, of requests' own, and what is being asked."""
+    session = Session(table=True, model="openai:gpt-4")
+    session.ask("hello", model=OTHER)
+    session.reply("fine")
+    session.configure(model="openai:gpt-4o")
+    carried = journey(session)
+    assert carried.state.profiles == {name: profile_of(name) for name in ("openai:gpt-4", OTHER)}
+    assert carried.effect == session.effect
+    session.prepared()
+    assert list(journey(session).state.profiles) == ["openai:gpt-4", OTHER, "openai:gpt-4o"]
+    assert journey(session).state.config.encoding == "cl100k_base"
+    session.describing = False
+    session.ask("hello", model="openai:gpt-4.1")
+    assert journey(session).effect == DescribeModel(model="openai:gpt-4.1")
+
+
+def test_a_session_from_a_checkpoint_is_counted_as_the_other_was() -> None:
+    """The encoding goes along; a policy that is the model's own is left to the worker that opens the checkpoint."""
+    session = Session(table=True, model="openai:gpt-4", tools=())
+    session.ask()
+    session.reply("fine")
+    draft = checkpoints.drafted(session.state, session.thread, "default", session.thread.last_seq)
+    assert '"config":{"encoding":"cl100k_base","model":"openai:gpt-4","tools":[]}' in draft.payload
+    session.configure(context_policy=ContextPolicy(keep_last_turns=1))
+    draft = checkpoints.drafted(session.state, session.thread, "default", session.thread.last_seq)
+    assert '"keep_last_turns":1' in draft.payload
+    assert '"window":"epoch"' in draft.payload
