@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from clew.contract import ModelOptions
 from clew.model.messages import Message, ToolSpec
-from clew_activities.providers.base import Decoder, ModelRequest
+from clew_activities.providers.interface import Decoder, ModelRequest
 from clew_workflows.protocol import ModelReply
 
 ADD: ToolSpec = {

@@ -17,20 +17,25 @@ the version before it.
 
 Where thinking blocks are bound, a request whose earlier messages changed is refused; a context that slides
 changes them by design, so the API is asked to drop such blocks instead.
+
+`ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL` are read as the official client reads them: the key or the URL is enough.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
-from clew_activities.providers.base import HttpRequest, ModelRequest, safe_name
+from clew_activities.providers.errors import ErrorAnswer, ProviderError, from_response
+from clew_activities.providers.interface import HttpRequest, ModelRequest, safe_name
+from clew_activities.providers.variables import read_key, read_url
 
+_OFFICIAL_URL = "https://api.anthropic.com"
 _VERSION = "2026-10-21"
 _VERSION_WITH_TEMPERATURE = "2023-06-01"
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
@@ -45,9 +50,26 @@ _BREAKPOINT = {"type": "ephemeral"}
 _NOTHING_BEFORE = "(earlier messages are not shown)"
 
 
+def make_providers(environ: Mapping[str, str]) -> Iterable[Anthropic]:
+    """Anthropic, where it is configured.
+
+    Raises:
+        ValueError: a variable's value cannot be used.
+    """
+    key, url = read_key(environ, "ANTHROPIC_API_KEY"), read_url(environ, "ANTHROPIC_BASE_URL")
+    if key or url:
+        yield Anthropic("anthropic", url or _OFFICIAL_URL, key)
+
+
 @dataclass(frozen=True)
 class Anthropic:
-    """The Messages API, or a server that speaks it."""
+    """The Messages API, or a server that speaks it.
+
+    Attributes:
+        name: What stands before the colon in a session's model.
+        base_url: Without a slash at its end.
+        api_key: Sent as `x-api-key`, where there is one.
+    """
 
     name: str
     base_url: str
@@ -57,6 +79,11 @@ class Anthropic:
     def secrets(self) -> tuple[str, ...]:
         """The key, where there is one."""
         return (self.api_key,) if self.api_key else ()
+
+    @property
+    def secret_headers(self) -> tuple[str, ...]:
+        """The header that holds the key."""
+        return ("x-api-key",)
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """The request as the body of `POST /v1/messages`."""
@@ -87,6 +114,10 @@ class Anthropic:
     def decoder(self) -> AnthropicDecoder:
         """A decoder for one reply."""
         return AnthropicDecoder(self.name)
+
+    def read_error(self, answer: ErrorAnswer) -> ProviderError:
+        """The error that an answer stands for, by the table in `errors`."""
+        return from_response(answer)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class ProviderError(Exception):
 
         Their messages quote what was received, and both logs and Temporal's failures hold the whole chain.
         """
-        self._set_message(redaction.text(self._told))
+        self._set_message(redaction.hide_headers(redaction.text(self._told)))
         self._told = self.message
         self.details = redaction.value(self.details)
         self.__cause__ = self.__context__ = None
@@ -270,17 +270,28 @@ _STATUS_OF_TYPE = {
 }
 
 
-def from_response(status: int, headers: Mapping[str, str], body: str, *, now: float) -> ProviderError:
-    """The error that an HTTP answer other than 200 stands for.
+@dataclass(frozen=True, kw_only=True)
+class ErrorAnswer:
+    """An HTTP answer with another status than 200.
 
-    `headers` are looked up in lower case; `now` is in seconds since the epoch, for a `Retry-After` that names
-    a date.
+    Attributes:
+        status: The HTTP status.
+        headers: Looked up in lower case.
+        body: As much as was read of it, at most 64 KiB: text, whatever its content type.
+        at: When it came, in seconds since the epoch: a `Retry-After` may name a date.
     """
-    if 300 <= status < 400:
-        where = headers.get("location", "somewhere else")
-        return BadRequest(f"the provider redirects to {where}; redirects are not followed", status=status)
-    payload = parse_json(body)
-    return _classify(payload if isinstance(payload, dict) else {"message": body}, status, retry_after(headers, now))
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+    at: float
+
+
+def from_response(answer: ErrorAnswer) -> ProviderError:
+    """The error that an answer stands for, as most servers word it; else by its status alone."""
+    payload = parse_json(answer.body)
+    fields = payload if isinstance(payload, dict) else {"message": answer.body}
+    return _classify(fields, answer.status, retry_after(answer.headers, answer.at))
 
 
 def from_event(payload: Mapping[str, Any]) -> ProviderError:
@@ -310,11 +321,7 @@ def hide_look_alikes(text: str) -> str:
     return clean(_LOOKS_SECRET.sub(lambda match: f"{match['label'] or ''}[redacted]", text))
 
 
-_LOOKS_SECRET = re.compile(
-    r"(?P<label>\b(?:authorization|x-api-key)['\"]?\s*[:=]\s*['\"]?(?:bearer\s+)?|\bbearer\s+)[^\s'\",;{}]{4,}"
-    r"|\bsk-[\w*.-]{4,}",
-    re.IGNORECASE,
-)
+_LOOKS_SECRET = re.compile(r"(?P<label>\bbearer\s+)[^\s'\",;{}]{4,}|\bsk-[\w*.-]{4,}", re.IGNORECASE)
 
 
 def _classify(payload: Mapping[str, Any], told_status: int | None, wait: float | None) -> ProviderError:

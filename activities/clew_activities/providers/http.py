@@ -14,41 +14,56 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
 
 import httpx
 from httpx_sse import EventSource
 
-from clew_activities.providers.base import ModelRequest, Provider
 from clew_activities.providers.errors import (
     BadRequest,
+    ErrorAnswer,
     ProviderError,
     ProviderUnavailable,
     TruncatedStream,
-    from_response,
 )
+from clew_activities.providers.interface import ModelRequest, Provider
 from clew_activities.providers.screened import Screened
 from clew_workflows.protocol import ModelReply
 
-ERROR_BODY_LIMIT = 64 * 1024
-STREAM_LIMIT = 16 * 1024 * 1024
-"""Bytes of a reply. Each chunk and each event counts for at least `_SMALLEST` of them."""
-EVENT_LIMIT = 2 * 1024 * 1024
-"""Characters of one event, or bytes of a reply that is one JSON value: it is parsed in one go."""
 
-# A local model may think for minutes before its first byte.
-_TIMEOUT = httpx.Timeout(600, connect=10)
-_ERROR_BODY_SECONDS = 10
-# What follows the end marker is the end of the body; once it is read, the connection can be used again.
-_DRAIN_SECONDS = 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """The bounds of one model call.
 
-# Bytes that a chunk or an event counts for at least: no honest server sends hundreds of thousands of smaller ones.
-_SMALLEST = 64
+    Attributes:
+        connect_seconds: For the connection to be there.
+        silence_seconds: Between two pieces of an answer; a local model may think for minutes before its first byte.
+        reply_bytes: Of a reply. Each chunk and each event counts for at least `smallest_bytes` of them.
+        smallest_bytes: No honest server sends hundreds of thousands of smaller chunks.
+        event_size: Characters of one event, or bytes of a reply that is one JSON value: it is parsed in one go.
+        error_body_bytes: That are read of an error's body.
+        error_body_seconds: For which an error's body is read.
+        drain_seconds: In which the body has to end after the end marker, for the connection to be used again.
+        turn_seconds: For which other tasks wait at most while a reply is folded.
+    """
+
+    connect_seconds: float = 10
+    silence_seconds: float = 600
+    reply_bytes: int = 16 * 1024 * 1024
+    smallest_bytes: int = 64
+    event_size: int = 2 * 1024 * 1024
+    error_body_bytes: int = 64 * 1024
+    error_body_seconds: float = 10
+    drain_seconds: float = 1
+    turn_seconds: float = 0.005
+
+
+DEFAULT = HttpSettings()
+
 # Bytes that are split into events at once.
 _PIECE = 4096
 # Characters of an event that is folded in a thread.
 _LARGE_EVENT = 16 * 1024
-# How long the event loop is kept from other tasks.
-_TURN_SECONDS = 0.005
 
 
 def http_client() -> httpx.AsyncClient:
@@ -66,17 +81,26 @@ async def stream(
     request: ModelRequest,
     decoder: Screened,
     *,
+    settings: HttpSettings = DEFAULT,
     now: Callable[[], float] = time.time,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> ModelReply:
     """Call a model and fold its reply into `decoder`, a fresh one, which the caller may look at meanwhile.
 
-    `now` is in seconds since the epoch.
+    Args:
+        client: Sends the request.
+        provider: Encodes it, and reads errors.
+        request: What to ask the model.
+        decoder: The provider's, screened.
+        settings: The bounds of the call.
+        now: The time, in seconds since the epoch.
+        monotonic: Seconds that only ever grow, by which other tasks get their turns.
 
     Raises:
         ProviderError: as its tree in `errors` says, without secrets and without a cause.
     """
     try:
-        await _converse(client, provider, request, decoder, now)
+        await _converse(client, provider, request, decoder, _Intake(settings, now, monotonic))
         return await asyncio.to_thread(decoder.finish)
     except ProviderError as error:
         failure = error
@@ -89,32 +113,53 @@ async def stream(
 
 
 async def _converse(
-    client: httpx.AsyncClient, provider: Provider, request: ModelRequest, decoder: Screened, now: Callable[[], float]
+    client: httpx.AsyncClient, provider: Provider, request: ModelRequest, decoder: Screened, intake: _Intake
 ) -> None:
-    call = provider.encode(request)
-    with _translated():
-        posted = client.build_request(
-            "POST",
-            provider.base_url + call.path,
-            headers={
-                "accept": "text/event-stream, application/json",
-                # A compressed stream arrives in lumps, and one of a few bytes may hold gigabytes.
-                "accept-encoding": "identity",
-                "content-type": "application/json",
-                **call.headers,
-            },
-            content=json.dumps(call.body, ensure_ascii=False).encode("utf-8", "replace"),
-            timeout=_TIMEOUT,
-        )
+    settings = intake.settings
+    with _translated(settings):
+        posted = _build(client, provider, request, settings)
         response = await client.send(posted, stream=True, follow_redirects=False)
     async with aclosing(response):
-        if response.status_code != 200:
-            body = await _error_body(response)
-            raise from_response(response.status_code, response.headers, body, now=now())
-        await _fold(response, decoder)
+        status = response.status_code
+        if 300 <= status < 400:
+            where = response.headers.get("location", "somewhere else")
+            raise BadRequest(f"the provider redirects to {where}; redirects are not followed", status=status)
+        if status != 200:
+            body = await _error_body(response, settings)
+            raise provider.read_error(
+                ErrorAnswer(status=status, headers=response.headers, body=body, at=intake.now())
+            )
+        await _fold(response, decoder, intake)
 
 
-async def _fold(response: httpx.Response, decoder: Screened) -> None:
+def _build(
+    client: httpx.AsyncClient, provider: Provider, request: ModelRequest, settings: HttpSettings
+) -> httpx.Request:
+    """The request as it is sent. What cannot be encoded now cannot be later: encoders are pure."""
+    try:
+        call = provider.encode(request)
+        content = json.dumps(call.body, ensure_ascii=False).encode("utf-8", "replace")
+    except ProviderError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise BadRequest(f"provider {provider.name!r} cannot encode the request ({said})") from error
+    return client.build_request(
+        "POST",
+        provider.base_url + call.path,
+        headers={
+            "accept": "text/event-stream, application/json",
+            # A compressed stream arrives in lumps, and one of a few bytes may hold gigabytes.
+            "accept-encoding": "identity",
+            "content-type": "application/json",
+            **call.headers,
+        },
+        content=content,
+        timeout=httpx.Timeout(settings.silence_seconds, connect=settings.connect_seconds),
+    )
+
+
+async def _fold(response: httpx.Response, decoder: Screened, intake: _Intake) -> None:
     content_type = response.headers.get("content-type", "").partition(";")[0].strip()
     kind = content_type.lower()
     if kind not in ("application/json", "text/event-stream"):
@@ -123,12 +168,11 @@ async def _fold(response: httpx.Response, decoder: Screened) -> None:
         )
     if encoding := _compression(response):
         raise BadRequest(f"the answer is compressed ({encoding}), although the request forbids it: check the proxy")
-    intake = _Intake()
     async with aclosing(_limited(response, intake)) as body:
         try:
-            with _translated(begun=True):
+            with _translated(intake.settings, begun=True):
                 if kind == "application/json":
-                    await _feed(decoder, "message", await _whole(body))
+                    await _feed(decoder, "message", await _whole(body, intake.settings), intake.settings)
                 else:
                     await _fold_events(body, decoder, intake)
         except TruncatedStream:
@@ -141,42 +185,45 @@ async def _fold_events(body: AsyncIterator[bytes], decoder: Screened, intake: _I
     async with aclosing(EventSource(limited).aiter_sse()) as events:
         async for event in events:
             if event.data:
-                await _feed(decoder, event.event, event.data)
+                await _feed(decoder, event.event, event.data, intake.settings)
             if decoder.ended:
                 break
-            intake.count(max(_SMALLEST - len(event.data), 0))
+            intake.count(max(intake.settings.smallest_bytes - len(event.data), 0))
             await intake.take_turns()
         with suppress(TimeoutError, httpx.HTTPError, ProviderError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
+            async with asyncio.timeout(intake.settings.drain_seconds):
                 async for _ in events:
                     await intake.take_turns()
 
 
-async def _feed(decoder: Screened, event: str, data: str) -> None:
+async def _feed(decoder: Screened, event: str, data: str, settings: HttpSettings) -> None:
     """Feed one event; a large one in a thread, which the event loop takes turns with."""
-    if len(data) > EVENT_LIMIT:
-        raise TruncatedStream(f"an event of the reply is longer than {EVENT_LIMIT} characters")
+    if len(data) > settings.event_size:
+        raise TruncatedStream(f"an event of the reply is longer than {settings.event_size} characters")
     if len(data) > _LARGE_EVENT:
         await asyncio.to_thread(decoder.feed, event, data)
     else:
         decoder.feed(event, data)
 
 
-async def _whole(body: AsyncIterator[bytes]) -> str:
+async def _whole(body: AsyncIterator[bytes], settings: HttpSettings) -> str:
     data = bytearray()
     async for chunk in body:
         data += chunk
-        if len(data) > EVENT_LIMIT:
-            raise TruncatedStream(f"the reply is longer than {EVENT_LIMIT} bytes, and no stream")
+        if len(data) > settings.event_size:
+            raise TruncatedStream(f"the reply is longer than {settings.event_size} bytes, and no stream")
     return data.decode("utf-8", "replace")
 
 
 class _Intake:
-    """What may still be read of a reply, and when the event loop's other tasks had their last turns."""
+    """The bounds and clocks of one call: what may still be read, and when other tasks had their last turns."""
 
-    def __init__(self) -> None:
-        self._left = STREAM_LIMIT
-        self._since = time.monotonic()
+    def __init__(self, settings: HttpSettings, now: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self.settings = settings
+        self.now = now
+        self._left = settings.reply_bytes
+        self._monotonic = monotonic
+        self._since = monotonic()
 
     def count(self, size: int) -> None:
         """Count bytes that were read.
@@ -186,13 +233,13 @@ class _Intake:
         """
         self._left -= size
         if self._left < 0:
-            raise TruncatedStream(f"the reply is longer than {STREAM_LIMIT} bytes")
+            raise TruncatedStream(f"the reply is longer than {self.settings.reply_bytes} bytes")
 
     async def take_turns(self) -> None:
         """Let the other tasks run, if the last time was long ago."""
-        if time.monotonic() - self._since > _TURN_SECONDS:
+        if self._monotonic() - self._since > self.settings.turn_seconds:
             await asyncio.sleep(0)
-            self._since = time.monotonic()
+            self._since = self._monotonic()
 
 
 def _is_whole(decoder: Screened) -> bool:
@@ -212,25 +259,25 @@ async def _limited(response: httpx.Response, intake: _Intake) -> AsyncGenerator[
     An empty line closes it: some servers end without the one that dispatches their last event.
     """
     async for chunk in response.aiter_raw():
-        intake.count(max(len(chunk), _SMALLEST))
+        intake.count(max(len(chunk), intake.settings.smallest_bytes))
         for start in range(0, len(chunk), _PIECE):
             yield chunk[start : start + _PIECE]
             await intake.take_turns()
     yield b"\n\n"
 
 
-async def _error_body(response: httpx.Response) -> str:
+async def _error_body(response: httpx.Response, settings: HttpSettings) -> str:
     """As much of the body as came in time and within its limit: the status has said what matters most."""
     if encoding := _compression(response):
         return f"the answer is compressed ({encoding}), although the request forbids it"
     body = bytearray()
     with suppress(httpx.HTTPError, TimeoutError):
-        async with asyncio.timeout(_ERROR_BODY_SECONDS):
+        async with asyncio.timeout(settings.error_body_seconds):
             async for chunk in response.aiter_raw():
                 body += chunk
-                if len(body) >= ERROR_BODY_LIMIT:
+                if len(body) >= settings.error_body_bytes:
                     break
-    return body[:ERROR_BODY_LIMIT].decode("utf-8", "replace")
+    return body[: settings.error_body_bytes].decode("utf-8", "replace")
 
 
 def _compression(response: httpx.Response) -> str:
@@ -240,14 +287,14 @@ def _compression(response: httpx.Response) -> str:
 
 
 @contextmanager
-def _translated(*, begun: bool = False) -> Iterator[None]:
+def _translated(settings: HttpSettings, *, begun: bool = False) -> Iterator[None]:
     """The HTTP library's errors as this package's; `begun` says that a reply had begun."""
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise BadRequest(f"the base URL cannot be called: {error}") from error
     except httpx.ReadTimeout as error:
-        raise ProviderUnavailable(f"the provider sent nothing for {_TIMEOUT.read:.0f} seconds") from error
+        raise ProviderUnavailable(f"the provider sent nothing for {settings.silence_seconds:.0f} seconds") from error
     except httpx.HTTPError as error:
         told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if begun:

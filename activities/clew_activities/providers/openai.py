@@ -3,20 +3,26 @@
 What is asked for in tokens goes by two names. OpenAI's reasoning models refuse `max_tokens`, and many compatible
 servers ignore `max_completion_tokens`, which leaves a reply unbounded. So a provider is `official` when its host
 is OpenAI's or Azure's, and gets the new name; every other server gets the old one.
+
+`OPENAI_API_KEY` and `OPENAI_BASE_URL` are read as the official client reads them: the key or the URL is enough.
+`CLEW_PROVIDER_<NAME>_BASE_URL`, with `CLEW_PROVIDER_<NAME>_API_KEY` where the server wants a key, adds a compatible
+server under the name in lower case.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from clew.contract import ModelOptions
 from clew.model.messages import Message, ToolSpec
 from clew.outcomes import Usage
-from clew_activities.providers.base import HttpRequest, ModelRequest, safe_name
-from clew_activities.providers.errors import TruncatedStream, from_event
+from clew_activities.providers.errors import ErrorAnswer, ProviderError, TruncatedStream, from_event, from_response
+from clew_activities.providers.interface import HttpRequest, ModelRequest, safe_name
 from clew_activities.providers.reply import (
     Call,
     ReplyDraft,
@@ -27,15 +33,52 @@ from clew_activities.providers.reply import (
     member,
     string,
 )
+from clew_activities.providers.variables import read_key, read_url
 from clew_workflows.protocol import ModelReply
+
+_OFFICIAL_URL = "https://api.openai.com/v1"
+_OFFICIAL_HOSTS = (".openai.com", ".openai.azure.com")
+_NAMED = re.compile(r"CLEW_PROVIDER_([A-Z0-9_]+)_(?:BASE_URL|API_KEY)")
 
 _REFUSAL_LIMIT = 4000
 _STOP_REASONS: Mapping[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
+def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
+    """OpenAI, and every compatible server that a variable names.
+
+    Raises:
+        ValueError: a variable's value cannot be used.
+    """
+    key, url = read_key(environ, "OPENAI_API_KEY"), read_url(environ, "OPENAI_BASE_URL")
+    if key or url:
+        yield _server("openai", url or _OFFICIAL_URL, key)
+    configured = (name for name, value in environ.items() if value.strip())
+    for prefix in sorted({match[1] for name in configured if (match := _NAMED.fullmatch(name))}):
+        name, variable = prefix.lower(), f"CLEW_PROVIDER_{prefix}"
+        url = read_url(environ, f"{variable}_BASE_URL")
+        if name in ("openai", "anthropic"):
+            raise ValueError(f"{variable}_BASE_URL: {name} is configured with {prefix}_BASE_URL and {prefix}_API_KEY")
+        if url is None:
+            raise ValueError(f"{variable}_API_KEY is set and {variable}_BASE_URL is not: set the URL too")
+        yield _server(name, url, read_key(environ, f"{variable}_API_KEY"))
+
+
+def _server(name: str, url: str, key: str | None) -> OpenAI:
+    official = f".{urlsplit(url).hostname}".endswith(_OFFICIAL_HOSTS)
+    return OpenAI(name, url, official, key)
+
+
 @dataclass(frozen=True)
 class OpenAI:
-    """A server of Chat Completions."""
+    """A server of Chat Completions.
+
+    Attributes:
+        name: What stands before the colon in a session's model.
+        base_url: Without a slash at its end.
+        official: Whether the host is OpenAI's or Azure's.
+        api_key: Sent as a bearer token, where there is one.
+    """
 
     name: str
     base_url: str
@@ -46,6 +89,11 @@ class OpenAI:
     def secrets(self) -> tuple[str, ...]:
         """The key, where there is one."""
         return (self.api_key,) if self.api_key else ()
+
+    @property
+    def secret_headers(self) -> tuple[str, ...]:
+        """The header that holds the key."""
+        return ("authorization",)
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """The request as the body of `POST /chat/completions`."""
@@ -68,6 +116,10 @@ class OpenAI:
     def decoder(self) -> OpenAIDecoder:
         """A decoder for one reply."""
         return OpenAIDecoder()
+
+    def read_error(self, answer: ErrorAnswer) -> ProviderError:
+        """The error that an answer stands for, by the table in `errors`."""
+        return from_response(answer)
 
 
 class OpenAIDecoder:

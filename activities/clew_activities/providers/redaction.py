@@ -54,9 +54,14 @@ def suspected_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class Redaction:
-    """Takes secrets out of texts. Its repr shows none."""
+    """Takes secrets out of texts. Its repr shows none.
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
+    `headers` are names of HTTP headers that hold a secret, ours or another's.
+    """
+
+    def __init__(self, secrets: Iterable[str] = (), headers: Iterable[str] = ()) -> None:
+        names = "|".join(map(re.escape, sorted(set(headers))))
+        self._header = re.compile(_QUOTED_HEADER.format(names=names), re.IGNORECASE) if names else None
         kept = {secret for secret in secrets if len(secret) >= SHORTEST}
         self._plain = sorted({_Normal.of(secret).text.translate(_TO_LOWER) for secret in kept})
         self._base64 = sorted({core for secret in kept for core in _base64_cores(secret)})
@@ -80,6 +85,10 @@ class Redaction:
         if begun is not None:
             spans.append((normal.start(begun), end))
         return _without(text, spans)
+
+    def hide_headers(self, text: str) -> str:
+        """The text with a mark for each value that it quotes of a secret header, whatever the value is."""
+        return text if self._header is None else self._header.sub(rf"\g<label>{MARK}", text)
 
     def value(self, value: Any) -> Any:
         """The JSON value with every secret taken out of its strings and keys."""
@@ -218,6 +227,8 @@ class _Normal:
         part = bisect_right(self._starts, index) - 1
         return self._raw_ends[part] or self._raw_starts[part] + index - self._starts[part] + 1
 
+
+_QUOTED_HEADER = r"(?P<label>\b(?:{names})['\"]?\s*[:=]\s*['\"]?(?:(?:bearer|basic)\s+)?)[^\s'\",;{{}}]{{4,}}"
 
 _SPACE = (
     r"(?:[ \t\r\n]|\\+(?:[rnt]|(?:u00|x)(?:0[9aAdD]|20))|%(?:25)*(?:0[9aAdD]|20)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew_activities.providers.base import Decoder
+from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
 from clew_workflows.protocol import AskedTool, ModelReply
 

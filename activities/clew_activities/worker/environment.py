@@ -43,6 +43,7 @@ def read_environment(environ: Mapping[str, str], tools: str) -> WorkerEnvironmen
 
     Raises:
         ValueError: a variable's value cannot be used.
+        ProvidersUnusable: a providers module cannot be used.
         ToolsUnusable: a tools module cannot be used.
     """
     return WorkerEnvironment(

@@ -10,10 +10,10 @@ import pytest
 
 from clew_activities.providers import Screened
 from clew_activities.providers.anthropic import Anthropic
-from clew_activities.providers.base import Provider
-from clew_activities.providers.errors import ProviderError
+from clew_activities.providers.errors import BadRequest, ProviderError, ProviderUnavailable
 from clew_activities.providers.http import stream
-from clew_activities.providers.openai import OpenAI
+from clew_activities.providers.interface import HttpRequest, ModelRequest, Provider
+from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from tests.support.provider_calls import request
 from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
@@ -79,18 +79,35 @@ async def test_no_block_tells_the_key(place: str, form: str, server: FakeServer,
     assert "signature" not in said
 
 
-async def test_an_error_that_nobody_foresaw_is_redacted_too(
-    server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes as a failure that can be retried, with its type and its place in the code."""
+class Broken(OpenAIDecoder):
+    """A decoder with a fault."""
 
-    def broken(_: object) -> None:
+    def feed(self, event: str, data: str) -> None:
         raise LookupError(f"no such thing as {KEY}")
 
-    monkeypatch.setattr("clew_activities.providers.http._compression", broken)
-    server.answer(b"")
-    said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
-    assert "ProviderUnavailable" in said
-    assert "LookupError" in said
-    assert "in broken" in said
+
+async def test_an_error_that_nobody_foresaw_is_redacted_too(server: FakeServer, client: httpx.AsyncClient) -> None:
+    """It comes as a failure that can be retried, with its type and its place in the code."""
+    server.answer(b"data: {}\n\n")
+    provider = OpenAI("openai", server.url, official=True, api_key=KEY)
+    with pytest.raises(ProviderUnavailable, match="LookupError") as caught:
+        await stream(client, provider, request(), Screened(Broken(), REDACTION))
+    said = "".join(traceback.format_exception(caught.value))
+    assert "in feed" in said
     assert not leaks(said.replace('f"no such thing as {KEY}"', ""), KEY)
+
+
+class Unable(OpenAI):
+    """A provider whose encoder has a fault."""
+
+    def encode(self, request: ModelRequest) -> HttpRequest:
+        raise LookupError(f"no such thing as {KEY}")
+
+
+async def test_a_request_that_cannot_be_encoded_is_final(server: FakeServer, client: httpx.AsyncClient) -> None:
+    """Encoders are pure: another attempt would fail alike. No request is sent."""
+    provider = Unable("openai", server.url, official=True, api_key=KEY)
+    with pytest.raises(BadRequest, match="LookupError") as caught:
+        await stream(client, provider, request(), Screened(provider.decoder(), REDACTION))
+    assert not leaks(caught.value.message, KEY)
+    assert not server.received

@@ -7,17 +7,19 @@ import gzip
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
 
-from clew_activities.providers import Screened, http
+from clew_activities.providers import Screened
 from clew_activities.providers.anthropic import Anthropic
-from clew_activities.providers.base import Provider
 from clew_activities.providers.errors import BadRequest, ProviderError, TruncatedStream
-from clew_activities.providers.http import stream
+from clew_activities.providers.http import HttpSettings, stream
+from clew_activities.providers.interface import Provider
 from clew_activities.providers.openai import OpenAI
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import ObjectEnd
@@ -123,11 +125,14 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return lambda: characters
 
 
-async def end(client: httpx.AsyncClient, provider: Provider) -> ModelReply | ProviderError:
+async def end(
+    client: httpx.AsyncClient, provider: Provider, monotonic: Callable[[], float] = time.monotonic, **settings: Any
+) -> ModelReply | ProviderError:
     """How a call ends, which is looked at all the while as heartbeats do."""
     decoder = Screened(provider.decoder(), Redaction([KEY]))
     try:
-        return await stream(client, provider, request(), decoder)
+        bounds = HttpSettings(**settings)
+        return await stream(client, provider, request(), decoder, settings=bounds, monotonic=monotonic)
     except ProviderError as error:
         return error
     finally:
@@ -150,11 +155,10 @@ async def test_each_byte_is_parsed_a_bounded_number_of_times(
 
 @pytest.mark.parametrize("shape", ["pieces that close an object", "empty objects", "empty lines", "pings", "blocks"])
 async def test_other_work_goes_on_while_a_hostile_stream_is_folded(
-    shape: str, server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    shape: str, server: FakeServer, client: httpx.AsyncClient
 ) -> None:
     """By a clock of which each look is a millisecond, the others get a turn after every few events and every 4 KB."""
     ticks = itertools.count()
-    monkeypatch.setattr("clew_activities.providers.http.time.monotonic", lambda: next(ticks) / 1000)
     provider, made = STREAMS[shape]
     server.answer(made()[: SIZE // 4])
     looks_at_turns: list[int] = []
@@ -165,7 +169,7 @@ async def test_other_work_goes_on_while_a_hostile_stream_is_folded(
             await asyncio.sleep(0)
 
     working = asyncio.create_task(others())
-    await end(client, provider(server))
+    await end(client, provider(server), lambda: next(ticks) / 1000)
     working.cancel()
     pauses = [later - earlier for earlier, later in itertools.pairwise(looks_at_turns)]
     assert max(pauses) < 20
@@ -174,46 +178,43 @@ async def test_other_work_goes_on_while_a_hostile_stream_is_folded(
 
 @pytest.mark.parametrize("shape", ["one text", "choices", "deep", "a whole text", "whole blocks"])
 async def test_a_large_event_is_folded_beside_the_event_loop(
-    shape: str, server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    shape: str, server: FakeServer, client: httpx.AsyncClient
 ) -> None:
     """In a thread, with which the event loop takes turns; small ones are not worth it."""
     provider, made = {**STREAMS, **WHOLE}[shape]
     server.answer(made(), content_type="application/json" if shape in WHOLE else "text/event-stream")
     threads: list[tuple[bool, bool]] = []
-    real = Screened.feed
 
-    def noted(self: Screened, event: str, data: str) -> None:
-        threads.append((len(data) > 16 * 1024, threading.current_thread() is threading.main_thread()))
-        real(self, event, data)
+    class Noted(Screened):
+        def feed(self, event: str, data: str) -> None:
+            threads.append((len(data) > 16 * 1024, threading.current_thread() is threading.main_thread()))
+            super().feed(event, data)
 
-    monkeypatch.setattr(Screened, "feed", noted)
-    await end(client, provider(server))
+    with suppress(ProviderError):
+        called = provider(server)
+        await stream(client, called, request(), Noted(called.decoder(), Redaction([KEY])))
     assert threads
     assert all(large != on_loop for large, on_loop in threads)
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
-async def test_an_event_is_parsed_up_to_its_limit(
-    kind: str, server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_event_is_parsed_up_to_its_limit(kind: str, server: FakeServer, client: httpx.AsyncClient) -> None:
     """16 MB of empty lists would take half a gigabyte."""
-    monkeypatch.setattr(http, "EVENT_LIMIT", 50_000)
     lists = b'{"a":[' + b"[]," * 20_000 + b"1]}"
     server.answer(lists if kind == "application/json" else b"data: " + lists + b"\n\n", content_type=kind)
-    error = await end(client, openai(server))
+    error = await end(client, openai(server), event_size=50_000)
     assert isinstance(error, TruncatedStream)
     assert "50000" in error.message
 
 
 @pytest.mark.parametrize("split", ["chunks", "events"])
 async def test_tiny_pieces_count_for_more_than_they_hold(
-    split: str, server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    split: str, server: FakeServer, client: httpx.AsyncClient
 ) -> None:
     """A chunk of one byte takes as long as one of a hundred."""
-    monkeypatch.setattr(http, "STREAM_LIMIT", 20_000)
     body = b"data:{}\n\n" * 600
     server.answer(*([body[at : at + 1] for at in range(len(body))] if split == "chunks" else [body]))
-    error = await end(client, openai(server))
+    error = await end(client, openai(server), reply_bytes=20_000)
     assert isinstance(error, TruncatedStream)
     assert "20000" in error.message
 

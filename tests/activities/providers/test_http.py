@@ -5,9 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from clew_activities.providers import http
 from clew_activities.providers.anthropic import Anthropic
-from clew_activities.providers.base import Provider
 from clew_activities.providers.errors import (
     BadRequest,
     ContentRefused,
@@ -20,7 +18,8 @@ from clew_activities.providers.errors import (
     TruncatedStream,
     Unauthorized,
 )
-from clew_activities.providers.http import stream
+from clew_activities.providers.http import HttpSettings, stream
+from clew_activities.providers.interface import Provider
 from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.screened import Screened
@@ -44,13 +43,15 @@ def screened(provider: Provider) -> Screened:
     return Screened(provider.decoder(), Redaction(provider.secrets))
 
 
-async def call(client: httpx.AsyncClient, provider: Provider, **options: Any) -> ModelReply:
-    return await stream(client, provider, request(**options), screened(provider), now=lambda: 1_800_000_000.0)
+async def call(client: httpx.AsyncClient, provider: Provider, **settings: Any) -> ModelReply:
+    bounds = HttpSettings(**settings)
+    decoder = screened(provider)
+    return await stream(client, provider, request(), decoder, settings=bounds, now=lambda: 1_800_000_000.0)
 
 
-async def failure(client: httpx.AsyncClient, provider: Provider) -> ProviderError:
+async def failure(client: httpx.AsyncClient, provider: Provider, **settings: Any) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
-        await call(client, provider)
+        await call(client, provider, **settings)
     assert KEY not in "".join(map(str, (caught.value, caught.value.details)))
     assert (caught.value.__cause__, caught.value.__context__) == (None, None)
     return caught.value
@@ -129,11 +130,10 @@ async def test_connections_are_used_again(server: FakeServer, client: httpx.Asyn
 
 
 async def test_an_end_marker_ends_the_reply_though_the_connection_stays_open(
-    server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, client: httpx.AsyncClient
 ) -> None:
-    monkeypatch.setattr(http, "_DRAIN_SECONDS", 0.01)
     server.answer(HELLO, asyncio.Event())
-    assert (await call(client, openai(server))).content == "Hello"
+    assert (await call(client, openai(server), drain_seconds=0.01)).content == "Hello"
 
 
 async def test_a_whole_json_body_is_a_reply_too(server: FakeServer, client: httpx.AsyncClient) -> None:
@@ -253,22 +253,20 @@ async def test_a_reply_that_is_none_is_typed(
 
 
 async def test_an_error_body_is_read_to_its_limit_and_no_longer_than_its_time(
-    server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, client: httpx.AsyncClient
 ) -> None:
     server.answer(*[b"x" * 10_000] * 7, asyncio.Event(), status=400, content_type="text/plain")
     assert len((await failure(client, openai(server))).message) == 2000
-    monkeypatch.setattr(http, "_ERROR_BODY_SECONDS", 0.01)
     server.answer(b"no", asyncio.Event(), status=400, content_type="text/plain")
-    assert (await failure(client, openai(server))).message == "no"
+    assert (await failure(client, openai(server), error_body_seconds=0.01)).message == "no"
 
 
 @pytest.mark.parametrize("content_type", ["text/event-stream", "application/json"])
 async def test_a_stream_or_a_line_that_never_ends_is_cut_off(
-    server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, content_type: str
+    server: FakeServer, client: httpx.AsyncClient, content_type: str
 ) -> None:
-    monkeypatch.setattr(http, "STREAM_LIMIT", 50_000)
     server.answer(b"data: ", *[b"x" * 10_000] * 6, asyncio.Event(), content_type=content_type)
-    assert isinstance(await failure(client, openai(server)), TruncatedStream)
+    assert isinstance(await failure(client, openai(server), reply_bytes=50_000), TruncatedStream)
 
 
 @pytest.mark.parametrize("content_type", ["text/html", ""])

@@ -1,0 +1,136 @@
+"""The providers of a worker, made by the built-in modules and by those that CLEW_PROVIDERS names."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from clew_activities.providers.errors import UnknownModel
+from clew_activities.providers.interface import Provider
+from clew_activities.providers.redaction import Redaction, secrets_from_env
+from clew_activities.providers.variables import url_problem
+
+VARIABLE = "CLEW_PROVIDERS"
+BUILT_IN = ("clew_activities.providers.anthropic", "clew_activities.providers.openai")
+
+_MEMBERS = ("base_url", "decoder", "encode", "name", "read_error", "secret_headers", "secrets")
+
+
+class ProvidersUnusable(ValueError):
+    """The modules named do not give a set of providers. Its message names the module and says what to do."""
+
+
+@dataclass(frozen=True)
+class Providers:
+    """The providers of this worker.
+
+    Attributes:
+        redaction: Of every secret that the worker has, not only the one of the provider that is called.
+    """
+
+    _by_name: Mapping[str, Provider]
+    redaction: Redaction = field(default_factory=Redaction)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, sorted."""
+        return tuple(sorted(self._by_name))
+
+    def get(self, name: str) -> Provider:
+        """The provider of that name.
+
+        Raises:
+            UnknownModel: this worker has none; the message says which variable would give it one.
+        """
+        provider = self._by_name.get(name)
+        if provider is None:
+            here = ", ".join(self.names) or "none"
+            raise UnknownModel(f"no provider {name[:100]!r} on this worker ({here}): {_remedy(name)}")
+        return provider
+
+
+def providers_from_env(environ: Mapping[str, str]) -> Providers:
+    """Make the providers that the environment configures.
+
+    `CLEW_PROVIDERS` names modules beside the built-in ones, separated by commas. The worker's other secrets in the
+    environment are redacted along with the providers'.
+
+    Raises:
+        ProvidersUnusable: a module cannot be imported, makes no providers, or makes one that cannot be used; or a
+            variable's value cannot be used. The message never holds the value.
+    """
+    named = [name for name in map(str.strip, environ.get(VARIABLE, "").split(",")) if name]
+    made_by: dict[str, str] = {}
+    by_name: dict[str, Provider] = {}
+    for module in (*BUILT_IN, *dict.fromkeys(named)):
+        for provider in _make(module, environ):
+            if first := made_by.get(provider.name):
+                raise _unusable(module, f"makes a provider {provider.name!r}, and so does {first!r}: rename one")
+            made_by[provider.name] = module
+            by_name[provider.name] = provider
+    secrets = [secret for provider in by_name.values() for secret in provider.secrets]
+    headers = [header for provider in by_name.values() for header in provider.secret_headers]
+    return Providers(by_name, Redaction([*secrets, *secrets_from_env(environ)], headers))
+
+
+def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:
+    """The providers that a module makes, each of them checked."""
+    make = getattr(_import(name), "make_providers", None)
+    if not callable(make):
+        raise _unusable(name, "defines no function make_providers(environ)")
+    try:
+        made = list(make(environ))
+    except ValueError as error:
+        raise _unusable(name, f"cannot use the environment: {error}") from error
+    except Exception as error:
+        raise _unusable(name, f"failed: {type(error).__name__}: {error}") from error
+    for provider in made:
+        if problem := _problem(provider):
+            raise _unusable(name, f"makes a {type(provider).__name__} that is no provider: {problem}")
+    return made
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    # A script that ends at its import would otherwise end the worker, in silence.
+    except (Exception, SystemExit) as error:
+        raise _unusable(name, f"cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _problem(provider: object) -> str | None:
+    """What an object lacks to be a provider. No value of it is repeated: it may hold a secret."""
+    if missing := [name for name in _MEMBERS if not hasattr(provider, name)]:
+        return f"it has no {', '.join(missing)}"
+    name, url = getattr(provider, "name", None), getattr(provider, "base_url", None)
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_-]{1,64}", name):
+        return "its name is not made of 1 to 64 of a to z, digits, '_' and '-'"
+    if not isinstance(url, str):
+        return "its base_url is no string"
+    if problem := url_problem(url):
+        return f"its base_url {problem}"
+    if url.endswith("/"):
+        return "its base_url ends in a slash"
+    for member in ("secrets", "secret_headers"):
+        texts = getattr(provider, member)
+        if not isinstance(texts, tuple) or not all(isinstance(text, str) and text for text in texts):
+            return f"its {member} are no tuple of strings"
+    return None
+
+
+def _unusable(module: str, problem: str) -> ProvidersUnusable:
+    return ProvidersUnusable(f"the providers module {module!r} {problem}")
+
+
+def _remedy(name: str) -> str:
+    if name in ("openai", "anthropic"):
+        return f"set {name.upper()}_API_KEY"
+    if re.fullmatch(r"[a-z0-9_]{1,100}", name):
+        return (
+            f"set CLEW_PROVIDER_{name.upper()}_BASE_URL to add an OpenAI-compatible server of that name, or name the "
+            f"module that makes it in {VARIABLE}"
+        )
+    return "a provider's name has lower-case letters, digits and _"

@@ -1,0 +1,129 @@
+"""A user adds a provider by naming a module; what is wrong with it is said before the worker serves."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew_activities.providers import ProvidersUnusable, interface, providers_from_env
+from clew_activities.providers.loading import BUILT_IN
+from tests.support import parrot
+
+PARROT = {"CLEW_PROVIDERS": "tests.support.parrot", "PARROT_URL": "http://localhost:1", "PARROT_KEY": "polly-1234"}
+FOR_AUTHORS = set(re.findall(r"(?m)^\| `(\w+)` \|", interface.__doc__ or ""))
+
+
+class Made:
+    """A provider, but for what a test takes away or changes."""
+
+    name = "made"
+    base_url = "http://localhost:1"
+    secrets = ("hunter2hunter2",)
+    secret_headers = ("x-made",)
+    encode = decoder = read_error = None
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module `users_own`, empty."""
+    made = types.ModuleType("users_own")
+    monkeypatch.setitem(sys.modules, "users_own", made)
+    return made
+
+
+def refusal(**environ: str) -> str:
+    with pytest.raises(ProvidersUnusable) as caught:
+        providers_from_env({"CLEW_PROVIDERS": "users_own"} | environ)
+    assert "'users_own'" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_module_that_is_named_makes_providers_beside_the_built_in_ones() -> None:
+    """White space, empty names and repetitions do no harm."""
+    environ = PARROT | {"OPENAI_API_KEY": "sk-1", "CLEW_PROVIDERS": " tests.support.parrot,, tests.support.parrot"}
+    providers = providers_from_env(environ)
+    assert providers.names == ("openai", "parrot")
+    assert providers.get("parrot") == parrot.Parrot("parrot", "http://localhost:1", "polly-1234")
+
+
+def test_its_secrets_and_headers_are_redacted_whichever_provider_is_called() -> None:
+    redaction = providers_from_env(PARROT).redaction
+    assert redaction.text("it is polly-1234!") == "it is [redacted]!"
+    assert redaction.hide_headers("X-Parrot-Token: another") == "X-Parrot-Token: [redacted]"
+
+
+@pytest.mark.parametrize("name", ["no_such_package.providers", "tests.support.no_such_module"])
+def test_a_module_that_cannot_be_imported_is_named(name: str) -> None:
+    with pytest.raises(ProvidersUnusable, match=f"'{name}' cannot be imported: ModuleNotFoundError"):
+        providers_from_env({"CLEW_PROVIDERS": name})
+
+
+def test_a_module_without_the_function_is_told_which(module: types.ModuleType) -> None:
+    assert "defines no function make_providers(environ)" in refusal()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("X_URL is not a URL"), "cannot use the environment: X_URL"),
+        (KeyError("X"), "failed: KeyError: 'X'"),
+    ],
+)
+def test_a_function_that_fails_is_told_with_its_reason(module: Any, error: Exception, said: str) -> None:
+    def make_providers(environ: object) -> None:
+        raise error
+
+    module.make_providers = make_providers
+    assert said in refusal()
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "said"),
+    [
+        ("name", "My Provider", "its name is not made of"),
+        ("name", 3, "its name is not made of"),
+        ("base_url", "ftp://x", "its base_url must be an http"),
+        ("base_url", "https://me:hunter2@x", "its base_url must not hold a user"),
+        ("base_url", "https://x/", "its base_url ends in a slash"),
+        ("base_url", None, "its base_url is no string"),
+        ("secrets", "hunter2hunter2", "its secrets are no tuple"),
+        ("secrets", (None,), "its secrets are no tuple"),
+        ("secret_headers", ["x"], "its secret_headers are no tuple"),
+    ],
+)
+def test_a_provider_that_breaks_the_interface_is_refused(module: Any, member: str, value: Any, said: str) -> None:
+    """With its class and what is wrong with it, and never with a value."""
+    provider = Made()
+    setattr(provider, member, value)
+    module.make_providers = lambda environ: [provider]
+    refused = refusal()
+    assert "makes a Made that is no provider" in refused
+    assert said in refused
+
+
+def test_an_object_that_is_no_provider_is_told_what_it_lacks(module: Any) -> None:
+    module.make_providers = lambda environ: [object()]
+    assert "it has no base_url, decoder, encode, name, read_error, secret_headers, secrets" in refusal()
+
+
+def test_two_providers_of_one_name_are_refused_with_both_modules(module: Any) -> None:
+    module.make_providers = lambda environ: [parrot.Parrot("openai", "http://localhost:1")]
+    assert f"makes a provider 'openai', and so does {BUILT_IN[1]!r}" in refusal(OPENAI_API_KEY="sk-1")
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, "clew_activities.providers.anthropic_stream", "tests.support.parrot"])
+def test_every_provider_is_built_of_what_users_have(name: str) -> None:
+    """The built-in ones import nothing of the worker but the modules that the interface lists for authors."""
+    file = Path(sys.modules[name].__file__ or "")
+    imported = {
+        node.module or "" for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)
+    }
+    own = {module.rpartition(".")[2] for module in imported if module.startswith("clew_activities.")}
+    assert own - {"anthropic_stream"} <= FOR_AUTHORS

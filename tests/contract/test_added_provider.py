@@ -1,0 +1,92 @@
+"""A provider that a user brings: a worker serves its models because CLEW_PROVIDERS names its module."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from clew import Clew, Session
+from tests.support.provider_server import FakeServer, fake_server
+from tests.support.stack import Stack
+from tests.support.workers import worker
+
+KEY = "polly-0123456789-wants-a-cracker"
+
+
+def events(*named: tuple[str, dict[str, Any]]) -> bytes:
+    return "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in named).encode()
+
+
+def word(text: str) -> bytes:
+    return events(("word", {"say": text}))
+
+
+END = events(("count", {"in": 12, "out": 3}), ("end", {"why": "done"}))
+
+
+@asynccontextmanager
+async def parrot_session(stack: Stack, **config: Any) -> AsyncIterator[tuple[FakeServer, Session, Any]]:
+    """A parrot's server, a session that asks it, and the log of the worker between them."""
+    queue = f"queue-{uuid.uuid4().hex}"
+    async with fake_server() as server:
+        settings = {"CLEW_PROVIDERS": "tests.support.parrot", "PARROT_URL": server.url, "PARROT_KEY": KEY}
+        async with worker(stack, queue, **settings) as process:
+            clew = Clew(stack.clew.temporal, queue)
+            session = await clew.open(f"test-{uuid.uuid4().hex}", model="parrot:grey", **config)
+            yield server, session, process.log
+
+
+async def test_a_session_talks_through_a_provider_that_a_module_brings(stack: Stack) -> None:
+    """Its reply is streamed while it grows, its tools are called, its tokens are counted."""
+    async with parrot_session(stack, tools=["add"]) as (server, session, log):
+        more = asyncio.Event()
+        trick = events(("trick", {"do": "add", "with": {"a": 1, "b": 2}}), ("end", {"why": "done"}))
+        server.answer(events(("thought", {"think": "hm"})), trick)
+        server.answer(word("It "), more, word("is 3."), END)
+        request = await session.message("what is 1 + 2?")
+        seen = []
+        async for state in session.stream(request):
+            seen.append(state.text)
+            if state.text == "It ":
+                more.set()
+        outcome = await request.result()
+        assert (outcome.status, await request.answer()) == ("completed", "It is 3.")
+        assert "It " in seen
+        assert outcome.usage.output_tokens == 3
+        first, second = server.received
+        assert (first.path, first.headers["x-parrot-token"]) == ("/speak", KEY)
+        assert first.body["engine"] == "grey"
+        assert [trick["name"] for trick in first.body["tricks"]][:1] == ["add"]
+        assert [line["from"] for line in second.body["lines"]] == ["user", "assistant", "tool"]
+        assert second.body["lines"][2] == {
+            "from": "tool",
+            "says": "3",
+            "about": second.body["lines"][1]["does"][0]["id"],
+        }
+        assert "models: anthropic" not in log.read_text()
+        assert "models: parrot, scripted" in log.read_text()
+
+
+async def test_its_errors_are_mapped_and_its_secrets_are_told_to_nobody(stack: Stack) -> None:
+    """An error that may pass is retried, another one ends the request; the key is in no message, reply or log."""
+    async with parrot_session(stack) as (server, session, log):
+        hoarse = {"squawk": "hoarse", "words": f"not now, {KEY}"}
+        server.answer_json(hoarse, status=418, retry_after="0")
+        server.answer(events(("squawk", {"words": "no breath left"})))
+        server.answer(word(f"you are {KEY}"), END)
+        assert await session.ask("who am I?") == "you are [redacted]"
+        assert len(server.received) == 3
+
+        server.answer_json({"message": f"X-Parrot-Token: other-key and {KEY}"}, status=401)
+        outcome = await (await session.message("again")).result()
+        assert outcome.status == "failed"
+        assert outcome.error is not None
+        assert outcome.error.type == "unauthorized"
+        assert outcome.error.message == "X-Parrot-Token: [redacted] and [redacted]"
+        assert KEY not in log.read_text()
+        thread = [entry.as_json() for entry in await session.entries()]
+        assert KEY not in json.dumps(thread)

@@ -1,0 +1,132 @@
+"""A provider with a wire format of its own, as a user of Clew writes one: PARROT_URL and PARROT_KEY configure it.
+
+A request is `POST /speak` with the header `x-parrot-token` and the body
+`{"engine", "limit", "lines": [{"from", "says", "does"?, "about"?}], "tricks"?}`. What streams back are the events
+`word` (`{"say"}`), `thought` (`{"think"}`), `trick` (`{"do", "with"}`), `count` (`{"in", "out"}`) and `end`
+(`{"why"}`); an event `squawk` and an answer with an error's status hold `{"squawk", "words"}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clew.model.messages import Message
+from clew.outcomes import Usage
+from clew_activities.providers.errors import (
+    ErrorAnswer,
+    Overloaded,
+    ProviderError,
+    RateLimited,
+    from_response,
+    retry_after,
+)
+from clew_activities.providers.interface import HttpRequest, ModelRequest, safe_name
+from clew_activities.providers.reply import ReplyDraft, StopReason, count, event_object, member, string
+from clew_activities.providers.sanitize import clean, parse_json
+from clew_activities.providers.variables import read_key, read_url
+from clew_workflows.protocol import ModelReply
+
+_STOP_REASONS: Mapping[str, StopReason] = {"breath": "length", "done": "stop"}
+
+
+def make_providers(environ: Mapping[str, str]) -> Iterable[Parrot]:
+    """The parrot, where PARROT_URL says where it sits."""
+    if url := read_url(environ, "PARROT_URL"):
+        yield Parrot("parrot", url, read_key(environ, "PARROT_KEY"))
+
+
+@dataclass(frozen=True)
+class Parrot:
+    """A server of the format above."""
+
+    name: str
+    base_url: str
+    key: str | None = field(default=None, repr=False)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return (self.key,) if self.key else ()
+
+    @property
+    def secret_headers(self) -> tuple[str, ...]:
+        return ("x-parrot-token",)
+
+    def encode(self, request: ModelRequest) -> HttpRequest:
+        body: dict[str, Any] = {
+            "engine": request.model,
+            "limit": request.options.max_output_tokens,
+            "lines": [_line(message) for message in request.messages],
+        }
+        if request.tools:
+            body["tricks"] = [{"name": tool["name"], "shape": tool["parameters"]} for tool in request.tools]
+        return HttpRequest("/speak", {"x-parrot-token": self.key} if self.key else {}, body)
+
+    def decoder(self) -> ParrotDecoder:
+        return ParrotDecoder()
+
+    def read_error(self, answer: ErrorAnswer) -> ProviderError:
+        told = parse_json(answer.body)
+        if string(member(told, "squawk")) == "hoarse":
+            return RateLimited(
+                clean(string(member(told, "words"))),
+                status=answer.status,
+                retry_after=retry_after(answer.headers, answer.at),
+            )
+        return from_response(answer)
+
+
+class ParrotDecoder:
+    """Folds the events into a draft, which bounds every size."""
+
+    def __init__(self) -> None:
+        self._draft = ReplyDraft()
+
+    @property
+    def text(self) -> str:
+        return self._draft.text
+
+    @property
+    def thinking(self) -> str:
+        return self._draft.thinking
+
+    @property
+    def tool_name(self) -> str | None:
+        return self._draft.tool_name
+
+    @property
+    def ended(self) -> bool:
+        return self._draft.ended
+
+    def feed(self, event: str, data: str) -> None:
+        told = event_object(data)
+        if event == "squawk":
+            raise Overloaded(string(told.get("words")))
+        if event == "word":
+            self._draft.add_text(told.get("say"))
+        elif event == "thought":
+            self._draft.add_thinking(told.get("think"))
+        elif event == "trick":
+            self._draft.add_arguments(self._draft.open_call("", told.get("do")), told.get("with"))
+        elif event == "count":
+            self._draft.usage = Usage(
+                input_tokens=count(told.get("in")) or 0, output_tokens=count(told.get("out")) or 0
+            )
+        elif event == "end":
+            self._draft.stop_reason = _STOP_REASONS.get(string(told.get("why")), "stop")
+            self._draft.ended = True
+
+    def finish(self) -> ModelReply:
+        return self._draft.finish()
+
+
+def _line(message: Message) -> dict[str, Any]:
+    line: dict[str, Any] = {"from": message["role"], "says": message["content"]}
+    if calls := message.get("tool_calls"):
+        line["does"] = [
+            {"trick": safe_name(call["name"]), "id": call["id"], "with": call["arguments"]} for call in calls
+        ]
+    if message["role"] == "tool":
+        line["about"] = message.get("tool_call_id")
+    return line
