@@ -9,7 +9,7 @@ INSTALL := $(PIP) install --require-hashes --only-binary :all:
 # pyright would ask a package index whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help setup demo chat test test-all check format lock clean
+.PHONY: help setup demo chat test test-all check pages format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -28,11 +28,15 @@ test: $(READY) ## the tests but for the slow ones (ARGS="-k word" for some of th
 test-all: $(READY) ## all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-check: $(READY) ## ruff, mypy and pyright
+check: $(READY) ## ruff, mypy, pyright, and what docs/ has of the code
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m docs.generate --check
+
+pages: $(READY) ## make docs/schemas and the tables of docs/contract.md anew
+	$(BIN)/python -m docs.generate
 
 format: $(READY) ## let ruff repair and format what it can
 	$(BIN)/ruff check --fix

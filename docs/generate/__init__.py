@@ -1,0 +1,45 @@
+"""What `docs/` holds that is made from the code: JSON Schemas, TypeScript declarations, the contract page's tables.
+
+`make pages` writes all of it, `make check` fails where something is not current.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from docs.generate import page, schemas
+
+DOCS = Path(__file__).parents[1]
+CONTRACT = Path("contract.md")
+SCHEMAS = Path("schemas")
+
+
+def contents(docs: Path) -> dict[Path, str]:
+    """The text of every file that is made from the code, by its path under `docs`.
+
+    The contract page is read there: it is written by hand, but for its tables.
+    """
+    made = {SCHEMAS / name: text for name, text in schemas.files().items()}
+    return made | {CONTRACT: page.filled((docs / CONTRACT).read_text(), page.blocks())}
+
+
+def write(docs: Path) -> None:
+    """Write every file, and remove those of types that are no more."""
+    made = contents(docs)
+    (docs / SCHEMAS).mkdir(exist_ok=True)
+    for path, text in made.items():
+        (docs / path).write_text(text)
+    for path in stale(docs):
+        (docs / path).unlink()
+
+
+def stale(docs: Path) -> list[Path]:
+    """The files that differ from what the code says, that are missing, or that no type has any more."""
+    made = contents(docs)
+    differing = {path for path, text in made.items() if _text_of(docs / path) != text}
+    left_over = {SCHEMAS / file.name for file in (docs / SCHEMAS).glob("*")} - made.keys()
+    return sorted(differing | left_over)
+
+
+def _text_of(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None

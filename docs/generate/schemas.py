@@ -1,0 +1,86 @@
+"""The files of `docs/schemas/`."""
+
+from __future__ import annotations
+
+import json
+
+from docs.generate import messages, typescript
+from docs.generate.json_schema import JsonSchema, definitions, schema_of
+from docs.generate.messages import Exchange
+
+DECLARATIONS = "clew.d.ts"
+INDEX = "index.json"
+_HEADER = "// The wire contract of Clew. Made from the code by `make pages`; docs/contract.md says what it means.\n\n"
+_MAPS = (
+    ("Updates", "The updates of `AgentSession`.", messages.UPDATES),
+    ("Signals", "The signals of `AgentSession`.", messages.SIGNALS),
+    ("Queries", "The queries of `AgentSession`.", messages.QUERIES),
+    ("Workflows", "The workflow types.", (messages.START, *messages.WORKFLOWS)),
+)
+
+
+def all_definitions() -> dict[str, JsonSchema]:
+    """The schema of every type of the contract, by name."""
+    return definitions(list(messages.wire_types().items()))
+
+
+def files() -> dict[str, str]:
+    """The text of each file, by its name: a JSON Schema for each message, an index, the TypeScript declarations."""
+    made = {f"{name}.json": _json(schema_of(name, type_)) for name, type_ in messages.wire_types().items()}
+    return made | {INDEX: _json(_index()), DECLARATIONS: _declarations()}
+
+
+def _index() -> JsonSchema:
+    return {
+        name.lower(): {
+            exchange.name: {
+                "input": _file_of(exchange.input),
+                "output": _file_of(exchange.answer),
+                "refusals": refusals(exchange),
+            }
+            for exchange in exchanges
+        }
+        for name, _, exchanges in _MAPS
+    }
+
+
+def refusals(exchange: Exchange) -> list[str]:
+    """Every word that a message may be refused with."""
+    common: tuple[str, ...] = ()
+    if exchange in messages.UPDATES:
+        common = messages.COMMON_UPDATE_REFUSALS
+    elif exchange in messages.QUERIES and exchange.input is not None:
+        common = messages.COMMON_QUERY_REFUSALS
+    elif exchange in messages.WORKFLOWS:
+        common = messages.COMMON_WORKFLOW_REFUSALS
+    return sorted({*common, *exchange.refusals})
+
+
+def _declarations() -> str:
+    declared = [typescript.declaration(name, schema) for name, schema in all_definitions().items()]
+    maps = [
+        typescript.message_map(
+            name,
+            comment,
+            [
+                (exchange.name, _type_of(exchange.input, exchange.bare), _type_of(exchange.answer))
+                for exchange in exchanges
+            ],
+        )
+        for name, comment, exchanges in _MAPS
+    ]
+    return _HEADER + "\n".join((*maps, *declared))
+
+
+def _type_of(type_: type | None, bare: bool = False) -> str:
+    if type_ is None:
+        return "undefined"
+    return f"{type_.__name__} | undefined" if bare else type_.__name__
+
+
+def _file_of(type_: type | None) -> str | None:
+    return f"{type_.__name__}.json" if type_ else None
+
+
+def _json(value: JsonSchema) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

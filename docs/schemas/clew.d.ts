@@ -1,0 +1,971 @@
+// The wire contract of Clew. Made from the code by `make pages`; docs/contract.md says what it means.
+
+/** The updates of `AgentSession`. */
+export interface Updates {
+  message: { input: MessageInput; output: RequestOutcome };
+  await_request: { input: AwaitRequestInput; output: RequestOutcome };
+  submit_input: { input: SubmitInput; output: InputReceipt };
+  submit_context_operation: { input: ContextOperation; output: OperationReceipt };
+  configure: { input: ConfigureInput; output: ConfigureReceipt };
+  cancel_request: { input: CancelInput | undefined; output: CancelReceipt };
+  resolve_approval: { input: ApprovalInput; output: ApprovalReceipt };
+  summarize: { input: SummarizeInput | undefined; output: SummaryReceipt };
+  checkpoint: { input: CheckpointInput | undefined; output: CheckpointReceipt };
+  hibernate: { input: HibernateInput | undefined; output: HibernateReceipt };
+  close_session: { input: CloseInput | undefined; output: CloseReceipt };
+}
+
+/** The signals of `AgentSession`. */
+export interface Signals {
+  steer: { input: SteerInput; output: undefined };
+  inject: { input: SteerInput; output: undefined };
+  modify_context: { input: ContextOperation; output: undefined };
+  cancel: { input: CancelInput | undefined; output: undefined };
+  close: { input: CloseInput | undefined; output: undefined };
+  forked: { input: ForkedInput; output: undefined };
+}
+
+/** The queries of `AgentSession`. */
+export interface Queries {
+  status: { input: undefined; output: SessionStatus };
+  context: { input: ContextQuery | undefined; output: ContextPage };
+  transcript: { input: TranscriptQuery | undefined; output: TranscriptPage };
+  window: { input: WindowQuery; output: Window };
+  entries: { input: EntriesQuery | undefined; output: EntriesPage };
+}
+
+/** The workflow types. */
+export interface Workflows {
+  AgentSession: { input: SessionStart; output: SessionEnd };
+  ReadThread: { input: ReadThreadInput; output: EntriesPage };
+  ReadContext: { input: ReadContextInput; output: ContextPage };
+  ForkSession: { input: ForkSessionInput; output: ForkReceipt };
+  RestoreSession: { input: RestoreInput; output: RestoreReceipt };
+  DeleteSession: { input: DeleteSessionInput; output: DeleteReceipt };
+}
+
+/** The argument of the update `resolve_approval`. */
+export interface ApprovalInput {
+  /** The call. */
+  tool_call_id: string;
+  /** Whether it may run. */
+  decision: "approve" | "deny";
+  /** For people; the model reads it where the call is denied. */
+  reason?: string | null;
+  /** The arguments that the tool is called with in place of the model's; only with `approve`. */
+  arguments?: Record<string, unknown> | null;
+}
+
+/** A tool call was decided upon. */
+export interface ApprovalReceipt {
+  /** The call. */
+  tool_call_id: string;
+  /** What was decided. */
+  decision: "approve" | "deny";
+}
+
+/** The argument of the update `await_request`. */
+export interface AwaitRequestInput {
+  /** The request. */
+  request_id: string;
+}
+
+/** The argument of the update `cancel_request` and of the signal `cancel`. */
+export interface CancelInput {
+  /** The request; absent: the one that is running, or the summary in the making. */
+  request_id?: string | null;
+  /** For people; the outcome and the thread keep it. */
+  reason?: string | null;
+  /** What becomes of inputs that the run has not read: they are dropped, or a follow-up run answers them. */
+  inputs?: "drop" | "follow_up";
+}
+
+/** A cancellation was accepted. */
+export interface CancelReceipt {
+  /** The request that it was about; empty where a summary was given up. */
+  request_id: string;
+  /** Whether there was something to cancel; false where the request had ended. */
+  cancelled: boolean;
+}
+
+/** The argument of the update `checkpoint`. */
+export interface CheckpointInput {
+  /** The lane; absent: the active one. */
+  context_ref?: string | null;
+  /** The token is good for so long; 30 days unless given. */
+  expires_seconds?: number;
+}
+
+/** A lane's context and the session's configuration, signed. */
+export interface CheckpointReceipt {
+  /** What `RestoreSession` makes a session of: `rt2.<payload>.<signature>`. */
+  token: string;
+}
+
+/** Older tool results give way to a marker. A result that is not larger than the marker stays. */
+export interface ClearToolResults {
+  /** The newest results stay, so many. */
+  keep: number;
+  /** Nothing is cleared until that frees so many tokens. */
+  min_tokens?: number;
+  /** Results of these tools stay. */
+  exclude_tools?: Array<string>;
+}
+
+/** The argument of the update `close_session` and of the signal `close`. */
+export interface CloseInput {
+  /** For people; the thread keeps it. */
+  reason?: string | null;
+}
+
+/** The session has ended, and all of it is in the archive. */
+export interface CloseReceipt {
+  /** The thread's last entry; -1 where the session ended before it had read its archive, which stays as it was. */
+  last_seq: number;
+}
+
+/** The argument of the update `configure`; what is absent stays as it is. */
+export interface ConfigureInput {
+  /** The model. */
+  model?: string | null;
+  /** Overlay the options in force; null takes a value away. */
+  model_options?: ModelOptions | null;
+  /** The system prompt; at most 65 536 bytes. */
+  system_prompt?: string | null;
+  /** All tools that the model may call from then on. */
+  tools?: Array<string> | null;
+  /** Overlays the session's policy. */
+  context_policy?: ContextPolicy | null;
+  /** Overlay the limits in force; null takes a value away. */
+  limits?: Limits | null;
+  /** What becomes of a message while a request is served. */
+  on_busy?: "reject" | "queue" | "interrupt" | "steer" | null;
+  /** When inputs enter a run. */
+  steering?: "terminal" | "step" | null;
+  /** All tools whose calls wait for a person's decision, beside those that always do. */
+  require_approval?: Array<string> | null;
+}
+
+/** A change of configuration was accepted. */
+export interface ConfigureReceipt {
+  /** The `config` entry, where it was applied. */
+  seq?: number;
+  /** `applied`, or `deferred` to the end of the run. */
+  status: "applied" | "deferred";
+}
+
+/**
+ * What is known of a projected context. Sizes are in tokens.
+ *
+ * `fits` and the fields after it are those of a preview alone.
+ */
+export interface ContextMeta {
+  /** Entries that the thread had. */
+  basis_rev: number;
+  /** The last of them. */
+  basis_last_seq: number;
+  /** Messages that are shown beside the thread. */
+  pending_count: number;
+  /** Whether the window had to cut. */
+  truncated: boolean;
+  /** The context with its tool schemas; of a preview that does not fit, what its parts need up to and with the one in `overflow`. */
+  estimated_tokens: number;
+  /** Whether a summary stands for earlier messages. */
+  summary_used: boolean;
+  /** Whether the policy says that a summary is due. */
+  needs_summary: boolean;
+  /** Entries that are shown. */
+  entries_included: number;
+  /** Entries of the thread up to `basis_last_seq`. */
+  entries_total: number;
+  /** Names the policy in force. */
+  policy_hash: string;
+  /** Where an epoch's window begins. Of two windows that agree in it the earlier is a prefix of the later. */
+  epoch?: Array<number>;
+  /** Tokens at the beginning that the call before had too, to the byte. */
+  shared_prefix_tokens?: number;
+  /** Tool results that a marker stands for. */
+  cleared_tool_results?: number;
+  /** Tool results that are shown in part, by tool call: bytes of the beginning and of the end that are shown. */
+  cut_tool_results?: Record<string, [number, number]>;
+  /** SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`. */
+  digest: string;
+  /** Whether the context can be made; where it cannot, there are no messages. */
+  fits?: boolean;
+  /** Tokens that a context may have under the policy. */
+  budget?: number;
+  /** What does not fit. */
+  overflow?: Overflow;
+  /** The model that would be called. */
+  model?: string;
+  /** The longest reply that would be asked for. */
+  max_output_tokens?: number;
+  /** The provider's tokens to one counted here, where it counts more. */
+  token_ratio?: number;
+  /** What the prompt costs by list price with nothing cached; absent where the price is not known. */
+  input_cost_usd?: number;
+  /** The same, and a reply of `max_output_tokens`. */
+  cost_usd_at_most?: number;
+}
+
+/** The argument of `submit_context_operation` and `modify_context`. */
+export interface ContextOperation {
+  /** An operation is applied once for its id. */
+  op_id: string;
+  /** The lane; absent: the active one. A `switch` names it. */
+  context_ref?: string | null;
+  /** What is done. */
+  operation: Replace | Switch | Pin | Unpin | Expand;
+}
+
+/** One page of a context: the answer to the query `context` and of the workflow `ReadContext`. */
+export interface ContextPage {
+  /** The messages, the system prompt first. */
+  messages: Array<Message>;
+  /** The tool schemas; on the first page. */
+  tool_spec: Array<ToolSpec>;
+  /** How the context came about. */
+  meta: ContextMeta;
+  /** What the answer must look like, where the call asked for that; on the first page. */
+  output_schema?: Record<string, unknown>;
+  /** What to ask for as `page` to get the next one, together with `at_seq`. */
+  next_page?: number;
+  /** The seq that the next page is asked for at, so that all pages are of one context. */
+  at_seq?: number;
+}
+
+/**
+ * How a thread becomes a context. Sizes are in tokens.
+ *
+ * A policy that is given at one level overlays those below it field by field: only fields that were set count.
+ */
+export interface ContextPolicy {
+  /** The budget of a context is this less `reserve_output_tokens`. */
+  max_input_tokens?: number;
+  /** Left for the reply; without `max_output_tokens` a reply may take as much. */
+  reserve_output_tokens?: number;
+  /** The most messages of history; 0: no limit. */
+  max_messages?: number;
+  /** So many of the newest turns come before a summary and older turns. */
+  keep_last_turns?: number;
+  /** `sliding` shows as much as fits; `epoch` moves its beginning only when the budget overflows. */
+  window?: "sliding" | "epoch";
+  /** The share of the budget that an epoch's cut leaves. */
+  low_water?: number;
+  /** `none`, `use_existing`; `request_new` and `compact` write summaries where the window had to cut, and `compact` puts them under the lane. */
+  summarization?: "none" | "use_existing" | "request_new" | "compact";
+  /** The role that a summary is shown in. */
+  summary_role?: "system" | "user";
+  /** What may be shown. Tool calls and their results are shown only together. */
+  include_kinds?: Array<"message" | "tool_call" | "tool_result" | "summary">;
+  /** Stands in place of the session's; at most 65 536 bytes. */
+  system_prompt?: string | null;
+  /** The name of a registered projector. */
+  projector?: string;
+  /** `exact`: the recorded counts; `heuristic`: bytes / 4 + 10. Epochs need `exact`. */
+  token_estimator?: "exact" | "heuristic";
+  /** A summary is due after so many messages since the last one. */
+  summarize_threshold?: number | null;
+  /** A summary is due after so many tokens since the last one. */
+  max_thread_tokens?: number | null;
+  /** Writes summaries; absent: the session's model. */
+  summarization_model?: string | null;
+  /** When older tool results give way to a marker. */
+  clear_tool_results?: ClearToolResults | null;
+}
+
+/** The argument of the query `context`. */
+export interface ContextQuery {
+  /** The lane; absent: the active one. */
+  context_ref?: string | null;
+  /** The context as it was when this was the newest entry; for a further page, the `at_seq` of the page before. */
+  at_seq?: number | null;
+  /** The context of this model call. Not together with `pending`. */
+  call_id?: string | null;
+  /** Overlays the policy in force. */
+  context_policy?: ContextPolicy | null;
+  /** Answer a preview: what the model would be shown if these messages were asked next, in one request. */
+  pending?: Array<PendingMessage> | null;
+  /** Where the page begins: the `next_page` of the page before. */
+  page?: number;
+}
+
+/** A session was deleted. */
+export interface DeleteReceipt {
+  /** Archive segments that were deleted; those that forks need stay and do not count. */
+  deleted_segments: number;
+}
+
+/** The argument of the workflow `DeleteSession`. */
+export interface DeleteSessionInput {
+  /** The session. */
+  session_id: string;
+}
+
+/** One page of a thread: the answer to the query `entries` and of the workflow `ReadThread`. */
+export interface EntriesPage {
+  /** The entries that meet the filters, in ascending order. A page of `ReadThread` may be empty and have a `next_seq`. */
+  entries: Array<Record<string, unknown>>;
+  /** The `from_seq` of the next page, where there is one. */
+  next_seq?: number;
+  /** Entries before this seq are in the archive; absent where none was asked for, and from `ReadThread`. */
+  archived_before?: number;
+}
+
+/** The argument of the query `entries`. All filters that are given must hold. */
+export interface EntriesQuery {
+  /** Begin with this entry. */
+  from_seq?: number;
+  /** At most so many entries. */
+  limit?: number | null;
+  /** The kind of entry. */
+  kind?: string | null;
+  /** The request. */
+  request_id?: string | null;
+  /** The run. */
+  run_id?: string | null;
+  /** The model call. */
+  call_id?: string | null;
+  /** The tool call. */
+  tool_call_id?: string | null;
+  /** The model call before. */
+  parent_call_id?: string | null;
+  /** The number of the model call in its run. */
+  iteration?: number | null;
+  /** Where an input came from. */
+  source?: string | null;
+  /** The lane that the payload names. */
+  context_ref?: string | null;
+}
+
+/** Undo a lane's latest compaction. */
+export interface Expand {
+  /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
+  reason?: "manual" | "restore" | "compaction" | "system";
+  /** JSON that its entry keeps. */
+  meta?: Record<string, unknown> | null;
+  /** Names the operation. */
+  type: "expand";
+}
+
+/** A session was forked. */
+export interface ForkReceipt {
+  /** The new session. */
+  session_id: string;
+  /** The last entry that it shares with its parent. */
+  fork_seq: number;
+}
+
+/** The argument of the workflow `ForkSession`. */
+export interface ForkSessionInput {
+  /** The session to fork. */
+  session_id: string;
+  /** The last entry that both will have. */
+  at_seq: number;
+  /** The id of the fork. Absent: one is made. */
+  new_session_id?: string | null;
+  /** The caller's own names and values; the `fork` entries keep them. */
+  metadata?: Record<string, string> | null;
+}
+
+/** The argument of the signal `forked`, which Clew itself sends to a session that was forked. */
+export interface ForkedInput {
+  /** The fork. */
+  session_id: string;
+  /** The last entry that both have. */
+  fork_seq: number;
+  /** The metadata that the fork was made with. */
+  metadata?: Record<string, string> | null;
+}
+
+/** The argument of the update `hibernate`. */
+export interface HibernateInput {
+  /** For people; the thread keeps it. */
+  reason?: string | null;
+}
+
+/** The whole session is in the archive; its workflow completes. */
+export interface HibernateReceipt {
+  /** The thread's last entry. */
+  last_seq: number;
+}
+
+/** An input was accepted. */
+export interface InputReceipt {
+  /** The input's id: the sender's, or `input-<n>`. */
+  input_id: string;
+  /** The request whose run reads it. */
+  request_id: string;
+  /** Its place among the inputs that wait, from 1. */
+  position: number;
+}
+
+/**
+ * What a session may take in and spend.
+ *
+ * `max_total_tokens` and `max_cost_usd` are over all model calls; the call that passes a limit is the last one.
+ */
+export interface Limits {
+  /** Bytes of JSON of one input. */
+  max_message_bytes?: number;
+  /** Bytes of UTF-8 that are shown of a tool result; the rest is stored. */
+  max_tool_result_bytes?: number;
+  /** Tokens of prompts and replies. */
+  max_total_tokens?: number | null;
+  /** Cost by list price. Under this limit a model is not called whose price the worker does not know. */
+  max_cost_usd?: number | null;
+}
+
+/** One message of a context. */
+export interface Message {
+  /** Who speaks. */
+  role: "system" | "user" | "assistant" | "tool";
+  /** The text. */
+  content: string;
+  /** The calls that an assistant's message asks for. */
+  tool_calls?: Array<ToolCall>;
+  /** The call that a tool's message answers. */
+  tool_call_id?: string;
+  /** The tool that a tool's message is from. */
+  name?: string;
+  /** What the provider wants back with the message. */
+  provider_data?: ProviderData;
+}
+
+/** The argument of the update `message`. */
+export interface MessageInput {
+  /** What the user says; leading and trailing white space is removed. */
+  content: string;
+  /** A request is served once for its id. Absent: the id of the Update. Ids that begin with `followup:` are reserved. */
+  request_id?: string | null;
+  /** What becomes of the message while a request is served; absent: the session's setting. */
+  on_busy?: "reject" | "queue" | "interrupt" | "steer" | null;
+  /** Overlays the session's policy for this request. */
+  context_policy?: ContextPolicy | null;
+  /** The model of this request. */
+  model?: string | null;
+  /** Overlay the session's options for this request. */
+  model_options?: ModelOptions | null;
+  /** Model calls that its run may make. */
+  max_iterations?: number | null;
+  /** After so long the request fails with `timeout`. */
+  timeout_seconds?: number | null;
+  /** The answer must be JSON of this schema (draft 2020-12, within bounds). */
+  output_schema?: Record<string, unknown> | null;
+  /** The caller's own names and values; the message's entry keeps them. */
+  metadata?: Record<string, string> | null;
+}
+
+/** What shapes a reply beside its context. Absent: the default of the provider. */
+export interface ModelOptions {
+  /** How freely the model chooses. */
+  temperature?: number | null;
+  /** The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 where that is 0. */
+  max_output_tokens?: number | null;
+  /** `auto`, `none`, `required`, or the name of a tool. */
+  tool_choice?: string | null;
+  /** How long the model thinks. */
+  reasoning_effort?: "minimal" | "low" | "medium" | "high" | null;
+  /** The reply ends before any of these. */
+  stop?: Array<string> | null;
+  /** For replies that can be repeated, where the provider can do that. */
+  seed?: number | null;
+}
+
+/** A context operation was accepted. */
+export interface OperationReceipt {
+  /** The operation's id. */
+  op_id: string;
+  /** `applied`, `deferred` to the end of the run, or `duplicate`: known already, nothing changed. */
+  status: "applied" | "deferred" | "duplicate";
+  /** The entry, where it was applied. */
+  seq?: number;
+}
+
+/** Why a request failed. */
+export interface OutcomeError {
+  /** The word, for programs. */
+  type: string;
+  /** What happened, for people. */
+  message: string;
+  /** Whether the same message may succeed another time. */
+  retryable: boolean;
+}
+
+/** What does not fit into a context. */
+export interface Overflow {
+  /** `system_prompt`, `tools`, `pending`, `request` or `tool_results`. */
+  part: string;
+  /** The tokens that the part needs. */
+  needed: number;
+  /** The tokens that are left for it. */
+  available: number;
+}
+
+/** A message that may be asked next. */
+export interface PendingMessage {
+  /** Only users ask. */
+  role: "user";
+  /** What would be said; leading and trailing white space is removed. */
+  content: string;
+}
+
+/** Keep messages of a lane in all its contexts, word for word. */
+export interface Pin {
+  /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
+  reason?: "manual" | "restore" | "compaction" | "system";
+  /** JSON that its entry keeps. */
+  meta?: Record<string, unknown> | null;
+  /** Names the operation. */
+  type: "pin";
+  /** Those of the messages. */
+  seqs: Array<number>;
+}
+
+/** What a provider wants back verbatim with the message it came with; no other provider gets it. */
+export interface ProviderData {
+  /** The provider. */
+  provider: string;
+  /** What it sent. */
+  blocks: Array<Record<string, unknown>>;
+}
+
+/** The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not. */
+export interface ReadContextInput {
+  /** The lane; absent: the active one. */
+  context_ref?: string | null;
+  /** The context as it was when this was the newest entry; for a further page, the `at_seq` of the page before. */
+  at_seq?: number | null;
+  /** The context of this model call. Not together with `pending`. */
+  call_id?: string | null;
+  /** Overlays the policy in force. */
+  context_policy?: ContextPolicy | null;
+  /** Answer a preview: what the model would be shown if these messages were asked next, in one request. */
+  pending?: Array<PendingMessage> | null;
+  /** Where the page begins: the `next_page` of the page before. */
+  page?: number;
+  /** The session. */
+  session_id: string;
+}
+
+/** The argument of the workflow `ReadThread`: the filters of the query `entries`, over archive and live session. */
+export interface ReadThreadInput {
+  /** Begin with this entry. */
+  from_seq?: number;
+  /** At most so many entries. */
+  limit?: number | null;
+  /** The kind of entry. */
+  kind?: string | null;
+  /** The request. */
+  request_id?: string | null;
+  /** The run. */
+  run_id?: string | null;
+  /** The model call. */
+  call_id?: string | null;
+  /** The tool call. */
+  tool_call_id?: string | null;
+  /** The model call before. */
+  parent_call_id?: string | null;
+  /** The number of the model call in its run. */
+  iteration?: number | null;
+  /** Where an input came from. */
+  source?: string | null;
+  /** The lane that the payload names. */
+  context_ref?: string | null;
+  /** The session. */
+  session_id: string;
+  /** End with this entry. */
+  to_seq?: number | null;
+  /** The last so many entries that meet the filters, in ascending order. Not together with `limit`. */
+  newest?: number | null;
+}
+
+/** Put a snapshot under a lane. */
+export interface Replace {
+  /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
+  reason?: "manual" | "restore" | "compaction" | "system";
+  /** JSON that its entry keeps. */
+  meta?: Record<string, unknown> | null;
+  /** Names the operation. */
+  type: "replace";
+  /** The snapshot. Absent: the session writes it itself, which only a `compaction` asks for. */
+  result_context?: Snapshot | null;
+  /** The lane's messages after this seq stay; absent: none do. */
+  base_seq?: number | null;
+}
+
+/** How a request stands. The answer's text is in the thread, so that the history holds it once. */
+export interface RequestOutcome {
+  /** The request. */
+  request_id: string;
+  /** The run that served it. */
+  run_id?: string;
+  /** `running`: not yet, nothing is lost, ask again with `await_request`. The others are final. */
+  status: "completed" | "failed" | "cancelled" | "running";
+  /** Why the run ended. */
+  termination_reason?: string;
+  /** What the caller gave as the reason of a cancellation. */
+  reason?: string;
+  /** The entry with the newest text that the model gave; a failed request may have one. */
+  answer_seq?: number;
+  /** The `run` entry; while `running`, the thread's last one. */
+  last_seq: number;
+  /** Model calls of the run. */
+  iterations: number;
+  /** What the run used. */
+  usage: Usage;
+  /** Why a failed request failed. */
+  error?: OutcomeError;
+}
+
+/** The argument of the workflow `RestoreSession`. */
+export interface RestoreInput {
+  /** What `checkpoint` answered. */
+  token: string;
+  /** The id of the new session. Absent: one is made. */
+  session_id?: string | null;
+}
+
+/** A new session goes on from a checkpoint. */
+export interface RestoreReceipt {
+  /** The new session. */
+  session_id: string;
+}
+
+/** How a session behaves, from its start until it is configured otherwise. */
+export interface SessionConfig {
+  /** The model. */
+  model: string;
+  /** How a run is led; anything but `react` is refused. */
+  strategy?: string;
+  /** The system prompt; at most 65 536 bytes. */
+  system_prompt?: string | null;
+  /** Tools that the model may call, by the names that the worker knows; each once. */
+  tools?: Array<string>;
+  /** Tools whose calls wait for a person's decision, beside those that always do. */
+  require_approval?: Array<string>;
+  /** The agent's policy. Absent: the one that the worker chooses for the model. */
+  context_policy?: ContextPolicy | null;
+  /** The options of model calls. */
+  model_options?: ModelOptions;
+  /** Model calls that a run may make. */
+  max_iterations?: number;
+  /** After so long a request fails with `timeout`. A wait for an approval does not count. */
+  request_timeout_seconds?: number;
+  /** What becomes of a message while a request is served. */
+  on_busy?: "reject" | "queue" | "interrupt" | "steer";
+  /** When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`). */
+  steering?: "terminal" | "step";
+  /** Tokens are counted under it. Absent: the encoding of the model's family, where the worker knows it. */
+  encoding?: "o200k_base" | "cl100k_base" | "heuristic";
+  /** What the session may take in and spend. */
+  limits?: Limits;
+  /** After so long without work the session hibernates. */
+  idle_timeout_seconds?: number | null;
+  /** The caller's own names and values. */
+  metadata?: Record<string, string>;
+}
+
+/** The result of the workflow `AgentSession`. */
+export interface SessionEnd {
+  /** The thread's last entry. */
+  last_seq: number;
+}
+
+/** The argument of `AgentSession`. */
+export interface SessionStart {
+  /** The configuration; that of an archived session of this id stands instead. */
+  config: SessionConfig;
+  /** Only a session's own earlier workflow run may hand it on. */
+  carried?: Record<string, number | string> | null;
+}
+
+/** The answer to the query `status`. */
+export interface SessionStatus {
+  /** The session. */
+  session_id: string;
+  /** `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `summarizing`, `hibernating` or `closed`. */
+  status: string;
+  /** The lane that the next request is served in. */
+  active_context_ref: string;
+  /** The request that is served, or that comes next. */
+  request_id?: string;
+  /** The run in progress. */
+  run_id?: string;
+  /** Model calls that the run in progress has begun. */
+  iteration: number;
+  /** Entries that the thread has. */
+  rev: number;
+  /** The last seq that the active lane's context has folded in; -1 while there is none. */
+  projection_cursor_seq: number;
+  /** The `replace` or `switch` that waits for the run to end: `{op_id, type, reason, context_ref?}`. */
+  pending_context_op?: Record<string, unknown>;
+  /** All context operations that wait for the run to end, in the same form, in order. */
+  pending_operations: Array<Record<string, unknown>>;
+  /** Inputs that the run in progress has not read yet. */
+  pending_inputs: number;
+  /** Requests that wait for the run to end. */
+  queued_messages: number;
+  /** Their ids, the next one first. */
+  queued_request_ids: Array<string>;
+  /** The fields that a waiting `configure` sets. */
+  pending_config: Array<string>;
+  /** The tool calls that wait for a person's decision: `{tool_call_id, name, arguments}`. */
+  pending_approvals: Array<Record<string, unknown>>;
+  /** What all model calls of the session used. */
+  usage: Usage;
+  /** The model in force. */
+  model: string;
+  /** The configuration in force: every field of `SessionConfig`, the policy complete. */
+  config: Record<string, unknown>;
+  /** The session's metadata. */
+  metadata: Record<string, string>;
+  /** Entries before this seq are in the archive. */
+  first_live_seq: number;
+  /** Whether the session has ended. */
+  closed: boolean;
+}
+
+/** A whole context, as `replace` puts it under a lane. Its tool results follow right after their calls. */
+export interface Snapshot {
+  /** The messages, oldest first. */
+  messages: Array<SnapshotMessage>;
+  /** The lane's system prompt from then on; absent: the session's. */
+  system_prompt?: string | null;
+}
+
+/** A message of a snapshot, of the form that contexts have. */
+export interface SnapshotMessage {
+  /** `system` is not among them: a snapshot has its own `system_prompt`. */
+  role: "user" | "assistant" | "tool";
+  /** The text. */
+  content: string;
+  /** The calls of an assistant's message. */
+  tool_calls?: Array<SnapshotToolCall> | null;
+  /** The call that a tool's message answers. */
+  tool_call_id?: string | null;
+  /** The tool that a tool's message is from. */
+  name?: string | null;
+  /** What the provider wants back with the message. */
+  provider_data?: SnapshotProviderData | null;
+}
+
+/** What a provider wants back with a message of a snapshot. */
+export interface SnapshotProviderData {
+  /** The provider that sent it; others never see it. */
+  provider: string;
+  /** The blocks as it sent them. */
+  blocks: Array<Record<string, unknown>>;
+}
+
+/** A tool call within a snapshot. */
+export interface SnapshotToolCall {
+  /** Unique within the snapshot; the call's result names it. */
+  id: string;
+  /** The tool that is called. */
+  name: string;
+  /** What it is called with. */
+  arguments: Record<string, unknown>;
+}
+
+/** The argument of the signals `steer` and `inject`: a user's words for the run in progress. */
+export interface SteerInput {
+  /** What is said; leading and trailing white space is removed. */
+  content: string;
+  /** When it enters: with the answer (`terminal`) or before the next model call (`step`); absent: the session's `steering`. */
+  at?: "terminal" | "step" | null;
+  /** An input is accepted once for its id. Ids of the form `input-<n>` are reserved. */
+  input_id?: string | null;
+  /** Refuse the input unless this request is running. */
+  expected_request_id?: string | null;
+  /** When the run fails, or ends by its iterations, without having read it: a follow-up run answers it, or it is dropped. */
+  on_failure?: "follow_up" | "drop";
+  /** Where it comes from; absent: `steer` or `inject`. */
+  source?: string | null;
+}
+
+/** A reply as it grows. The committed message is the truth. */
+export interface StreamState {
+  /** The request. */
+  request_id: string;
+  /** The run. */
+  run_id: string;
+  /** The model call. */
+  call_id: string;
+  /** Counts from 1; a new attempt starts over. */
+  attempt: number;
+  /** The number of the model call in its run. */
+  iteration: number;
+  /** Characters of the reply that are left out in front. */
+  offset: number;
+  /** The newest 32 768 characters of the reply. */
+  text: string;
+  /** The same of what the model thinks, where the provider sends that. */
+  thinking?: string;
+  /** The tool whose call the model is writing. */
+  tool_name?: string;
+}
+
+/** The argument of the update `submit_input`. */
+export interface SubmitInput {
+  /** What is said; leading and trailing white space is removed. */
+  content: string;
+  /** When it enters: with the answer (`terminal`) or before the next model call (`step`); absent: the session's `steering`. */
+  at?: "terminal" | "step" | null;
+  /** An input is accepted once for its id. Ids of the form `input-<n>` are reserved. */
+  input_id?: string | null;
+  /** Refuse the input unless this request is running. */
+  expected_request_id?: string | null;
+  /** When the run fails, or ends by its iterations, without having read it: a follow-up run answers it, or it is dropped. */
+  on_failure?: "follow_up" | "drop";
+  /** Where it comes from; absent: `steer` or `inject`. */
+  source?: string | null;
+  /** A correction by the user, or a word of a program. */
+  kind: "steer" | "inject";
+}
+
+/**
+ * The argument of the update `summarize`.
+ *
+ * A summary stands for everything up to its `to_seq`: it builds on the summary before it.
+ */
+export interface SummarizeInput {
+  /** The lane; absent: the active one. */
+  context_ref?: string | null;
+  /** Sum up anew from here, where the summary in force reaches further. */
+  from_seq?: number | null;
+  /** Sum up to here, rounded up to a whole group of tool calls. Absent: all but the last turns that the policy keeps. */
+  to_seq?: number | null;
+}
+
+/** A summary was committed. */
+export interface SummaryReceipt {
+  /** The entry. */
+  seq: number;
+  /** The first seq that was summed up now. */
+  from_seq: number;
+  /** The summary stands for the lane up to this seq. */
+  to_seq: number;
+  /** The summary's tokens. */
+  tokens: number;
+}
+
+/** Make the lane that the operation names the active one. */
+export interface Switch {
+  /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
+  reason?: "manual" | "restore" | "compaction" | "system";
+  /** JSON that its entry keeps. */
+  meta?: Record<string, unknown> | null;
+  /** Names the operation. */
+  type: "switch";
+}
+
+/** A call that a model asked for. */
+export interface ToolCall {
+  /** Minted by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`. */
+  id: string;
+  /** The tool. */
+  name: string;
+  /** Always an object; where a model sent something else it is empty, and the tool's result says what came. */
+  arguments: Record<string, unknown>;
+}
+
+/** A tool as a model sees it. */
+export interface ToolSpec {
+  /** The tool. */
+  name: string;
+  /** What it is for. */
+  description: string;
+  /** The JSON Schema of its arguments. */
+  parameters: Record<string, unknown>;
+}
+
+/** A message with its place in the thread. */
+export interface TranscriptMessage {
+  /** Who speaks. */
+  role: "system" | "user" | "assistant" | "tool";
+  /** The text. */
+  content: string;
+  /** The calls that an assistant's message asks for. */
+  tool_calls?: Array<ToolCall>;
+  /** The call that a tool's message answers. */
+  tool_call_id?: string;
+  /** The tool that a tool's message is from. */
+  name?: string;
+  /** What the provider wants back with the message. */
+  provider_data?: ProviderData;
+  /** The entry. */
+  seq: number;
+}
+
+/** One page of a lane's messages: the answer to the query `transcript`. */
+export interface TranscriptPage {
+  /** The messages as they were said, oldest first. */
+  messages: Array<TranscriptMessage>;
+  /** The `from_seq` of the next page, where there is one. */
+  next_seq?: number;
+  /** Messages before this seq are in the archive; absent where none was asked for. */
+  archived_before?: number;
+}
+
+/** The argument of the query `transcript`. */
+export interface TranscriptQuery {
+  /** The lane; absent: the active one. */
+  context_ref?: string | null;
+  /** Begin with this entry. */
+  from_seq?: number;
+  /** At most so many messages. */
+  limit?: number | null;
+  /** Begin with the system prompt. */
+  include_system?: boolean;
+}
+
+/** Let messages go that were pinned. */
+export interface Unpin {
+  /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
+  reason?: "manual" | "restore" | "compaction" | "system";
+  /** JSON that its entry keeps. */
+  meta?: Record<string, unknown> | null;
+  /** Names the operation. */
+  type: "unpin";
+  /** Those of the messages. */
+  seqs: Array<number>;
+}
+
+/**
+ * Tokens as the providers reported them.
+ *
+ * Requests that joined a run share what it used: the usage of all requests adds up.
+ */
+export interface Usage {
+  /** Tokens of prompts, those from and for the provider's cache included. */
+  input_tokens: number;
+  /** Tokens of replies. */
+  output_tokens: number;
+  /** Tokens of prompts that came from the provider's cache. */
+  cached_input_tokens: number;
+  /** Tokens of prompts that were written to its cache, where it charges for that. */
+  written_input_tokens?: number;
+  /** What the calls with a known list price cost by that. */
+  cost_usd?: number;
+  /** Model calls. */
+  model_calls: number;
+  /** The request whose usage has the numbers of the run that this one joined. */
+  shared_with?: string;
+}
+
+/** The newest messages of a lane that fit a budget. */
+export interface Window {
+  /** The messages. */
+  messages: Array<Message>;
+  /** How the window came about. */
+  meta: ContextMeta;
+}
+
+/** The argument of the query `window`. */
+export interface WindowQuery {
+  /** Tokens that the window may have, from 1. */
+  token_budget: number;
+  /** The lane; absent: the active one. */
+  context_ref?: string | null;
+}

@@ -1,0 +1,237 @@
+"""The contract page says what the code does: every name, field, bound, word and reason, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_core import to_json
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+
+from clew.contract import SessionConfig
+from clew.errors import REFUSALS, ContextOverflow, InvalidInput
+from clew_activities.providers.errors import ProviderError
+from clew_workflows import services
+from clew_workflows.shell import ingress
+from docs.generate import CONTRACT, DOCS, messages, page, stale, write
+from docs.generate.messages import Exchange
+from docs.generate.schemas import all_definitions
+
+REPOSITORY = DOCS.parent
+CONFIG = SessionConfig(model="local:scripted")
+PAGE = (DOCS / CONTRACT).read_text()
+DEFINITIONS = all_definitions()
+TOOL_OUTCOMES = {"tool_failed", "tool_timeout"}
+"""How the activity of a tool fails: its session makes a result of that, which the model reads."""
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "message": {"content": "hello"},
+    "await_request": {"request_id": "r-1"},
+    "submit_input": {"kind": "steer", "content": "hello"},
+    "submit_context_operation": {"op_id": "op-1", "operation": {"type": "expand"}},
+    "configure": {},
+    "cancel_request": {},
+    "resolve_approval": {"tool_call_id": "t-1", "decision": "approve"},
+    "summarize": {},
+    "checkpoint": {},
+    "hibernate": {},
+    "close_session": {},
+    "context": {},
+    "transcript": {},
+    "window": {"token_budget": 100},
+    "entries": {},
+}
+
+
+def raw(value: dict[str, Any]) -> RawValue:
+    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=to_json(value)))
+
+
+def words_of(error: InvalidInput) -> set[str]:
+    """The names that a refusal of an unknown name lists."""
+    _, _, listed = str(error).partition(": ")
+    return set(re.findall(r"\w+", listed)) - {"one", "of", "or"}
+
+
+def table_after(heading: str) -> list[list[str]]:
+    """The rows of the first table below a heading, without the header."""
+    section = PAGE.split(f"{heading}\n", 1)[1]
+    lines = section[section.index("\n|") + 1 :].split("\n\n", 1)[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def test_what_is_made_from_the_code_is_current() -> None:
+    """Schemas, declarations and tables are those of the code; `make pages` makes them anew."""
+    assert stale(DOCS) == []
+
+
+def test_a_changed_table_is_found_and_put_right(tmp_path: Path) -> None:
+    """What differs from the code is named, and written again by the generator."""
+    (tmp_path / CONTRACT).write_text(PAGE.replace("`max_iterations?`", "`most_iterations?`"))
+    assert CONTRACT in stale(tmp_path)
+    write(tmp_path)
+    assert stale(tmp_path) == []
+    assert (tmp_path / CONTRACT).read_text() == PAGE
+
+
+def test_a_schema_of_no_type_is_found_and_removed(tmp_path: Path) -> None:
+    """A file that a type has left behind does not stay."""
+    (tmp_path / CONTRACT).write_text(PAGE)
+    write(tmp_path)
+    (tmp_path / "schemas" / "Gone.json").write_text("{}")
+    assert stale(tmp_path) == [Path("schemas/Gone.json")]
+    write(tmp_path)
+    assert stale(tmp_path) == []
+
+
+def test_a_page_without_a_table_is_refused() -> None:
+    """A new type needs a place on the page."""
+    with pytest.raises(ValueError, match="Usage"):
+        page.filled(re.sub(r"<!-- begin Usage -->.*?<!-- end -->", "", PAGE, flags=re.DOTALL), page.blocks())
+
+
+@pytest.mark.parametrize("name", sorted(DEFINITIONS))
+def test_every_type_and_every_field_is_explained(name: str) -> None:
+    """Each has a sentence in its docstring, which the page, the schemas and the declarations repeat."""
+    schema = DEFINITIONS[name]
+    without = [field for field, value in schema.get("properties", {}).items() if not value.get("description")]
+    assert not without
+    assert schema.get("description")
+
+
+def test_updates_are_those_that_the_session_takes() -> None:
+    """The page has each update that a session knows, and no other."""
+    with pytest.raises(InvalidInput) as refused:
+        ingress.update("nonsense", [], CONFIG)
+    assert {one.name for one in messages.UPDATES} == words_of(refused.value)
+
+
+def test_signals_are_those_that_the_session_takes() -> None:
+    """The page has each signal that a session knows, and no other."""
+    with pytest.raises(InvalidInput) as refused:
+        ingress.signal("nonsense", [], CONFIG)
+    assert {one.name for one in messages.SIGNALS} == words_of(refused.value)
+
+
+def test_queries_are_those_that_the_session_answers() -> None:
+    """The page has each query that a session knows, and no other."""
+    with pytest.raises(InvalidInput) as refused:
+        ingress.query("nonsense", [])
+    assert {one.name for one in messages.QUERIES} == words_of(refused.value)
+
+
+def test_workflows_are_those_that_a_worker_serves() -> None:
+    """The page has each workflow type beside `AgentSession`."""
+    served = {getattr(served, "__temporal_workflow_definition").name for served in services.SERVICES}
+    assert {one.name for one in messages.WORKFLOWS} == served
+
+
+@pytest.mark.parametrize("update", messages.UPDATES, ids=lambda one: one.name)
+def test_updates_are_decoded_as_the_page_says(update: Exchange) -> None:
+    """Each update has the input that the page names, and may come without one where it says so."""
+    assert type(ingress.update(update.name, [raw(EXAMPLES[update.name])], CONFIG)) is update.input
+    if update.bare:
+        assert type(ingress.update(update.name, [], CONFIG)) is update.input
+    else:
+        with pytest.raises(InvalidInput):
+            ingress.update(update.name, [], CONFIG)
+
+
+@pytest.mark.parametrize("query", [one for one in messages.QUERIES if one.input], ids=lambda one: one.name)
+def test_queries_are_decoded_as_the_page_says(query: Exchange) -> None:
+    """Each query has the input that the page names, and may come without one where it says so."""
+    assert type(ingress.query(query.name, [raw(EXAMPLES[query.name])])) is query.input
+    if query.bare:
+        assert type(ingress.query(query.name, [])) is query.input
+    else:
+        with pytest.raises(InvalidInput):
+            ingress.query(query.name, [])
+
+
+def test_every_word_of_a_message_is_a_refusal() -> None:
+    """The tables of messages use words of the table of refusals, and all of them."""
+    used = {
+        *(word for one in messages.MESSAGES for word in one.refusals),
+        *messages.COMMON_UPDATE_REFUSALS,
+        *messages.COMMON_QUERY_REFUSALS,
+        *messages.COMMON_WORKFLOW_REFUSALS,
+    }
+    assert used == {*REFUSALS, ContextOverflow.type}
+
+
+def test_common_words_stand_in_the_text() -> None:
+    """What the tables leave out because all messages of a kind share it, the text says."""
+    for words, begins in (
+        (messages.COMMON_UPDATE_REFUSALS, "Every update may also be refused with"),
+        (messages.COMMON_QUERY_REFUSALS, "Every query but `status` may also be refused with"),
+        (messages.COMMON_WORKFLOW_REFUSALS, "Each may also fail with"),
+    ):
+        sentence = re.split(r"[.;]\s", PAGE.split(begins, 1)[1], maxsplit=1)[0]
+        assert set(re.findall(r"`(\w+)`", sentence)) == set(words)
+
+
+def test_error_types_are_those_that_the_code_gives() -> None:
+    """The page has each type that a failure in the code has, and no other but refusals."""
+    named = {cells[0].strip("`") for cells in table_after("## Error types")}
+    given = {*_failures(), *(error.type for error in _subclasses(ProviderError) if error.type != ProviderError.type)}
+    assert given - named - TOOL_OUTCOMES - set(REFUSALS) == set()
+    assert named - given <= {*REFUSALS, ContextOverflow.type}
+
+
+def test_termination_reasons_are_those_that_runs_end_with() -> None:
+    """The page has each reason that the code ends a run with, beside error types."""
+    named = {cells[1].strip("`") for cells in table_after("### Termination reasons")} - {"an error type"}
+    assert named == set(_reasons())
+
+
+def _subclasses(cls: type[ProviderError]) -> Iterator[type[ProviderError]]:
+    yield cls
+    for below in cls.__subclasses__():
+        yield from _subclasses(below)
+
+
+def _trees(*folders: str) -> Iterator[ast.AST]:
+    for folder in folders:
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            yield ast.parse(path.read_text())
+
+
+def _failures() -> Iterator[str]:
+    """Every word that the code gives a failure as its type."""
+    for tree in _trees("workflows", "activities"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _name(node.func) in ("Failure", "ApplicationError"):
+                yield from (
+                    keyword.value.value
+                    for keyword in node.keywords
+                    if keyword.arg == "type"
+                    and isinstance(keyword.value, ast.Constant)
+                    and isinstance(keyword.value.value, str)
+                )
+
+
+def _reasons() -> Iterator[str]:
+    """Every constant that the core ends a run, or a request that never ran, with."""
+    status = {"completed", "failed", "cancelled"}
+    for tree in _trees("workflows/clew_workflows/core"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _name(node.func) in ("finish", "end_run", "never_ran", "_cut"):
+                texts = [
+                    arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
+                ]
+                yield from texts[1:] if texts and texts[0] in status else texts
+            if isinstance(node, ast.Assign) and _name(node.targets[0]) == "reason":
+                yield from (
+                    found.value
+                    for found in (getattr(node.value, "body", None), getattr(node.value, "orelse", None))
+                    if isinstance(found, ast.Constant) and isinstance(found.value, str)
+                )
+
+
+def _name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

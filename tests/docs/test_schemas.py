@@ -1,0 +1,110 @@
+"""The JSON Schemas say what the code takes and answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from clew import contract
+from clew.contract import (
+    ContextQuery,
+    EntriesQuery,
+    OutcomeError,
+    RequestOutcome,
+    TranscriptQuery,
+    Usage,
+    WindowQuery,
+)
+from clew_workflows.core import views
+from docs.generate import DOCS, SCHEMAS
+from docs.generate.messages import wire_types
+from tests.support.decisions import Session
+
+FILES = sorted((DOCS / SCHEMAS).glob("*.json"))
+INPUTS: list[tuple[str, Any, bool]] = [
+    ("MessageInput", {"content": "hello"}, True),
+    ("MessageInput", {"content": "hello", "request_id": None, "metadata": {"a": "b"}}, True),
+    ("MessageInput", {}, False),
+    ("MessageInput", {"content": "hello", "contents": "hello"}, False),
+    ("MessageInput", {"content": "hello", "max_iterations": 0}, False),
+    ("MessageInput", {"content": "hello", "metadata": {"a": 1}}, False),
+    ("MessageInput", {"content": "hello", "model": "http://elsewhere/gpt"}, False),
+    ("SessionStart", {"config": {"model": "openai:gpt-4o", "tools": ["a"], "limits": {"max_cost_usd": 1}}}, True),
+    ("SessionStart", {"config": {"model": "openai:gpt-4o", "context_policy": {"low_water": 1}}}, False),
+    ("ContextOperation", {"op_id": "op-1", "operation": {"type": "pin", "seqs": [1]}}, True),
+    ("ContextOperation", {"op_id": "op-1", "operation": {"type": "pin"}}, False),
+    ("ContextOperation", {"op_id": "op-1", "operation": {"type": "merge"}}, False),
+    ("ContextOperation", {"op_id": "op-1", "operation": {"type": "expand", "base_seq": 3}}, False),
+    ("CheckpointInput", {"expires_seconds": 60}, True),
+    ("CheckpointInput", {"expires_seconds": None}, False),
+]
+
+
+def validates(name: str, value: Any) -> bool:
+    """Whether a JSON value is one of a schema file."""
+    return jsonschema_rs.validator_for(json.loads((DOCS / SCHEMAS / f"{name}.json").read_text())).is_valid(value)
+
+
+def talk() -> Session:
+    """A session with a turn behind it."""
+    session = Session(system_prompt="Be brief.")
+    session.ask("What is it?", request_id="r-1")
+    session.reply("This.")
+    return session
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_schemas_are_valid(path: Any) -> None:
+    """Each file is a JSON Schema of the dialect that it names, complete in itself."""
+    schema = json.loads(path.read_text())
+    if path.stem == "index":
+        return
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert jsonschema_rs.meta.is_valid(schema)
+    jsonschema_rs.validator_for(schema)
+
+
+@pytest.mark.parametrize(("name", "value", "is_valid"), INPUTS)
+def test_an_input_is_valid_where_the_code_takes_it(name: str, value: Any, is_valid: bool) -> None:
+    """A schema and the type that it is made from agree about inputs."""
+    assert validates(name, value) is is_valid
+    try:
+        TypeAdapter(wire_types()[name]).validate_json(json.dumps(value))
+    except ValidationError:
+        assert not is_valid
+    else:
+        assert is_valid
+
+
+def test_answers_are_valid() -> None:
+    """What the session answers to queries is what the schemas say."""
+    session = talk()
+    state, thread = session.state, session.thread
+    assert validates("SessionStatus", views.status(state, thread))
+    assert validates("TranscriptPage", views.transcript(state, thread, TranscriptQuery(include_system=True)))
+    assert validates("EntriesPage", views.entries(thread, EntriesQuery(limit=2)))
+    assert validates("Window", views.window(state, thread, WindowQuery(token_budget=100)))
+    shown = views.projection(state, thread, ContextQuery())
+    assert validates("ContextPage", {"messages": shown.messages, "tool_spec": [], "meta": shown.meta.as_json()})
+
+
+def test_an_answer_has_all_that_its_schema_requires() -> None:
+    """What cannot be absent is required, and null is nowhere."""
+    outcome = RequestOutcome(request_id="r-1", status="failed", last_seq=3, error=OutcomeError(type="a", message="b"))
+    assert validates("RequestOutcome", outcome.as_json())
+    assert not validates("RequestOutcome", outcome.as_json() | {"run_id": None})
+    without = outcome.as_json()
+    del without["usage"]
+    assert not validates("RequestOutcome", without)
+    assert Usage().as_json().keys() == {"input_tokens", "output_tokens", "cached_input_tokens", "model_calls"}
+
+
+def test_every_type_of_the_contract_has_a_schema() -> None:
+    """What `clew.contract` shows of messages is in a schema, be it as a part of one."""
+    named = {name for path in FILES for name in (path.stem, *json.loads(path.read_text()).get("$defs", {}))}
+    types = {name for name in contract.__all__ if isinstance(getattr(contract, name), type)}
+    assert types - named - {"Context", "SessionId"} == set()
