@@ -132,7 +132,7 @@ class ArchiveActivities:
             async for entry in self._archive.read(head.family, head.root, last_seq + 1):
                 begun.thread.append(entry)
             if begun.thread.last_seq > last_seq:
-                carried = carry(replace(begun.state, archive=place), begun.thread, begun.effect)
+                carried = carry(replace(begun, state=replace(begun.state, archive=place)))
             # Who forks a session that is away adds to its archive; if that was right now, there is more to be read.
             await self._archive.set_head(head.model_copy(update={"status": "live", "run_id": place.execution}), head)
         return Thawed(zlib=carried["zlib"], archive=place)

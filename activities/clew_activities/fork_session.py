@@ -23,6 +23,7 @@ from clew_activities.archiving import ArchivedThread, explained
 from clew_activities.heartbeat import beating
 from clew_activities.thread_source import ThreadLocation, Threads, ask_begun
 from clew_workflows.core import carried, forking
+from clew_workflows.core.advance import Session
 from clew_workflows.core.state import REMEMBERED_OPS
 from clew_workflows.protocol import Fork
 
@@ -116,7 +117,7 @@ class ForkingActivities:
                 break
         state = forking.forked(await self._threads.carried(parent), thread, asked.new_session_id, op_ids[::-1])
         thread.append(origin)
-        return to_json(carried.carry(state, thread, None))
+        return to_json(carried.carry(Session(state, thread)))
 
     async def _begin(self, fork: ThreadLocation) -> None:
         """Start the fork's workflow, unless that was done before, and wait until it answers."""

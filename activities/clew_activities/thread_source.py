@@ -20,7 +20,8 @@ from clew.thread.source import FrozenThread, LivePage, read_forward, read_tail
 from clew_activities.archive import Archive, Head, ObjectMissing
 from clew_activities.archiving import ArchivedThread
 from clew_activities.session_queries import ask, own_session
-from clew_workflows.core.carried import Carried, restore
+from clew_workflows.core.advance import Session
+from clew_workflows.core.carried import restore
 
 UNBEGUN_EVENTS = 4
 """Events of an execution that was terminated before its first workflow task was done: it can answer no query."""
@@ -121,7 +122,7 @@ class Threads:
         archived = ArchivedThread(self._archive, head.family, head.root, head.last_seq) if head else None
         return FrozenThread(newest if at_seq is None else min(at_seq, newest), tuple(live), archived)
 
-    async def carried(self, location: ThreadLocation) -> Carried:
+    async def carried(self, location: ThreadLocation) -> Session:
         """What a session would go on from at present.
 
         Raises:

@@ -200,7 +200,7 @@ class _Audit:
         """What a run goes on from is what the run before it, replayed, would hand over."""
         assert before.session is not None
         session = before.session
-        left = carried.restore(carried.carry(session.state, session.thread, session.effect))
+        left = carried.restore(carried.carry(session))
         if rebuilt.handed_over is None:
             self._found(Difference("history", "it does not go on from the run before it", run.run_id))
             return

@@ -18,7 +18,7 @@ from clew.thread.entries import DEFAULT_LANE, Entry, call_ids
 from clew.thread.thread import Thread
 from clew_activities.prepare import profile_of
 from clew_workflows.core import budgets, carried, drafts, inputs
-from clew_workflows.core.carried import Carried
+from clew_workflows.core.advance import Session
 from clew_workflows.core.state import REMEMBERED_OPS, AskedCall, Learned, Request, Run, State
 from clew_workflows.protocol import ArchiveRef, ModelProfile
 
@@ -51,12 +51,12 @@ class Folding:
         for entry in entries:
             self.thread.append(entry)
             self._note(entry)
-        begun = carried.restore(carried.carry(self._state(place), self.thread, None))
+        begun = carried.restore(carried.carry(self.session(place)))
         self._outcomes, self.thread = dict(begun.state.outcomes), begun.thread
 
-    def session(self, place: ArchiveRef) -> Carried:
+    def session(self, place: ArchiveRef) -> Session:
         """What the session goes on from; a run that the entries leave open is still open."""
-        return Carried(self._state(place), self.thread, None)
+        return Session(self._state(place), self.thread, None)
 
     def _note(self, entry: Entry) -> None:
         payload = entry.payload

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 
 from pydantic_core import to_json
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -13,14 +12,14 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract import WORKFLOW_TYPE, SessionConfig, SessionStart
-from clew.model.tokens import encoding
 from clew.session.transport import payload, translate_error
-from clew.thread.entries import Draft, Entry
-from clew.thread.thread import Thread
+from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head
 from clew_audit.errors import archived
 from clew_workflows.core import carried, decisions, drafts
-from clew_workflows.core.carried import Carried
+from clew_workflows.core.advance import Session, advance
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.stamps import MACHINE
 from clew_workflows.core.state import Moment
 from clew_workflows.protocol import ArchiveRef
 
@@ -32,13 +31,13 @@ async def appended(archive: Archive, place: ArchiveRef, entries: Sequence[Entry]
     return place.model_copy(update={"root": root, "upto": upto})
 
 
-async def put_away(archive: Archive, session: Carried, before: Head | None) -> None:
+async def put_away(archive: Archive, session: Session, before: Head | None) -> None:
     """Write what the session goes on from, and then its head over the one before; all its entries are there."""
     state = session.state
     place = state.archive
     assert place is not None
     async with archived():
-        written = to_json(carried.carry(state, session.thread, None))
+        written = to_json(carried.carry(replace(session, effect=None)))
         digest = await archive.write_state(place.family, written)
         await archive.set_head(
             Head(
@@ -82,8 +81,8 @@ async def standing(client: Client, session_id: str) -> tuple[WorkflowExecutionSt
 
 
 def recovered(
-    session: Carried, unread: tuple[tuple[str, str], ...], *, workflow: str | None, reason: str | None
-) -> Carried:
+    session: Session, unread: tuple[tuple[str, str], ...], *, workflow: str | None, reason: str | None
+) -> Session:
     """The session with what ran and what waited ended, and with an entry that tells of the recovery.
 
     Args:
@@ -93,29 +92,19 @@ def recovered(
         reason: The reason that was given for that.
     """
     ended = ending(session, unread)
-    state, thread = ended.state, ended.thread
-    if thread.rev:
-        told = {"workflow": workflow} if workflow else {}
-        _commit(thread, [drafts.session_entry(state, "recovered", reason, **told)], state.config.encoding)
-    return ended
+    if not ended.thread.rev:
+        return ended
+    cut_off = {"workflow": workflow} if workflow else {}
+    entry = drafts.session_entry(ended.state, "recovered", reason, **cut_off)
+    return advance(ended, Decision(ended.state, (entry,)), MACHINE).session
 
 
-def ending(session: Carried, unread: tuple[tuple[str, str], ...] = ()) -> Carried:
+def ending(session: Session, unread: tuple[tuple[str, str], ...] = ()) -> Session:
     """The session with what ran and what waited ended, in its state and behind its thread.
 
     `unread` are the names and the beginnings of signals that the session has never seen.
     """
-    state, thread = session.state, session.thread
+    state = session.state
     lost = [drafts.input_entry(state, "dropped", name, "recovered", excerpt) for name, excerpt in unread]
-    decision = decisions.recover(state, Moment(thread.rev + len(lost), time.time()))
-    _commit(thread, (*lost, *decision.commit), state.config.encoding)
-    return Carried(decision.state, thread, None)
-
-
-def _commit(thread: Thread, drafts: Sequence[Draft], encoding_name: str) -> None:
-    """Entries as the session's journal makes them, but for the clock and the ids, which are this machine's."""
-    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    for draft in drafts:
-        payload, tokens = draft.counted(encoding(encoding_name))
-        entry_id = f"e-{secrets.token_hex(8)}"
-        thread.append(Entry(thread.rev, entry_id, draft.kind, at, payload, draft.refs, tokens))
+    decision = decisions.recover(state, Moment(session.thread.rev + len(lost), time.time())).after(*lost)
+    return replace(advance(session, decision, MACHINE).session, effect=None)

@@ -28,13 +28,13 @@ from temporalio.worker import (
 
 from clew.errors import ClewError
 from clew.thread.thread import Thread
-from clew_workflows.core.carried import Carried
+from clew_workflows.core.advance import Session
 from clew_workflows.core.state import State
 from clew_workflows.protocol import Effect
 from clew_workflows.session import AgentSession
 from clew_workflows.shell import ingress
 from clew_workflows.shell.payload_converter import tolerant
-from clew_workflows.shell.runtime import Journal
+from clew_workflows.shell.runtime import Runtime as SessionRuntime
 
 
 class DoesNotReplay(ClewError):
@@ -51,7 +51,7 @@ class Rebuilt:
     what the operator who terminated the run gave as the reason.
     """
 
-    session: Carried | None = None
+    session: Session | None = None
     handed_over: tuple[State, Effect | None] | None = None
     thawed: bool = False
     unread: tuple[tuple[str, str], ...] = ()
@@ -122,19 +122,19 @@ class _Watch:
 
     def __init__(self) -> None:
         self.rebuilt = Rebuilt()
-        self._journal: Journal | None = None
+        self._runtime: SessionRuntime | None = None
 
     def begins(self, session: AgentSession) -> None:
         if session._refusal is None:
-            self._journal = journal = session._journal
-            if session._reception.is_open:
-                self.rebuilt = replace(self.rebuilt, handed_over=(journal.state, journal.effect))
+            self._runtime = runtime = session._runtime
+            if session._intake.is_open:
+                self.rebuilt = replace(self.rebuilt, handed_over=(runtime.state, runtime.effect))
 
     def look(self) -> None:
-        if journal := self._journal:
-            thread = journal.thread
+        if runtime := self._runtime:
+            thread = runtime.thread
             seen = Thread(thread, thread.first_seq, thread.past)
-            self.rebuilt = replace(self.rebuilt, session=Carried(journal.state, seen, journal.effect))
+            self.rebuilt = replace(self.rebuilt, session=Session(runtime.state, seen, runtime.effect))
 
 
 _watching: ContextVar[_Watch] = ContextVar("_watching")

@@ -18,7 +18,7 @@ from clew_audit.folding import Folding
 from clew_audit.histories import Server
 from clew_audit.rebuild import DoesNotReplay, Rebuilt, rebuild
 from clew_workflows.core import carried
-from clew_workflows.core.carried import Carried
+from clew_workflows.core.advance import Session
 from clew_workflows.protocol import ArchiveRef
 
 Source = Literal["history", "archive"]
@@ -124,8 +124,8 @@ async def _from_history(server: Server, report: Recovery, keep: Source | None) -
 
 
 async def _chosen(
-    archive: Archive, head: Head | None, told: Carried | None, report: Recovery, keep: Source | None
-) -> tuple[Carried, ArchiveRef]:
+    archive: Archive, head: Head | None, told: Session | None, report: Recovery, keep: Source | None
+) -> tuple[Session, ArchiveRef]:
     """What the session goes on from, and how much of it is in the archive already."""
     if head is None:
         assert told is not None
@@ -158,7 +158,7 @@ async def _chosen(
     return told, place
 
 
-def _check_follows(told: Carried, last_seq: int) -> None:
+def _check_follows(told: Session, last_seq: int) -> None:
     """What is before the history's part of the thread must be in the archive."""
     if told.thread.first_seq > last_seq + 1:
         raise ThreadMismatch(
@@ -167,7 +167,7 @@ def _check_follows(told: Carried, last_seq: int) -> None:
         )
 
 
-async def _diverged(archive: Archive, head: Head, told: Carried) -> int | None:
+async def _diverged(archive: Archive, head: Head, told: Session) -> int | None:
     """The first entry that the archive and the history both have, and not alike."""
     thread = told.thread
     async with archived():
@@ -177,7 +177,7 @@ async def _diverged(archive: Archive, head: Head, told: Carried) -> int | None:
     return None
 
 
-async def _from_archive(archive: Archive, head: Head, place: ArchiveRef, report: Recovery) -> Carried:
+async def _from_archive(archive: Archive, head: Head, place: ArchiveRef, report: Recovery) -> Session:
     """What was archived beside the thread; where that is lost, what can be made of the entries."""
     try:
         if head.state is None:

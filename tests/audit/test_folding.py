@@ -9,7 +9,7 @@ from clew_activities.prepare import profile_of
 from clew_audit.folding import Folding
 from clew_audit.histories import Server
 from clew_audit.rebuild import rebuild
-from clew_workflows.core import carried
+from clew_workflows.core import advance, carried
 from clew_workflows.core.state import State
 from clew_workflows.protocol import ArchiveRef
 from tests.support.budgets import MODEL, refusal, replied, said, small
@@ -23,7 +23,7 @@ def folded(entries: list[Entry], *, pieces: int) -> State:
         piece = entries[start : start + pieces]
         folding.add(piece, ArchiveRef(execution="x", family="s", upto=piece[-1].seq))
     session = folding.session(ArchiveRef(execution="x", family="s", upto=entries[-1].seq))
-    return carried.restore(carried.carry(session.state, session.thread, None)).state
+    return carried.restore(carried.carry(advance.Session(session.state, session.thread))).state
 
 
 async def test_the_state_is_the_one_that_the_session_had() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,13 +27,14 @@ from clew.contract import (
 from clew.contract.outputs import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
 from clew.contract.refusals import refusal_of
 from clew.model.messages import Message
-from clew.model.tokens import encoding
-from clew.thread.entries import Draft, Entry
+from clew.thread.entries import Draft
 from clew.thread.thread import Thread
 from clew_activities.prepare import profile_of
-from clew_workflows.core import commands, decisions, outcomes, tool_rounds
-from clew_workflows.core.carried import Carried, carry, restore
+from clew_workflows.core import advance, commands, decisions, outcomes, tool_rounds
+from clew_workflows.core.carried import carry, restore
+from clew_workflows.core.commands import Command
 from clew_workflows.core.decision import Decision
+from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import Moment
 from clew_workflows.protocol import (
     ArchiveRef,
@@ -49,7 +53,6 @@ from clew_workflows.protocol import (
     ToolAnswered,
     ToolReturned,
 )
-from clew_workflows.shell.ingress import Command
 
 WIDE = ContextPolicy(max_input_tokens=128_000, reserve_output_tokens=8192, keep_last_turns=10).complete()
 UNKNOWN = Failure(type="unknown_model", message="no such provider")
@@ -78,6 +81,12 @@ def answered(schema_problem: str | None = None, needs_summary: bool = False, **r
     )
 
 
+def stamps() -> Stamps:
+    """The same ids and times in every test: ids count up, and the clock stands still."""
+    numbers = count()
+    return Stamps(now=lambda: datetime(2026, 1, 1, tzinfo=UTC), random_bits=lambda _bits: next(numbers))
+
+
 class Session:
     """A session on paper: it commits what is decided and holds what is being carried out, as the workflow does."""
 
@@ -92,6 +101,7 @@ class Session:
         counted: dict[str, Any] = {} if table else {"encoding": "heuristic"}
         self.config = SessionConfig(**{"model": "openai:gpt-4o", "tools": tools} | counted | config)
         self.effect: Effect | None = None
+        self.stamps = stamps()
         self.dispatching = True
         self.describing = True
         self.asked_for: list[Effect] = []
@@ -103,16 +113,14 @@ class Session:
     def now(self) -> Moment:
         return Moment(self.thread.rev, self.time)
 
+    @property
+    def session(self) -> advance.Session:
+        return advance.Session(self.state, self.thread, self.effect)
+
     def apply(self, decision: Decision) -> None:
-        before, self.state = self.state, decision.state
-        for draft in decision.commit:
-            self.commit(draft)
-        over = before.run is not None and (self.state.run is None or self.state.run.run_id != before.run.run_id)
-        over = over or (before.summarizing is not None and self.state.summarizing is not before.summarizing)
-        if self.state.closed or over:
-            self.effect = None
+        step = advance.advance(self.session, decision, self.stamps)
+        self.state, self.effect = step.session.state, step.session.effect
         if decision.effect:
-            self.effect = decision.effect
             self.asked_for.append(decision.effect)
             if isinstance(decision.effect, RunTools) and self.dispatching:
                 self.apply(tool_rounds.scheduled(self.state))
@@ -120,11 +128,8 @@ class Session:
                 self.happened(self.profile(decision.effect.model))
 
     def commit(self, draft: Draft) -> None:
-        payload, tokens = draft.counted(encoding(self.state.config.encoding))
-        seq = self.thread.rev
-        self.thread.append(
-            Entry(seq, f"e-{seq}", draft.kind, "2026-01-01T00:00:00.000Z", payload, draft.refs, tokens)
-        )
+        """An entry as if something had been decided."""
+        self.apply(Decision(self.state, (draft,)))
 
     def happened(self, event: Event) -> None:
         """What was being carried out has come to its end."""
@@ -132,8 +137,7 @@ class Session:
         self.apply(decisions.happened(self.state, event, self.now))
 
     def do(self, command: Command, own_id: str | None = None) -> commands.Answer:
-        """A command, checked and carried out."""
-        commands.check(self.state, self.thread, command, own_id)
+        """A command, decided and carried out."""
         decision, answer = commands.decide(self.state, self.thread, command, own_id, self.now)
         self.apply(decision)
         return answer
@@ -151,7 +155,8 @@ class Session:
     def ask(self, content: str = "hello", request_id: str | None = None, **own: Any) -> str:
         request_id = request_id or f"request-{self.thread.rev}"
         answer = self.do(MessageInput(content=content, request_id=request_id, **own))
-        assert answer == commands.Outcome(request_id)
+        assert isinstance(answer, commands.Outcome)
+        assert answer.request_id == request_id
         return request_id
 
     def steer(self, content: str = "rather this", input_id: str | None = None, **given: Any) -> InputReceipt:
@@ -270,12 +275,8 @@ def assert_valid(messages: list[Message]) -> None:
     assert not awaited
 
 
-def journey(session: Session, upto: int | None = None) -> Carried:
+def journey(session: Session, upto: int | None = None) -> advance.Session:
     """What arrives of a session whose entries up to a seq are in the archive."""
     place = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq if upto is None else upto)
-    state = session.state.__class__(**{**_fields(session.state), "archive": place})
-    return restore(json.loads(json.dumps(carry(state, session.thread, session.effect))))
-
-
-def _fields(state: Any) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in state.__slots__}
+    state = replace(session.state, archive=place)
+    return restore(json.loads(json.dumps(carry(replace(session.session, state=state)))))

@@ -117,8 +117,10 @@ def test_a_summary_never_gives_way_to_one_of_less() -> None:
     for given in ({"to_seq": upto - 1}, {"from_seq": 0, "to_seq": upto - 1}):
         with pytest.raises(InvalidInput, match=rf"before {upto}, .* \(entry {entry.seq}\) .* expand"):
             of.do(SummarizeInput(**given))
-        late = summaries.begin(of.state, SummarizeInput(**given)).effect
-        assert isinstance(late, Summarize)
+        late = Summarize(
+            summary_id="s", context_ref="default", model="m", encoding="heuristic",
+            max_input_tokens=1000, max_output_tokens=100, **given,
+        )  # fmt: skip
         with pytest.raises(InvalidInput):
             summaries.ranged(of.state, of.thread, late)
     with pytest.raises(ValidationError, match="must not be before from_seq"):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
-from clew_workflows.core import carried
+from clew_workflows.core import advance, carried
 from clew_workflows.core.carried import MAX_BYTES, carry, restore
 from clew_workflows.protocol import ArchiveRef, Packed
-from tests.support.decisions import Session, _fields, journey
+from tests.support.decisions import Session, journey
 
 
 def busy_session() -> Session:
@@ -77,11 +78,11 @@ def test_what_is_carried_stays_under_its_limit() -> None:
     for number in range(40):
         session.ask("".join(chr(noise.randrange(0x4E00, 0x9FFF)) for _ in range(12_000)), f"r-{number}")
         session.reply("fine")
-    whole = carry(session.state, session.thread, None)
+    whole = carry(advance.Session(session.state, session.thread))
     assert len(json.dumps(whole)) > 2 * MAX_BYTES, "nothing is archived: all of it must be carried"
     place = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq)
-    state = session.state.__class__(**{**_fields(session.state), "archive": place})
-    parted = carry(state, session.thread, None)
+    state = replace(session.state, archive=place)
+    parted = carry(advance.Session(state, session.thread))
     assert MAX_BYTES // 2 < len(json.dumps(parted)) <= MAX_BYTES + 100
     arrived = restore(parted)
     lane = arrived.thread.lane("default")

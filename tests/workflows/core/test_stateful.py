@@ -356,7 +356,7 @@ class AnySession(RuleBasedStateMachine):
         upto = max(session.thread.last_seq - live, -1)
         place = ArchiveRef(execution="x", family="s-1", upto=upto)
         state = dataclasses.replace(session.state, archive=place)
-        arrived = restore(json.loads(to_json(carry(state, session.thread, session.effect))))
+        arrived = restore(json.loads(to_json(carry(dataclasses.replace(session.session, state=state)))))
         # Nothing that a call returns reaches the next run of the workflow.
         assert arrived.state.late_calls == ()
         assert dataclasses.replace(arrived.state, outcomes=state.outcomes, late_calls=state.late_calls) == state

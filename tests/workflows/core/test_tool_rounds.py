@@ -7,7 +7,7 @@ import pytest
 from clew.context.contexts import context_of
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import Entry
-from clew_workflows.core import decisions
+from clew_workflows.core import advance, decisions
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.core.state import AskedCall
 from clew_workflows.protocol import AskedTool, Failure, Prepared, ToolAnswered, ToolReturned
@@ -181,7 +181,7 @@ def test_a_rollover_in_the_middle_of_a_doubt_keeps_it() -> None:
     session = paying()
     session.cancel()
     shown = results(session)
-    begun = restore(carry(session.state, session.thread, None))
+    begun = restore(carry(advance.Session(session.state, session.thread)))
     assert begun.state.late_calls == ()
     session.state, session.thread = begun.state, begun.thread
     assert results(session) == shown
@@ -193,7 +193,7 @@ def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
     session.dispatching = False
     session.ask()
     session.reply("", "fly", "add")
-    begun = restore(carry(session.state, session.thread, session.effect))
+    begun = restore(carry(session.session))
     assert begun.state.run
     assert begun.state.run.asked == (
         AskedCall("tool-1", "fly", {}, returned=True),

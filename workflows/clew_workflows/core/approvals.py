@@ -23,17 +23,37 @@ def pending_approvals(state: State) -> tuple[AskedCall, ...]:
     return tool_rounds.needing_approval(state.run.asked)
 
 
-def check(state: State, thread: Thread, given: ApprovalInput) -> None:
-    """Refuse a decision about what is not pending, or with arguments that the tool does not take.
+def resolve(state: State, thread: Thread, given: ApprovalInput, at: Moment) -> Decision:
+    """Somebody's word about a tool call; the last one that was waited for lets the round run.
 
     Raises:
-        AlreadyResolved, InvalidInput, UnknownApproval: as their words say.
+        AlreadyResolved: the call has been decided upon.
+        InvalidInput: its new arguments are not what the tool takes, or the call was denied.
+        UnknownApproval: no approval is pending for the call.
     """
-    call = next((call for call in pending_approvals(state) if call.tool_call_id == given.tool_call_id), None)
-    if call is None:
-        if thread.approval_of(given.tool_call_id):
-            raise AlreadyResolved(f"tool call {given.tool_call_id!r} has been decided upon")
-        raise UnknownApproval(f"no approval is pending for tool call {given.tool_call_id!r}")
+    call = _pending(state, thread, given.tool_call_id)
+    _check_arguments(state, call, given)
+    run = runs.running(state)
+    payload: dict[str, Any] = given.model_dump(exclude_none=True)
+    fact = Draft("approval", payload, drafts.run_refs(state, run) | {"tool_call_id": given.tool_call_id})
+    if given.decision == "deny":
+        denied = ToolAnswered(content=f"denied: {given.reason or 'no reason was given'}", is_error=True)
+        decision = tool_rounds.commit(state, run, call, denied).after(fact)
+    else:
+        decision = Decision(replace(state, run=_approved(run, call, given.arguments)), (fact,))
+    return decision if pending_approvals(decision.state) else decision.then(_resume, at)
+
+
+def _pending(state: State, thread: Thread, tool_call_id: str) -> AskedCall:
+    for call in pending_approvals(state):
+        if call.tool_call_id == tool_call_id:
+            return call
+    if thread.approval_of(tool_call_id):
+        raise AlreadyResolved(f"tool call {tool_call_id!r} has been decided upon")
+    raise UnknownApproval(f"no approval is pending for tool call {tool_call_id!r}")
+
+
+def _check_arguments(state: State, call: AskedCall, given: ApprovalInput) -> None:
     if given.arguments is None:
         return
     if given.decision == "deny":
@@ -41,20 +61,6 @@ def check(state: State, thread: Thread, given: ApprovalInput) -> None:
     schema = next(tool.spec["parameters"] for tool in state.tools or () if tool.spec["name"] == call.name)
     if problem := problem_of_arguments(given.arguments, schema):
         raise InvalidInput(f"arguments: {problem}")
-
-
-def resolve(state: State, given: ApprovalInput, at: Moment) -> Decision:
-    """Somebody's word about a tool call; the last one that was waited for lets the round run."""
-    run = runs.running(state)
-    payload: dict[str, Any] = given.model_dump(exclude_none=True)
-    fact = Draft("approval", payload, drafts.run_refs(state, run) | {"tool_call_id": given.tool_call_id})
-    call = next(call for call in run.asked if call.tool_call_id == given.tool_call_id)
-    if given.decision == "deny":
-        denied = ToolAnswered(content=f"denied: {given.reason or 'no reason was given'}", is_error=True)
-        decision = tool_rounds.commit(state, run, call, denied).after(fact)
-    else:
-        decision = Decision(replace(state, run=_approved(run, call, given.arguments)), (fact,))
-    return decision if pending_approvals(decision.state) else decision.then(_resume, at)
 
 
 def _approved(run: Run, call: AskedCall, arguments: dict[str, Any] | None) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +16,7 @@ from clew.thread.entries import Entry
 from clew.thread.lane import Gap
 from clew.thread.thread import Past, Thread
 from clew_workflows.core import outcomes
+from clew_workflows.core.advance import Session
 from clew_workflows.core.state import State
 from clew_workflows.protocol import (
     CallModel,
@@ -51,17 +52,9 @@ _gaps: TypeAdapter[dict[str, Gap]] = TypeAdapter(dict[str, Gap])
 _entries: TypeAdapter[tuple[Entry, ...]] = TypeAdapter(tuple[Entry, ...])
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """A session between two runs of its workflow. `effect` is what it asks of the world next."""
-
-    state: State
-    thread: Thread
-    effect: Effect | None
-
-
-def carry(state: State, thread: Thread, effect: Effect | None) -> dict[str, Any]:
+def carry(session: Session) -> dict[str, Any]:
     """The session, as it travels: opaque, versioned, and under `MAX_BYTES` unless its queues alone are more."""
+    state, thread, effect = session.state, session.thread, session.effect
     # Nothing that a call returns reaches the next run of the workflow: it stays in doubt.
     state = replace(state, outcomes=outcomes.remembered(state, thread), late_calls=())
     if state.closed or state.phase == "hibernating":
@@ -81,7 +74,7 @@ def size_of(carried: Mapping[str, Any]) -> int:
     return len(carried["zlib"])
 
 
-def restore(carried: Mapping[str, Any]) -> Carried:
+def restore(carried: Mapping[str, Any]) -> Session:
     """The session that was carried.
 
     Raises:
@@ -94,7 +87,7 @@ def restore(carried: Mapping[str, Any]) -> Carried:
         thread = value["thread"]
         past = thread["past"]
         effect = value["effect"]
-        return Carried(
+        return Session(
             _state.validate_json(to_json(value["state"])),
             Thread(
                 _entries.validate_python(thread["entries"]),

@@ -1,6 +1,6 @@
-"""What callers ask for, decided: each command is checked against the session as it is, then carried out.
+"""The commands of a session: what updates and signals ask for, decided or refused.
 
-Updates and signals come here alike. A check has no effect; what passes it is accepted.
+Deciding is the only check: a validator decides and throws the decision away.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clew.contract import (
     SummarizeInput,
 )
 from clew.contract.outputs import ApprovalReceipt, CancelReceipt, ConfigureReceipt, InputReceipt, OperationReceipt
-from clew.errors import ArchiveUnavailable, Busy, Closed, InvalidInput, UnknownRequest
+from clew.errors import Closed, InvalidInput, UnknownRequest
 from clew.thread.thread import Thread
 from clew_workflows.core import (
     approvals,
@@ -39,14 +39,35 @@ from clew_workflows.core.outcomes import knows
 from clew_workflows.core.requests import request_of
 from clew_workflows.core.runs import FOLLOW_UP
 from clew_workflows.core.state import Moment, State
-from clew_workflows.shell.ingress import Command
+
+Command = (
+    MessageInput
+    | AwaitRequestInput
+    | SubmitInput
+    | ContextOperation
+    | ConfigureInput
+    | CancelInput
+    | ApprovalInput
+    | CheckpointInput
+    | HibernateInput
+    | SummarizeInput
+    | CloseInput
+    | ForkedInput
+)
+"""What a session can be asked to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer is the outcome of a request, as soon as it has one."""
+    """The answer is the outcome of a request, as soon as it has one.
+
+    Attributes:
+        request_id: The request.
+        is_new: The command has made the request.
+    """
 
     request_id: str
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +77,14 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """The answer is the checkpoint of a lane as it is now, once it is signed."""
+    """The answer is the checkpoint of a lane as it is now, once it is signed.
+
+    Attributes:
+        state: The session now.
+        context_ref: The lane.
+        at_seq: The seq of the newest entry now.
+        expires_seconds: How long the checkpoint is good for.
+    """
 
     state: State
     context_ref: str
@@ -66,7 +94,11 @@ class Checkpointing:
 
 @dataclass(frozen=True, slots=True)
 class Hibernating:
-    """The answer is given when the session is in the archive."""
+    """The answer is given when the session is in the archive.
+
+    Attributes:
+        reason: The caller's.
+    """
 
     reason: str | None
 
@@ -78,7 +110,11 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class SummaryAwaited:
-    """The answer is the summary's entry, as soon as it is committed."""
+    """The answer is the summary's entry, as soon as it is committed.
+
+    Attributes:
+        summary_id: The summary.
+    """
 
     summary_id: str
 
@@ -86,44 +122,43 @@ class SummaryAwaited:
 Receipt = InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt
 Answer = Outcome | Configured | Checkpointing | Hibernating | Closing | SummaryAwaited | Receipt | None
 
-
-def check(state: State, thread: Thread, command: Command, own_id: str | None) -> None:
-    """Refuse what the session as it is cannot take. `own_id` names what comes without an id of its own.
-
-    Raises:
-        Refusal: for the reason it gives.
-    """
-    if state.phase == "hibernating" and not isinstance(command, ForkedInput | CloseInput):
-        raise Closed("the session hibernates: open it again")
-    match command:
-        case MessageInput():
-            _check_message(state, thread, command, command.request_id or own_id or "")
-        case AwaitRequestInput():
-            if not knows(state, thread, command.request_id):
-                raise UnknownRequest(f"the session knows no request {command.request_id!r}")
-        case SubmitInput():
-            inputs.check_input_id(command.input_id or own_id)
-            if inputs.known_receipt(state, command.input_id or own_id) is None:
-                inputs.check_input(state, command)
-        case ContextOperation() | ConfigureInput() | SummarizeInput():
-            _check_change(state, thread, command)
-        case CheckpointInput():
-            checkpoints.check(state, thread, command)
-        case HibernateInput():
-            check_hibernate(state)
-        case CancelInput():
-            inputs.check_cancel(state, thread, command)
-        case ApprovalInput():
-            approvals.check(state, thread, command)
+_DISPLACING = (
+    MessageInput,
+    ContextOperation,
+    ConfigureInput,
+    SummarizeInput,
+    HibernateInput,
+    CheckpointInput,
+)
+"""Work for which a summary of the session's own accord is given up."""
 
 
 def decide(state: State, thread: Thread, command: Command, own_id: str | None, at: Moment) -> tuple[Decision, Answer]:
-    """What follows from a command that was accepted, and what its caller is answered."""
-    if not (state.own_summary and _displaces_summary(state, thread, command, own_id)):
+    """What follows from a command, and what its caller is answered.
+
+    Args:
+        state: The session.
+        thread: Its thread.
+        command: What is asked for.
+        own_id: Names a message or an input that comes without an id; a signal has none.
+        at: When and where.
+
+    Raises:
+        Refusal: the session as it is cannot take it.
+        ContextOverflow: no checkpoint can be made: what must be in it does not fit.
+    """
+    if not isinstance(command, CloseInput):
+        if state.closed:
+            raise Closed("the session is closed: open it again, or another one")
+        if state.phase == "hibernating" and not isinstance(command, ForkedInput):
+            raise Closed("the session hibernates: open it again")
+    if not (state.own_summary and isinstance(command, _DISPLACING)):
         return _decide(state, thread, command, own_id, at)
     given_up = summaries.give_up(state, "something else arrived")
     later = replace(at, rev=at.rev + len(given_up.commit))
     decision, answer = _decide(given_up.state, thread, command, own_id, later)
+    if _was_known(answer):
+        return Decision(state), answer
     return decision.after(*given_up.commit), answer
 
 
@@ -132,31 +167,33 @@ def _decide(
 ) -> tuple[Decision, Answer]:
     match command:
         case MessageInput():
-            request_id = command.request_id or own_id or ""
-            if knows(state, thread, request_id):
-                return Decision(state), Outcome(request_id)
-            request = request_of(state, command, request_id)
-            on_busy = command.on_busy or state.config.on_busy
-            return inputs.accept(state, request, on_busy, at), Outcome(request_id)
+            return _take_message(state, thread, command, command.request_id or own_id or "", at)
         case AwaitRequestInput():
-            return Decision(state), Outcome(command.request_id)
+            return _await_request(state, thread, command)
         case SubmitInput():
-            input_id = command.input_id or own_id
-            decision, receipt = Decision(state), inputs.known_receipt(state, input_id)
-            if receipt is None:
-                decision, receipt = inputs.submit(state, command.kind, command, input_id)
-            return decision, receipt
-        case ContextOperation() | ConfigureInput() | SummarizeInput():
-            return _decide_change(state, thread, command, at)
+            return inputs.submit(state, command, command.input_id or own_id)
+        case ContextOperation():
+            decision, done = operations.submit(state, thread, command, at)
+            seq = at.rev if done == "applied" else None
+            return decision, OperationReceipt(op_id=command.op_id, status=done, seq=seq)
+        case ConfigureInput():
+            decision, when = configuration.configure(state, command)
+            return decision, ConfigureReceipt(status="deferred") if when == "deferred" else Configured()
+        case SummarizeInput():
+            decision = summaries.begin(state, thread, command)
+            return decision, SummaryAwaited(f"summary-{decision.state.summaries}")
         case CancelInput():
-            return inputs.cancel(state, command, at)
+            return inputs.cancel(state, thread, command, at)
         case ApprovalInput():
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
-            return approvals.resolve(state, command, at), resolved
+            return approvals.resolve(state, thread, command, at), resolved
         case CheckpointInput():
+            checkpoints.check(state, thread, command)
             lane = command.context_ref or state.context_ref
             return Decision(state), Checkpointing(state, lane, thread.last_seq, command.expires_seconds)
         case HibernateInput():
+            # It is decided again when nothing is being prepared: until then the session goes on.
+            decisions.hibernate(state, command.reason)
             return Decision(state), Hibernating(command.reason)
         case CloseInput():
             # Sent again while the store is away, it asks once more whether the session has ended.
@@ -165,66 +202,30 @@ def _decide(
             return forking.recorded(state, thread, command), None
 
 
-def _check_change(state: State, thread: Thread, given: ContextOperation | ConfigureInput | SummarizeInput) -> None:
-    """Refuse a change of what contexts are made of."""
-    match given:
-        case ContextOperation():
-            operations.submit(state, thread, given, Moment(thread.rev, 0))
-        case ConfigureInput():
-            configuration.configure(state, given)
-        case SummarizeInput():
-            summaries.check(state, thread, given)
-
-
-def _decide_change(
-    state: State, thread: Thread, given: ContextOperation | ConfigureInput | SummarizeInput, at: Moment
-) -> tuple[Decision, Answer]:
-    match given:
-        case ContextOperation():
-            decision, done = operations.submit(state, thread, given, at)
-            seq = at.rev if done == "applied" else None
-            return decision, OperationReceipt(op_id=given.op_id, status=done, seq=seq)
-        case ConfigureInput():
-            decision, when = configuration.configure(state, given)
-            return decision, ConfigureReceipt(status="deferred") if when == "deferred" else Configured()
-        case SummarizeInput():
-            decision = summaries.begin(state, given)
-            return decision, SummaryAwaited(f"summary-{decision.state.summaries}")
-
-
-def _displaces_summary(state: State, thread: Thread, command: Command, own_id: str | None) -> bool:
-    """Whether a command is work for which a summary of the session's own accord is given up."""
-    match command:
-        case MessageInput():
-            return is_new(state, thread, command, own_id)
-        case ContextOperation():
-            return not operations.is_known(state, command.op_id)
-        case _:
-            return isinstance(command, ConfigureInput | SummarizeInput | HibernateInput | CheckpointInput)
-
-
-def _check_message(state: State, thread: Thread, given: MessageInput, request_id: str) -> None:
+def _take_message(
+    state: State, thread: Thread, command: MessageInput, request_id: str, at: Moment
+) -> tuple[Decision, Outcome]:
     if knows(state, thread, request_id):
-        return
+        return Decision(state), Outcome(request_id)
     if request_id.startswith(FOLLOW_UP):
         raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
-    inputs.admit(state, request_of(state, given, request_id), given.on_busy or state.config.on_busy)
+    request = request_of(state, command, request_id)
+    decision = inputs.accept(state, request, command.on_busy or state.config.on_busy, at)
+    return decision, Outcome(request_id, is_new=True)
 
 
-def check_hibernate(state: State) -> None:
-    """Refuse to put a session away that is at work.
-
-    Raises:
-        ArchiveUnavailable, Busy, Closed: as their words say.
-    """
-    if state.phase in ("hibernating", "closed"):
-        raise Closed("the session hibernates: open it again")
-    if state.archive is None:
-        raise ArchiveUnavailable("the session was begun by a worker that had no archive")
-    if state.busy:
-        raise Busy("a request is running or waits: wait for it, or cancel it")
+def _await_request(state: State, thread: Thread, command: AwaitRequestInput) -> tuple[Decision, Outcome]:
+    if not knows(state, thread, command.request_id):
+        raise UnknownRequest(f"the session knows no request {command.request_id!r}")
+    return Decision(state), Outcome(command.request_id)
 
 
-def is_new(state: State, thread: Thread, command: Command, own_id: str | None) -> bool:
-    """Whether a command asks for a request that there was not before."""
-    return isinstance(command, MessageInput) and not knows(state, thread, command.request_id or own_id or "")
+def _was_known(answer: Answer) -> bool:
+    """Whether a command has repeated one that was taken before."""
+    match answer:
+        case Outcome():
+            return not answer.is_new
+        case OperationReceipt():
+            return answer.status == "duplicate"
+        case _:
+            return False

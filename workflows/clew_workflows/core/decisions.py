@@ -12,6 +12,7 @@ from dataclasses import replace
 from clew.context.projection import projector_named
 from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy, resolve
+from clew.errors import ArchiveUnavailable, Busy, Closed
 from clew_workflows.core import configuration, drafts, inputs, operations, profiles, runs, summaries
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State
@@ -90,7 +91,19 @@ def reject(state: State, signal: str, reason: str, content: str) -> Decision:
 
 
 def hibernate(state: State, reason: str | None) -> Decision:
-    """The session is put away: until that is done, or has failed, it takes nothing."""
+    """The session is put away: until that is done, or has failed, it takes nothing.
+
+    Raises:
+        ArchiveUnavailable: there is no archive to put it into.
+        Busy: a request is running or waits, or a summary is in the making that was asked for.
+        Closed: it hibernates already, or has ended.
+    """
+    if state.phase in ("hibernating", "closed"):
+        raise Closed("the session hibernates: open it again")
+    if state.archive is None:
+        raise ArchiveUnavailable("the session was begun by a worker that had no archive")
+    if state.busy:
+        raise Busy("a request is running or waits: wait for it, or cancel it")
     entry = drafts.session_entry(state, "hibernated", reason)
     return Decision(replace(state, phase="hibernating"), (entry,))
 

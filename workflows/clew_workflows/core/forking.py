@@ -12,7 +12,7 @@ from clew.outcomes import Usage
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
 from clew_workflows.core import drafts
-from clew_workflows.core.carried import Carried
+from clew_workflows.core.advance import Session
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import State
 
@@ -31,7 +31,7 @@ def recorded(state: State, thread: Thread, given: ForkedInput) -> Decision:
     return Decision(state, (Draft("fork", payload, {"session_id": state.session_id}),))
 
 
-def forked(parent: Carried, thread: Thread, session_id: str, op_ids: Sequence[str]) -> State:
+def forked(parent: Session, thread: Thread, session_id: str, op_ids: Sequence[str]) -> State:
     """What a fork goes on from: its parent as it was at the thread's last entry, with nothing running or waiting.
 
     `op_ids` are those of the operations in the thread. Counters are the parent's as they are now, so that no id comes

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-from clew.contract import CancelInput, MessageInput, OnBusy, SteerInput
+from clew.contract import CancelInput, MessageInput, OnBusy, SubmitInput
 from clew.contract.outputs import CancelReceipt, InputReceipt
 from clew.errors import (
     Busy,
@@ -31,31 +31,17 @@ RUN_SETTINGS = ("model", "model_options", "context_policy", "max_iterations", "t
 """What a message may set for its run, and not for one that is under way."""
 
 
-def admit(state: State, request: Request, on_busy: OnBusy) -> None:
-    """Refuse a message that a busy session does not take.
+def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decision:
+    """A message opens a run, waits for its turn, takes it, or joins the run in progress.
 
     Raises:
-        Busy, QueueFull: as its words say.
+        Busy: a request or a summary is under way, and `on_busy` is `reject`.
         InvalidInput: it would join a run, which has its settings already, and brings some of its own.
+        QueueFull: 64 messages or inputs, or 512 KiB of them, wait already.
     """
     if not state.busy:
-        return
-    if on_busy == "reject" and state.request_id is None:
-        raise Busy("a summary is in the making: try again in a moment, or send it with on_busy 'queue'")
-    if on_busy == "reject":
-        raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
-    joins = on_busy == "steer" and state.run is not None
-    if joins:
-        _check_joins(request.given)
-        _check_room(_waiting_inputs(state), _size(request.content, request.metadata))
-    else:
-        _check_room([_request_size(waiting) for waiting in state.queue], _request_size(request))
-
-
-def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decision:
-    """A message was accepted: it opens a run, waits for its turn, takes it, or joins the run in progress."""
-    if not state.busy:
         return runs.next_run(replace(state, queue=(request,)), at)
+    _check_busy(state, request, on_busy)
     if on_busy == "steer" and state.run:
         number = state.inputs + 1
         joining = Input(
@@ -72,70 +58,52 @@ def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decis
     return Decision(replace(state, queue=(*state.queue, request)))
 
 
-def check_input_id(input_id: str | None) -> None:
-    """Refuse an id that the session may have given, or may yet give, to another input.
+def submit(state: State, given: SubmitInput, input_id: str | None) -> tuple[Decision, InputReceipt]:
+    """An input waits for its place in the run; one whose id is known is answered as it was before.
 
     Raises:
-        InvalidInput: it is of that form.
+        Idle: no request is running or waits.
+        InvalidInput: the id is of the form of those that the session gives to inputs.
+        QueueFull: 64 inputs, or 512 KiB of them, wait already.
+        RequestMismatch: it is for another request than the one that is running.
     """
     if input_id is not None and _MINTED_ID.fullmatch(input_id):
         raise InvalidInput("input_id: ids of the form 'input-<number>' are the session's own")
-
-
-def known_receipt(state: State, input_id: str | None) -> InputReceipt | None:
-    """What an input of that id was told before."""
-    return next((receipt for receipt in state.receipts if receipt.input_id == input_id), None)
-
-
-def check_input(state: State, given: SteerInput) -> None:
-    """Refuse an input that no run would read.
-
-    Raises:
-        Idle, QueueFull, RequestMismatch: as their words say.
-    """
+    known = next((receipt for receipt in state.receipts if receipt.input_id == input_id), None)
+    if known:
+        return Decision(state), known
     if state.request_id is None:
         raise Idle("nothing is running that could read it: send a message")
     served = (state.request_id, *(state.run.joined if state.run else ()))
     if given.expected_request_id not in (None, *served):
         raise RequestMismatch(f"request {state.request_id!r} is running, not {given.expected_request_id!r}")
     _check_room(_waiting_inputs(state), _size(given.content))
-
-
-def submit(state: State, kind: str, given: SteerInput, input_id: str | None) -> tuple[Decision, InputReceipt]:
-    """An input waits for its place in the run."""
     number = state.inputs + 1
     waiting = Input(
         input_id or f"input-{number}",
-        kind,
+        given.kind,
         given.content,
         given.at or state.config.steering,
         given.on_failure,
-        given.source or kind,
+        given.source or given.kind,
     )
-    receipt = InputReceipt(
-        input_id=waiting.input_id, request_id=state.request_id or "", position=len(state.inbox) + 1
-    )
+    receipt = InputReceipt(input_id=waiting.input_id, request_id=state.request_id, position=len(state.inbox) + 1)
     receipts = (*state.receipts, receipt)[-REMEMBERED:]
     return Decision(replace(state, inbox=(*state.inbox, waiting), inputs=number, receipts=receipts)), receipt
 
 
-def check_cancel(state: State, thread: Thread, given: CancelInput) -> None:
-    """Refuse a cancellation of what is not there.
+def cancel(state: State, thread: Thread, given: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
+    """The run in progress ends, or a request that waits never runs; or a summary in the making is given up.
 
     Raises:
-        Idle, RequestMismatch: as their words say.
+        Idle: nothing is under way.
+        RequestMismatch: the session is busy, and not with the request that is named.
     """
-    if given.request_id is not None:
-        if knows(state, thread, given.request_id):
-            return
-        if state.busy:
+    if given.request_id is None or not knows(state, thread, given.request_id):
+        if given.request_id is not None and state.busy:
             raise RequestMismatch(f"request {state.request_id!r} is running, not {given.request_id!r}")
-    if not (state.busy or state.own_summary):
-        raise Idle("nothing is running that could be cancelled")
-
-
-def cancel(state: State, given: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
-    """The run in progress ends, or a request that waits never runs; or a summary in the making is given up."""
+        if not (state.busy or state.own_summary):
+            raise Idle("nothing is running that could be cancelled")
     if state.summarizing and given.request_id is None:
         given_up = summaries.give_up(state, given.reason or "cancelled").then(operations.apply_deferred, at)
         return given_up.then(runs.next_run, at), CancelReceipt(request_id="", cancelled=True)
@@ -180,6 +148,20 @@ def never_ran(
         drafts.run_entry(state, run, request.request_id, payload),
     )
     return Decision(replace(unread.state, runs=state.runs + 1), written)
+
+
+def _check_busy(state: State, request: Request, on_busy: OnBusy) -> None:
+    """Refuse a message that the busy session does not take."""
+    if on_busy == "reject" and state.request_id is None:
+        raise Busy("a summary is in the making: try again in a moment, or send it with on_busy 'queue'")
+    if on_busy == "reject":
+        raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
+    joins = on_busy == "steer" and state.run is not None
+    if joins:
+        _check_joins(request.given)
+        _check_room(_waiting_inputs(state), _size(request.content, request.metadata))
+    else:
+        _check_room([_request_size(waiting) for waiting in state.queue], _request_size(request))
 
 
 def _check_joins(message: MessageInput | None) -> None:

@@ -25,8 +25,8 @@ RUNS_WITHOUT = 10
 """After a failure the session goes on for so many runs before it tries again by itself."""
 
 
-def check(state: State, thread: Thread, given: SummarizeInput) -> None:
-    """Refuse a summary that could not be made.
+def begin(state: State, thread: Thread, given: SummarizeInput) -> Decision:
+    """A summary that was asked for is made.
 
     Raises:
         Busy: a request is running or waits, or a summary is in the making.
@@ -35,16 +35,11 @@ def check(state: State, thread: Thread, given: SummarizeInput) -> None:
     """
     if not state.at_rest:
         raise Busy("the session is at work: wait for it, or cancel what runs")
-    asked = _asked(state, state.policy, given.context_ref or state.context_ref)
-    asked = asked.model_copy(update={"from_seq": given.from_seq, "to_seq": given.to_seq})
+    lane = given.context_ref or state.context_ref
+    asked = _asked(state, state.policy, lane)
     # What is in the archive is fetched before the summary is made.
     with suppress(Archived):
-        reach(thread, state.policy, asked)
-
-
-def begin(state: State, given: SummarizeInput) -> Decision:
-    """A summary that was asked for is made."""
-    lane = given.context_ref or state.context_ref
+        reach(thread, state.policy, asked.model_copy(update={"from_seq": given.from_seq, "to_seq": given.to_seq}))
     return _begin(state, state.policy, lane, from_seq=given.from_seq, to_seq=given.to_seq)
 
 

@@ -9,16 +9,16 @@ from temporalio import workflow
 
 from clew.contract.outputs import CloseReceipt, HibernateReceipt
 from clew.errors import ArchiveUnavailable, Busy, Refusal
-from clew_workflows.core import commands, decisions
+from clew_workflows.core import decisions
 from clew_workflows.shell.rollover import PATIENCE, Archivist
-from clew_workflows.shell.runtime import Journal
+from clew_workflows.shell.runtime import Runtime
 
 
 class Hibernation:
     """Archives one session whole before its workflow completes."""
 
-    def __init__(self, journal: Journal, archivist: Archivist) -> None:
-        self._journal = journal
+    def __init__(self, runtime: Runtime, archivist: Archivist) -> None:
+        self._runtime = runtime
         self._archivist = archivist
         self._ended = False
         self._refusal: Refusal | None = None
@@ -27,23 +27,25 @@ class Hibernation:
         """The session ends with all that it is in the archive, or goes on as before.
 
         Raises:
-            ArchiveUnavailable, Busy, Closed, ThreadMismatch: as their words say.
+            ArchiveUnavailable: the archive cannot be written at present.
+            Busy: a request is running or waits, or the session goes on in a new run of its workflow.
+            Closed: it hibernates already, or has ended.
+            ThreadMismatch: the archive is another execution's.
         """
-        journal, archivist = self._journal, self._archivist
-        await workflow.wait_condition(lambda: journal.state.phase != "preparing" or archivist.rolling)
-        if journal.state.phase == "preparing" or archivist.rolling:
+        runtime, archivist = self._runtime, self._archivist
+        await workflow.wait_condition(lambda: runtime.state.phase != "preparing" or archivist.rolling)
+        if runtime.state.phase == "preparing" or archivist.rolling:
             raise Busy("the session goes on in a new run of its workflow: try again in a moment")
-        commands.check_hibernate(journal.state)
-        journal.apply(decisions.hibernate(journal.state, reason))
+        runtime.apply(decisions.hibernate(runtime.state, reason))
         try:
             await archivist.put_away(PATIENCE)
         except Refusal as refusal:
-            if not journal.state.closed:
-                journal.apply(decisions.wake(journal.state, str(refusal)))
+            if not runtime.state.closed:
+                runtime.apply(decisions.wake(runtime.state, str(refusal)))
             raise
-        if not journal.state.closed:
-            journal.apply(decisions.end(journal.state))
-        return HibernateReceipt(last_seq=journal.thread.last_seq).as_json()
+        if not runtime.state.closed:
+            runtime.apply(decisions.end(runtime.state))
+        return HibernateReceipt(last_seq=runtime.thread.last_seq).as_json()
 
     async def end(self) -> None:
         """Archive a session that has closed, however long the store is away.
@@ -76,17 +78,17 @@ class Hibernation:
             ) from None
         if self._refusal:
             raise self._refusal
-        return CloseReceipt(last_seq=self._journal.thread.last_seq).as_json()
+        return CloseReceipt(last_seq=self._runtime.thread.last_seq).as_json()
 
     async def doze(self, seconds: int) -> None:
         """Hibernate when nothing has happened for so long; if that cannot be done, try again after as long."""
-        journal = self._journal
-        while not journal.state.closed:
-            await workflow.wait_condition(lambda: not journal.state.busy and not journal.state.late_calls)
-            left = journal.active_at + seconds - workflow.time()
+        runtime = self._runtime
+        while not runtime.state.closed:
+            await workflow.wait_condition(lambda: not runtime.state.busy and not runtime.state.late_calls)
+            left = runtime.active_at + seconds - workflow.time()
             if left > 0:
                 await workflow.sleep(left, summary="hibernates when idle")
-            elif journal.state.phase == "idle" and not self._archivist.rolling:
+            elif runtime.state.phase == "idle" and not self._archivist.rolling:
                 with suppress(Refusal):
                     await self.hibernate(f"nothing has happened for {seconds} seconds")
             else:

@@ -52,6 +52,7 @@ from clew.errors import (
     UnsupportedStrategy,
 )
 from clew.model.canonical import canonical, check_depth
+from clew_workflows.core.commands import Command
 from clew_workflows.protocol import DraftQuery
 
 M = TypeVar("M", bound=BaseModel)
@@ -100,21 +101,6 @@ def session_start(session_id: str, args: Sequence[RawValue], *, is_continued: bo
     _check_names(config.tools, config.require_approval)
     return start
 
-
-Command = (
-    MessageInput
-    | AwaitRequestInput
-    | SubmitInput
-    | ContextOperation
-    | ConfigureInput
-    | CancelInput
-    | ApprovalInput
-    | CheckpointInput
-    | HibernateInput
-    | SummarizeInput
-    | CloseInput
-    | ForkedInput
-)
 
 _UPDATES: dict[str, type[Command]] = {
     "message": MessageInput,

@@ -1,4 +1,4 @@
-"""The reception: updates and signals in the order in which they came, also while the session does not know itself."""
+"""Updates and signals, decided in the order in which they came. They wait until start-up has finished."""
 
 from __future__ import annotations
 
@@ -7,37 +7,62 @@ from dataclasses import dataclass
 from clew.contract import CloseInput
 from clew.errors import ClewError, Closed, QueueFull, Refusal
 from clew_workflows.core import commands, decisions
+from clew_workflows.core.commands import Answer, Command
+from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import MAX_WAITING
-from clew_workflows.shell.ingress import Command
-from clew_workflows.shell.runtime import Journal
+from clew_workflows.shell.runtime import Runtime
 
 
 @dataclass(eq=False, slots=True)
 class Arrival:
-    """An update or a signal, and what came of it. An update has an id of its own, a signal an excerpt."""
+    """An update or a signal, and what came of it.
+
+    Attributes:
+        name: The name of the update or the signal.
+        command: What it asks for; None where it could not be decoded.
+        own_id: The id of an update; a signal has none.
+        excerpt: The beginning of a signal's argument.
+        refusal: Why it was refused.
+        answer: What its caller is answered.
+        settled: It has been decided.
+    """
 
     name: str
     command: Command | None = None
     own_id: str | None = None
     excerpt: str = ""
     refusal: ClewError | None = None
-    answer: commands.Answer = None
+    answer: Answer = None
     settled: bool = False
 
 
-class Reception:
-    """Decides about what comes, at once or, as long as it is closed, when it opens."""
+class Intake:
+    """Decides commands at once, or when the session opens.
 
-    def __init__(self, journal: Journal, is_open: bool) -> None:
+    Attributes:
+        is_open: Start-up has finished.
+        asked_to_close: A close has come before that.
+    """
+
+    def __init__(self, runtime: Runtime, is_open: bool) -> None:
         self.is_open = is_open
         self.asked_to_close = False
-        self._journal = journal
+        self._runtime = runtime
         self._waiting: list[Arrival] = []
 
+    def decide(self, command: Command, own_id: str | None) -> tuple[Decision, Answer]:
+        """What follows from a command; nothing of it is done.
+
+        Raises:
+            ClewError: the session as it is cannot take it.
+        """
+        runtime = self._runtime
+        return commands.decide(runtime.state, runtime.thread, command, own_id, runtime.now)
+
     def take(self, arrival: Arrival) -> None:
-        """Decide about an update or a signal, or let it wait."""
+        """Decide about an update or a signal and apply the decision, or let it wait."""
         if self.is_open:
-            self._decide(arrival)
+            self._settle(arrival)
             return
         self.asked_to_close |= isinstance(arrival.command, CloseInput)
         if arrival.own_id is None and len(self._waiting) >= MAX_WAITING:
@@ -51,7 +76,7 @@ class Reception:
         waiting, self._waiting = self._waiting, []
         for arrival in waiting:
             if not arrival.settled:
-                self._decide(arrival)
+                self._settle(arrival)
 
     def turn_away(self, refusal: Refusal) -> None:
         """Refuse the callers of updates that wait."""
@@ -65,22 +90,17 @@ class Reception:
             if isinstance(arrival.command, CloseInput) and not arrival.settled:
                 arrival.answer, arrival.settled = commands.Closing(), True
 
-    def _decide(self, arrival: Arrival) -> None:
-        """A refused update told its caller so; a signal that cannot be used becomes a fact."""
-        journal = self._journal
+    def _settle(self, arrival: Arrival) -> None:
+        """A refused update tells its caller so; a signal that is refused becomes an entry."""
+        runtime = self._runtime
         arrival.settled = True
         try:
-            if journal.state.closed and not isinstance(arrival.command, CloseInput):
-                raise Closed("the session has closed: open it again, or another one")
             if arrival.refusal or arrival.command is None:
                 raise arrival.refusal or Closed("nothing came")
-            commands.check(journal.state, journal.thread, arrival.command, arrival.own_id)
+            decision, arrival.answer = self.decide(arrival.command, arrival.own_id)
         except ClewError as refusal:
             arrival.refusal = refusal
-            if arrival.own_id is None and not journal.state.closed:
-                journal.apply(decisions.reject(journal.state, arrival.name, str(refusal), arrival.excerpt))
+            if arrival.own_id is None and not runtime.state.closed:
+                runtime.apply(decisions.reject(runtime.state, arrival.name, str(refusal), arrival.excerpt))
             return
-        decision, arrival.answer = commands.decide(
-            journal.state, journal.thread, arrival.command, arrival.own_id, journal.now
-        )
-        journal.apply(decision)
+        runtime.apply(decision)

@@ -19,12 +19,12 @@ from clew.errors import Archived, ArchiveUnavailable, ClewError, Refusal, Thread
 from clew.thread.entries import Entry
 from clew.thread.layers import Ground
 from clew_workflows.core import carried, decisions
-from clew_workflows.core.carried import Carried
+from clew_workflows.core.advance import Session
 from clew_workflows.protocol import ArchiveRef, Archiving, Failure, Prepared, Recall, Thaw
 from clew_workflows.shell import execution
 from clew_workflows.shell.failures import failure_of
 from clew_workflows.shell.fullness import FULL, PRESSING, Fullness
-from clew_workflows.shell.runtime import Journal
+from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.waiters import Waiters
 
 T = TypeVar("T")
@@ -40,10 +40,10 @@ PAUSE_SECONDS = 60
 class Archivist:
     """Keeps the history of every run of the workflow short, and the thread whole."""
 
-    def __init__(self, journal: Journal, fullness: Fullness, waiters: Waiters) -> None:
+    def __init__(self, runtime: Runtime, fullness: Fullness, waiters: Waiters) -> None:
         self.rolling = False
         self.away: Refusal | None = None
-        self._journal = journal
+        self._runtime = runtime
         self._fullness = fullness
         self._waiters = waiters
         self._ask_again_at = 0.0
@@ -55,7 +55,7 @@ class Archivist:
     @property
     def due(self) -> bool:
         """Whether it is time to go on in a new run: between requests if that can be had, else between steps."""
-        state = self._journal.state
+        state = self._runtime.state
         if state.archive is None or self.pause:
             return False
         if state.phase in _STAYING:
@@ -68,7 +68,7 @@ class Archivist:
     @property
     def full(self) -> bool:
         """Whether nothing new can be taken until the archive is there again."""
-        archive = self._journal.state.archive
+        archive = self._runtime.state.archive
         return archive is not None and self._fullness.share(archive.thresholds) >= FULL
 
     @property
@@ -86,18 +86,18 @@ class Archivist:
         Raises:
             Refusal: it cannot go on from its archive.
         """
-        journal = self._journal
-        look = journal.state.preparation.model_copy(update={"look": workflow.info().first_execution_run_id})
+        runtime = self._runtime
+        look = runtime.state.preparation.model_copy(update={"look": workflow.info().first_execution_run_id})
         found = await self._insisting(lambda patience: execution.carry_out(look, patience))
         assert isinstance(found, Prepared)
         if found.mismatch:
             raise ThreadMismatch(found.mismatch)
-        journal.effect = None
+        runtime.effect = None
         if found.state and found.archive:
-            journal.resume(await self._thawed(found.archive, found.state))
+            runtime.resume(await self._thawed(found.archive, found.state))
         else:
-            journal.state = replace(journal.state, archive=found.archive)
-            journal.apply(decisions.happened(journal.state, found, journal.now))
+            runtime.state = replace(runtime.state, archive=found.archive)
+            runtime.apply(decisions.happened(runtime.state, found, runtime.now))
 
     async def _insisting(self, attempt: Callable[[timedelta | None], Awaitable[T | Failure]]) -> T:
         """What comes of an attempt, however long that takes; whoever comes meanwhile is told soon.
@@ -114,7 +114,7 @@ class Archivist:
             raise refusal(found.type, found.message)
         return found
 
-    async def _thawed(self, archive: ArchiveRef, state: str) -> Carried:
+    async def _thawed(self, archive: ArchiveRef, state: str) -> Session:
         """What an archived session goes on from. Its tools are those of the worker that it finds."""
         thawed = await self._insisting(lambda patience: execution.thaw(Thaw(archive=archive, state=state), patience))
         begun = carried.restore({"version": carried.VERSION, "zlib": thawed.zlib})
@@ -125,14 +125,14 @@ class Archivist:
 
     async def roll(self) -> None:
         """Go on in a new run of the workflow, once all is in the archive. Back where that could not be done."""
-        journal = self._journal
+        runtime = self._runtime
         self._ask_again_at = workflow.time() + PAUSE_SECONDS
         self._full_when_asked = self.full
         with suppress(ActivityError):
             await self._archive(None if self.full else PATIENCE)
             # What operations have just brought back into contexts goes along to the next run.
             await self.recall_changed()
-            if journal.state.phase in _STAYING:
+            if runtime.state.phase in _STAYING:
                 self._ask_again_at = 0.0
                 return
             # What waits for its turn may be too much to be carried; it becomes less.
@@ -141,8 +141,8 @@ class Archivist:
             self.rolling = True
             self._waiters.dismiss()
             # The caller of a close is answered when the session has ended: in this run of the workflow.
-            await workflow.wait_condition(lambda: journal.state.closed or workflow.all_handlers_finished())
-            if not journal.state.closed:
+            await workflow.wait_condition(lambda: runtime.state.closed or workflow.all_handlers_finished())
+            if not runtime.state.closed:
                 workflow.continue_as_new(args=[self._start()])
 
     async def put_away(self, patience: timedelta | None = None) -> None:
@@ -152,13 +152,13 @@ class Archivist:
             ArchiveUnavailable: that could not be done within the time.
             ThreadMismatch: the archive is another execution's.
         """
-        if self._journal.state.archive is None:
+        if self._runtime.state.archive is None:
             return
         try:
             if self._writing.locked():
                 # What is being written for another reason may wait for the store without an end.
                 await workflow.wait_condition(lambda: not self._writing.locked(), timeout=patience)
-            while self._put_away_upto != self._journal.thread.last_seq:
+            while self._put_away_upto != self._runtime.thread.last_seq:
                 self._put_away_upto = (await self._archive(patience, closed=True)).upto
         except TimeoutError:
             raise _unavailable(None) from None
@@ -173,12 +173,12 @@ class Archivist:
 
     async def recall(self, context_ref: str, policy: ContextPolicy, asked: ContextQuery) -> Failure | None:
         """Fetch what a context of a lane needs of the archive, or say why that could not be done."""
-        journal = self._journal
-        while (archive := journal.state.archive) and not self._covers(asked):
+        runtime = self._runtime
+        while (archive := runtime.state.archive) and not self._covers(asked):
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
-            before = journal.thread.held_from(context_ref)
-            lane = journal.thread.lane(context_ref)
+            before = runtime.thread.held_from(context_ref)
+            lane = runtime.thread.lane(context_ref)
             ground = lane.grounds[-1] if lane else Ground()
             effect = Recall(
                 archive=archive,
@@ -188,34 +188,34 @@ class Archivist:
                 ground=ground if ground.known else None,
             )
             try:
-                fetched = await execution.recall(effect, journal.time_left if journal.state.run else PATIENCE)
+                fetched = await execution.recall(effect, runtime.time_left if runtime.state.run else PATIENCE)
             except ActivityError as error:
                 return failure_of(error)
-            journal.thread = carried.recalled(journal.thread, context_ref, fetched)
+            runtime.thread = carried.recalled(runtime.thread, context_ref, fetched)
             self._fullness.fetched(info.get_current_history_length() - events, info.get_current_history_size() - size)
-            if not self._covers(asked) and journal.thread.held_from(context_ref) >= before:
+            if not self._covers(asked) and runtime.thread.held_from(context_ref) >= before:
                 return Failure(type="archived", message="the context needs more of the archive than can be fetched")
         return None
 
     @property
     def recall_due(self) -> bool:
         """Whether lanes have changed, and no request is served: a model call recalls its own lane."""
-        return bool(self._journal.changed_lanes) and not (self._journal.state.busy or self._journal.state.closed)
+        return bool(self._runtime.changed_lanes) and not (self._runtime.state.busy or self._runtime.state.closed)
 
     async def recall_changed(self) -> None:
         """Fetch what lanes need that operations have changed.
 
         Best effort: where it cannot be fetched the query `context` says `archived`.
         """
-        lanes, journal = self._journal.changed_lanes, self._journal
+        lanes, runtime = self._runtime.changed_lanes, self._runtime
         while self.recall_due:
-            await self.recall(lanes[0], journal.state.policy, ContextQuery(context_ref=lanes[0]))
+            await self.recall(lanes[0], runtime.state.policy, ContextQuery(context_ref=lanes[0]))
             del lanes[0]
 
     async def changes_recalled(self) -> None:
         """Back when the lanes that operations have changed can be told, or when that takes too long."""
-        journal = self._journal
-        if all(self._covers(ContextQuery(context_ref=lane)) for lane in journal.changed_lanes):
+        runtime = self._runtime
+        if all(self._covers(ContextQuery(context_ref=lane)) for lane in runtime.changed_lanes):
             return
         with suppress(TimeoutError):
             await workflow.wait_condition(
@@ -224,10 +224,10 @@ class Archivist:
             )
 
     def _covers(self, asked: ContextQuery) -> bool:
-        if self._journal.thread.past.upto < 0:
+        if self._runtime.thread.past.upto < 0:
             return True
         try:
-            self._journal.projection(asked)
+            self._runtime.projection(asked)
         except Archived:
             return False
         except ClewError:
@@ -236,28 +236,28 @@ class Archivist:
 
     def whole(self) -> dict[str, Any]:
         """The session as it is archived: what it goes on from when all its entries are there."""
-        journal, state = self._journal, self._journal.state
-        last_seq = journal.thread.last_seq
+        runtime, state = self._runtime, self._runtime.state
+        last_seq = runtime.thread.last_seq
         if state.archive:
             state = replace(state, archive=state.archive.model_copy(update={"upto": last_seq}))
-        whole = carried.carry(state, journal.thread, journal.effect)
+        whole = carried.carry(replace(runtime.session, state=state))
         if carried.size_of(whole) > carried.MOST_BYTES:
             raise TooLarge("more waits for its turn than can be carried: it becomes less as the session works")
         return {"last_seq": last_seq, "carried": whole}
 
     def _start(self) -> dict[str, Any]:
         """What the next run of the workflow starts with."""
-        journal = self._journal
-        config = journal.state.config.model_dump(mode="json", exclude_unset=True)
-        return {"config": config, "carried": carried.carry(journal.state, journal.thread, journal.effect)}
+        runtime = self._runtime
+        config = runtime.state.config.model_dump(mode="json", exclude_unset=True)
+        return {"config": config, "carried": carried.carry(runtime.session)}
 
     async def _archive(self, patience: timedelta | None, closed: bool = False) -> ArchiveRef:
-        journal = self._journal
+        runtime = self._runtime
         # One after the other: what is written last says whether the session goes on in this execution.
         async with self._writing:
-            assert journal.state.archive is not None
-            written = await execution.archive(Archiving(archive=journal.state.archive, closed=closed), patience)
-            journal.state = replace(journal.state, archive=written)
+            assert runtime.state.archive is not None
+            written = await execution.archive(Archiving(archive=runtime.state.archive, closed=closed), patience)
+            runtime.state = replace(runtime.state, archive=written)
             self._says_closed = self._says_closed and closed
         return written
 

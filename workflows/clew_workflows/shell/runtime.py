@@ -1,4 +1,4 @@
-"""The journal: what a session is at the moment, and its thread, changed by nothing but decisions."""
+"""The session that a workflow run hosts: advanced by decisions, with the workflow's clock and random numbers."""
 
 from __future__ import annotations
 
@@ -9,70 +9,75 @@ from temporalio import workflow
 
 from clew.context.projection import Projection
 from clew.contract import ContextQuery
-from clew.model.tokens import encoding
-from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
 from clew_workflows.core import labels, views
-from clew_workflows.core.carried import Carried
+from clew_workflows.core.advance import Session, advance
 from clew_workflows.core.decision import Decision
+from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import Effect, Event
 
 PREPARE_TIMEOUT = timedelta(minutes=10)
 
+STAMPS = Stamps(now=workflow.now, random_bits=lambda bits: workflow.random().getrandbits(bits))
+"""The clock and the random numbers of the workflow that runs."""
 
-class Journal:
-    """State and thread of one session.
 
-    `effect` is what the session asks of the world, `task` what carries it out. `changed_lanes` are those that context
-    operations have changed: their contexts may need more of the archive than is held.
+class Runtime:
+    """Hosts one session.
+
+    Attributes:
+        state: What the session is at the moment, beside its thread.
+        thread: The session's log.
+        effect: What is being carried out, or is to be next.
+        task: What carries the effect out.
+        changed_lanes: Lanes that context operations have changed: their contexts may need more of the archive than is
+            held.
+        active_at: When something was last decided, in seconds of the workflow's clock.
     """
 
-    def __init__(self, begun: Carried) -> None:
+    def __init__(self, session: Session) -> None:
         self.state: State
         self.thread: Thread
         self.effect: Effect | None
-        self.resume(begun)
+        self.resume(session)
         self.task: asyncio.Task[Event] | None = None
         self.changed_lanes: list[str] = []
         self.active_at = workflow.time()
         self._memo: tuple[int, int, ContextQuery, Projection] | None = None
 
-    def resume(self, begun: Carried) -> None:
-        """Go on from another state and thread."""
-        self.state, self.thread, self.effect = begun.state, begun.thread, begun.effect
+    @property
+    def session(self) -> Session:
+        """The session as it is now."""
+        return Session(self.state, self.thread, self.effect)
+
+    def resume(self, session: Session) -> None:
+        """Go on with another session."""
+        self.state, self.thread, self.effect = session.state, session.thread, session.effect
         workflow.set_current_details(labels.current(self.state, self.thread))
 
     def apply(self, decision: Decision) -> None:
         """Commit, then act: the loop carries out what the decision asks for."""
-        before, self.state = self.state, decision.state
-        for draft in decision.commit:
-            self._commit(draft)
-        if _gave_up(before, self.state):
-            self.effect = None
-            if self.task:
-                self.task.cancel()
-        if decision.effect:
-            self.effect = decision.effect
+        step = advance(self.session, decision, STAMPS)
+        for entry in step.entries:
+            if (
+                entry.kind == "ai_context_operation"
+                and entry.lane is not None
+                and entry.lane not in self.changed_lanes
+            ):
+                self.changed_lanes.append(entry.lane)
+        if step.gave_up and self.task:
+            self.task.cancel()
         self.active_at = workflow.time()
-        workflow.set_current_details(labels.current(self.state, self.thread))
+        self.resume(step.session)
 
-    def _commit(self, draft: Draft) -> None:
-        payload, tokens = draft.counted(encoding(self.state.config.encoding))
-        at = workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        entry_id = f"e-{workflow.random().getrandbits(64):016x}"
-        self.thread.append(Entry(self.thread.rev, entry_id, draft.kind, at, payload, draft.refs, tokens))
-        lane = payload["context_ref"] if draft.kind == "ai_context_operation" else None
-        if lane is not None and lane not in self.changed_lanes:
-            self.changed_lanes.append(lane)
-
-    def projection(self, asked: ContextQuery) -> Projection:
+    def projection(self, query: ContextQuery) -> Projection:
         """The projection that a query asks for; its next pages come from the same one.
 
         Raises:
             ClewError: no context can be made, or what it needs is in the archive.
         """
-        key = asked.model_copy(update={"page": 0})
+        key = query.model_copy(update={"page": 0})
         known = (self.thread.rev, len(self.thread.past.entries), key)
         if self._memo is None or self._memo[:3] != known:
             self._memo = (*known, views.projection(self.state, self.thread, key))
@@ -89,12 +94,3 @@ class Journal:
         if self.state.run is None:
             return PREPARE_TIMEOUT
         return timedelta(seconds=max(self.state.run.deadline - workflow.time(), 1))
-
-
-def _gave_up(before: State, after: State) -> bool:
-    """Whether what is being carried out was for a run that is over, or for a session that has ended."""
-    if after.closed:
-        return True
-    if before.summarizing is not None and after.summarizing is not before.summarizing:
-        return True
-    return before.run is not None and (after.run is None or after.run.run_id != before.run.run_id)

@@ -15,14 +15,14 @@ from clew_workflows.protocol import Failure, SignCheckpoint
 from clew_workflows.shell import execution, ingress
 from clew_workflows.shell.failures import failure_of
 from clew_workflows.shell.rollover import Archivist
-from clew_workflows.shell.runtime import Journal
+from clew_workflows.shell.runtime import Runtime
 
 
 class Signing:
     """Has checkpoints signed by a worker, which fetches them by query: the history holds the token alone."""
 
-    def __init__(self, journal: Journal, archivist: Archivist) -> None:
-        self._journal = journal
+    def __init__(self, runtime: Runtime, archivist: Archivist) -> None:
+        self._runtime = runtime
         self._archivist = archivist
         self._drafts: dict[int, checkpoints.Draft] = {}
         self._number = 0
@@ -46,7 +46,7 @@ class Signing:
             raise ingress.application_error(_refusal(failure))
         number = self._number = self._number + 1
         try:
-            draft = checkpoints.drafted(asked.state, self._journal.thread, asked.context_ref, asked.at_seq)
+            draft = checkpoints.drafted(asked.state, self._runtime.thread, asked.context_ref, asked.at_seq)
             self._drafts[number] = draft
             signed = await execution.sign(SignCheckpoint(number=number, expires_seconds=asked.expires_seconds))
         except ClewError as refused:

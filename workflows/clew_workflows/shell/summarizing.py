@@ -14,35 +14,35 @@ from clew_workflows.core import runs, summaries
 from clew_workflows.protocol import Event, Failure, Summarize, Summarized
 from clew_workflows.shell import execution
 from clew_workflows.shell.rollover import Archivist
-from clew_workflows.shell.runtime import Journal
+from clew_workflows.shell.runtime import Runtime
 
 
-async def summarize(journal: Journal, archivist: Archivist, effect: Summarize) -> Event:
+async def summarize(runtime: Runtime, archivist: Archivist, effect: Summarize) -> Event:
     """What came of a summary that was asked for."""
     lane = effect.context_ref
-    if problem := runs.spent(journal.state):
+    if problem := runs.spent(runtime.state):
         return problem
-    if failure := await archivist.recall(lane, journal.state.policy, ContextQuery(context_ref=lane)):
+    if failure := await archivist.recall(lane, runtime.state.policy, ContextQuery(context_ref=lane)):
         return failure
     try:
-        asked = summaries.ranged(journal.state, journal.thread, effect)
+        asked = summaries.ranged(runtime.state, runtime.thread, effect)
     except Refusal as refused:
         return Failure(type=refused.type, message=str(refused))
     match await execution.summarize(asked):
         case Failure() as failure:
             return failure
         case written:
-            prompt = prompt_of_lane(journal.thread, lane)
+            prompt = prompt_of_lane(runtime.thread, lane)
             return Summarized(asked=asked, written=written, system_prompt=prompt)
 
 
-def receipt(journal: Journal, summary_id: str) -> dict[str, Any]:
+def receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:
     """What who asked for a summary is answered, once it has been made.
 
     Raises:
         ApplicationError: it was not, for the reason that the thread gives.
     """
-    found = journal.thread.filter_by_ref("summary_id", summary_id)
+    found = runtime.thread.filter_by_ref("summary_id", summary_id)
     if not found:
         message = "the summary is still in the making, while the session goes on in a new run of its workflow"
         raise ApplicationError(message, type="busy", non_retryable=True)

@@ -9,15 +9,15 @@ from temporalio import workflow
 from clew_workflows.core import decisions, tool_rounds
 from clew_workflows.protocol import RunTool, RunTools, ToolAnswered
 from clew_workflows.shell import execution
-from clew_workflows.shell.runtime import Journal
+from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
 
 class ToolCalls:
     """Starts the tool calls of one session, and hears of each also after its run has ended."""
 
-    def __init__(self, journal: Journal, task_commands: TaskCommands) -> None:
-        self._journal = journal
+    def __init__(self, runtime: Runtime, task_commands: TaskCommands) -> None:
+        self._runtime = runtime
         self._task_commands = task_commands
 
     async def run(self, effect: RunTools) -> None:
@@ -25,22 +25,22 @@ class ToolCalls:
 
         The activities of a run that has ended are asked to stop. One that cannot stop may still return.
         """
-        journal = self._journal
-        journal.apply(tool_rounds.scheduled(journal.state))
+        runtime = self._runtime
+        runtime.apply(tool_rounds.scheduled(runtime.state))
         activities = []
         for call, tool in effect.calls:
-            activity = execution.start_tool(call, tool, journal.time_left)
+            activity = execution.start_tool(call, tool, runtime.time_left)
             activities.append(activity)
             asyncio.create_task(self._commit(call, activity))  # noqa: RUF006 - the workflow's loop holds its tasks
-        await workflow.wait_condition(lambda: journal.effect is not effect)
+        await workflow.wait_condition(lambda: runtime.effect is not effect)
         for activity in activities:
             if not activity.done():
                 activity.cancel()
 
     async def _commit(self, call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> None:
         event = await execution.tool_returned(call, activity)
-        journal, before = self._journal, self._journal.effect
-        journal.apply(decisions.happened(journal.state, event, journal.now))
-        if journal.effect is before:
+        runtime, before = self._runtime, self._runtime.effect
+        runtime.apply(decisions.happened(runtime.state, event, runtime.now))
+        if runtime.effect is before:
             # Nothing follows from the result yet: the task that commits it would have no command.
             self._task_commands.ensure()
