@@ -23,7 +23,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from bench.chain import runs_of
-from clew import Clew, Idle, Session
+from clew import Clew, Session
+from clew.errors import Idle
 from clew_activities.archive import Archive, Store
 from clew_audit.auditing import audit_session
 from deploy.local import Reply, Worker, scripted_model, temporal_server, worker_process

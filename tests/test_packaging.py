@@ -22,7 +22,8 @@ print(json.dumps({"names": names, "files": files, "loaded": loaded, "home": clew
 """
 
 USE = """
-from clew import ContextPolicy, Thread, ToolContext, tool
+from clew import ContextPolicy, ToolContext, tool
+from clew.thread import Thread
 from clew.context import context_of
 
 @tool

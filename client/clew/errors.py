@@ -49,6 +49,50 @@ from typing import ClassVar
 
 from clew.outcomes import RequestOutcome
 
+__all__ = [
+    "REFUSALS",
+    "AlreadyResolved",
+    "ArchiveDamaged",
+    "ArchiveUnavailable",
+    "Archived",
+    "Busy",
+    "CheckpointUnavailable",
+    "ClewError",
+    "Closed",
+    "ContextOverflow",
+    "EmptyContent",
+    "EncodingUnavailable",
+    "Idle",
+    "InvalidInput",
+    "InvalidOperation",
+    "InvalidTokenBudget",
+    "NotFound",
+    "NothingToSummarize",
+    "QueueFull",
+    "Refusal",
+    "RequestFailed",
+    "RequestMismatch",
+    "ServerUnreachable",
+    "Starting",
+    "ThreadMismatch",
+    "TokenExpired",
+    "TokenForeign",
+    "TokenKey",
+    "TokenLegacy",
+    "TokenMalformed",
+    "TokenMismatch",
+    "TokenSignature",
+    "TokenVersion",
+    "TooLarge",
+    "UnknownApproval",
+    "UnknownLane",
+    "UnknownRequest",
+    "UnknownTool",
+    "UnsupportedStrategy",
+    "WorkerUnavailable",
+    "refusal",
+]
+
 
 class ClewError(Exception):
     """The base of every error that Clew raises. Its message says what to do."""

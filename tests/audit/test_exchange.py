@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from clew import Clew, Session, ThreadMismatch
-from clew.errors import Closed
+from clew import Clew, Session
+from clew.errors import Closed, ThreadMismatch
 from clew_activities.archive import Archive
 from clew_audit.auditing import audit_session
 from clew_audit.exchange import KIND, export_session, import_session

@@ -9,8 +9,8 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
-from clew import Clew, Session, ThreadMismatch
-from clew.errors import ArchiveUnavailable, Closed
+from clew import Clew, Session
+from clew.errors import ArchiveUnavailable, Closed, ThreadMismatch
 from clew_activities.archive import Archive
 from clew_activities.providers import http_client, providers_from_env
 from clew_activities.tools import load_tools

@@ -6,7 +6,12 @@ from typing import Any, Literal
 
 import pytest
 
-from clew import ClearToolResults, Clew, ContextPolicy, Session
+from clew import (
+    ClearToolResults,
+    Clew,
+    ContextPolicy,
+    Session,
+)
 from clew.context.contexts import context_of_call
 from clew.model.canonical import digest
 from clew.thread.thread import Thread

@@ -18,7 +18,7 @@ from temporalio.client import (
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from clew import InvalidInput
+from clew.errors import InvalidInput
 from clew_activities.archive import Archive
 from clew_audit.auditing import audit_file, audit_session
 from clew_audit.histories import Saved

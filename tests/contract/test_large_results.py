@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from clew import ClearToolResults, ContextPolicy, Entry, Session
+from clew import (
+    ClearToolResults,
+    ContextPolicy,
+    Entry,
+    Session,
+)
 from clew_activities.archive import Archive
 from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall

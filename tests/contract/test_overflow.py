@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from clew import Clew, ContextPolicy, RequestFailed, Session
+from clew import (
+    Clew,
+    ContextPolicy,
+    RequestFailed,
+    Session,
+)
 from clew.errors import ContextOverflow
 from clew.model.canonical import digest
 from clew_activities.archive import Archive

@@ -10,9 +10,7 @@ from typing import Any
 
 from obstore.store import MemoryStore
 
-from clew import (
-    Clew,
-)
+from clew import Clew
 from clew_activities.archive import Store, StoreUnavailable
 from clew_activities.archive.objects import Bucket
 from clew_activities.checkpoint_tokens import Keys

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from clew import Clew, ContextPolicy, InvalidOperation, Session
+from clew import Clew, ContextPolicy, Session
+from clew.errors import InvalidOperation
 from deploy.local import Reply, ToolCall
 from deploy.local.scripted import Script
 from tests.support.rolling import name, rolling, until

@@ -10,16 +10,18 @@ import pytest
 from pydantic import BaseModel
 
 from clew import (
-    AlreadyResolved,
     Busy,
     ContextPolicy,
+    RequestFailed,
+    Session,
+)
+from clew.errors import (
+    AlreadyResolved,
     Idle,
     InvalidInput,
     InvalidOperation,
     QueueFull,
-    RequestFailed,
     RequestMismatch,
-    Session,
     UnknownApproval,
 )
 from deploy.local import Reply, ToolCall

@@ -8,7 +8,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from clew import Clew, ContextPolicy, Entry, InvalidInput, NotFound, Session
+from clew import (
+    Clew,
+    ContextPolicy,
+    Entry,
+    Session,
+)
+from clew.errors import InvalidInput, NotFound
 from clew_activities.archive import Store
 from deploy.local import Reply
 from tests.support.rolling import name, rolling

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from clew import ContextPolicy, EmptyContent, InvalidInput, InvalidTokenBudget, Session
+from clew import ContextPolicy, Session
 from clew.contract import ContextQuery, PendingMessage
+from clew.errors import EmptyContent, InvalidInput, InvalidTokenBudget
 from clew_workflows.core import views
 from clew_workflows.core.state import Learned
 from deploy.local import Reply, ToolCall

@@ -10,8 +10,9 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from clew import Clew, ContextPolicy, Thread
+from clew import Clew, ContextPolicy
 from clew.context.contexts import context_of
+from clew.thread import Thread
 from clew_activities.archive import Store
 from deploy.local import Reply
 from tests.support.rolling import name, rolling

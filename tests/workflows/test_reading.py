@@ -17,17 +17,19 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from clew import (
-    ArchiveDamaged,
-    ArchiveUnavailable,
     Clew,
     ContextPolicy,
     Entry,
-    InvalidInput,
-    NotFound,
     Session,
-    Thread,
 )
 from clew.context.contexts import context_of, window_of
+from clew.errors import (
+    ArchiveDamaged,
+    ArchiveUnavailable,
+    InvalidInput,
+    NotFound,
+)
+from clew.thread import Thread
 from clew_activities.archive import Archive, Store, StoreUnavailable
 from clew_workflows import services
 from clew_workflows.protocol import Thresholds

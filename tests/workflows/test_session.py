@@ -18,14 +18,16 @@ from clew import (
     Busy,
     Closed,
     ContextPolicy,
+    RequestFailed,
+)
+from clew.contract import MAX_MESSAGE_BYTES
+from clew.errors import (
     EmptyContent,
     InvalidInput,
     InvalidTokenBudget,
-    RequestFailed,
     TooLarge,
     UnknownRequest,
 )
-from clew.contract import MAX_MESSAGE_BYTES
 from deploy.local import Reply, ToolCall
 from tests.support.histories import payloads
 from tests.support.stack import Stack, last

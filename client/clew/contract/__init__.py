@@ -108,6 +108,7 @@ from clew.contract.sizes import (
     MAX_WAIT_SECONDS,
     MAX_WAITERS,
 )
+from clew.model.messages import Message, ToolCall, ToolSpec
 from clew.outcomes import OutcomeError, RequestOutcome, Usage
 
 __all__ = [
@@ -159,6 +160,7 @@ __all__ = [
     "InputKind",
     "InputReceipt",
     "Limits",
+    "Message",
     "MessageInput",
     "Metadata",
     "ModelName",
@@ -193,7 +195,9 @@ __all__ = [
     "SummarizeInput",
     "SummaryReceipt",
     "Switch",
+    "ToolCall",
     "ToolNames",
+    "ToolSpec",
     "TranscriptMessage",
     "TranscriptPage",
     "TranscriptQuery",

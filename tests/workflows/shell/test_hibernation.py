@@ -12,7 +12,8 @@ import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowFailureError
 
-from clew import ArchiveUnavailable, Clew, Closed, ThreadMismatch
+from clew import Clew, Closed
+from clew.errors import ArchiveUnavailable, ThreadMismatch
 from clew_activities.archive import Archive, Head
 from clew_workflows.protocol import SignCheckpoint, Signed, Thresholds
 from clew_workflows.shell import execution as workflow_world

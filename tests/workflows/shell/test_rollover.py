@@ -14,7 +14,8 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from clew import ArchiveUnavailable, Clew, ContextPolicy, Idle, Session, ThreadMismatch
+from clew import Clew, ContextPolicy, Session
+from clew.errors import ArchiveUnavailable, Idle, ThreadMismatch
 from clew_activities.archive import Archive, Head
 from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall

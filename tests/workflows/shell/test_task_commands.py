@@ -11,7 +11,8 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowContinuedAsNewError
 
 from bench.pauses import pauses
-from clew import Clew, Idle, Session
+from clew import Clew, Session
+from clew.errors import Idle
 from clew_activities.archive import Archive
 from clew_audit.auditing import audit_session
 from clew_workflows.protocol import Thresholds

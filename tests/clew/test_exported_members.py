@@ -1,0 +1,51 @@
+"""What is public is named in `__all__`, and nothing else is there to be imported by chance."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+
+import clew
+
+FACES = ("clew", "clew.contract", "clew.errors", "clew.thread", "clew.context", "clew.model", "clew.session")
+
+
+def members(module: ModuleType) -> set[str]:
+    """The names that a module offers, but for its own submodules and what `from __future__` leaves."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType) and name != "annotations"
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in FACES if name != "clew.errors"])
+def test_a_package_exports_what_it_names(name: str) -> None:
+    """A name that is imported into a face without being exported is a mistake, and so is the reverse."""
+    module = importlib.import_module(name)
+    assert members(module) == set(module.__all__)
+
+
+def test_every_error_is_exported() -> None:
+    """The tree in `clew.errors` is what can be imported from it."""
+    classes = {name for name, value in vars(clew.errors).items() if isinstance(value, type)}
+    own = {name for name in classes if vars(clew.errors)[name].__module__ == "clew.errors"}
+    assert set(clew.errors.__all__) == own | {"REFUSALS", "refusal"}
+
+
+def test_the_face_is_small() -> None:
+    """What programs use daily, and no more."""
+    assert len(clew.__all__) <= 20
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_names_are_in_order(name: str) -> None:
+    """Constants, then classes, then functions, each in the order of the alphabet."""
+    names: list[str] = importlib.import_module(name).__all__
+
+    def rank(exported: str) -> tuple[int, str]:
+        return (0 if exported.isupper() else 1 if exported[0].isupper() else 2, exported)
+
+    assert names == sorted(names, key=rank)
