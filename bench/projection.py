@@ -33,7 +33,8 @@ from time import perf_counter
 from typing import Any
 
 from bench.langchain import INSTALL, Counter, LangChain
-from clew.context.projection import Projection, ProjectionInput, project
+from clew.context.projection import Projection, project
+from clew.context.projection_input import ProjectionInput
 from clew.contract.policy import ContextPolicy
 from clew.model.tokens import Encoding, encoding
 from clew.thread.entries import Draft, Entry

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from clew.context.blocks import MISSING_RESULT
-from clew.context.projection import ProjectionInput
+from clew.context.projection_input import ProjectionInput
 from clew.contract.policy import ClearToolResults
 from clew.errors import ContextOverflow
 from clew.model.messages import Message

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from clew.context.projection import Projection, ProjectionInput, project
+from clew.context.projection import Projection, project
+from clew.context.projection_input import ProjectionInput
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.model.messages import Message, ToolSpec
 from clew.model.tokens import encoding

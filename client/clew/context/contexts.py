@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
-from clew.context.projection import Projection, ProjectionInput, project
+from clew.context.projection import Projection, project
+from clew.context.projection_input import ProjectionInput
 from clew.contract import MAX_PAGE_BYTES
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import Entry, system_prompt_of

@@ -6,10 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clew.context.blocks import Block, Rendering, archived, newest_first
 from clew.context.clearing import READ_RESULT
+from clew.context.projection_input import ProjectionInput
 from clew.context.truncation import Cutter, results_share, saved_by, savings_of
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
@@ -17,9 +18,6 @@ from clew.model.tokens import Encoding, encoding
 from clew.thread.entries import Entry
 from clew.thread.lane import Lane
 from clew.thread.thread import last_at
-
-if TYPE_CHECKING:
-    from clew.context.projection import ProjectionInput
 
 
 class LaneView:

@@ -15,57 +15,27 @@ from typing import Any
 
 from clew.context.blocks import Block
 from clew.context.lane_view import LaneView, estimator_of
+from clew.context.projection_input import ProjectionInput
 from clew.context.window import epoch, slide
 from clew.contract.outputs import ContextMeta
-from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput
 from clew.model.canonical import canonical
 from clew.model.messages import Message, ToolSpec
 from clew.model.tokens import Encoding, encoding
-from clew.thread.entries import DEFAULT_LANE, Entry, summary_message
-from clew.thread.thread import Thread
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectionInput:
-    """All that a context depends on.
-
-    Attributes:
-        thread: The facts. Entries after `at_seq` do not exist for the projection (None: all exist).
-        policy: The policy in force, complete.
-        pending: Messages about to be asked that are not in the thread.
-        system: The system prompt, and in `system_tokens` its count where that is known.
-        tools: The tool schemas, and in `tools_tokens` their count where that is known.
-        context_ref: The lane.
-        provider: Whose `provider_data` the messages keep.
-        output_schema: What the answer must look like; part of the digest alone.
-        encoding: What is not counted yet is counted under it.
-        request_must_fit: Whether the current request is kept at any price, or windowed like all else.
-        standalone: Whether the context is for a model that cannot read this thread: its `read_result` finds nothing.
-    """
-
-    thread: Thread
-    policy: ContextPolicy
-    pending: Sequence[Message] = ()
-    system: str | None = None
-    tools: Sequence[ToolSpec] = ()
-    context_ref: str = DEFAULT_LANE
-    at_seq: int | None = None
-    provider: str | None = None
-    output_schema: dict[str, Any] | None = None
-    system_tokens: int | None = None
-    tools_tokens: int | None = None
-    encoding: str = "o200k_base"
-    request_must_fit: bool = True
-    standalone: bool = False
+from clew.thread.entries import Entry, summary_message
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
     """A context, and what is known of it.
 
-    `blocks` are what its messages were made of, in order, each with its tokens and its seqs; `tools_tokens` are those
-    of the tool schemas.
+    Attributes:
+        messages: What the model is shown, in order.
+        tool_spec: The tool schemas.
+        meta: What is known of the context.
+        output_schema: The schema that the answer must meet.
+        blocks: What the messages were made of, in order, each with its tokens and its seqs.
+        tools_tokens: The tokens of the tool schemas.
     """
 
     messages: list[Message]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pydantic_core import to_json
 
 from clew.context.lane_view import LaneView
-from clew.context.projection import ProjectionInput
+from clew.context.projection_input import ProjectionInput
 from clew.context.truncation import saved_by, smallest
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived

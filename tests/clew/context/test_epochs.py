@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew.context.blocks import MISSING_RESULT
-from clew.context.projection import Projection, ProjectionInput, project
+from clew.context.projection import Projection, project
+from clew.context.projection_input import ProjectionInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput
 from clew.thread.entries import DEFAULT_LANE

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from clew.context.blocks import MISSING_RESULT
-from clew.context.projection import Projection, ProjectionInput, projector_named, register_projector
+from clew.context.projection import Projection, projector_named, register_projector
+from clew.context.projection_input import ProjectionInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
 from clew.model.messages import Message

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from clew.context.projection import Projection, ProjectionInput, compose, project
+from clew.context.projection import Projection, compose, project
+from clew.context.projection_input import ProjectionInput
 from clew.context.truncation import cut_marker_tokens
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow

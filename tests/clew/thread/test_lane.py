@@ -6,7 +6,8 @@ from typing import Literal
 
 import pytest
 
-from clew.context.projection import ProjectionInput, project
+from clew.context.projection import project
+from clew.context.projection_input import ProjectionInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.model.messages import Message
