@@ -15,6 +15,7 @@ import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 60.0
@@ -52,6 +53,13 @@ def environment(address: str | None = None, **settings: str) -> dict[str, str]:
     where = {"TEMPORAL_ADDRESS": address} if address else {}
     # A file in somebody's home directory configures nothing here.
     return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, "TERM": "xterm-256color", **where, **settings}
+
+
+def without_worker_extra(folder: Path) -> dict[str, str]:
+    """Settings for processes in which the libraries of the extra `worker` are not installed."""
+    missing = ("bpe_openai", "genai_prices", "httpx", "httpx_sse", "jsonschema_rs", "obstore", "tiktoken")
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing!r}))\n")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
 async def clew(*arguments: str, address: str | None = None, stdin: str | bytes = b"", **settings: str) -> Ended:

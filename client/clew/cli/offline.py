@@ -1,4 +1,4 @@
-"""The operator's commands. They work on histories and on the archive's store, with code that is not shipped."""
+"""The operator's commands. They work on histories and on the archive's store, with the extra `worker`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,10 @@ from clew.contract import TASK_QUEUE
 from clew.model.prices import Prices
 
 if TYPE_CHECKING:
-    from clew_activities.archive import Archive
-    from clew_audit.auditing import Report
+    from clew.operators import Archive, Report
 
 COULD_NOT = 2
 """The exit code of an audit that could not be made."""
-ROOT = Path(__file__).parents[3]
-"""The checkout, or the folder of the worker's image, that this package stands in, unless it was installed alone."""
 
 
 class Keep(StrEnum):
@@ -61,20 +58,20 @@ def audit(
     place = options.place(address, namespace, TASK_QUEUE)
 
     async def work() -> Report:
-        from clew_audit import auditing, histories  # noqa: PLC0415 - not shipped
+        from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         if from_file:
             with opened(from_file, "rb") as file:
-                saved = histories.Saved(file)
-                return await auditing.audit_file(saved, _archive(saved.namespace))
+                saved = operators.Saved(file)
+                return await operators.audit_file(saved, _archive(saved.namespace))
         client = (await reach.connect(place)).temporal
         archive = _archive(client.namespace)
         if save is None:
-            return await auditing.audit_session(client, archive, session or "")
+            return await operators.audit_session(client, archive, session or "")
         with opened(save, "wb") as file:
-            return await auditing.audit_session(client, archive, session or "", file)
+            return await operators.audit_session(client, archive, session or "", file)
 
-    with ending(as_json, code=COULD_NOT), unshipped():
+    with ending(as_json, code=COULD_NOT), worker_extra():
         report = options.run(work())
         if as_json:
             show.document(report.as_json())
@@ -99,14 +96,14 @@ def recover(
     kept: Literal["archive", "history"] | None = options.word(keep)
 
     async def work() -> dict[str, Any]:
-        from clew_audit.recovery import recover as recovered  # noqa: PLC0415 - not shipped
+        from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         client = (await reach.connect(place)).temporal
         archive = _archive(client.namespace)
-        found = await recovered(client, archive, session, task_queue=task_queue, keep=kept)
+        found = await operators.recover(client, archive, session, task_queue=task_queue, keep=kept)
         return found.as_json()
 
-    with ending(as_json), unshipped():
+    with ending(as_json), worker_extra():
         done = options.run(work())
         if as_json:
             show.document(done)
@@ -118,12 +115,12 @@ def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace 
     """Read every object of a session's archive, and say of each whether it is whole."""
 
     async def work() -> dict[str, Any]:
-        from clew_audit.verifying import verify as verified  # noqa: PLC0415 - not shipped
+        from clew import operators  # noqa: PLC0415 - the extra may be missing
 
-        found = await verified(_archive(namespace or _configured_namespace()), session)
+        found = await operators.verify(_archive(namespace or _configured_namespace()), session)
         return found.as_json()
 
-    with ending(as_json), unshipped():
+    with ending(as_json), worker_extra():
         found = options.run(work())
         if as_json:
             show.document(found)
@@ -147,13 +144,13 @@ def export(
     place = options.place(address, namespace, TASK_QUEUE)
 
     async def work() -> int:
-        from clew_audit.exchange import export_session  # noqa: PLC0415 - not shipped
+        from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         client = (await reach.connect(place)).temporal
         with opened(file, "wb") as to:
-            return await export_session(client, _archive(client.namespace), session, to)
+            return await operators.export_session(client, _archive(client.namespace), session, to)
 
-    with ending(as_json), unshipped():
+    with ending(as_json), worker_extra():
         count = options.run(work())
     if file != "-":
         _receipt({"session_id": session, "entries": count}, f"{count} entries are in {file}", as_json)
@@ -174,14 +171,14 @@ def import_(
     place = options.place(address, namespace, task_queue)
 
     async def work() -> tuple[str, int]:
-        from clew_audit.exchange import import_session  # noqa: PLC0415 - not shipped
+        from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         client = (await reach.connect(place)).temporal
         archive = _archive(client.namespace)
         with opened(file, "rb") as source:
-            return await import_session(client, archive, source, session_id=as_id, task_queue=task_queue)
+            return await operators.import_session(client, archive, source, session_id=as_id, task_queue=task_queue)
 
-    with ending(as_json), unshipped():
+    with ending(as_json), worker_extra():
         session_id, count = options.run(work())
     _receipt({"session_id": session_id, "entries": count}, f"session {session_id} has {count} entries", as_json)
 
@@ -197,29 +194,26 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
-def unshipped() -> Iterator[None]:
-    """Within, the packages beside this one can be imported, or it is said where they can be.
+def worker_extra() -> Iterator[None]:
+    """Within, `clew.operators` can be imported, or it is said what to install.
 
     Raises:
-        Misconfigured: they are not here.
+        Misconfigured: the extra `worker` is not installed.
     """
-    here = "this needs the worker's own code: run it from the checkout, or in the worker's image"
-    if not (ROOT / "audit" / "__init__.py").is_file():
-        raise Misconfigured(here)
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
     try:
         yield
-    except ModuleNotFoundError as error:
-        raise Misconfigured(f"{here}, with the extra `worker` installed: {error}") from error
+    except ImportError as error:
+        if error.name != "clew.operators":
+            raise
+        raise Misconfigured(str(error)) from error
 
 
 def _archive(namespace: str) -> Archive:
     """The archive that the workers of a namespace write, where CLEW_STORE says."""
-    from clew_activities.archive import Archive, store_from_env  # noqa: PLC0415 - not shipped
+    from clew import operators  # noqa: PLC0415 - the extra may be missing
 
     try:
-        return Archive(store_from_env(os.environ), namespace)
+        return operators.Archive(operators.store_from_env(os.environ), namespace)
     except ValueError as error:
         raise Misconfigured(f"the archive cannot be used: {error}") from None
 

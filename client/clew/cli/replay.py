@@ -98,11 +98,11 @@ def _policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
 
 
 def _exported(file: Path) -> list[Entry]:
-    with offline.unshipped():
-        from clew_audit.exchange import exported  # noqa: PLC0415 - not shipped
+    with offline.worker_extra():
+        from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         with offline.opened(file, "rb") as source:
-            return exported(source)
+            return operators.exported(source)
 
 
 def _print(to: Console, trials: Sequence[Trial]) -> None:

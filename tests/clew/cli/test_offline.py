@@ -9,6 +9,7 @@ import pytest
 from clew import Clew, Session
 from tests.support.audits import hanging, hung
 from tests.support.command_line import clew as command
+from tests.support.command_line import without_worker_extra
 from tests.support.rolling import name
 from tests.support.stack import Stack
 
@@ -77,11 +78,9 @@ async def test_a_terminated_session_is_recovered(stack: Stack, clew: Clew, folde
     assert (await session.ask("and now?")).startswith("I read")
 
 
-async def test_installed_alone_the_commands_say_where_they_run(tmp_path: Path) -> None:
-    """Without the worker's code beside the package there is a line with the remedy."""
-    package = Path(__file__).parents[3] / "client" / "clew"
-    (tmp_path / "lib" / "a").mkdir(parents=True)
-    (tmp_path / "lib" / "a" / "clew").symlink_to(package)
-    ended = await command("archive", "verify", "s", PYTHONPATH=str(tmp_path / "lib" / "a"))
+async def test_without_the_extra_worker_the_commands_say_what_to_install(tmp_path: Path) -> None:
+    """A line with the remedy and no traceback."""
+    ended = await command("archive", "verify", "s", **without_worker_extra(tmp_path))
     assert ended.code == 2
-    assert "run it from the checkout, or in the worker's image" in ended.err
+    assert "pip install 'clew[worker]'" in ended.err
+    assert "Traceback" not in ended.err

@@ -11,7 +11,7 @@ import pytest
 from clew import Clew, ContextPolicy, Session
 from deploy.local import Reply, ToolCall
 from tests.support.command_line import clew as command
-from tests.support.command_line import terminal
+from tests.support.command_line import terminal, without_worker_extra
 from tests.support.rolling import name
 from tests.support.stack import Stack, last
 
@@ -141,14 +141,11 @@ async def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...]) -> No
     assert (await command("replay", *arguments)).code == 2
 
 
-async def test_it_works_where_the_package_is_installed_alone(stack: Stack, session: Session, tmp_path: Path) -> None:
-    """A session is read through its worker; nothing but the client is needed."""
-    package = Path(__file__).parents[3] / "client" / "clew"
-    (tmp_path / "lib" / "a").mkdir(parents=True)
-    (tmp_path / "lib" / "a" / "clew").symlink_to(package)
+async def test_it_works_without_the_extra_worker(stack: Stack, session: Session, tmp_path: Path) -> None:
+    """A session is read through its worker; nothing but the client is needed. A file is read with the extra."""
     file = policy(tmp_path, "narrow", NARROW)
-    alone = {"PYTHONPATH": str(tmp_path / "lib" / "a")}
-    ended = await command("replay", session.id, "--policy", file, "--json", address=stack.server.address, **alone)
+    light = without_worker_extra(tmp_path)
+    ended = await command("replay", session.id, "--policy", file, "--json", address=stack.server.address, **light)
     assert (ended.code, ended.json["trials"][0]["calls"]) == (0, 24)
-    unshipped = await command("replay", "--from-file", file, **alone)
-    assert (unshipped.code, "run it from the checkout" in unshipped.err) == (2, True)
+    refused = await command("replay", "--from-file", file, **light)
+    assert (refused.code, "pip install 'clew[worker]'" in refused.err) == (2, True)

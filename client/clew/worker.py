@@ -1,0 +1,20 @@
+"""The door to the worker, where the extra `worker` is installed.
+
+from clew.worker import make_worker
+
+`python -m clew.worker --tools my_package.tools` serves sessions, as the checkout's `worker.py` does.
+
+Raises:
+    ImportError: when it is imported without the extra.
+"""
+
+try:
+    from clew_activities.worker import Capacity, SessionWorker, main, make_worker, workflow_sandbox
+except ModuleNotFoundError as error:
+    message = f"the worker needs its libraries ({error.name} is missing): pip install 'clew[worker]'"
+    raise ImportError(message, name=__name__) from error
+
+__all__ = ["Capacity", "SessionWorker", "main", "make_worker", "workflow_sandbox"]
+
+if __name__ == "__main__":
+    main()
