@@ -65,6 +65,16 @@ async def test_a_session_under_other_policies(stack: Stack, session: Session, tm
     assert clearing["input_tokens"] < as_it_was["input_tokens"]
 
 
+async def test_the_prices_of_another_model(stack: Stack, session: Session) -> None:
+    """By the list that an installed worker has; the calls' own model has no price, and so no cost is told."""
+    own = await command("replay", session.id, "--json", address=stack.server.address)
+    other = await command("replay", session.id, "--model", "openai:gpt-4o", "--json", address=stack.server.address)
+    (as_it_was,), (priced,) = own.json["trials"], other.json["trials"]
+    assert "cost_usd" not in as_it_was
+    assert min(priced["cost_usd"], priced["reported"]["cost_usd"]) > 0
+    assert priced["input_tokens"] == as_it_was["input_tokens"]
+
+
 async def test_a_table_of_it(stack: Stack, session: Session, tmp_path: Path) -> None:
     """A row a number, a column a policy: in a pipe separated by tabs."""
     file = policy(tmp_path, "narrow", NARROW)

@@ -1,0 +1,121 @@
+"""What a session knows of models comes from its workers, and stays with it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+from temporalio.client import WorkflowHistory
+
+from clew import Clew, RequestFailed
+from clew_activities.model_table import policy_of
+from clew_activities.prices import prices_of
+from tests.support.rolling import name, rolling, runs_of
+from tests.support.stack import Stack
+
+OTHER = "scripted:gpt-4o"
+"""A model that the table and the price list know."""
+
+REPLAY = """
+import asyncio, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("clew_activities", "genai_prices"):
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+sys.meta_path.insert(0, Blocked())
+from temporalio.client import WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+from clew_workflows.session import AgentSession
+
+replayer = Replayer(
+    workflows=[AgentSession],
+    data_converter=pydantic_data_converter,
+    workflow_runner=UnsandboxedWorkflowRunner(),
+)
+asyncio.run(replayer.replay_workflow(WorkflowHistory.from_json("replayed", sys.stdin.read())))
+"""
+
+
+@pytest.fixture
+def other(stack: Stack) -> str:
+    """The model that the table knows, which answers here."""
+    stack.scripts[OTHER.partition(":")[2]] = stack.scripts[stack.model("fine").partition(":")[2]]
+    return OTHER
+
+
+async def histories(clew: Clew, session_id: str) -> list[WorkflowHistory]:
+    """The histories of a session's runs, the newest first."""
+    handles = [clew.temporal.get_workflow_handle(session_id, run_id=run) for run in await runs_of(clew, session_id)]
+    return [await handle.fetch_history() for handle in handles]
+
+
+def replay_elsewhere(history: WorkflowHistory) -> subprocess.CompletedProcess[str]:
+    """Replay a history in a process that has no worker's packages."""
+    command = [sys.executable, "-c", REPLAY]
+    return subprocess.run(command, input=history.to_json(), capture_output=True, text=True, check=False, timeout=60)
+
+
+def scheduled(history: WorkflowHistory, activity: str) -> int:
+    """How often an activity was scheduled."""
+    types = (event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events)
+    return sum(found == activity for found in types)
+
+
+async def test_a_messages_own_model_is_asked_about_once(stack: Stack, other: str) -> None:
+    """Under its policy it is called, and the session knows it in the next runs of its workflow too."""
+    async with rolling(stack) as clew:
+        session = await clew.open(name(), model=stack.model("fine"))
+        for turn in range(20):
+            await session.ask(f"turn {turn}", model=other if turn % 4 == 0 else None)
+        runs = await histories(clew, session.id)
+        assert len(runs) > 1
+        assert [scheduled(run, "describe_model") for run in runs] == [0] * (len(runs) - 1) + [1]
+        recipes = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]
+        policies = {recipe["model"]: recipe.get("context_policy") for recipe in recipes}
+        assert policies == {other: policy_of(other).model_dump(mode="json"), (await session.status()).model: None}
+
+
+async def test_replays_need_no_table(stack: Stack, other: str) -> None:
+    """A recorded session is replayed where there is neither a table of models nor a list of prices."""
+    session = await stack.open(limits={"max_total_tokens": 10_000})
+    await session.ask("hello", model=other)
+    await session.configure(model=other)
+    await session.ask("hello again")
+    await session.ask("and again", model=stack.model("fine"))
+    await session.close()
+    (history,) = await histories(stack.clew, session.id)
+    ran = await asyncio.to_thread(replay_elsewhere, history)
+    assert ran.returncode == 0, ran.stderr
+
+
+async def test_what_was_charged_is_in_the_thread(stack: Stack, other: str) -> None:
+    """A call's recipe has the prices that it was counted by; a preview is priced by what a worker has told."""
+    session = await stack.clew.open(name(), model=other)
+    await session.ask("hello")
+    (recipe,) = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]
+    (price,) = prices_of(other)
+    assert recipe["prices"] == [price.model_dump(exclude_defaults=True)]
+    usage = recipe["usage"]
+    assert usage["cost_usd"] == pytest.approx(
+        (usage["input_tokens"] * price.input + usage["output_tokens"] * price.output) / 1e6
+    )
+    meta = (await session.context(pending=["and now"])).meta
+    assert meta.input_cost_usd == pytest.approx(meta.estimated_tokens * (meta.token_ratio or 1) * price.input / 1e6)
+    unpriced = await stack.open()
+    assert (await unpriced.context(pending=["hello"])).meta.input_cost_usd is None
+
+
+async def test_a_model_without_a_price_is_not_called_under_a_limit_of_cost(stack: Stack, other: str) -> None:
+    """Neither the session's model nor a message's own; one with a price is, until the limit is spent."""
+    session = await stack.open(limits={"max_cost_usd": 1e-9})
+    with pytest.raises(RequestFailed, match="does not know what scripted:"):
+        await session.ask("hello")
+    await session.ask("hello", model=other)
+    with pytest.raises(RequestFailed, match="has cost"):
+        await session.ask("hello", model=other)
+    assert len(stack.requests_to((await session.status()).model)) == 0
