@@ -1,0 +1,78 @@
+"""The pages name code that exists."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import clew
+import clew_activities
+import clew_audit
+import clew_workflows
+from docs.generate import DOCS
+
+PAGES = ("architecture.md", "extending.md")
+PACKAGES = (clew, clew_workflows, clew_activities, clew_audit)
+_NAME = re.compile(r"`(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(.*?\))?`")
+_ENDINGS = ("md", "py", "json", "ts")
+
+
+@cache
+def modules() -> dict[str, ModuleType]:
+    """Every module of the packages, by its full name."""
+    found = {package.__name__: package for package in PACKAGES}
+    for package in PACKAGES:
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                found[module.name] = importlib.import_module(module.name)
+    return found
+
+
+def owners(first: str) -> Iterator[Any]:
+    """Modules whose name, or the end of it, is this, and classes of this name."""
+    for name, module in modules().items():
+        if name == first or name.endswith(f".{first}"):
+            yield module
+        if isinstance(getattr(module, first, None), type):
+            yield getattr(module, first)
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name leads somewhere: a module, or `module.name`, or `Class.member`."""
+    if name in modules():
+        return True
+    parts = name.split(".")
+    for split in range(1, len(parts)):
+        for owner in owners(".".join(parts[:split])):
+            found: Any = owner
+            for part in parts[split:]:
+                found = getattr(found, part, None)
+            if found is not None:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_name_on_the_page_exists(page: str) -> None:
+    """A function, a method or a module that a page names is in the code, under that name."""
+    text = re.sub(r"```.*?```", "", (DOCS / page).read_text(), flags=re.DOTALL)
+    names = {match["name"] for match in _NAME.finditer(text)}
+    named = {name for name in names if name.rpartition(".")[2] not in _ENDINGS}
+    assert sorted(name for name in named if not exists(name)) == []
+
+
+def test_a_name_that_is_not_there_is_noticed() -> None:
+    """The check finds what it is for."""
+    assert exists("runs.open_run")
+    assert exists("Session.message")
+    assert exists("clew_workflows.core.runs")
+    assert not exists("runs.open_runs")
+    assert not exists("Session.massage")
+    assert not exists("clew_workflows.core.run")
