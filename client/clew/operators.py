@@ -8,6 +8,7 @@ Raises:
 
 try:
     from clew_activities.archive import Archive, store_from_env
+    from clew_activities.prices import prices_of
     from clew_audit.auditing import Report, audit_file, audit_session
     from clew_audit.exchange import export_session, exported, import_session
     from clew_audit.histories import Saved
@@ -26,6 +27,7 @@ __all__ = [
     "export_session",
     "exported",
     "import_session",
+    "prices_of",
     "recover",
     "store_from_env",
     "verify",

@@ -440,9 +440,9 @@ export interface MessageInput {
   request_id?: string | null;
   /** What becomes of the message while a request is served; absent: the session's setting. */
   on_busy?: "reject" | "queue" | "interrupt" | "steer" | null;
-  /** Overlays the session's policy for this request. */
+  /** Overlays the session's policy for this request, or the one that comes with `model`. */
   context_policy?: ContextPolicy | null;
-  /** The model of this request. */
+  /** The model of this request. The policy that the worker chooses for it comes with it, unless the session was started with a policy. */
   model?: string | null;
   /** Overlay the session's options for this request. */
   model_options?: ModelOptions | null;

@@ -19,7 +19,6 @@ from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.cli.reach import Misconfigured
 from clew.contract import TASK_QUEUE
-from clew.model.prices import Prices
 
 if TYPE_CHECKING:
     from clew.operators import Archive, Report
@@ -223,19 +222,6 @@ def _configured_namespace() -> str:
         return ClientConfig.load_client_connect_config().get("namespace") or "default"
     except (RuntimeError, OSError, ValueError) as error:
         raise Misconfigured(f"Temporal's configuration cannot be used: {error}") from error
-
-
-def list_prices(model: str) -> Prices:
-    """The list prices of a model, as an installed worker knows them.
-
-    Raises:
-        Misconfigured: no worker is installed.
-    """
-    try:
-        from clew_activities.prices import prices_of  # noqa: PLC0415 - its library comes with the extra `worker`
-    except ModuleNotFoundError as error:
-        raise Misconfigured(f"prices are known where the extra `worker` is installed: {error}") from error
-    return prices_of(model)
 
 
 @contextmanager

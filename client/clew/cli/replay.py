@@ -21,6 +21,7 @@ from clew.context.comparison import replay as replayed
 from clew.contract import TASK_QUEUE
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
+from clew.model.prices import Prices
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 
@@ -64,7 +65,7 @@ def replay(
             entries = _exported(from_file)
         else:
             entries = options.of_any(place, session or "", lambda _clew, reached: reached.entries())
-        trials = replayed(Thread(entries), policies, None if model is None else offline.list_prices(model))
+        trials = replayed(Thread(entries), policies, _list_prices(model))
         if as_json:
             document = {"entries": len(entries), "trials": [trial.as_json() for trial in trials]}
             show.document({"session_id": session} | document if session else document)
@@ -95,6 +96,20 @@ def _policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
             raise InvalidInput(f"{file} is given twice")
         policies[name] = policy
     return policies
+
+
+def _list_prices(model: str | None) -> Prices | None:
+    """The list prices of a model, as an installed worker knows them; None where none is named.
+
+    Raises:
+        Misconfigured: the extra `worker` is not installed.
+    """
+    if model is None:
+        return None
+    with offline.worker_extra():
+        from clew import operators  # noqa: PLC0415 - the extra may be missing
+
+        return operators.prices_of(model)
 
 
 def _exported(file: Path) -> list[Entry]:

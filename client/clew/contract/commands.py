@@ -34,8 +34,9 @@ class MessageInput(Input):
         request_id: A request is served once for its id. Absent: the id of the Update. Ids that begin with
             `followup:` are reserved.
         on_busy: What becomes of the message while a request is served; absent: the session's setting.
-        context_policy: Overlays the session's policy for this request.
-        model: The model of this request.
+        context_policy: Overlays the session's policy for this request, or the one that comes with `model`.
+        model: The model of this request. The policy that the worker chooses for it comes with it, unless the session
+            was started with a policy.
         model_options: Overlay the session's options for this request.
         max_iterations: Model calls that its run may make.
         timeout_seconds: After so long the request fails with `timeout`.

@@ -152,10 +152,12 @@ async def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...]) -> No
 
 
 async def test_it_works_without_the_extra_worker(stack: Stack, session: Session, tmp_path: Path) -> None:
-    """A session is read through its worker; nothing but the client is needed. A file is read with the extra."""
+    """A session is read through its worker; nothing but the client is needed. Files and prices take the extra."""
     file = policy(tmp_path, "narrow", NARROW)
     light = without_worker_extra(tmp_path)
     ended = await command("replay", session.id, "--policy", file, "--json", address=stack.server.address, **light)
     assert (ended.code, ended.json["trials"][0]["calls"]) == (0, 24)
-    refused = await command("replay", "--from-file", file, **light)
-    assert (refused.code, "pip install 'clew[worker]'" in refused.err) == (2, True)
+    priced = ("replay", session.id, "--model", "openai:gpt-4o")
+    for arguments in (("replay", "--from-file", file), priced):
+        refused = await command(*arguments, address=stack.server.address, **light)
+        assert (refused.code, "pip install 'clew[worker]'" in refused.err) == (2, True)
