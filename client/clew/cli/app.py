@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from clew.cli import compacting, control, lifecycle, offline, options, reach, replay, show, talk
+from clew.cli import compacting, compare, contexts, control, lifecycle, offline, options, reach, show, talk
 from clew.cli.ending import ending
 from clew.cli.options import (
     Address,
@@ -244,7 +244,7 @@ def entries(
             show.entries(show.console(), found[:limit])
 
 
-for command in (replay.replay, *control.COMMANDS, *compacting.COMMANDS, *lifecycle.COMMANDS):
+for command in (compare.compare, *control.COMMANDS, *contexts.COMMANDS, *compacting.COMMANDS, *lifecycle.COMMANDS):
     app.command()(command)
 offline.register(app)
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from clew.cli import options
-from clew.cli.control import OpId, act
-from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
+from clew.cli.acting import act
+from clew.cli.options import Address, AsJson, Namespace, OpId, SessionId, TaskQueue
 from clew.contract import TASK_QUEUE
 
 UptoSeq = Annotated[

@@ -1,4 +1,4 @@
-"""The commands about a session as a whole, wherever it is: fork it, put it away, delete it."""
+"""The commands about a session as a whole: fork it, put it away, delete it, write and restore checkpoints of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from clew.cli import options, show
+from clew.cli import options, reach, show
+from clew.cli.acting import act
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.contract import TASK_QUEUE
-from clew.contract.outputs import DeleteReceipt, ForkReceipt
+from clew.contract.outputs import CheckpointReceipt, DeleteReceipt, ForkReceipt, RestoreReceipt
 from clew.session.connection import Clew
 from clew.session.session import Session
 
@@ -83,7 +84,56 @@ def delete(
         show.print_receipt(options.of_any(place, session, act), as_json)
 
 
-COMMANDS = (fork, hibernate, delete)
+def checkpoint(
+    session: SessionId,
+    *,
+    lane: options.Lane = None,
+    expires: Annotated[
+        int | None,
+        typer.Option(metavar="SECONDS", min=1, help="How long the token is good for; 30 days unless given."),
+    ] = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Print a lane's context and the configuration as a signed token. It is not encrypted."""
+    place = options.place(address, namespace, task_queue)
+
+    async def signed(reached: Session) -> CheckpointReceipt:
+        return CheckpointReceipt(token=await reached.checkpoint(lane, expires_seconds=expires))
+
+    act(place, session, signed, as_json)
+
+
+def restore(
+    token: Annotated[
+        str,
+        typer.Argument(metavar="TOKEN", help="A checkpoint's token; `-` reads it from stdin.", show_default=False),
+    ],
+    *,
+    new_id: Annotated[
+        str | None, typer.Option("--as", metavar="SESSION", help="The new session's id; one of its own unless given.")
+    ] = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Start a session that goes on from a checkpoint, and print its id."""
+    given = options.text_of(token).strip()
+    place = options.place(address, namespace, task_queue)
+
+    async def work() -> RestoreReceipt:
+        clew = await reach.connect(place)
+        await clew.check_worker()
+        return RestoreReceipt(session_id=(await clew.restore(given, new_id)).id)
+
+    with ending(as_json):
+        show.print_receipt(options.run(work()), as_json)
+
+
+COMMANDS = (fork, hibernate, delete, checkpoint, restore)
 
 
 def _note(text: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ COULD_NOT = 2
 
 
 class Keep(StrEnum):
-    """Which story stands where two are told."""
+    """Which source wins when history and archive disagree."""
 
     ARCHIVE = "archive"
     HISTORY = "history"

@@ -52,6 +52,12 @@ RequireApproval = Annotated[
 ]
 FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Begin at this seq.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")]
+OpId = Annotated[
+    str,
+    typer.Option(
+        "--op-id", metavar="ID", help="Given again, it is the same operation and applied once.", show_default=False
+    ),
+]
 Lane = Annotated[str | None, typer.Option(metavar="NAME", help="The lane; the active one unless given.")]
 
 

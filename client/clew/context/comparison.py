@@ -1,4 +1,4 @@
-"""Re-projection: what a session's model calls would have been shown, and have cost, under other policies.
+"""Comparison of policies: what a session's model calls would have been shown, and have cost, under other policies.
 
 No model is called, and nothing is made up: the thread is as it is, so a policy that would have asked for a summary
 gets none that is not there. A call is a reply with its recipe; it is projected anew at its own basis seq, as its
@@ -94,7 +94,7 @@ def share(part: int, whole: int) -> float | None:
     return round(part / whole, 4) if whole else None
 
 
-def replay(
+def compare_policies(
     thread: Thread,
     policies: Mapping[str, ContextPolicy],
     prices: Prices | None = None,

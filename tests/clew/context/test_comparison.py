@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew.context.blocks import Rendering
-from clew.context.comparison import AS_IT_WAS, Trial, replay
+from clew.context.comparison import AS_IT_WAS, Trial, compare_policies
 from clew.context.contexts import context_of
 from clew.context.projection import Projection
 from clew.contract.policy import ClearToolResults, ContextPolicy
@@ -84,14 +84,14 @@ class Session:
             self.call(answered("fine"), run=run)
         return self
 
-    def replayed(self, **policies: ContextPolicy) -> list[Trial]:
-        return replay(self.thread, policies)
+    def compared(self, **policies: ContextPolicy) -> list[Trial]:
+        return compare_policies(self.thread, policies)
 
 
 def test_the_first_column_is_the_session_as_it_was() -> None:
     """Its tokens are those that were recorded, beside what the provider reported."""
     session = Session(ContextPolicy(max_input_tokens=1000, reserve_output_tokens=0), PRICES).turns(12)
-    (trial,) = session.replayed()
+    (trial,) = session.compared()
     assert trial.name == AS_IT_WAS
     assert (trial.calls, trial.overflows) == (24, 0)
     assert trial.input_tokens == sum(call.meta.estimated_tokens for call in session.calls)
@@ -109,7 +109,7 @@ def test_an_epoch_is_predicted_to_be_cached_as_its_recipes_tell() -> None:
     assert around > 0
     shared = [call.meta.shared_prefix_tokens or around for call in session.calls[1:]]
     assert shared.count(around) > 1, "it was cut"
-    epoch, sliding = session.replayed(sliding=ContextPolicy(window="sliding"))
+    epoch, sliding = session.compared(sliding=ContextPolicy(window="sliding"))
     assert epoch.cached_tokens == sum(shared)
     assert sliding.cached_tokens < epoch.cached_tokens
 
@@ -120,13 +120,13 @@ def test_a_policy_lies_over_the_one_in_force_at_each_call() -> None:
     session.writer.config(context_policy=ContextPolicy(max_input_tokens=3000))
     session.writer.message(said("again"), run="run-x")
     session.call(answered("fine"), run="run-x", context_policy={"max_messages": 2})
-    trials = session.replayed(same=ContextPolicy(), kinds=ContextPolicy(include_kinds=("message",)))
+    trials = session.compared(same=ContextPolicy(), kinds=ContextPolicy(include_kinds=("message",)))
     as_it_was, same, kinds = trials
     assert (same.input_tokens, same.cached_tokens) == (as_it_was.input_tokens, as_it_was.cached_tokens)
     assert kinds.policy == {"include_kinds": ["message"]}
     last = session.calls[-1]
     assert last.meta.policy_hash == ContextPolicy(max_input_tokens=3000, max_messages=2).hash
-    lonely = replay(Thread(session.thread.slice(0, session.thread.last_seq - 1)), {})[0]
+    lonely = compare_policies(Thread(session.thread.slice(0, session.thread.last_seq - 1)), {})[0]
     assert as_it_was.input_tokens - lonely.input_tokens == last.meta.estimated_tokens
 
 
@@ -137,7 +137,7 @@ def test_calls_that_would_fail_are_counted_and_named() -> None:
     session.call(answered("fine"), run="run-x")
     session.writer.commit("error", {"type": ContextOverflow.type, "message": "too much"}, run_id="run-y")
     session.writer.commit("error", {"type": "timeout", "message": "too late"}, run_id="run-z")
-    as_it_was, tight = session.replayed(tight=ContextPolicy(max_input_tokens=400, reserve_output_tokens=0))
+    as_it_was, tight = session.compared(tight=ContextPolicy(max_input_tokens=400, reserve_output_tokens=0))
     assert (as_it_was.overflows, as_it_was.overflowing) == (1, ())
     assert (tight.calls, tight.overflows, tight.overflowing) == (4, 1, ("call-5",))
 
@@ -148,7 +148,7 @@ def test_what_clearing_and_summaries_do_is_counted() -> None:
     session.writer.summary(session.thread.last_seq)
     session.turns(1)
     clearing = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
-    as_it_was, cleared, plain = session.replayed(cleared=clearing, plain=ContextPolicy(summarization="none"))
+    as_it_was, cleared, plain = session.compared(cleared=clearing, plain=ContextPolicy(summarization="none"))
     assert (as_it_was.cleared, as_it_was.summaries) == (0, 2)
     assert cleared.cleared == 6
     assert (plain.summaries, plain.left_out_most) == (0, 0)
@@ -162,7 +162,7 @@ def test_pins_that_are_not_shown_are_lost() -> None:
     session.writer.pin(1, tools)
     session.turns(3)
     talk = {"talk": ContextPolicy(include_kinds=("message",))}
-    whole, cut = replay(session.thread, talk)
+    whole, cut = compare_policies(session.thread, talk)
     assert (whole.lost_pins, cut.lost_pins) == ((), (tools,))
 
 
@@ -179,16 +179,16 @@ def test_nothing_is_cached_across_lanes_models_and_tools() -> None:
             session.writer.config(**config)
         session.writer.message(said("a question"), lane)
         session.call(answered("fine"), lane, model=model)
-        assert session.replayed()[0].cached_tokens == 0
+        assert session.compared()[0].cached_tokens == 0
     session.writer.message(said("a question"))
     session.call(answered("fine"), model="openai:other")
-    assert session.replayed()[0].cached_tokens == session.calls[-2].meta.estimated_tokens
+    assert session.compared()[0].cached_tokens == session.calls[-2].meta.estimated_tokens
 
 
 def test_costs_are_by_the_prices_that_the_calls_tell() -> None:
     """Input, cached input and the recorded output; what they did cost is as it was counted then."""
     session = Session(ContextPolicy(), PRICES).turns(3)
-    (trial,) = session.replayed()
+    (trial,) = session.compared()
     assert trial.cost_usd is not None
     assert trial.cost_usd * 1e6 == pytest.approx(trial.input_tokens - trial.cached_tokens + 6 * 10_000)
     assert trial.reported is not None
@@ -198,12 +198,12 @@ def test_costs_are_by_the_prices_that_the_calls_tell() -> None:
 def test_costs_are_by_other_prices_where_they_are_given() -> None:
     """For what was shown, and for what the providers reported; of a model without prices there is no cost."""
     session = Session(ContextPolicy(), PRICES).turns(3)
-    (trial,) = session.replayed()
-    (other,) = replay(session.thread, {}, (Price(input=0.5, output=500, cached_input=0),))
+    (trial,) = session.compared()
+    (other,) = compare_policies(session.thread, {}, (Price(input=0.5, output=500, cached_input=0),))
     assert other.cost_usd == pytest.approx((trial.cost_usd or 0) / 2, abs=1e-6)
     assert other.reported
     assert other.reported.cost_usd == pytest.approx(6 * (60 + 10_000) / 2e6)
-    (unknown,) = replay(session.thread, {}, ())
+    (unknown,) = compare_policies(session.thread, {}, ())
     assert "cost_usd" not in unknown.as_json()
     assert "cost_usd" not in unknown.as_json()["reported"]
 
@@ -212,7 +212,7 @@ def test_where_one_call_has_no_prices_there_is_no_sum() -> None:
     """Part of a cost would be taken for all of it."""
     session = Session(ContextPolicy(), PRICES).turns(1)
     session.prices = ()
-    (trial,) = session.turns(1).replayed()
+    (trial,) = session.turns(1).compared()
     assert (trial.cost_usd, trial.reported and trial.reported.cost_usd) == (None, None)
 
 
@@ -228,7 +228,7 @@ def test_a_policy_that_cannot_lie_over_another_is_named(policy: ContextPolicy, e
     """The error is the policy's own, with its name before it."""
     session = Session(ContextPolicy(token_estimator="heuristic")).turns(1)
     with pytest.raises(error, match=r"^policy other: "):
-        session.replayed(good=ContextPolicy(), other=policy)
+        session.compared(good=ContextPolicy(), other=policy)
 
 
 def with_recipes(thread: Thread) -> Thread:
@@ -260,7 +260,7 @@ def test_each_call_is_what_projecting_it_alone_gives(steps: list[Step], policy: 
                 shown.append((lane, context_of(prefix, context_ref=lane, policy=policy, model=MODEL)))
             except ContextOverflow:
                 overflows += 1
-    trial = replay(thread, {"policy": policy})[1]
+    trial = compare_policies(thread, {"policy": policy})[1]
     assert (trial.calls, trial.overflows) == (len(shown), overflows)
     assert trial.input_tokens == sum(one.meta.estimated_tokens for _, one in shown)
     assert trial.truncated == sum(one.meta.truncated for _, one in shown)
@@ -288,6 +288,6 @@ def test_the_work_follows_the_calls_and_their_windows(monkeypatch: pytest.Monkey
     for turns in (50, 400):
         session = Session(ContextPolicy(max_input_tokens=1000, reserve_output_tokens=0)).turns(turns)
         rendered = 0
-        session.replayed(epoch=ContextPolicy(window="epoch"))
+        session.compared(epoch=ContextPolicy(window="epoch"))
         costs.append(rendered / turns)
     assert costs[1] < 1.3 * costs[0]

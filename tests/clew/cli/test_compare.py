@@ -1,4 +1,4 @@
-"""`clew replay`, as somebody types it who is to choose a policy."""
+"""`clew compare`, from the command line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_session_under_other_policies(stack: Stack, session: Session, tm
     """As it was its tokens are the recorded ones; each policy has its own; all calls are told of, archived or not."""
     files = [policy(tmp_path, "narrow", NARROW), policy(tmp_path, "clearing", CLEARING)]
     options = [word for file in files for word in ("--policy", file)]
-    ended = await command("replay", session.id, *options, "--json", address=stack.server.address)
+    ended = await command("compare", session.id, *options, "--json", address=stack.server.address)
     assert ended.code == 0, ended.err
     as_it_was, narrow, clearing = ended.json["trials"]
     assert [trial["name"] for trial in ended.json["trials"]] == ["as it was", "narrow", "clearing"]
@@ -67,8 +67,8 @@ async def test_a_session_under_other_policies(stack: Stack, session: Session, tm
 
 async def test_the_prices_of_another_model(stack: Stack, session: Session) -> None:
     """By the list that an installed worker has; the calls' own model has no price, and so no cost is told."""
-    own = await command("replay", session.id, "--json", address=stack.server.address)
-    other = await command("replay", session.id, "--model", "openai:gpt-4o", "--json", address=stack.server.address)
+    own = await command("compare", session.id, "--json", address=stack.server.address)
+    other = await command("compare", session.id, "--model", "openai:gpt-4o", "--json", address=stack.server.address)
     (as_it_was,), (priced,) = own.json["trials"], other.json["trials"]
     assert "cost_usd" not in as_it_was
     assert min(priced["cost_usd"], priced["reported"]["cost_usd"]) > 0
@@ -78,12 +78,12 @@ async def test_the_prices_of_another_model(stack: Stack, session: Session) -> No
 async def test_a_table_of_it(stack: Stack, session: Session, tmp_path: Path) -> None:
     """A row a number, a column a policy: in a pipe separated by tabs."""
     file = policy(tmp_path, "narrow", NARROW)
-    piped = await command("replay", session.id, "--policy", file, address=stack.server.address)
+    piped = await command("compare", session.id, "--policy", file, address=stack.server.address)
     rows = [line.split("\t") for line in piped.out.splitlines()]
     assert rows[0] == ["", "as it was", "narrow"]
     assert rows[1] == ["model calls", "24", "24"]
     assert {len(row) for row in rows} == {3}
-    async with terminal("replay", session.id, "--policy", file, address=stack.server.address) as shown:
+    async with terminal("compare", session.id, "--policy", file, address=stack.server.address) as shown:
         assert await shown.ended() == 0
         for title in (
             "as it was",
@@ -95,7 +95,7 @@ async def test_a_table_of_it(stack: Stack, session: Session, tmp_path: Path) -> 
             assert title in shown.screen
 
 
-async def test_an_exported_session_is_replayed_without_a_server(
+async def test_an_exported_session_is_compared_without_a_server(
     stack: Stack, session: Session, folder: Path, tmp_path: Path
 ) -> None:
     """With the same numbers; a file that is not whole is refused."""
@@ -104,11 +104,11 @@ async def test_an_exported_session_is_replayed_without_a_server(
     exported = await command("export", session.id, str(kept), address=stack.server.address, **store)
     assert exported.code == 0
     asked = ("--policy", file, "--json")
-    online = await command("replay", session.id, *asked, address=stack.server.address)
-    offline = await command("replay", "--from-file", str(kept), *asked, address="127.0.0.1:1")
+    online = await command("compare", session.id, *asked, address=stack.server.address)
+    offline = await command("compare", "--from-file", str(kept), *asked, address="127.0.0.1:1")
     assert offline.json["trials"] == online.json["trials"]
     kept.write_bytes(kept.read_bytes()[:-20])
-    damaged = await command("replay", "--from-file", str(kept), *asked)
+    damaged = await command("compare", "--from-file", str(kept), *asked)
     assert (damaged.code, damaged.json["error"]["type"]) == (1, "file_damaged")
 
 
@@ -130,7 +130,7 @@ async def test_a_bad_file_is_refused_before_anything(
     file = tmp_path / "other.json"
     if content is not None:
         file.write_bytes(content.encode(errors="surrogatepass"))
-    ended = await command("replay", "some-session", "--policy", str(file), address="127.0.0.1:1")
+    ended = await command("compare", "some-session", "--policy", str(file), address="127.0.0.1:1")
     assert ended.code == code
     assert ended.err.startswith(says.format(file=file))
 
@@ -140,7 +140,7 @@ async def test_a_policy_that_does_not_go_with_the_sessions_is_named(
 ) -> None:
     """It is fine by itself, and leaves no budget over the one in force."""
     file = policy(tmp_path, "tiny", {"max_input_tokens": 100})
-    ended = await command("replay", session.id, "--policy", file, "--json", address=stack.server.address)
+    ended = await command("compare", session.id, "--policy", file, "--json", address=stack.server.address)
     assert (ended.code, ended.json["error"]["type"]) == (1, "invalid_token_budget")
     assert ended.json["error"]["message"].startswith("policy tiny: ")
 
@@ -148,16 +148,16 @@ async def test_a_policy_that_does_not_go_with_the_sessions_is_named(
 @pytest.mark.parametrize("arguments", [(), ("s-1", "--from-file", "x"), ("s-1", "--model", "gpt-4o")])
 async def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...]) -> None:
     """Neither a session nor a file, both, a model without its provider."""
-    assert (await command("replay", *arguments)).code == 2
+    assert (await command("compare", *arguments)).code == 2
 
 
 async def test_it_works_without_the_extra_worker(stack: Stack, session: Session, tmp_path: Path) -> None:
     """A session is read through its worker; nothing but the client is needed. Files and prices take the extra."""
     file = policy(tmp_path, "narrow", NARROW)
     light = without_worker_extra(tmp_path)
-    ended = await command("replay", session.id, "--policy", file, "--json", address=stack.server.address, **light)
+    ended = await command("compare", session.id, "--policy", file, "--json", address=stack.server.address, **light)
     assert (ended.code, ended.json["trials"][0]["calls"]) == (0, 24)
-    priced = ("replay", session.id, "--model", "openai:gpt-4o")
-    for arguments in (("replay", "--from-file", file), priced):
+    priced = ("compare", session.id, "--model", "openai:gpt-4o")
+    for arguments in (("compare", "--from-file", file), priced):
         refused = await command(*arguments, address=stack.server.address, **light)
         assert (refused.code, "pip install 'clew[worker]'" in refused.err) == (2, True)

@@ -1,4 +1,4 @@
-"""`clew replay`: a session's model calls under other policies, side by side."""
+"""`clew compare`: a session's model calls under other policies, side by side."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from rich.text import Text
 from clew.cli import offline, options, show
 from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, TaskQueue
-from clew.context.comparison import Trial, share
-from clew.context.comparison import replay as replayed
+from clew.context.comparison import Trial, compare_policies, share
 from clew.contract import TASK_QUEUE
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
@@ -26,7 +25,7 @@ from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 
 
-def replay(
+def compare(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
     *,
     policy: Annotated[
@@ -65,7 +64,7 @@ def replay(
             entries = _exported(from_file)
         else:
             entries = options.of_any(place, session or "", lambda _clew, reached: reached.entries())
-        trials = replayed(Thread(entries), policies, _list_prices(model))
+        trials = compare_policies(Thread(entries), policies, _list_prices(model))
         if as_json:
             document = {"entries": len(entries), "trials": [trial.as_json() for trial in trials]}
             show.document({"session_id": session} | document if session else document)

@@ -1,0 +1,53 @@
+"""What the commands have in common that change a session: the receipt, and arguments that are JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+import typer
+
+from clew.cli import options, reach, show
+from clew.cli.ending import ending
+from clew.cli.reach import Place
+from clew.errors import WorkerUnavailable
+from clew.session.session import Session
+
+
+def act(
+    place: Place,
+    session_id: str,
+    action: Callable[[Session], Coroutine[Any, Any, show.Receipt]],
+    as_json: bool,
+) -> None:
+    """Do something to an existing session, and print its receipt."""
+
+    async def acting(reached: Session) -> show.Receipt:
+        try:
+            return await reach.answered(action(reached), session_id)
+        except WorkerUnavailable as error:
+            raise WorkerUnavailable(f"{error}; it may still be accepted when one comes") from None
+
+    with ending(as_json):
+        show.print_receipt(options.of_existing(place, session_id, acting), as_json)
+
+
+def parse_object(text: str, hint: str) -> dict[str, Any]:
+    """The JSON object in an argument; `hint` names the argument where it is none."""
+    value = parse_json(text, hint)
+    if not isinstance(value, dict):
+        raise typer.BadParameter("a JSON object is expected", param_hint=hint)
+    return value
+
+
+def parse_json(text: str, hint: str) -> Any:
+    """The JSON in an argument; `hint` names the argument where it is none."""
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint=hint) from None
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")

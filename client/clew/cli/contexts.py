@@ -1,0 +1,110 @@
+"""The commands that put other contexts under lanes. Each prints the receipt that the session answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clew.cli import options
+from clew.cli.acting import act, parse_json
+from clew.cli.options import Address, AsJson, Namespace, OpId, SessionId, TaskQueue
+from clew.contract import TASK_QUEUE
+
+
+def replace(
+    session: SessionId,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="JSON: a list of messages, or an object with messages and system_prompt; `-` reads it from stdin.",
+            show_default=False,
+        ),
+    ],
+    *,
+    op_id: OpId,
+    lane: options.Lane = None,
+    base_seq: Annotated[
+        int | None,
+        typer.Option("--base-seq", metavar="SEQ", min=0, help="What the lane has said since this seq stays."),
+    ] = None,
+    reason: Annotated[options.Reason | None, typer.Option(help="Why, for the record; manual unless given.")] = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Put a context of one's own under a lane. While a request is served, when it has ended."""
+    messages, system_prompt = _snapshot(file)
+    place = options.place(address, namespace, task_queue)
+    act(
+        place,
+        session,
+        lambda reached: reached.replace_context(
+            messages,
+            op_id=op_id,
+            context_ref=lane,
+            system_prompt=system_prompt,
+            base_seq=base_seq,
+            reason=reason,
+        ),
+        as_json,
+    )
+
+
+def switch(
+    session: SessionId,
+    lane: Annotated[
+        str,
+        typer.Argument(metavar="LANE", help="The lane to make active; a new one begins empty.", show_default=False),
+    ],
+    *,
+    op_id: OpId,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Make another lane the active one. While a request is served, when it has ended."""
+    place = options.place(address, namespace, task_queue)
+    act(place, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json)
+
+
+def reset(
+    session: SessionId,
+    *,
+    op_id: OpId,
+    lane: options.Lane = None,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Empty a lane; what it said stays in the thread. While a request is served, when it has ended."""
+    place = options.place(address, namespace, task_queue)
+    act(place, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json)
+
+
+COMMANDS = (replace, switch, reset)
+
+
+def _snapshot(file: str) -> tuple[list[Any], str | None]:
+    """The messages and the system prompt in a file, or on stdin."""
+    try:
+        text = options.stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from None
+    except ValueError as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="FILE") from None
+    value = parse_json(text, "FILE")
+    snapshot: Any = {"messages": value} if isinstance(value, list) else value
+    if not isinstance(snapshot, dict) or not {"messages"} <= snapshot.keys() <= {"messages", "system_prompt"}:
+        raise typer.BadParameter(
+            "neither a list of messages nor an object with messages and system_prompt", param_hint="FILE"
+        )
+    messages = snapshot["messages"]
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise typer.BadParameter("messages are a list of objects, each with role and content", param_hint="FILE")
+    return messages, snapshot.get("system_prompt")
