@@ -12,11 +12,13 @@ from clew_activities.archive.errors import (
 )
 from clew_activities.archive.family import Check
 from clew_activities.archive.head import Head
+from clew_activities.archive.settings import ArchiveSettings
 from clew_activities.archive.store import Store, store_from_env
 
 __all__ = [
     "Archive",
     "ArchiveError",
+    "ArchiveSettings",
     "Check",
     "Head",
     "ObjectChanged",

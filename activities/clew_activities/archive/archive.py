@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
 
 from clew.thread.entries import Entry
 from clew_activities.archive import index
@@ -14,10 +13,9 @@ from clew_activities.archive.family import Check, Family
 from clew_activities.archive.head import Head
 from clew_activities.archive.objects import MAX_OBJECT_BYTES
 from clew_activities.archive.segment import digest_of
+from clew_activities.archive.settings import DEFAULT, ArchiveSettings
 from clew_activities.archive.store import Store
 
-MAKING = timedelta(hours=1)
-"""How long a fork may be in the making; `ForkSession` gives up after minutes."""
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 
 
@@ -37,11 +35,12 @@ class Archive:
     An object that is missing or damaged is an error that names it (`ObjectMissing`, `ObjectDamaged`), never a gap.
     """
 
-    def __init__(self, store: Store, namespace: str) -> None:
+    def __init__(self, store: Store, namespace: str, settings: ArchiveSettings = DEFAULT) -> None:
         if not _ID.fullmatch(namespace) or namespace in {".", ".."}:
             raise ValueError(f"a namespace that cannot be a folder: {namespace!r}")
         self._store = store
         self._namespace = namespace
+        self._settings = settings
 
     async def head(self, session_id: str) -> Head | None:
         """Where a session's archive stands; None: it has none."""
@@ -273,7 +272,7 @@ class Archive:
             age = await self._store.age(self._marker_path(family, session_id))
         except ObjectMissing:
             return False
-        return session_id == family or age < MAKING
+        return session_id == family or age < self._settings.fork_time
 
     async def _is_member(self, family: str, session_id: str) -> bool:
         try:
@@ -283,7 +282,7 @@ class Archive:
         return True
 
     def _family(self, name: str) -> Family:
-        return Family(self._store, f"{self._namespace}/families/{_file_name(name)}")
+        return Family(self._store, f"{self._namespace}/families/{_file_name(name)}", self._settings)
 
     def _head_path(self, session_id: str) -> str:
         return f"{self._namespace}/sessions/{_file_name(session_id)}.json"

@@ -11,6 +11,7 @@ from clew_activities.archive import index, segment
 from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, SegmentDamaged, ThreadMismatch
 from clew_activities.archive.index import Children, Ref
 from clew_activities.archive.segment import digest_of
+from clew_activities.archive.settings import DEFAULT, ArchiveSettings
 from clew_activities.archive.store import Store
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -34,6 +35,7 @@ class Family:
 
     store: Store
     folder: str
+    settings: ArchiveSettings = DEFAULT
 
     def path(self, kind: str, digest: str) -> str:
         """Where an object lies.
@@ -71,11 +73,11 @@ class Family:
         if not entries:
             return root, last
         refs: list[Ref] = []
-        for piece in segment.split(entries):
+        for piece in segment.split(entries, self.settings.segment_bytes):
             data = segment.encode(piece)
             refs.append(index.segment_ref(piece, data))
             await self.put("segments", data)
-        children, nodes = index.appended(children, refs)
+        children, nodes = index.append(children, refs, self.settings.fanout)
         for node in nodes:
             await self.put("nodes", node)
         return await self.put("nodes", index.encode(children)), entries[-1].seq

@@ -19,7 +19,6 @@ from clew.thread.entries import Entry
 from clew_activities.archive.errors import ObjectDamaged
 from clew_activities.archive.segment import digest_of
 
-FANOUT = 64
 Children = tuple["Ref", ...]
 
 
@@ -76,18 +75,18 @@ def decode(data: bytes, digest: str, name: str) -> Children:
     return children
 
 
-def appended(children: Children, refs: Iterable[Ref]) -> tuple[Children, list[bytes]]:
-    """A root's children with segments appended, and the nodes that this makes, inner ones first.
+def append(children: Children, refs: Iterable[Ref], fanout: int) -> tuple[Children, list[bytes]]:
+    """Append segments to a root's children: the children then, and the nodes that this makes, inner ones first.
 
-    Whenever `FANOUT` children of one level trail, they become one node of the next level: a root stays small.
+    Whenever `fanout` children of one level trail, they become one node of the next level: a root stays small.
     """
     grown = list(children)
     nodes: list[bytes] = []
     for ref in refs:
         grown.append(ref)
-        while len(grown) >= FANOUT and grown[-FANOUT].level == grown[-1].level:
-            nodes.append(encode(grown[-FANOUT:]))
-            grown[-FANOUT:] = [_parent(grown[-FANOUT:], nodes[-1])]
+        while len(grown) >= fanout and grown[-fanout].level == grown[-1].level:
+            nodes.append(encode(grown[-fanout:]))
+            grown[-fanout:] = [_parent(grown[-fanout:], nodes[-1])]
     return tuple(grown), nodes
 
 

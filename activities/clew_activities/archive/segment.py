@@ -10,8 +10,6 @@ from typing import Any
 from clew.thread.entries import Entry
 from clew_activities.archive.errors import SegmentDamaged
 
-MAX_BYTES = 1_000_000
-
 
 def digest_of(data: bytes) -> str:
     """SHA-256 as 64 hexadecimal digits: the name of an immutable object."""
@@ -51,7 +49,7 @@ def decode(data: bytes, digest: str, name: str) -> list[Entry]:
     return entries
 
 
-def split(entries: Iterable[Entry], max_bytes: int = MAX_BYTES) -> list[list[Entry]]:
+def split(entries: Iterable[Entry], max_bytes: int) -> list[list[Entry]]:
     """A run of entries in pieces whose segments stay about under `max_bytes`; an entry is never divided.
 
     The same entries are split at the same places, however often.

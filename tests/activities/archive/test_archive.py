@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from clew.thread.entries import Entry
 from clew_activities.archive import (
     Archive,
+    ArchiveSettings,
     Head,
     ObjectChanged,
     ObjectDamaged,
@@ -21,7 +22,6 @@ from clew_activities.archive import (
     Store,
     StoreUnavailable,
     ThreadMismatch,
-    index,
 )
 from tests.support.archives import FOLDER, Failing, begin, entry, extend, objects, run, thread
 
@@ -207,16 +207,15 @@ async def test_memory_stays_flat_while_a_long_thread_is_read(tmp_path: Path) -> 
 async def _small() -> tuple[Store, Head]:
     """An archive with two levels of nodes, in memory."""
     store = Store.from_url("memory://")
-    archive = Archive(store, "default")
+    archive = Archive(store, "default", ArchiveSettings(fanout=2))
     head = Head(session_id="root", family="root")
     for _ in range(3):
         head = await extend(archive, head, run(head.last_seq + 1, 2))
     return store, head
 
 
-async def test_damage_of_any_byte_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_damage_of_any_byte_is_found_and_named() -> None:
     """Whatever byte changes in whatever object a session needs: reading and verifying both name the object."""
-    monkeypatch.setattr(index, "FANOUT", 2)
     store, head = await _small()
     archive = Archive(store, "default")
     needed = {check.name async for check in archive.verify("root", head.root)}
@@ -244,9 +243,8 @@ async def test_damage_of_any_byte_is_found_and_named(monkeypatch: pytest.MonkeyP
     assert not [check async for check in archive.verify("root", head.root) if check.problem]
 
 
-async def test_a_missing_object_is_named_and_never_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_object_is_named_and_never_skipped() -> None:
     """Without one of its objects a thread is not read past the gap, in either direction, and verifying goes on."""
-    monkeypatch.setattr(index, "FANOUT", 2)
     store, head = await _small()
     archive = Archive(store, "default")
     for check in [check async for check in archive.verify("root", head.root)]:
@@ -278,27 +276,26 @@ async def test_a_head_that_is_another_s_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool) -> None:
     """Whichever operation fails, or whose answer is lost: doing it all again gives the same objects and head."""
-    monkeypatch.setattr(index, "FANOUT", 3)
-    monkeypatch.setattr("clew_activities.archive.segment.split.__defaults__", (500,))
+    small = ArchiveSettings(fanout=3, segment_bytes=500)
 
     async def before() -> tuple[Store, Head]:
         store = Store.from_url("memory://")
-        return store, await begin(Archive(store, "default"), "root", run(0, 7))
+        return store, await begin(Archive(store, "default", small), "root", run(0, 7))
 
     store, head = await before()
-    expected = await extend(Archive(store, "default"), head, run(7, 15))
+    expected = await extend(Archive(store, "default", small), head, run(7, 15))
     contents = {path: await store.get(path) for path in await objects(store)}
     crashes = 0
     for n in itertools.count():
         store, head = await before()
         failing = Failing(store, n, lost=lost)
         try:
-            done = await extend(Archive(failing, "default"), head, run(7, 15))
+            done = await extend(Archive(failing, "default", small), head, run(7, 15))
         except StoreUnavailable:
             crashes += 1
-            archive = Archive(store, "default")
+            archive = Archive(store, "default", small)
             known = await archive.head("root")
             assert known
             assert await thread(archive, known) == run(0, known.last_seq + 1)
@@ -321,16 +318,14 @@ async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool, monkeypa
 )
 async def test_reading_is_slicing(lengths: list[int], first: int, last: int, fanout: int) -> None:
     """However a thread was appended, any part of it reads like the slice of a list."""
-    archive = Archive(Store.from_url("memory://"), "default")
+    archive = Archive(Store.from_url("memory://"), "default", ArchiveSettings(fanout=fanout))
     whole: list[Entry] = []
     root: str | None = None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "FANOUT", fanout)
-        for length in lengths:
-            new = run(len(whole), length)
-            root, last_seq = await archive.append("root", root, new)
-            whole += new
-            assert last_seq == whole[-1].seq
+    for length in lengths:
+        new = run(len(whole), length)
+        root, last_seq = await archive.append("root", root, new)
+        whole += new
+        assert last_seq == whole[-1].seq
     part = [one for one in whole if first <= one.seq <= last]
     assert [one async for one in archive.read("root", root, first, last)] == part
     assert [one async for one in archive.read_back("root", root, first, last)] == part[::-1]

@@ -13,9 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew.thread.entries import Entry
-from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing, Store, StoreUnavailable, index
+from clew_activities.archive import (
+    Archive,
+    ArchiveSettings,
+    Head,
+    ObjectDamaged,
+    ObjectMissing,
+    Store,
+    StoreUnavailable,
+)
 from clew_activities.archive.family import Family
 from tests.support.archives import FOLDER, Failing, begin, extend, fork, objects, run, thread
+
+SMALL = ArchiveSettings(fanout=2)
 
 
 async def segments_of(store: Store, *heads: Head) -> set[str]:
@@ -90,46 +100,41 @@ steps = st.lists(
 async def test_any_life_of_a_family(life: list[tuple[str, int, float]], fanout: int) -> None:
     """Whatever is appended, forked and deleted in whatever order: every member reads like its own list."""
     store = Store.from_url("memory://")
-    archive = Archive(store, "default")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "FANOUT", fanout)
-        family = {"root": (await begin(archive, "root", run(0, 2)), run(0, 2))}
-        for number, (step, who, where) in enumerate(life):
-            if not family:
-                break
-            name = sorted(family)[who % len(family)]
-            head, entries = family[name]
-            match step:
-                case "extend":
-                    new = run(len(entries), 1 + who % 3, f"{name}-{number}-")
-                    family[name] = await extend(archive, head, new), entries + new
-                case "fork":
-                    at_seq = int(where * (len(entries) - 1))
-                    family[f"s{number}"] = await fork(archive, name, f"s{number}", at_seq), entries[: at_seq + 1]
-                case _:
-                    await archive.delete(name)
-                    del family[name]
-            for member, expected in family.values():
-                assert await thread(archive, member) == expected
-            present = {path for path in await objects(store) if "/segments/" in path}
-            assert present == await segments_of(store, *(member for member, _ in family.values()))
-        for name in sorted(family):
-            await archive.delete(name)
-        assert await objects(store) == set()
+    archive = Archive(store, "default", ArchiveSettings(fanout=fanout))
+    family = {"root": (await begin(archive, "root", run(0, 2)), run(0, 2))}
+    for number, (step, who, where) in enumerate(life):
+        if not family:
+            break
+        name = sorted(family)[who % len(family)]
+        head, entries = family[name]
+        match step:
+            case "extend":
+                new = run(len(entries), 1 + who % 3, f"{name}-{number}-")
+                family[name] = await extend(archive, head, new), entries + new
+            case "fork":
+                at_seq = int(where * (len(entries) - 1))
+                family[f"s{number}"] = await fork(archive, name, f"s{number}", at_seq), entries[: at_seq + 1]
+            case _:
+                await archive.delete(name)
+                del family[name]
+        for member, expected in family.values():
+            assert await thread(archive, member) == expected
+        present = {path for path in await objects(store) if "/segments/" in path}
+        assert present == await segments_of(store, *(member for member, _ in family.values()))
+    for name in sorted(family):
+        await archive.delete(name)
+    assert await objects(store) == set()
 
 
 @pytest.mark.parametrize("name", ["root", "left"])
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_deletion_is_finished_after_a_crash_anywhere(
-    name: str, alone: bool, lost: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_deletion_is_finished_after_a_crash_anywhere(name: str, alone: bool, lost: bool) -> None:
     """Whichever operation fails: meanwhile the others read all that is theirs, and repeating it leaves nothing."""
-    monkeypatch.setattr(index, "FANOUT", 2)
 
     async def before() -> tuple[Store, dict[str, tuple[Head, list[Entry]]]]:
         store = Store.from_url("memory://")
-        family = await a_family(Archive(store, "default"))
+        family = await a_family(Archive(store, "default", SMALL))
         for other in set(family) - {name} if alone else ():
             await Archive(store, "default").delete(other)
             del family[other]
@@ -278,7 +283,7 @@ async def test_a_fork_that_is_not_made_leaves() -> None:
     assert await objects(store) == set()
 
 
-async def test_a_fork_that_was_given_up_midway_holds_nothing_back_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fork_that_was_given_up_midway_holds_nothing_back_for_ever() -> None:
     """Its marker counts for as long as a fork may take; the founder's counts always: it may archive at any time."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default")
@@ -286,7 +291,7 @@ async def test_a_fork_that_was_given_up_midway_holds_nothing_back_for_ever(monke
     await archive.join("root", "given-up")
     await fork(archive, "root", "branch", 1)
     assert await archive.delete("root") == 0
-    monkeypatch.setattr("clew_activities.archive.archive.MAKING", timedelta(0))
+    archive = Archive(store, "default", ArchiveSettings(fork_time=timedelta(0)))
     assert await archive.delete("branch") == 1
     assert await objects(store) == set()
     await archive.enroll("young", "young")
@@ -298,13 +303,10 @@ async def test_a_fork_that_was_given_up_midway_holds_nothing_back_for_ever(monke
     assert await archive.delete("branch") == 0
 
 
-async def test_what_is_damaged_can_be_deleted_and_what_others_need_is_not_guessed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_is_damaged_can_be_deleted_and_what_others_need_is_not_guessed() -> None:
     """A damaged session goes; while a damaged sibling's needs cannot be told, nothing of the family does."""
-    monkeypatch.setattr(index, "FANOUT", 2)
     store = Store.from_url("memory://")
-    archive = Archive(store, "default")
+    archive = Archive(store, "default", SMALL)
     family = await a_family(archive)
     left = family["left"][0]
     await store.delete(f"{FOLDER}/nodes/{left.root}.json")

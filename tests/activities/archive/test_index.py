@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew_activities.archive import index
 from clew_activities.archive.errors import ObjectDamaged
-from clew_activities.archive.index import Children, Ref, appended, cut, decode, encode, seen_through
+from clew_activities.archive.index import Children, Ref, append, cut, decode, encode, seen_through
 from clew_activities.archive.segment import digest_of
 
 
@@ -35,18 +34,16 @@ def test_append_and_cut_are_those_of_a_list(steps: list[tuple[int, float | None]
     children: Children = ()
     plain: list[tuple[str, int]] = []
     nodes: dict[str, bytes] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "FANOUT", fanout)
-        for tag, (length, where) in enumerate(steps):
-            new = ref(len(plain), len(plain) + length - 1, tag)
-            children, made = appended(children, [new])
-            nodes |= {digest_of(data): data for data in made}
-            plain += [(new.digest, seq) for seq in range(new.from_seq, new.to_seq + 1)]
-            if where is not None:
-                at_seq = int(where * (len(plain) - 1))
-                children = cut(children, at_seq)
-                plain = plain[: at_seq + 1]
-            assert decode(encode(children), digest_of(encode(children)), "root") == children
+    for tag, (length, where) in enumerate(steps):
+        new = ref(len(plain), len(plain) + length - 1, tag)
+        children, made = append(children, [new], fanout)
+        nodes |= {digest_of(data): data for data in made}
+        plain += [(new.digest, seq) for seq in range(new.from_seq, new.to_seq + 1)]
+        if where is not None:
+            at_seq = int(where * (len(plain) - 1))
+            children = cut(children, at_seq)
+            plain = plain[: at_seq + 1]
+        assert decode(encode(children), digest_of(encode(children)), "root") == children
     shown = [(leaf.digest, seq) for leaf in leaves(children, nodes) for seq in range(leaf.from_seq, leaf.to_seq + 1)]
     assert shown == plain
 
@@ -54,11 +51,11 @@ def test_append_and_cut_are_those_of_a_list(steps: list[tuple[int, float | None]
 def test_a_root_stays_small() -> None:
     """After ten thousand segments a root has no more than 63 children of each level, and how they came is equal."""
     refs = [ref(i, i) for i in range(10_000)]
-    at_once, all_nodes = appended((), refs)
+    at_once, all_nodes = append((), refs, 64)
     one_by_one: Children = ()
     nodes: list[bytes] = []
     for one in refs:
-        one_by_one, made = appended(one_by_one, [one])
+        one_by_one, made = append(one_by_one, [one], 64)
         nodes += made
     assert (at_once, all_nodes) == (one_by_one, nodes)
     assert [sum(child.level == level for child in at_once) for level in (2, 1, 0)] == [2, 28, 16]
@@ -68,7 +65,7 @@ def test_a_root_stays_small() -> None:
 def test_kinds_rise_to_the_nodes() -> None:
     """A node's ref names every kind that is somewhere below it, in one order."""
     refs = [ref(i, i).model_copy(update={"kinds": ("run",) if i else ("ai_message",)}) for i in range(64)]
-    (node,), _ = appended((), refs)
+    (node,), _ = append((), refs, 64)
     assert (node.level, node.from_seq, node.to_seq, node.kinds) == (1, 0, 63, ("ai_message", "run"))
 
 

@@ -17,6 +17,7 @@ from clew_activities.archive import (
     StoreUnavailable,
     store_from_env,
 )
+from clew_activities.archive.objects import MAX_OBJECT_BYTES
 from tests.support.archives import objects
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -58,13 +59,12 @@ async def every_operation_fails(store: Store) -> list[str]:
     return said
 
 
-async def test_what_is_larger_than_any_object_is_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_larger_than_any_object_is_not_read(store: Store) -> None:
     """It is damaged, by its size alone; what is as large as allowed is read."""
-    monkeypatch.setattr("clew_activities.archive.objects.MAX_OBJECT_BYTES", 10)
-    await store.put("n/s-ab/x", b"0123456789")
-    await store.put("n/s-ab/y", b"0123456789a")
-    assert await store.get("n/s-ab/x") == b"0123456789"
-    with pytest.raises(ObjectDamaged, match="it has 11 bytes, and no object has more than 10"):
+    await store.put("n/s-ab/x", bytes(MAX_OBJECT_BYTES))
+    await store.put("n/s-ab/y", bytes(MAX_OBJECT_BYTES + 1))
+    assert len(await store.get("n/s-ab/x")) == MAX_OBJECT_BYTES
+    with pytest.raises(ObjectDamaged, match=f"it has {MAX_OBJECT_BYTES + 1} bytes, and no object has more"):
         await store.get("n/s-ab/y")
     with pytest.raises(ObjectDamaged):
         await store.replace("n/s-ab/y", b"z", lambda _present: True)
