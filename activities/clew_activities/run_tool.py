@@ -14,7 +14,14 @@ from clew.tools import Tool, ToolContext
 from clew_activities.heartbeat import beating
 from clew_activities.providers.sanitize import clean
 from clew_activities.stored_results import READ_RESULT, Results, Unreadable, truncated
-from clew_activities.tool_threads import ToolCall, ToolThreads, TooManyLeftBehind, code_file_of
+from clew_activities.tool_threads import (
+    DEFAULT,
+    ToolCall,
+    ToolThreads,
+    ToolThreadSettings,
+    TooManyLeftBehind,
+    code_file_of,
+)
 from clew_activities.tools import Tools
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered, idempotency_key
 
@@ -22,12 +29,23 @@ MAX_ERROR_CHARACTERS = 2000
 
 
 class ToolActivities:
-    """Runs the tools of this worker."""
+    """Runs the tools of this worker.
 
-    def __init__(self, tools: Tools, results: Results) -> None:
+    `storing_seconds` bounds making text of a result. The session waits for `STORING_SECONDS` beyond the tool's time.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        results: Results,
+        *,
+        threads: ToolThreadSettings = DEFAULT,
+        storing_seconds: float = STORING_SECONDS,
+    ) -> None:
         self._tools = tools
         self._results = results
-        self._threads = ToolThreads()
+        self._threads = ToolThreads(threads)
+        self._storing_seconds = storing_seconds
 
     def close(self) -> None:
         """Let go of what the tools run on. No call may run any more."""
@@ -84,7 +102,7 @@ class ToolActivities:
             return _error(said, call)
         # From here on nothing may fail: the tool has done its work, and no fault of its result does it again.
         try:
-            async with asyncio.timeout(STORING_SECONDS):
+            async with asyncio.timeout(self._storing_seconds):
                 # What turns an object into text may be the author's code, and a large one takes its time.
                 data = await self._threads.call(named, lambda: _encoded(value), is_async=False)
         except Exception as error:

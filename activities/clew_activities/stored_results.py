@@ -48,11 +48,15 @@ class Unreadable(Exception):
 
 
 class Results:
-    """The tool results of sessions: the part of each that is shown, and the whole of it in the archive."""
+    """The tool results of sessions: the part of each that is shown, and the whole of it in the archive.
 
-    def __init__(self, archive: Archive, threads: Threads) -> None:
+    `storing_seconds` bounds the storing of one: the session waits for `STORING_SECONDS` beyond the tool's own time.
+    """
+
+    def __init__(self, archive: Archive, threads: Threads, *, storing_seconds: float = STORING_SECONDS) -> None:
         self._archive = archive
         self._threads = threads
+        self._storing_seconds = storing_seconds
 
     async def shown(self, data: bytes, call: RunTool, *, readable: bool) -> ToolAnswered:
         """A result, which is UTF-8, as far as it has room; where there is more, all of it is stored first.
@@ -69,7 +73,7 @@ class Results:
             dropped = f"; only {MAX_STORED_BYTES} bytes of {len(data)} were stored"
             data = cut(data, MAX_STORED_BYTES).encode()
         try:
-            async with asyncio.timeout(STORING_SECONDS):
+            async with asyncio.timeout(self._storing_seconds):
                 digest = await self._archive.put_result(call.family, data)
         except (ArchiveError, TimeoutError) as error:
             activity.logger.warning("a tool result of %d bytes could not be stored: %s", len(data), error)

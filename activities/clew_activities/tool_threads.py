@@ -2,7 +2,7 @@
 
 Sync tools have a thread each. Async tools share one event loop, because what they keep between calls (HTTP clients,
 connection pools) belongs to the loop that it was made on. The loop is watched: when one step of a tool takes longer
-than `BLOCKING_SECONDS`, the log names the call, and new calls go to another loop until the first one answers again.
+than `blocking_seconds`, the log names the call, and new calls go to another loop until the first one answers again.
 
 All threads are daemons: none of them holds the end of the process. A tool that keeps the interpreter's lock (a C
 extension that does not release it) stops the whole process all the same; it has to run in a process of its own.
@@ -28,16 +28,27 @@ from temporalio import activity
 
 log = logging.getLogger("clew.tools")
 
-BLOCKING_SECONDS = 1.0
-"""A step of an async tool that takes longer blocks its event loop."""
-PULSE_SECONDS = 0.25
-"""The time between two looks at the event loops, in seconds."""
-CLEANUP_SECONDS = 1.0
-"""How long an activity waits for a cancelled coroutine to clean up before it answers without it."""
-MAX_LEFT_BEHIND = 50
-"""Calls of one tool that were given up and still run. With so many the tool is not called again."""
-MAX_LOOPS = 32
-"""Event loops of a worker, blocked ones included. Each one is a thread and three file descriptors."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolThreadSettings:
+    """The bounds of a worker's tool threads.
+
+    Attributes:
+        blocking_seconds: A step of an async tool that takes longer blocks its event loop.
+        pulse_seconds: Between two looks at the event loops.
+        cleanup_seconds: For which an activity waits for a cancelled coroutine before it answers without it.
+        max_left_behind: Calls of one tool that were given up and still run; with so many it is not called again.
+        max_loops: Event loops, blocked ones included. Each one is a thread and three file descriptors.
+    """
+
+    blocking_seconds: float = 1.0
+    pulse_seconds: float = 0.25
+    cleanup_seconds: float = 1.0
+    max_left_behind: int = 50
+    max_loops: int = 32
+
+
+DEFAULT = ToolThreadSettings()
 
 
 class TooManyLeftBehind(Exception):
@@ -78,7 +89,8 @@ def code_file_of(function: Callable[..., Any]) -> str | None:
 class ToolThreads:
     """The threads and event loops of one worker's tools."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ToolThreadSettings = DEFAULT) -> None:
+        self._settings = settings
         self._loops: list[_Loop] = []
         self._closed = threading.Event()
         self._left_behind: Counter[str] = Counter()
@@ -96,11 +108,12 @@ class ToolThreads:
         Where the caller is cancelled, so is a coroutine; one that goes on regardless is left behind, as a thread is.
 
         Raises:
-            TooManyLeftBehind: `MAX_LEFT_BEHIND` calls of the tool were left behind and still run.
+            TooManyLeftBehind: `max_left_behind` calls of the tool were left behind and still run.
         """
-        if self._left_behind[call.tool_name] >= MAX_LEFT_BEHIND:
+        limit = self._settings.max_left_behind
+        if self._left_behind[call.tool_name] >= limit:
             raise TooManyLeftBehind(
-                f"{MAX_LEFT_BEHIND} calls of tool {call.tool_name!r} took too long and still run: it is called again "
+                f"{limit} calls of tool {call.tool_name!r} took too long and still run: it is called again "
                 "when one of them ends"
             )
         _call.set(call)
@@ -145,7 +158,7 @@ class ToolThreads:
             call.given_up = True
             if cancel:
                 cancel()
-                await asyncio.wait({outcome}, timeout=CLEANUP_SECONDS)
+                await asyncio.wait({outcome}, timeout=self._settings.cleanup_seconds)
             if outcome.done():
                 outcome.exception()
             else:
@@ -195,15 +208,15 @@ class ToolThreads:
     def _free_loop(self) -> _Loop:
         """The first event loop that answers, a new one if none does."""
         free = next((loop for loop in self._loops if not loop.blocked), None)
-        if free is None and len(self._loops) < MAX_LOOPS:
-            free = _Loop()
+        if free is None and len(self._loops) < self._settings.max_loops:
+            free = _Loop(self._settings)
             if not self._loops:
                 threading.Thread(target=self._watch, name="clew-tools-watch", daemon=True).start()
             self._loops.append(free)
         return free or min(self._loops, key=lambda loop: len(loop.calls))
 
     def _watch(self) -> None:
-        while not self._closed.wait(PULSE_SECONDS):
+        while not self._closed.wait(self._settings.pulse_seconds):
             for loop in tuple(self._loops):
                 loop.look(time.monotonic())
 
@@ -212,11 +225,12 @@ class _Loop:
     """An event loop in a thread of its own, and what the watch knows of it.
 
     Attributes:
-        blocked: It has not answered for `BLOCKING_SECONDS`.
+        blocked: It has not answered for `blocking_seconds`.
         calls: Those that have been started and have not ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ToolThreadSettings) -> None:
+        self._settings = settings
         self.blocked = False
         self.calls: set[ToolCall] = set()
         self._asked_at: float | None = None
@@ -265,7 +279,7 @@ class _Loop:
             if self.calls and not self._stopping:
                 self._asked_at = now
                 self._loop.call_soon_threadsafe(self._answer)
-        elif not self.blocked and now - self._asked_at > BLOCKING_SECONDS:
+        elif not self.blocked and now - self._asked_at > self._settings.blocking_seconds:
             self.blocked = True
             self._name_blocker(now - self._asked_at)
 
@@ -316,7 +330,7 @@ class _Loop:
         if tasks := asyncio.all_tasks(self._loop):
             for task in tasks:
                 task.cancel()
-            self._loop.run_until_complete(asyncio.wait(tasks, timeout=CLEANUP_SECONDS))
+            self._loop.run_until_complete(asyncio.wait(tasks, timeout=self._settings.cleanup_seconds))
         self._loop.close()
 
 

@@ -59,10 +59,10 @@ class Writer:
 
 
 class Reader:
-    """A file of a kind, read from its beginning to its end."""
+    """A file of a kind, read from its beginning to its end. No line has more than `max_line_bytes`."""
 
-    def __init__(self, file: BinaryIO, kind: str) -> None:
-        self._lines = _lines(file)
+    def __init__(self, file: BinaryIO, kind: str, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self._lines = _lines(file, max_line_bytes)
         self._checksum = hashlib.sha256()
         self._kind = kind
         self.header = self._header()
@@ -103,12 +103,12 @@ class Reader:
             raise FileDamaged("it goes on after its last line")
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
+def _lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
     number = 0
-    while data := file.readline(MAX_LINE_BYTES + 1):
+    while data := file.readline(max_bytes + 1):
         number += 1
-        if len(data) > MAX_LINE_BYTES:
-            raise FileDamaged(f"line {number} has more than {MAX_LINE_BYTES} bytes")
+        if len(data) > max_bytes:
+            raise FileDamaged(f"line {number} has more than {max_bytes} bytes")
         yield data
 
 

@@ -28,6 +28,7 @@ from clew_activities.archive import Archive, Store
 from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import Results
 from clew_activities.thread_source import Threads
+from clew_activities.tool_threads import ToolThreadSettings
 from clew_activities.tools import ToolsUnusable, load_tools
 from clew_workflows.protocol import RunTool, ToolAnswered
 
@@ -49,7 +50,7 @@ def call(name: str, arguments: dict[str, Any] | None = None, limit: int = KIB64)
 class Worker:
     """A worker with some tools, and one attempt of a call on it."""
 
-    def __init__(self, *tools: Tool[..., Any], attempt: int = 1) -> None:
+    def __init__(self, *tools: Tool[..., Any], attempt: int = 1, **settings: Any) -> None:
         self.environment = ActivityEnvironment()
         info = self.environment.info
         self.environment.info = replace(info, workflow_id="session-1", attempt=attempt)
@@ -57,7 +58,7 @@ class Worker:
         self.environment.on_heartbeat = self.heartbeats.append
         archive = Archive(Store.from_url("memory://"), "default")
         results = Results(archive, Threads(archive))
-        self._activities = ToolActivities({tool.name: tool for tool in tools}, results)
+        self._activities = ToolActivities({tool.name: tool for tool in tools}, results, **settings)
 
     async def run(self, asked: RunTool) -> ToolAnswered:
         return await self.environment.run(self._activities.run_tool, asked)
@@ -392,12 +393,8 @@ async def test_what_must_not_run_twice_and_raises_has_answered() -> None:
 
 
 @pytest.mark.parametrize("where", ["validator", "async tool", "async tool that ignores", "result"])
-async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_go_on(
-    where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_go_on(where: str) -> None:
     """The author's validators, the tool, and what makes text of its result: the worker's loop waits for none."""
-    monkeypatch.setattr("clew_activities.run_tool.STORING_SECONDS", 0.5)
-    monkeypatch.setattr("clew_activities.tool_threads.CLEANUP_SECONDS", 0.1)
     gate = threading.Event()
 
     class Slow(BaseModel):
@@ -434,7 +431,9 @@ async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_g
         "result": shown,
     }
     validated.__annotations__ = {"slow": Slow, "return": None}
-    worker = Worker(tool(name="it", timeout_seconds=0.5)(functions[where]))
+    bounds = ToolThreadSettings(cleanup_seconds=0.1)
+    made = tool(name="it", timeout_seconds=0.5)(functions[where])
+    worker = Worker(made, threads=bounds, storing_seconds=0.5)
     try:
         async with asyncio.timeout(10):
             answer = await worker.run(call("it", {"slow": {"a": 1}} if where == "validator" else None))

@@ -12,18 +12,19 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from obstore.store import MemoryStore
 from temporalio.client import WorkflowHandle
 from temporalio.testing import ActivityEnvironment
 
 from clew import Tool, tool
 from clew.thread.entries import Entry, EntryKind
-from clew_activities import stored_results
 from clew_activities.archive import Archive, Head, Store, StoreUnavailable
+from clew_activities.archive.objects import Bucket
 from clew_activities.archive.segment import digest_of
 from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import MAX_STORED_BYTES, Results
 from clew_activities.thread_source import ThreadLocation, Threads
-from clew_workflows.protocol import RunTool, StoredResult, ToolAnswered
+from clew_workflows.protocol import STORING_SECONDS, RunTool, StoredResult, ToolAnswered
 
 SESSION, FAMILY = "session-1", "family-1"
 OBJECT = f"default/families/s-{FAMILY}/results/{{}}"
@@ -58,10 +59,13 @@ class _OneThread(Threads):
 class Place:
     """A session's thread, live or archived, and the tool activity that serves it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *tools: Tool[..., Any]) -> None:
-        self.store = Store.from_url("memory://")
+    def __init__(
+        self, *tools: Tool[..., Any], store: Store | None = None, storing_seconds: float = STORING_SECONDS
+    ) -> None:
+        self.store = store or Store.from_url("memory://")
         self.archive = Archive(self.store, "default")
-        results = Results(self.archive, _OneThread(self.archive, self._entries))
+        threads = _OneThread(self.archive, self._entries)
+        results = Results(self.archive, threads, storing_seconds=storing_seconds)
         self._tools = ToolActivities({tool.name: tool for tool in tools}, results)
         self.environment = ActivityEnvironment()
         self.environment.info = replace(self.environment.info, workflow_id=SESSION)
@@ -138,10 +142,10 @@ def parted(answer: ToolAnswered) -> tuple[str, str]:
     return text, mark
 
 
-async def test_a_large_result_is_stored_whole_and_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_result_is_stored_whole_and_shown_in_part() -> None:
     """The thread gets its name, its size, how much was shown, and the model how to read on."""
     text = "é" * 5000
-    place = Place(monkeypatch, saying(text))
+    place = Place(saying(text))
     answer = await place.run("it")
     kept, mark = parted(answer)
     shown = len(kept.encode())
@@ -155,17 +159,28 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part(monkeypatch: pyt
     assert await place.archive.get_result(FAMILY, digest_of(text.encode())) == (text.encode(), 10_000)
 
 
-async def test_what_fits_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_fits_is_not_stored() -> None:
     """At the limit it is still whole."""
-    place = Place(monkeypatch, saying("x" * 1000))
+    place = Place(saying("x" * 1000))
     assert await place.run("it") == ToolAnswered(content="x" * 1000)
     assert [path async for path in place.store.list("default")] == []
 
 
+class Away(Store):
+    """A store that takes nothing."""
+
+    def __init__(self, *, hangs: bool) -> None:
+        super().__init__(Bucket(MemoryStore()))
+        self._hangs = hangs
+
+    async def put(self, path: str, data: bytes) -> None:
+        if self._hangs:
+            await asyncio.Event().wait()
+        raise StoreUnavailable(path, "no network")
+
+
 @pytest.mark.parametrize("how", ["refuses", "hangs"])
-async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(how: str) -> None:
     """The tool has run once and is not run again: what fits is its result, and says that the rest is lost."""
     runs: list[int] = []
 
@@ -174,15 +189,7 @@ async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(
         runs.append(1)
         return "x" * 5000
 
-    place = Place(monkeypatch, it)
-
-    async def put(path: str, data: bytes) -> None:
-        if how == "hangs":
-            await asyncio.Event().wait()
-        raise StoreUnavailable(path, "no network")
-
-    monkeypatch.setattr(place.store, "put", put)
-    monkeypatch.setattr(stored_results, "STORING_SECONDS", 0.1)
+    place = Place(it, store=Away(hangs=how == "hangs"), storing_seconds=0.1)
     answer = await place.run("it")
     assert len(runs) == 1
     assert (answer.is_error, answer.result) == (False, None)
@@ -197,10 +204,10 @@ async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
-async def test_a_result_is_read_on_to_its_end(monkeypatch: pytest.MonkeyPatch, archived: bool) -> None:
+async def test_a_result_is_read_on_to_its_end(archived: bool) -> None:
     """From where the model was told, piece by piece, until the mark says that this is the end."""
     text = "".join(f"line {n}: é€\U0001f43b\n" for n in range(300))
-    place = Place(monkeypatch, saying(text))
+    place = Place(saying(text))
     answer = await place.run("it")
     assert answer.result
     place.say(answer)
@@ -223,11 +230,9 @@ async def test_a_result_is_read_on_to_its_end(monkeypatch: pytest.MonkeyPatch, a
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
-async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(
-    monkeypatch: pytest.MonkeyPatch, archived: bool
-) -> None:
+async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(archived: bool) -> None:
     """So what was cleared from a context is read again: whole, or from an offset on, in pieces between characters."""
-    place = Place(monkeypatch)
+    place = Place()
     for number in (1, 2):
         place.say(ToolAnswered(content="é" * 300 + str(number)), f"tool-{number}")
     if archived:
@@ -244,11 +249,9 @@ async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
-async def test_a_result_of_a_snapshot_is_read_where_the_thread_has_no_other(
-    monkeypatch: pytest.MonkeyPatch, archived: bool
-) -> None:
+async def test_a_result_of_a_snapshot_is_read_where_the_thread_has_no_other(archived: bool) -> None:
     """What came from elsewhere is read from the newest snapshot that holds it; what was said here, from its entry."""
-    place = Place(monkeypatch)
+    place = Place()
     place.put_under(("then-1", "older"), ("then-2", "other"))
     place.say(ToolAnswered(content="said here"), "tool-1")
     place.put_under(("then-1", "newer"), ("tool-1", "edited"))
@@ -271,12 +274,11 @@ def test_every_part_begins_and_ends_between_characters(text: str, offset: int, l
     data = text.encode()
 
     async def read() -> ToolAnswered:
-        with pytest.MonkeyPatch.context() as patch:
-            place = Place(patch)
-            digest = await place.archive.put_result(FAMILY, data)
-            kept = StoredResult(digest=digest, bytes=len(data), shown=0)
-            place.say(ToolAnswered(content="", result=kept) if stored else ToolAnswered(content=text))
-            return await place.read(offset, length, 512)
+        place = Place()
+        digest = await place.archive.put_result(FAMILY, data)
+        kept = StoredResult(digest=digest, bytes=len(data), shown=0)
+        place.say(ToolAnswered(content="", result=kept) if stored else ToolAnswered(content=text))
+        return await place.read(offset, length, 512)
 
     answer = asyncio.run(read())
     if offset >= len(data):
@@ -292,9 +294,9 @@ def test_every_part_begins_and_ends_between_characters(text: str, offset: int, l
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
-async def test_what_cannot_be_read_is_told_to_the_model(monkeypatch: pytest.MonkeyPatch, archived: bool) -> None:
+async def test_what_cannot_be_read_is_told_to_the_model(archived: bool) -> None:
     """An id that nobody knows, an offset behind the end, arguments of another form: error results, each with why."""
-    place = Place(monkeypatch, saying("x" * 5000))
+    place = Place(saying("x" * 5000))
     place.say(await place.run("it"))
     place.say(ToolAnswered(content="short"), "tool-2")
     if archived:
@@ -318,11 +320,9 @@ async def test_what_cannot_be_read_is_told_to_the_model(monkeypatch: pytest.Monk
     [None, b"", b"x" * 4999, b"x" * 5001, b"\xff" * 5000, b"x" * 50 + b"\xff" + b"x" * 4949],
     ids=["missing", "empty", "shorter", "longer", "no text", "one byte"],
 )
-async def test_a_missing_or_damaged_result_is_told_to_the_model(
-    monkeypatch: pytest.MonkeyPatch, damage: bytes | None
-) -> None:
+async def test_a_missing_or_damaged_result_is_told_to_the_model(damage: bytes | None) -> None:
     """Nothing is made up for it."""
-    place = Place(monkeypatch, saying("x" * 5000))
+    place = Place(saying("x" * 5000))
     entry = place.say(await place.run("it"))
     path = OBJECT.format(entry.payload["result"]["digest"])
     if damage is None:
@@ -334,30 +334,28 @@ async def test_a_missing_or_damaged_result_is_told_to_the_model(
     assert "missing" in answer.content or "damaged" in answer.content
 
 
-async def test_other_sessions_results_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_sessions_results_cannot_be_read() -> None:
     """What is stored is reached through an entry of the session's own thread, and by no other name."""
-    place = Place(monkeypatch)
+    place = Place()
     digest = await place.archive.put_result(FAMILY, b"a sibling's secret")
     for name in (digest, OBJECT.format(digest)):
         answer = await place.run("read_result", tool_call_id=name)
         assert (answer.is_error, "secret" in answer.content) == (True, False)
 
 
-async def test_a_tool_of_the_workers_own_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tool_of_the_workers_own_wins() -> None:
     """One that is called `read_result` is run, and nothing is said about reading on."""
 
     @tool
     def read_result() -> str:
         return "mine" * 1000
 
-    answer = await Place(monkeypatch, read_result).run("read_result")
+    answer = await Place(read_result).run("read_result")
     assert answer.content.startswith("minemine")
     assert answer.content.endswith("of 4000 bytes are shown]")
 
 
-async def test_of_a_huge_result_the_beginning_is_stored_and_it_is_in_memory_but_a_few_times(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_of_a_huge_result_the_beginning_is_stored_and_it_is_in_memory_but_a_few_times() -> None:
     """50 MB: the tool's own text, its UTF-8 form and what the store holds; the mark tells of the rest."""
     size = 50_000_000
 
@@ -365,7 +363,7 @@ async def test_of_a_huge_result_the_beginning_is_stored_and_it_is_in_memory_but_
     def it() -> str:
         return "x" * size
 
-    place = Place(monkeypatch, it)
+    place = Place(it)
     tracemalloc.start()
     try:
         answer = await place.run("it", 65_536)

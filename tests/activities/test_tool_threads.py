@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from clew_activities import tool_threads
-from clew_activities.tool_threads import ToolCall, ToolThreads, TooManyLeftBehind
+from clew_activities.tool_threads import ToolCall, ToolThreads, ToolThreadSettings, TooManyLeftBehind
 
 HERE = __file__
+
+SETTINGS = ToolThreadSettings(max_left_behind=2, cleanup_seconds=0.05)
 
 
 def named(name: str = "it") -> ToolCall:
@@ -26,7 +27,7 @@ def named(name: str = "it") -> ToolCall:
 @pytest.fixture
 def threads() -> Iterator[ToolThreads]:
     """The threads of a worker."""
-    made = ToolThreads()
+    made = ToolThreads(SETTINGS)
     yield made
     made.close()
 
@@ -78,7 +79,7 @@ async def test_a_tool_that_blocks_is_named_once_with_where_it_stands(
     assert line.startswith("tool 'stuck' (session 'session-1', call 'tool-1') has blocked its event loop for 1.")
     assert f"{HERE}:" in line
     assert "in block." in line
-    await asyncio.sleep(3 * tool_threads.PULSE_SECONDS)
+    await asyncio.sleep(3 * SETTINGS.pulse_seconds)
     assert len([record for record in caplog.records if record.name == "clew.tools"]) == 1
 
 
@@ -141,11 +142,9 @@ async def test_the_first_loop_is_used_again_when_it_answers(
 
 @pytest.mark.parametrize("kind", ["blocks", "ignores", "sync"])
 async def test_what_does_not_end_is_given_up_at_its_time_and_counted(
-    kind: str, threads: ToolThreads, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    kind: str, threads: ToolThreads, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With too many of a tool it is not called again until one of them ends; other tools are."""
-    monkeypatch.setattr(tool_threads, "MAX_LEFT_BEHIND", 2)
-    monkeypatch.setattr(tool_threads, "CLEANUP_SECONDS", 0.05)
     caplog.set_level(logging.WARNING)
     gate, begun = threading.Event(), threading.Event()
 

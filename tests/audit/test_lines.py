@@ -21,8 +21,8 @@ def written(rows: list[dict[str, Any]]) -> bytes:
     return file.getvalue()
 
 
-def read(data: bytes) -> list[Any]:
-    return list(Reader(io.BytesIO(data), "test").rows())
+def read(data: bytes, **bounds: int) -> list[Any]:
+    return list(Reader(io.BytesIO(data), "test", **bounds).rows())
 
 
 ROWS: list[dict[str, Any]] = [{"n": 2**60}, {"text": "a\u2028b", "deep": [{}]}, {}]
@@ -54,10 +54,9 @@ def test_a_file_that_ends_too_soon_or_too_late_is_noticed() -> None:
         read(whole + b"{}\n")
 
 
-def test_a_line_without_an_end_is_refused_before_it_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_an_end_is_refused_before_it_is_read_whole() -> None:
     """It is named by its number."""
-    monkeypatch.setattr("clew_audit.lines.MAX_LINE_BYTES", 100)
     with pytest.raises(FileDamaged, match="line 2 has more than 100 bytes"):
-        read(written([{"text": "x" * 1000}]))
+        read(written([{"text": "x" * 1000}]), max_line_bytes=100)
     with pytest.raises(FileDamaged, match="line 1 has more than 100 bytes"):
-        read(b"x" * 1000)
+        read(b"x" * 1000, max_line_bytes=100)
