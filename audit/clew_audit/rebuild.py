@@ -30,7 +30,7 @@ from clew.errors import ClewError
 from clew.thread.thread import Thread
 from clew_workflows.core.advance import Session
 from clew_workflows.core.state import State
-from clew_workflows.protocol import Effect
+from clew_workflows.protocol import SessionEffect
 from clew_workflows.session import AgentSession
 from clew_workflows.shell import ingress
 from clew_workflows.shell.payload_converter import tolerant
@@ -52,7 +52,7 @@ class Rebuilt:
     """
 
     session: Session | None = None
-    handed_over: tuple[State, Effect | None] | None = None
+    handed_over: tuple[State, SessionEffect | None] | None = None
     thawed: bool = False
     unread: tuple[tuple[str, str], ...] = ()
     reason: str | None = None

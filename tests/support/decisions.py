@@ -41,7 +41,6 @@ from clew_workflows.protocol import (
     AskedTool,
     CallModel,
     DescribeModel,
-    Effect,
     Event,
     Failure,
     ModelAnswered,
@@ -50,6 +49,7 @@ from clew_workflows.protocol import (
     Prepared,
     ResolvedTool,
     RunTools,
+    SessionEffect,
     ToolAnswered,
     ToolReturned,
 )
@@ -100,11 +100,11 @@ class Session:
         self.table = table
         counted: dict[str, Any] = {} if table else {"encoding": "heuristic"}
         self.config = SessionConfig(**{"model": "openai:gpt-4o", "tools": tools} | counted | config)
-        self.effect: Effect | None = None
+        self.effect: SessionEffect | None = None
         self.stamps = stamps()
         self.dispatching = True
         self.describing = True
-        self.asked_for: list[Effect] = []
+        self.asked_for: list[SessionEffect] = []
         self.state = decisions.begin("s-1", self.config)
         if prepare:
             self.prepared()

@@ -1,13 +1,13 @@
 """The session: one long-running workflow whose event history is the conversation thread.
 
-Here are the handlers and the loop, and nothing is decided: what arrives goes through the door, what follows is
-said by the decisions, the runtime commits it, and the loop carries it out.
+The handlers decode what arrives, the core decides, the runtime commits, and the loop carries effects out. Nothing is
+decided here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,39 +27,67 @@ with workflow.unsafe.imports_passed_through():
         TranscriptQuery,
         WindowQuery,
     )
-    from clew.contract.outputs import ConfigureReceipt, OperationReceipt
     from clew.errors import ArchiveUnavailable, ClewError, Closed, InvalidInput, Refusal, Starting
     from clew.thread.thread import Thread
-    from clew_workflows.core import carried, commands, decisions, outcomes, summaries, views
+    from clew_workflows.core import carried, commands, decisions, views
     from clew_workflows.core.advance import Session
     from clew_workflows.core.commands import Command
     from clew_workflows.protocol import (
         CallModel,
         DescribeModel,
         DraftQuery,
-        Effect,
         Event,
         Prepare,
         RunTools,
+        SessionEffect,
         Summarize,
     )
     from clew_workflows.shell import execution, ingress, summarizing
+    from clew_workflows.shell.answers import Answers
     from clew_workflows.shell.fullness import Fullness
     from clew_workflows.shell.hibernation import Hibernation
     from clew_workflows.shell.intake import Arrival, Intake
-    from clew_workflows.shell.rollover import Archivist
+    from clew_workflows.shell.recalling import Recalling
+    from clew_workflows.shell.rollover import Rollover
     from clew_workflows.shell.runtime import Runtime
     from clew_workflows.shell.signing import Signing
+    from clew_workflows.shell.startup import Startup
     from clew_workflows.shell.task_commands import TaskCommands
     from clew_workflows.shell.tool_calls import ToolCalls
-    from clew_workflows.shell.waiters import Waiter, Waiters
+    from clew_workflows.shell.waiters import Waiters
 
 
 # Dynamic, because only so does a start that cannot be decoded reach the code that refuses it. Every type but
 # `AgentSession` is refused.
 @workflow.defn(dynamic=True)
 class AgentSession:
-    """A durable LLM-agent session. Its workflow id is the session id."""
+    """A durable LLM-agent session. Its workflow id is the session id; it is started with a `SessionStart`.
+
+    Updates:
+        message: Ask something; answers the outcome of the request, or `running` when that takes long.
+        await_request: Wait for the outcome of a request again.
+        submit_input: Steer the run in progress, or inject into it.
+        cancel_request: End the run in progress, or drop a request that waits.
+        resolve_approval: Approve or deny a tool call.
+        submit_context_operation: Replace, switch, expand a lane, or pin and unpin messages of it.
+        summarize: Have a lane summed up.
+        configure: Change the configuration.
+        checkpoint: Get a lane's context and the configuration as a signed token.
+        hibernate: Archive the whole session and end the workflow; it can be started again.
+        close_session: Cancel what runs, archive the whole session and end the workflow.
+
+    Signals:
+        steer, inject, modify_context, cancel, close: As their updates; one that is refused becomes an `input` entry.
+        forked: Record a fork. Clew sends it.
+
+    Queries:
+        status: How the session stands, and its configuration.
+        context: What a model is, was or would be shown.
+        transcript: What was said, message by message.
+        entries: The thread, page by page.
+        window: The newest messages that fit a number of tokens.
+        carried, checkpoint: For Clew's own activities: what is archived, and what is to be signed.
+    """
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
@@ -83,9 +111,12 @@ class AgentSession:
                 begun = Session(decisions.begin(info.workflow_id, start.config), Thread())
             self._runtime = Runtime(begun)
             self._intake = Intake(self._runtime, is_open=start.carried is not None)
-            self._archivist = Archivist(self._runtime, self._fullness, self._waiters)
-            self._hibernation = Hibernation(self._runtime, self._archivist)
-            self._signing = Signing(self._runtime, self._archivist)
+            self._startup = Startup(self._runtime, self._intake)
+            self._recalling = Recalling(self._runtime, self._fullness)
+            self._rollover = Rollover(self._runtime, self._fullness, self._recalling, self._waiters)
+            self._hibernation = Hibernation(self._runtime, self._rollover)
+            self._signing = Signing(self._runtime, self._recalling)
+            self._answers = Answers(self._runtime, self._waiters, self._recalling, self._signing, self._hibernation)
             self._tool_calls = ToolCalls(self._runtime, self._task_commands)
         except Refusal as refusal:
             self._refusal = refusal
@@ -98,15 +129,15 @@ class AgentSession:
         try:
             return await self._live()
         except Refusal as refusal:
-            await self._answered()
+            await self._wait_for_answers()
             raise ingress.application_error(refusal) from None
         # And nothing else: a worker that ends throws GeneratorExit at whatever it still holds.
         except (FailureError, asyncio.CancelledError):
-            await self._answered()
+            await self._wait_for_answers()
             raise
 
-    async def _answered(self) -> None:
-        """Back when every caller has got an answer."""
+    async def _wait_for_answers(self) -> None:
+        """Release the callers that wait, and wait until every handler has answered."""
         self._waiters.dismiss()
         await workflow.wait_condition(workflow.all_handlers_finished)
 
@@ -114,7 +145,7 @@ class AgentSession:
         runtime, intake = self._runtime, self._intake
         try:
             if not intake.is_open:
-                await self._awake()
+                self._refusal = await self._startup.open_session()
             if self._refusal:
                 raise ingress.application_error(self._refusal)
             if intake.is_open:
@@ -128,7 +159,7 @@ class AgentSession:
             raise
         self._waiters.dismiss()
         await self._hibernation.end()
-        await self._answered()
+        await self._wait_for_answers()
         return {"last_seq": runtime.thread.last_seq}
 
     @workflow.update(dynamic=True)
@@ -145,25 +176,10 @@ class AgentSession:
         if arrival.refusal:
             self._waiters.leave(waiter)
             raise ingress.application_error(arrival.refusal)
-        match arrival.answer:
-            case commands.Outcome(request_id):
-                return await self._outcome(request_id, waiter)
-            case commands.Configured():
-                return await self._configured()
-            case commands.SummaryAwaited(summary_id):
-                return await self._summed_up(summary_id)
-            case commands.Checkpointing() as asked:
-                return await self._signing.checkpoint(asked)
-            case commands.Hibernating(reason):
-                return await self._or_refused(self._hibernation.hibernate(reason))
-            case commands.Closing():
-                return await self._or_refused(self._hibernation.closed())
-            case None:
-                return {}
-            case receipt:
-                if isinstance(receipt, OperationReceipt):
-                    await self._archivist.changes_recalled()
-                return receipt.as_json()
+        try:
+            return await self._answers.answer(arrival.answer, waiter)
+        except ClewError as refusal:
+            raise ingress.application_error(refusal) from None
 
     @update.validator
     def validate(self, name: str, args: Sequence[RawValue]) -> None:
@@ -175,10 +191,10 @@ class AgentSession:
             command = ingress.update(name, args, self._runtime.state.config)
             if self._intake.is_open:
                 _, answer = self._intake.decide(command, update_id)
-                if self._archivist.full and isinstance(answer, commands.Outcome) and answer.is_new:
+                if self._rollover.full and isinstance(answer, commands.Outcome) and answer.is_new:
                     raise ArchiveUnavailable("older entries cannot be archived at present: send it again later")
-            elif self._archivist.away and not isinstance(command, CloseInput):
-                raise self._archivist.away
+            elif self._startup.away and not isinstance(command, CloseInput):
+                raise self._startup.away
             self._validated = {update_id: command}
         except ClewError as refusal:
             raise ingress.application_error(refusal) from None
@@ -208,7 +224,7 @@ class AgentSession:
             if not self._intake.is_open and name != "status":
                 raise Starting("the session is looking for its archive: ask again in a moment")
             if name == "carried":
-                return self._archivist.whole()
+                return self._rollover.whole()
             match asked:
                 case None:
                     return views.status(state, thread)
@@ -225,34 +241,10 @@ class AgentSession:
         except ClewError as error:
             raise ingress.query_error(error) from None
 
-    async def _awake(self) -> None:
-        """Whoever comes before the session knows what it is waits for that, unless it takes too long."""
-        archivist, intake = self._archivist, self._intake
-        waking = asyncio.create_task(archivist.awake())
-        while not waking.done():
-            await workflow.wait_condition(lambda: waking.done() or archivist.away is not None)
-            if archivist.away and not waking.done():
-                if intake.asked_to_close:
-                    intake.confirm_close()
-                intake.turn_away(archivist.away)
-                await workflow.wait_condition(
-                    lambda: waking.done() or archivist.away is None or intake.asked_to_close
-                )
-                if intake.asked_to_close and not waking.done():
-                    waking.cancel()
-                    intake.confirm_close()
-                    return
-        if isinstance(refusal := waking.exception(), Refusal):
-            self._refusal = refusal
-            intake.turn_away(refusal)
-            return
-        await waking
-        intake.open()
-
     async def _serve(self) -> None:
-        runtime, archivist = self._runtime, self._archivist
-        # The live window is whole again, whatever of it could be carried; without the archive it stays as it is.
-        await archivist.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
+        runtime, rollover, recalling = self._runtime, self._rollover, self._recalling
+        # What of the active lane could not be carried is fetched; without the archive it stays as it is.
+        await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
         if seconds := runtime.state.config.idle_timeout_seconds:
             asyncio.create_task(self._hibernation.doze(seconds))  # noqa: RUF006 - the workflow's loop holds its tasks
         while True:
@@ -260,17 +252,17 @@ class AgentSession:
             # Woken by whatever decides: a message that opens a run, a signal that closes the session, a full history.
             with suppress(asyncio.TimeoutError):
                 await workflow.wait_condition(
-                    lambda: bool(runtime.effect or runtime.state.closed or archivist.due or archivist.recall_due),
-                    timeout=archivist.pause,
+                    lambda: bool(runtime.effect or runtime.state.closed or rollover.due or recalling.due),
+                    timeout=rollover.pause,
                 )
-            if archivist.due and not runtime.state.closed:
-                await archivist.roll()
+            if rollover.due and not runtime.state.closed:
+                await rollover.roll()
             if runtime.state.closed:
                 return
             if (effect := runtime.effect) is not None:
                 await self._carry_out(effect)
             else:
-                await archivist.recall_changed()
+                await recalling.recall_changed()
 
     def _before_waiting(self) -> None:
         """Give the current task a command, unless an activity is to be scheduled or callers are answered in it."""
@@ -278,7 +270,7 @@ class AgentSession:
         if self._runtime.effect is None and not answering:
             self._task_commands.ensure()
 
-    async def _carry_out(self, effect: Effect) -> None:
+    async def _carry_out(self, effect: SessionEffect) -> None:
         runtime = self._runtime
         if isinstance(effect, RunTools):
             await self._tool_calls.run(effect)
@@ -300,48 +292,11 @@ class AgentSession:
         if isinstance(effect, CallModel):
             policy = self._runtime.state.policy.overlaid(effect.context_policy)
             asked = ContextQuery(call_id=effect.call_id)
-            if failure := await self._archivist.recall(effect.context_ref, policy, asked):
+            if failure := await self._recalling.recall(effect.context_ref, policy, asked):
                 return failure
         if isinstance(effect, Summarize):
-            return await summarizing.summarize(self._runtime, self._archivist, effect)
+            return await summarizing.summarize(self._runtime, self._recalling, effect)
         return await execution.carry_out(effect, self._runtime.time_left)
-
-    async def _outcome(self, request_id: str, waiter: Waiter | None) -> dict[str, Any]:
-        """The outcome of a request as soon as it has one; `running` when the wait is long or crowded."""
-        runtime = self._runtime
-
-        def known() -> bool:
-            return outcomes.outcome_of(runtime.state, runtime.thread, request_id) is not None
-
-        await self._waiters.wait(waiter, known)
-        ended = outcomes.outcome_of(runtime.state, runtime.thread, request_id)
-        return (ended or outcomes.running(runtime.state, runtime.thread, request_id)).as_json()
-
-    async def _configured(self) -> dict[str, Any]:
-        """A new model or new tools are resolved by a worker first."""
-        runtime = self._runtime
-        await workflow.wait_condition(
-            lambda: not runtime.state.config_due or runtime.state.closed or self._archivist.rolling
-        )
-        if not runtime.state.config_due:
-            config = runtime.thread.config_at(runtime.thread.last_seq)
-            return ConfigureReceipt(seq=config.seq if config else None, status="applied").as_json()
-        if runtime.state.closed:
-            raise ingress.application_error(Closed("the session closed before the change took effect"))
-        return ConfigureReceipt(status="deferred").as_json()
-
-    async def _summed_up(self, summary_id: str) -> dict[str, Any]:
-        runtime = self._runtime
-        await workflow.wait_condition(
-            lambda: not summaries.is_making(runtime.state, summary_id) or self._archivist.rolling
-        )
-        return summarizing.receipt(runtime, summary_id)
-
-    async def _or_refused(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return await answer
-        except Refusal as refusal:
-            raise ingress.application_error(refusal) from None
 
     def _update_id(self) -> str:
         info = workflow.current_update_info()

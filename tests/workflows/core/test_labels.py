@@ -15,16 +15,16 @@ def test_the_steps_are_labelled() -> None:
     """With the number of the call and the model's name, and with the tool's name and the call's id."""
     session = Session(model="openai:gpt-4o")
     session.ask()
-    assert labels.call_summary(session.call) == "model call 1 · gpt-4o"
+    assert labels.label_of(session.call) == "model call 1 · gpt-4o"
     session.reply("", "add")
-    assert [labels.tool_summary(call) for call, _ in session.round.calls] == ["tool add · tool-1"]
+    assert [labels.label_of(call) for call in session.round.calls] == ["tool add · tool-1"]
 
 
 def test_a_label_is_short_whatever_the_model_is_called() -> None:
     """Temporal takes 400 bytes of it."""
     session = Session(model="openai:" + "\U0001f43b" * 200)
     session.ask()
-    assert len(labels.call_summary(session.call).encode()) < 400
+    assert len(labels.label_of(session.call).encode()) < 400
 
 
 def test_the_session_at_a_glance() -> None:

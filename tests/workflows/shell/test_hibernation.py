@@ -15,8 +15,8 @@ from temporalio.client import WorkflowFailureError
 from clew import Clew, Closed
 from clew.errors import ArchiveUnavailable, ThreadMismatch
 from clew_activities.archive import Archive, Head
-from clew_workflows.protocol import SignCheckpoint, Signed, Thresholds
-from clew_workflows.shell import execution as workflow_world
+from clew_workflows.protocol import Effect, SignCheckpoint, Thresholds
+from clew_workflows.shell import execution
 from deploy.local import Reply
 from tests.support.rolling import Fickle, name, rolling, runs_of, until
 from tests.support.stack import Stack
@@ -31,8 +31,7 @@ async def clew(stack: Stack) -> AsyncIterator[Clew]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that wait half a second for their store, and then one until they ask again."""
-    for module in ("rollover", "hibernation"):
-        monkeypatch.setattr(f"clew_workflows.shell.{module}.PATIENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr("clew_workflows.shell.execution.PATIENCE", timedelta(seconds=0.5))
     monkeypatch.setattr("clew_workflows.shell.rollover.PAUSE_SECONDS", 1)
 
 
@@ -154,13 +153,14 @@ async def test_an_archive_that_is_anothers_is_told_to_who_closes(stack: Stack, c
 
 async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session is about to go on in a new run, and waits for the answer to another update: it ends instead."""
-    sign = workflow_world.sign
+    carry_out: Any = execution.carry_out
 
-    async def slowly(effect: SignCheckpoint) -> Signed:
-        await workflow.sleep(3)
-        return await sign(effect)
+    async def slowly(effect: Effect, time_left: timedelta | None) -> Any:
+        if isinstance(effect, SignCheckpoint):
+            await workflow.sleep(3)
+        return await carry_out(effect, time_left)
 
-    monkeypatch.setattr(workflow_world, "sign", slowly)
+    monkeypatch.setattr(execution, "carry_out", slowly)
     async with rolling(stack, Thresholds(updates=5)) as clew:
         session = await clew.open(name(), model=stack.model("fine"))
         for turn in range(4):

@@ -37,7 +37,7 @@ async def rolled(clew: Clew, session: Session) -> bool:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that wait half a second for their store, and then one until they ask again."""
-    monkeypatch.setattr("clew_workflows.shell.rollover.PATIENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr("clew_workflows.shell.execution.PATIENCE", timedelta(seconds=0.5))
     monkeypatch.setattr("clew_workflows.shell.rollover.PAUSE_SECONDS", 1)
 
 

@@ -10,7 +10,7 @@ from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import State
-from clew_workflows.protocol import Effect
+from clew_workflows.protocol import SessionEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Session:
 
     state: State
     thread: Thread
-    effect: Effect | None = None
+    effect: SessionEffect | None = None
 
 
 @dataclass(frozen=True, slots=True)

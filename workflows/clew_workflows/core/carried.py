@@ -21,11 +21,11 @@ from clew_workflows.core.state import State
 from clew_workflows.protocol import (
     CallModel,
     DescribeModel,
-    Effect,
     Packed,
     Prepare,
     Recalled,
     RunTools,
+    SessionEffect,
     Summarize,
 )
 
@@ -40,7 +40,7 @@ RECENT_ENTRIES, RECENT_BYTES = 100, 65_536
 """What is kept of the archived entries, so that who asks for a reply just given finds it here."""
 
 _state: TypeAdapter[State] = TypeAdapter(State)
-_effects: dict[str, type[Effect]] = {
+_effects: dict[str, type[SessionEffect]] = {
     "prepare": Prepare,
     "describe_model": DescribeModel,
     "call_model": CallModel,
@@ -113,7 +113,7 @@ def recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     return Thread(thread, thread.first_seq, past)
 
 
-def _packed(state: State, thread: Thread, effect: Effect | None, past: Past, first_seq: int) -> Packed:
+def _packed(state: State, thread: Thread, effect: SessionEffect | None, past: Past, first_seq: int) -> Packed:
     name = next((name for name, kind in _effects.items() if isinstance(effect, kind)), None)
     return Packed.of(
         {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from clew.thread.entries import Draft
 from clew_workflows.core.state import Moment, State
-from clew_workflows.protocol import Effect
+from clew_workflows.protocol import SessionEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Decision:
 
     state: State
     commit: tuple[Draft, ...] = ()
-    effect: Effect | None = None
+    effect: SessionEffect | None = None
 
     def after(self, *earlier: Draft) -> Decision:
         """This decision, with other facts committed before its own."""

@@ -5,32 +5,39 @@ from __future__ import annotations
 from clew.thread.thread import Thread
 from clew_workflows.core.approvals import pending_approvals
 from clew_workflows.core.state import State
-from clew_workflows.protocol import CallModel, DescribeModel, Prepare, Recall, RunTool, Summarize
+from clew_workflows.protocol import (
+    Archiving,
+    CallModel,
+    DescribeModel,
+    Effect,
+    Prepare,
+    Recall,
+    SignCheckpoint,
+    Summarize,
+    Thaw,
+    ToolCall,
+)
 
 
-def prepare_summary(effect: Prepare | DescribeModel) -> str:
-    """The label of a preparation, or of a look at a model."""
-    return effect.model[:80]
-
-
-def recall_summary(effect: Recall) -> str:
-    """The label of a look into the archive."""
-    return f"lane {effect.context_ref[:80]} before {effect.before}"
-
-
-def call_summary(call: CallModel) -> str:
-    """The label of a model call."""
-    return f"model call {call.iteration} · {call.model.partition(':')[2][:80]}"
-
-
-def summarize_summary(asked: Summarize) -> str:
-    """The label of a summary in the making."""
-    return f"sums up {asked.from_seq} to {asked.to_seq} of lane {asked.context_ref[:80]}"
-
-
-def tool_summary(call: RunTool) -> str:
-    """The label of a tool call."""
-    return f"tool {call.name} · {call.tool_call_id}"
+def label_of(effect: Effect) -> str:
+    """The label of what carries an effect out."""
+    match effect:
+        case Prepare() | DescribeModel():
+            return effect.model[:80]
+        case CallModel():
+            return f"model call {effect.iteration} · {effect.model.partition(':')[2][:80]}"
+        case ToolCall(call, _):
+            return f"tool {call.name} · {call.tool_call_id}"
+        case Summarize():
+            return f"sums up {effect.from_seq} to {effect.to_seq} of lane {effect.context_ref[:80]}"
+        case Archiving():
+            return f"entries from {effect.archive.upto + 1}"
+        case Thaw():
+            return f"entries up to {effect.archive.upto}"
+        case Recall():
+            return f"lane {effect.context_ref[:80]} before {effect.before}"
+        case SignCheckpoint():
+            return f"checkpoint {effect.number}"
 
 
 def current(state: State, thread: Thread) -> str:

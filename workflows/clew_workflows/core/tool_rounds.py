@@ -19,6 +19,7 @@ from clew_workflows.protocol import (
     RunTool,
     RunTools,
     ToolAnswered,
+    ToolCall,
     ToolReturned,
     idempotency_key,
 )
@@ -57,7 +58,7 @@ def effect_of(state: State, run: Run) -> RunTools | None:
     """What runs the calls of the round that have not returned; None where all have."""
     by_name = {tool.spec["name"]: tool for tool in state.tools or ()}
     calls = tuple(
-        (
+        ToolCall(
             RunTool(
                 request_id=run.request.request_id,
                 run_id=run.run_id,

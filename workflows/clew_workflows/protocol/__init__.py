@@ -2,7 +2,7 @@
 
 from clew_workflows.protocol.archive import ArchiveRef, Archiving, Recall, Recalled, Thaw, Thawed, Thresholds
 from clew_workflows.protocol.checkpoints import DraftQuery, OpenCheckpoint, OpenedCheckpoint, SignCheckpoint, Signed
-from clew_workflows.protocol.effects import Effect, Event
+from clew_workflows.protocol.effects import Effect, Event, SessionEffect
 from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.forks import Fork
 from clew_workflows.protocol.model_calls import AskedTool, CallModel, ModelAnswered, ModelReply
@@ -17,6 +17,7 @@ from clew_workflows.protocol.tools import (
     RunTools,
     StoredResult,
     ToolAnswered,
+    ToolCall,
     ToolReturned,
     idempotency_key,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "ResolvedTool",
     "RunTool",
     "RunTools",
+    "SessionEffect",
     "SignCheckpoint",
     "Signed",
     "StoredResult",
@@ -55,6 +57,7 @@ __all__ = [
     "Thawed",
     "Thresholds",
     "ToolAnswered",
+    "ToolCall",
     "ToolReturned",
     "Written",
     "idempotency_key",

@@ -6,11 +6,19 @@ Inputs are references, never conversations, so that the history grows by what is
 
 from __future__ import annotations
 
+from clew_workflows.protocol.archive import Archiving, Recall, Thaw
+from clew_workflows.protocol.checkpoints import SignCheckpoint
 from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.model_calls import CallModel, ModelAnswered
 from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
 from clew_workflows.protocol.summaries import Summarize, Summarized
-from clew_workflows.protocol.tools import RunTools, ToolReturned
+from clew_workflows.protocol.tools import RunTools, ToolCall, ToolReturned
 
-Effect = Prepare | DescribeModel | CallModel | RunTools | Summarize
+SessionEffect = Prepare | DescribeModel | CallModel | RunTools | Summarize
+"""What decisions ask for, one at a time. The tool calls of a round run side by side."""
+
+Effect = Prepare | DescribeModel | CallModel | ToolCall | Summarize | Archiving | Thaw | Recall | SignCheckpoint
+"""What one activity carries out: `clew_workflows.shell.execution.plan_of` says which, and within which bounds."""
+
 Event = Prepared | ModelProfile | ModelAnswered | ToolReturned | Summarized | Failure
+"""What came of what a decision has asked for."""

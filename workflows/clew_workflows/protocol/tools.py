@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from clew.model.messages import ToolSpec
 from clew_workflows.protocol._value import Value
@@ -47,10 +47,26 @@ def idempotency_key(session_id: str, tool_call_id: str) -> str:
     return f"{session_id}/{tool_call_id}"
 
 
-class RunTools(Value):
-    """Tool calls that run side by side, each with what is known of its tool."""
+class ToolCall(NamedTuple):
+    """A tool call, and how it is to be carried out.
 
-    calls: tuple[tuple[RunTool, ResolvedTool], ...]
+    Attributes:
+        call: What the activity receives.
+        tool: The tool as a worker has resolved it.
+    """
+
+    call: RunTool
+    tool: ResolvedTool
+
+
+class RunTools(Value):
+    """Tool calls that run side by side.
+
+    Attributes:
+        calls: One for each call of the round that has not returned.
+    """
+
+    calls: tuple[ToolCall, ...]
 
 
 class StoredResult(Value):

@@ -1,13 +1,14 @@
-"""Effects, carried out: each is an activity, and what comes back is an event for the decisions.
+"""Effects, carried out: each is an activity. `plan_of` is the table that says by which one and within which bounds.
 
-Nothing here knows the session's state, which may have moved on by the time that an event is there.
+Nothing here knows the session's state, which may have moved on by the time that an answer is there.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, overload
 
 from pydantic import BaseModel
 from temporalio import workflow
@@ -21,7 +22,7 @@ from clew_workflows.protocol import (
     Archiving,
     CallModel,
     DescribeModel,
-    Event,
+    Effect,
     Failure,
     ModelAnswered,
     ModelProfile,
@@ -29,192 +30,166 @@ from clew_workflows.protocol import (
     Prepared,
     Recall,
     Recalled,
-    ResolvedTool,
-    RunTool,
     SignCheckpoint,
     Signed,
     Summarize,
     Thaw,
     Thawed,
     ToolAnswered,
-    ToolReturned,
+    ToolCall,
     Written,
     model_queue,
     tool_queue,
 )
 from clew_workflows.shell.failures import failure_of
 
-T = TypeVar("T", bound=BaseModel)
-
+PATIENCE = timedelta(seconds=15)
+"""How long a session that could do without waits for the archive's store, and its callers with it."""
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)
-# Within the request's time a model call is repeated as long as its failure may pass.
-MODEL_RETRIES = RetryPolicy(
-    initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
-)
-# A session can do without a summary, and is busy while one is in the making.
-SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=4)
-# A store that is away comes back.
-STORE_RETRIES = RetryPolicy(
-    initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
-)
-# Nobody waits long for one that says that it is away; another worker may take over from one that has died.
-STORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
 PREPARE_TIMEOUT = timedelta(seconds=30)
 ARCHIVE_TIMEOUT = timedelta(minutes=5)
 SUMMARY_TIMEOUT = timedelta(minutes=10)
 SIGN_TIMEOUT = timedelta(seconds=20)
-# A tool that takes its worker down with it is not given every worker there is.
 WORKERS_PER_TOOL_CALL = 3
+"""Workers that a tool call is given at most, beside its retries: the tool may take each of them down."""
+
+# A model call is repeated within the request's time, and a store is asked again until it is back.
+_PATIENT = RetryPolicy(
+    initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
+)
+# A session can do without a summary, and is busy while one is in the making.
+_SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=4)
+# Nobody waits long for a store that says that it is away; another worker may take over from one that has died.
+_STORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
 
 
-async def carry_out(effect: Prepare | DescribeModel | CallModel, time_left: timedelta | None) -> Event:
-    """What the world answers to an effect, or how it failed to within the time; None: however long it takes.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How an effect is carried out.
+
+    Attributes:
+        activity: The name of the activity.
+        argument: What the activity receives.
+        answer: What it answers.
+        within: The time for all attempts; None: without an end.
+        attempt: The time for one attempt; None: as long as there is.
+        retries: When it is tried again; None: as the server's default is, until the time is over.
+        queue: The task queue; None: the deployment's own.
+        run_id: The run that the Temporal UI shows it under.
+        waits: Whether one that is asked to stop is still waited for.
+    """
+
+    activity: str
+    argument: BaseModel
+    answer: type[BaseModel]
+    within: timedelta | None
+    attempt: timedelta | None = None
+    retries: RetryPolicy | None = None
+    queue: str | None = None
+    run_id: str | None = None
+    waits: bool = False
+
+
+def plan_of(effect: Effect, time_left: timedelta | None, task_queue: str) -> Plan:
+    """How an effect is carried out on a deployment's task queue; `time_left` None: however long it takes."""
+    models, tools = model_queue(task_queue), tool_queue(task_queue)
+    attempt = min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT)
+    match effect:
+        case Prepare():
+            return Plan("prepare", effect, Prepared, time_left, attempt)
+        case DescribeModel():
+            return Plan("describe_model", effect, ModelProfile, time_left, attempt)
+        case CallModel():
+            return Plan("call_model", effect, ModelAnswered, time_left, None, _PATIENT, models, effect.run_id)
+        case ToolCall(call, tool):
+            # The activity keeps the tool's own time, and then stores what it said; this is for one that cannot.
+            tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
+            attempts = tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
+            retries, attempt = RetryPolicy(maximum_attempts=attempts), min(tool_time, time_left or tool_time)
+            return Plan("run_tool", call, ToolAnswered, time_left, attempt, retries, tools, call.run_id, waits=True)
+        case Summarize():
+            return Plan("summarize", effect, Written, SUMMARY_TIMEOUT, None, _SUMMARY_RETRIES, models)
+        case Archiving():
+            retries = _PATIENT if time_left is None else _STORE_ATTEMPTS
+            return Plan("archive", effect, ArchiveRef, time_left, ARCHIVE_TIMEOUT, retries)
+        case Thaw():
+            return Plan("thaw", effect, Thawed, time_left, ARCHIVE_TIMEOUT, _PATIENT)
+        case Recall():
+            return Plan("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, _PATIENT)
+        case SignCheckpoint():
+            return Plan("sign_checkpoint", effect, Signed, SIGN_TIMEOUT)
+
+
+@overload
+async def carry_out(effect: Prepare, time_left: timedelta | None) -> Prepared | Failure: ...
+
+
+@overload
+async def carry_out(effect: DescribeModel, time_left: timedelta | None) -> ModelProfile | Failure: ...
+
+
+@overload
+async def carry_out(effect: CallModel, time_left: timedelta | None) -> ModelAnswered | Failure: ...
+
+
+@overload
+async def carry_out(effect: Summarize, time_left: timedelta | None) -> Written | Failure: ...
+
+
+@overload
+async def carry_out(effect: Archiving, time_left: timedelta | None) -> ArchiveRef | Failure: ...
+
+
+@overload
+async def carry_out(effect: Thaw, time_left: timedelta | None) -> Thawed | Failure: ...
+
+
+@overload
+async def carry_out(effect: Recall, time_left: timedelta | None) -> Recalled | Failure: ...
+
+
+@overload
+async def carry_out(effect: SignCheckpoint, time_left: timedelta | None) -> Signed | Failure: ...
+
+
+async def carry_out(effect: Effect, time_left: timedelta | None) -> Any:
+    """The answer to an effect, or how it failed to come within the time; None: however long it takes.
 
     Raises:
         asyncio.CancelledError: it was given up.
     """
-    try:
-        match effect:
-            case Prepare():
-                return await _execute(
-                    "prepare",
-                    effect,
-                    Prepared,
-                    schedule_to_close_timeout=time_left,
-                    start_to_close_timeout=min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT),
-                    summary=labels.prepare_summary(effect),
-                )
-            case DescribeModel():
-                return await _execute(
-                    "describe_model",
-                    effect,
-                    ModelProfile,
-                    schedule_to_close_timeout=time_left,
-                    start_to_close_timeout=min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT),
-                    summary=labels.prepare_summary(effect),
-                )
-            case CallModel():
-                return await _execute(
-                    "call_model",
-                    effect,
-                    ModelAnswered,
-                    task_queue=model_queue(workflow.info().task_queue),
-                    schedule_to_close_timeout=time_left,
-                    retry_policy=MODEL_RETRIES,
-                    summary=labels.call_summary(effect),
-                    event_groups=[workflow.create_event_group(effect.run_id)],
-                )
-    except ActivityError as error:
-        return failure_of(error)
+    return await answer_of(start(effect, time_left))
 
 
-async def summarize(asked: Summarize) -> Written | Failure:
-    """What a model has written, or why there is nothing."""
-    try:
-        return await _execute(
-            "summarize",
-            asked,
-            Written,
-            task_queue=model_queue(workflow.info().task_queue),
-            schedule_to_close_timeout=SUMMARY_TIMEOUT,
-            retry_policy=SUMMARY_RETRIES,
-            summary=labels.summarize_summary(asked),
-        )
-    except ActivityError as error:
-        return failure_of(error)
-
-
-async def archive(effect: Archiving, patience: timedelta | None) -> ArchiveRef:
-    """Write to the archive; with no end of patience, as soon as its store is there.
-
-    Raises:
-        ActivityError: it could not be done in time.
-    """
-    retries = STORE_RETRIES if patience is None else STORE_ATTEMPTS
-    return await _with_store("archive", effect, ArchiveRef, schedule_to_close_timeout=patience, retry_policy=retries)
-
-
-async def thaw(effect: Thaw, patience: timedelta | None) -> Thawed | Failure:
-    """Fetch what a session goes on from that was archived whole, or say why that cannot be done within the time."""
-    try:
-        return await _with_store("thaw", effect, Thawed, schedule_to_close_timeout=patience)
-    except ActivityError as error:
-        return failure_of(error)
-
-
-async def recall(effect: Recall, time_left: timedelta) -> Recalled:
-    """Fetch what contexts need of a lane's past.
-
-    Raises:
-        ActivityError: it could not be done in time.
-    """
-    summary = labels.recall_summary(effect)
-    return await _with_store("recall", effect, Recalled, schedule_to_close_timeout=time_left, summary=summary)
-
-
-async def sign(effect: SignCheckpoint) -> Signed:
-    """Have a checkpoint signed by a worker.
-
-    Raises:
-        ActivityError: none could in time, or none has a key.
-    """
-    return await _execute("sign_checkpoint", effect, Signed, schedule_to_close_timeout=SIGN_TIMEOUT)
-
-
-def start_tool(call: RunTool, tool: ResolvedTool, time_left: timedelta) -> workflow.ActivityHandle[ToolAnswered]:
-    """Start a tool call. Once it is asked to stop, its handle still waits for what comes of it."""
-    # The activity keeps the tool's own time, and then stores what it said; this is for a worker that cannot.
-    tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
+def start(effect: Effect, time_left: timedelta | None) -> workflow.ActivityHandle[Any]:
+    """Start the activity of an effect."""
+    plan = plan_of(effect, time_left, workflow.info().task_queue)
+    stopping = workflow.ActivityCancellationType
     return workflow.start_activity(
-        "run_tool",
-        call,
-        result_type=ToolAnswered,
-        task_queue=tool_queue(workflow.info().task_queue),
+        plan.activity,
+        plan.argument,
+        result_type=plan.answer,
+        task_queue=plan.queue,
+        schedule_to_close_timeout=plan.within,
+        start_to_close_timeout=plan.attempt,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
-        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        schedule_to_close_timeout=time_left,
-        start_to_close_timeout=min(tool_time, time_left),
-        retry_policy=RetryPolicy(
-            maximum_attempts=tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
-        ),
-        summary=labels.tool_summary(call),
-        event_groups=[workflow.create_event_group(call.run_id)],
+        retry_policy=plan.retries,
+        cancellation_type=stopping.WAIT_CANCELLATION_COMPLETED if plan.waits else stopping.TRY_CANCEL,
+        summary=labels.label_of(effect),
+        event_groups=[workflow.create_event_group(plan.run_id)] if plan.run_id else None,
     )
 
 
-async def tool_returned(call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
-    """What came of a tool call."""
+async def answer_of(activity: workflow.ActivityHandle[Any]) -> Any:
+    """What an activity answers, or how it failed.
+
+    Raises:
+        asyncio.CancelledError: it was cancelled.
+    """
     try:
-        return ToolReturned(tool_call_id=call.tool_call_id, answer=await activity)
-    except ActivityError as error:
-        failure = None if is_cancelled_exception(error) else failure_of(error)
-        return ToolReturned(tool_call_id=call.tool_call_id, failure=failure)
-    except asyncio.CancelledError:
-        return ToolReturned(tool_call_id=call.tool_call_id)
-
-
-async def _with_store(
-    name: str, effect: BaseModel, answer: type[T], retry_policy: RetryPolicy = STORE_RETRIES, **options: Any
-) -> T:
-    return await _execute(
-        name, effect, answer, start_to_close_timeout=ARCHIVE_TIMEOUT, retry_policy=retry_policy, **options
-    )
-
-
-async def _execute(name: str, effect: BaseModel, answer: type[T], **options: Any) -> T:
-    try:
-        result: T = await workflow.execute_activity(
-            name,
-            effect,
-            result_type=answer,
-            heartbeat_timeout=HEARTBEAT_TIMEOUT,
-            # Who gives an effect up does not wait for it.
-            cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
-            **options,
-        )
+        return await activity
     except ActivityError as error:
         # An activity is cancelled only where the workflow cancels it; it says so as a task would.
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
-        raise
-    return result
+        return failure_of(error)

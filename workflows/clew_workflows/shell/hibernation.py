@@ -10,16 +10,17 @@ from temporalio import workflow
 from clew.contract.outputs import CloseReceipt, HibernateReceipt
 from clew.errors import ArchiveUnavailable, Busy, Refusal
 from clew_workflows.core import decisions
-from clew_workflows.shell.rollover import PATIENCE, Archivist
+from clew_workflows.shell import execution
+from clew_workflows.shell.rollover import Rollover
 from clew_workflows.shell.runtime import Runtime
 
 
 class Hibernation:
     """Archives one session whole before its workflow completes."""
 
-    def __init__(self, runtime: Runtime, archivist: Archivist) -> None:
+    def __init__(self, runtime: Runtime, rollover: Rollover) -> None:
         self._runtime = runtime
-        self._archivist = archivist
+        self._rollover = rollover
         self._ended = False
         self._refusal: Refusal | None = None
 
@@ -32,13 +33,13 @@ class Hibernation:
             Closed: it hibernates already, or has ended.
             ThreadMismatch: the archive is another execution's.
         """
-        runtime, archivist = self._runtime, self._archivist
-        await workflow.wait_condition(lambda: runtime.state.phase != "preparing" or archivist.rolling)
-        if runtime.state.phase == "preparing" or archivist.rolling:
+        runtime = self._runtime
+        await workflow.wait_condition(lambda: runtime.state.phase != "preparing" or runtime.rolling)
+        if runtime.state.phase == "preparing" or runtime.rolling:
             raise Busy("the session goes on in a new run of its workflow: try again in a moment")
         runtime.apply(decisions.hibernate(runtime.state, reason))
         try:
-            await archivist.put_away(PATIENCE)
+            await self._rollover.put_away(execution.PATIENCE)
         except Refusal as refusal:
             if not runtime.state.closed:
                 runtime.apply(decisions.wake(runtime.state, str(refusal)))
@@ -54,7 +55,7 @@ class Hibernation:
             ThreadMismatch: the archive is another execution's.
         """
         try:
-            await self._archivist.put_away()
+            await self._rollover.put_away()
         except BaseException as error:
             unfinished = ArchiveUnavailable("the workflow was cancelled before all of the session was archived")
             self._refusal = error if isinstance(error, Refusal) else unfinished
@@ -70,7 +71,7 @@ class Hibernation:
             ThreadMismatch: the archive is another execution's; the workflow fails with the same word.
         """
         try:
-            await workflow.wait_condition(lambda: self._ended, timeout=PATIENCE)
+            await workflow.wait_condition(lambda: self._ended, timeout=execution.PATIENCE)
         except TimeoutError:
             raise ArchiveUnavailable(
                 "the session is closed, and its workflow goes on until its archive can be written: "
@@ -88,7 +89,7 @@ class Hibernation:
             left = runtime.active_at + seconds - workflow.time()
             if left > 0:
                 await workflow.sleep(left, summary="hibernates when idle")
-            elif runtime.state.phase == "idle" and not self._archivist.rolling:
+            elif runtime.state.phase == "idle" and not runtime.rolling:
                 with suppress(Refusal):
                     await self.hibernate(f"nothing has happened for {seconds} seconds")
             else:

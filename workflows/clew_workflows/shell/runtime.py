@@ -15,7 +15,7 @@ from clew_workflows.core.advance import Session, advance
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import Moment, State
-from clew_workflows.protocol import Effect, Event
+from clew_workflows.protocol import Event, SessionEffect
 
 PREPARE_TIMEOUT = timedelta(minutes=10)
 
@@ -34,16 +34,18 @@ class Runtime:
         changed_lanes: Lanes that context operations have changed: their contexts may need more of the archive than is
             held.
         active_at: When something was last decided, in seconds of the workflow's clock.
+        rolling: This workflow run is about to give way to the next one.
     """
 
     def __init__(self, session: Session) -> None:
         self.state: State
         self.thread: Thread
-        self.effect: Effect | None
+        self.effect: SessionEffect | None
         self.resume(session)
         self.task: asyncio.Task[Event] | None = None
         self.changed_lanes: list[str] = []
         self.active_at = workflow.time()
+        self.rolling = False
         self._memo: tuple[int, int, ContextQuery, Projection] | None = None
 
     @property

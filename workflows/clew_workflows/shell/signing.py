@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from temporalio.exceptions import ActivityError
-
 from clew.contract import ContextQuery
 from clew.contract.outputs import CheckpointReceipt
 from clew.errors import CheckpointUnavailable, ClewError, refusal
 from clew_workflows.core import checkpoints
 from clew_workflows.core.commands import Checkpointing
 from clew_workflows.protocol import Failure, SignCheckpoint
-from clew_workflows.shell import execution, ingress
-from clew_workflows.shell.failures import failure_of
-from clew_workflows.shell.rollover import Archivist
+from clew_workflows.shell import execution
+from clew_workflows.shell.recalling import Recalling
 from clew_workflows.shell.runtime import Runtime
 
 
 class Signing:
     """Has checkpoints signed by a worker, which fetches them by query: the history holds the token alone."""
 
-    def __init__(self, runtime: Runtime, archivist: Archivist) -> None:
+    def __init__(self, runtime: Runtime, recalling: Recalling) -> None:
         self._runtime = runtime
-        self._archivist = archivist
+        self._recalling = recalling
         self._drafts: dict[int, checkpoints.Draft] = {}
         self._number = 0
 
@@ -39,20 +36,24 @@ class Signing:
         return {"payload": draft.payload, "fingerprinted": draft.fingerprinted}
 
     async def checkpoint(self, asked: Checkpointing) -> dict[str, Any]:
-        """The answer to the update: the signed checkpoint of a lane as it was when it was asked for."""
+        """The answer to the update: the signed checkpoint of a lane as it was when it was asked for.
+
+        Raises:
+            CheckpointUnavailable: no worker has signed it in time.
+            ClewError: it cannot be made, or a worker refuses to sign it.
+        """
         query = ContextQuery(context_ref=asked.context_ref, at_seq=asked.at_seq)
-        failure = await self._archivist.recall(asked.context_ref, asked.state.policy, query)
+        failure = await self._recalling.recall(asked.context_ref, asked.state.policy, query)
         if failure:
-            raise ingress.application_error(_refusal(failure))
+            raise _refusal(failure)
         number = self._number = self._number + 1
         try:
             draft = checkpoints.drafted(asked.state, self._runtime.thread, asked.context_ref, asked.at_seq)
             self._drafts[number] = draft
-            signed = await execution.sign(SignCheckpoint(number=number, expires_seconds=asked.expires_seconds))
-        except ClewError as refused:
-            raise ingress.application_error(refused) from None
-        except ActivityError as error:
-            raise ingress.application_error(_refusal(failure_of(error))) from None
+            effect = SignCheckpoint(number=number, expires_seconds=asked.expires_seconds)
+            signed = await execution.carry_out(effect, None)
+            if isinstance(signed, Failure):
+                raise _refusal(signed)
         finally:
             self._drafts.pop(number, None)
         token = f"{checkpoints.signed_part(draft.payload, signed)}.{signed.signature}"

@@ -13,22 +13,22 @@ from clew.errors import Refusal
 from clew_workflows.core import runs, summaries
 from clew_workflows.protocol import Event, Failure, Summarize, Summarized
 from clew_workflows.shell import execution
-from clew_workflows.shell.rollover import Archivist
+from clew_workflows.shell.recalling import Recalling
 from clew_workflows.shell.runtime import Runtime
 
 
-async def summarize(runtime: Runtime, archivist: Archivist, effect: Summarize) -> Event:
+async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -> Event:
     """What came of a summary that was asked for."""
     lane = effect.context_ref
     if problem := runs.spent(runtime.state):
         return problem
-    if failure := await archivist.recall(lane, runtime.state.policy, ContextQuery(context_ref=lane)):
+    if failure := await recalling.recall(lane, runtime.state.policy, ContextQuery(context_ref=lane)):
         return failure
     try:
         asked = summaries.ranged(runtime.state, runtime.thread, effect)
     except Refusal as refused:
         return Failure(type=refused.type, message=str(refused))
-    match await execution.summarize(asked):
+    match await execution.carry_out(asked, None):
         case Failure() as failure:
             return failure
         case written:

@@ -7,7 +7,7 @@ import asyncio
 from temporalio import workflow
 
 from clew_workflows.core import decisions, tool_rounds
-from clew_workflows.protocol import RunTool, RunTools, ToolAnswered
+from clew_workflows.protocol import Failure, RunTool, RunTools, ToolAnswered, ToolReturned
 from clew_workflows.shell import execution
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
@@ -28,19 +28,30 @@ class ToolCalls:
         runtime = self._runtime
         runtime.apply(tool_rounds.scheduled(runtime.state))
         activities = []
-        for call, tool in effect.calls:
-            activity = execution.start_tool(call, tool, runtime.time_left)
+        for tool_call in effect.calls:
+            activity = execution.start(tool_call, runtime.time_left)
             activities.append(activity)
-            asyncio.create_task(self._commit(call, activity))  # noqa: RUF006 - the workflow's loop holds its tasks
+            asyncio.create_task(self._commit(tool_call.call, activity))  # noqa: RUF006 - the workflow's loop holds its tasks
         await workflow.wait_condition(lambda: runtime.effect is not effect)
         for activity in activities:
             if not activity.done():
                 activity.cancel()
 
     async def _commit(self, call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> None:
-        event = await execution.tool_returned(call, activity)
+        event = await _returned(call, activity)
         runtime, before = self._runtime, self._runtime.effect
         runtime.apply(decisions.happened(runtime.state, event, runtime.now))
         if runtime.effect is before:
             # Nothing follows from the result yet: the task that commits it would have no command.
             self._task_commands.ensure()
+
+
+async def _returned(call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
+    """What came of a tool call; nothing where it was cancelled."""
+    try:
+        answer = await execution.answer_of(activity)
+    except asyncio.CancelledError:
+        return ToolReturned(tool_call_id=call.tool_call_id)
+    if isinstance(answer, Failure):
+        return ToolReturned(tool_call_id=call.tool_call_id, failure=answer)
+    return ToolReturned(tool_call_id=call.tool_call_id, answer=answer)

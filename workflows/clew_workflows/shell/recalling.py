@@ -1,0 +1,89 @@
+"""Recalling: what a context needs of the archive is fetched before the context is made."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from temporalio import workflow
+
+from clew.contract import ContextQuery
+from clew.contract.policy import ContextPolicy
+from clew.errors import Archived, ClewError
+from clew.thread.layers import Ground
+from clew_workflows.core import carried
+from clew_workflows.protocol import ArchiveRef, Failure, Recall
+from clew_workflows.shell import execution
+from clew_workflows.shell.fullness import Fullness
+from clew_workflows.shell.runtime import Runtime
+
+
+class Recalling:
+    """Fetches archived parts of lanes into the thread of one session."""
+
+    def __init__(self, runtime: Runtime, fullness: Fullness) -> None:
+        self._runtime = runtime
+        self._fullness = fullness
+
+    async def recall(self, context_ref: str, policy: ContextPolicy, query: ContextQuery) -> Failure | None:
+        """Fetch what a context of a lane needs of the archive, or say why that could not be done."""
+        runtime = self._runtime
+        while (archive := runtime.state.archive) and not self._covers(query):
+            before = runtime.thread.held_from(context_ref)
+            info = workflow.info()
+            events, size = info.get_current_history_length(), info.get_current_history_size()
+            time_left = runtime.time_left if runtime.state.run else execution.PATIENCE
+            fetched = await execution.carry_out(self._effect(archive, context_ref, policy), time_left)
+            if isinstance(fetched, Failure):
+                return fetched
+            runtime.thread = carried.recalled(runtime.thread, context_ref, fetched)
+            self._fullness.fetched(info.get_current_history_length() - events, info.get_current_history_size() - size)
+            if not self._covers(query) and runtime.thread.held_from(context_ref) >= before:
+                return Failure(type="archived", message="the context needs more of the archive than can be fetched")
+        return None
+
+    @property
+    def due(self) -> bool:
+        """Whether lanes have changed, and no request is served: a model call recalls its own lane."""
+        return bool(self._runtime.changed_lanes) and not (self._runtime.state.busy or self._runtime.state.closed)
+
+    async def recall_changed(self) -> None:
+        """Fetch what lanes need that operations have changed.
+
+        Best effort: where it cannot be fetched the query `context` says `archived`.
+        """
+        lanes, runtime = self._runtime.changed_lanes, self._runtime
+        while self.due:
+            await self.recall(lanes[0], runtime.state.policy, ContextQuery(context_ref=lanes[0]))
+            del lanes[0]
+
+    async def wait_for_changed(self) -> None:
+        """Back when contexts of the changed lanes can be made, or when that takes too long."""
+        runtime = self._runtime
+        if all(self._covers(ContextQuery(context_ref=lane)) for lane in runtime.changed_lanes):
+            return
+        with suppress(TimeoutError):
+            await workflow.wait_condition(lambda: not self.due or runtime.rolling, timeout=execution.PATIENCE)
+
+    def _effect(self, archive: ArchiveRef, context_ref: str, policy: ContextPolicy) -> Recall:
+        thread = self._runtime.thread
+        lane = thread.lane(context_ref)
+        ground = lane.grounds[-1] if lane else Ground()
+        return Recall(
+            archive=archive,
+            context_ref=context_ref,
+            policies=(policy,),
+            before=thread.held_from(context_ref),
+            ground=ground if ground.known else None,
+        )
+
+    def _covers(self, query: ContextQuery) -> bool:
+        """Whether the thread holds all that a context needs."""
+        if self._runtime.thread.past.upto < 0:
+            return True
+        try:
+            self._runtime.projection(query)
+        except Archived:
+            return False
+        except ClewError:
+            pass
+        return True
