@@ -33,7 +33,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby, islice, pairwise, takewhile
 from statistics import mean
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from rich import box
@@ -43,9 +43,10 @@ from rich.table import Table
 from clew import Clew, ContextPolicy
 from clew.context.contexts import context_of, context_of_call
 from clew.context.projection import Projection
-from clew.contract import ModelOptions
+from clew.contract import ModelOptions, SessionConfig
+from clew.contract.payloads import AssistantMessage, ConfigPayload, Payload, UserMessage
 from clew.model.tokens import encoding
-from clew.thread.entries import Draft, Entry, EntryKind
+from clew.thread.entries import DEFAULT_LANE, Draft
 from clew.thread.thread import Thread
 from clew_activities.providers import ModelRequest, Provider, Redaction, Screened, providers_from_env, stream
 from clew_activities.providers.errors import EmptyReply, OutputExhausted
@@ -54,7 +55,7 @@ from deploy.local import model_server, temporal_server, worker_process
 MODEL = "local:smollm2"
 SYSTEM = "You answer in a few words."
 REPLY_TOKENS, TURNS_A_WINDOW = 8, 20
-ENCODING = "o200k_base"
+ENCODING: Final = "o200k_base"
 WINDOWS = {20: 40, 75: 30, 300: 18}
 """The turns that a window holds, and the tokens of each: the model itself takes no more than 8192."""
 LOW_WATER = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -183,8 +184,7 @@ async def talk(clew: Clew, counters: httpx.AsyncClient, name: str, turns: int, p
     seconds = time.monotonic() - begun
     reading = (await Reading.of(counters)).since(before)
     thread = Thread(await session.entries())
-    replies = [entry for entry in thread if "recipe" in entry.payload]
-    contexts = [context_of_call(thread, reply, None) for reply in replies]
+    contexts = [context_of_call(thread, entry.recipe, None) for entry in thread if entry.recipe]
     return Talk(reading, predicted(contexts), seconds)
 
 
@@ -192,17 +192,16 @@ def conversation(turns: int, tokens: int) -> Thread:
     """A thread of so many turns of about so many tokens each, as a session would have committed it."""
     thread, by = Thread(), encoding(ENCODING)
 
-    def commit(kind: EntryKind, payload: dict[str, Any], run: int) -> None:
-        stored, size = Draft(kind, payload).counted(by)
-        refs = {"run_id": f"run-{run}"}
-        thread.append(Entry(thread.rev, f"e{thread.rev}", kind, "2026-01-01T00:00:00.000Z", stored, refs, size))
+    def commit(payload: Payload, run: int) -> None:
+        draft = Draft(payload, {"run_id": f"run-{run}"})
+        thread.append(draft.commit(thread.rev, f"e{thread.rev}", "2026-01-01T00:00:00.000Z", by))
 
-    config = {"model": MODEL, "model_options": {}, "system_prompt": SYSTEM, "tools": [], "encoding": ENCODING}
-    commit("config", {**config, "context_policy": {}, "limits": {}}, 0)
+    config = SessionConfig(model=MODEL, system_prompt=SYSTEM, encoding=ENCODING)
+    commit(ConfigPayload.from_json(config.model_dump(mode="json") | {"context_policy": {}}), 0)
     for turn in range(turns):
-        for role, number in (("user", 2 * turn), ("assistant", 2 * turn + 1)):
-            content = said(number, tokens // 2)
-            commit("ai_message", {"context_ref": "default", "role": role, "content": content}, turn)
+        question, answer = (said(2 * turn + number, tokens // 2) for number in (0, 1))
+        commit(UserMessage(context_ref=DEFAULT_LANE, role="user", content=question), turn)
+        commit(AssistantMessage(context_ref=DEFAULT_LANE, role="assistant", content=answer), turn)
     return thread
 
 
@@ -222,7 +221,7 @@ def whole_epochs(contexts: Iterable[Projection], calls: int) -> list[Projection]
 
 def contexts_of(thread: Thread, turns: int, policy: ContextPolicy) -> list[Projection]:
     """The contexts that a point is made of, once so many turns have filled the window."""
-    lane = thread.lane("default")
+    lane = thread.lane(DEFAULT_LANE)
     starts = lane.turn_starts[turns:] if lane else []
     contexts = (context_of(thread, at_seq=seq, policy=policy) for seq in starts)
     if policy.window == "sliding":
@@ -239,7 +238,7 @@ async def frontier(windows: Sequence[int]) -> list[Point]:
         provider = providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": url}).get("local")
         for turns, tokens in ((turns, WINDOWS[turns]) for turns in windows):
             thread = conversation(4 * turns + 2 * EPOCH_CALLS, tokens)
-            system = thread[0].payload["tokens"]["system_prompt"]
+            system = encoding(ENCODING).system(SYSTEM)
             for low_water in (None, *LOW_WATER):
                 contexts = contexts_of(thread, turns, policy_of(turns * tokens, low_water))
                 reading = await read(http, provider, counters, contexts)

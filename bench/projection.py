@@ -35,9 +35,17 @@ from typing import Any
 from bench.langchain import INSTALL, Counter, LangChain
 from clew.context.projection import Projection, project
 from clew.context.projection_input import ProjectionInput
+from clew.contract.payloads import (
+    AppliedReplace,
+    OperationPayload,
+    Payload,
+    StoredSnapshot,
+    SummaryPayload,
+    read_payload,
+)
 from clew.contract.policy import ContextPolicy
 from clew.model.tokens import Encoding, encoding
-from clew.thread.entries import Draft, Entry
+from clew.thread.entries import DEFAULT_LANE, Draft
 from clew.thread.thread import Thread
 
 SMALL, MESSAGES, LARGE, LIMIT = 1_000, 10_000, 100_000, 2.0
@@ -45,6 +53,7 @@ ENCODING = "o200k_base"
 EPOCH = ContextPolicy(window="epoch")
 WINDOWS = {"sliding": ContextPolicy(), "epoch": EPOCH}
 BUDGETS = {"sliding": ContextPolicy(), "epoch": ContextPolicy.long_context().overlaid(EPOCH)}
+AT = "2026-01-01T00:00:00.000Z"
 SYSTEM = "You answer briefly."
 WORDS = "The ball of thread that leads back out of the labyrinth is not to be cut. " * 4
 
@@ -64,17 +73,15 @@ def extended(thread: Thread, entries: int, by: Encoding) -> Thread:
             {"role": "tool", "content": WORDS, "tool_call_id": call["id"], "name": "look_up"},
             {"role": "assistant", "content": WORDS},
         )[seq % 4]
-        stored, tokens = Draft("ai_message", {"context_ref": "default", **payload}).counted(by)
-        refs = {"run_id": f"run-{seq // 4}"}
-        thread.append(Entry(seq, f"e{seq}", "ai_message", "2026-01-01T00:00:00.000Z", stored, refs, tokens))
+        said = read_payload("ai_message", {"context_ref": "default", **payload})
+        thread.append(Draft(said, {"run_id": f"run-{seq // 4}"}).commit(seq, f"e{seq}", AT, by))
     return thread
 
 
-def with_entry(thread: Thread, kind: Any, payload: dict[str, Any], talk: int) -> Thread:
+def with_entry(thread: Thread, payload: Payload, talk: int) -> Thread:
     """A copy of a thread with one more entry put in, so many entries before its end."""
-    stored, tokens = Draft(kind, {"context_ref": "default", **payload}).counted(encoding("heuristic"))
     place = thread.rev - talk
-    extra = Entry(place, "extra", kind, "2026-01-01T00:00:00.000Z", stored, {}, tokens)
+    extra = Draft(payload).commit(place, "extra", AT, encoding("heuristic"))
     later = (replace(entry, seq=entry.seq + 1) for entry in thread.slice(place, thread.last_seq))
     return Thread([*thread.slice(0, place - 1), extra, *later])
 
@@ -82,14 +89,17 @@ def with_entry(thread: Thread, kind: Any, payload: dict[str, Any], talk: int) ->
 def summed(thread: Thread) -> Thread:
     """The thread with all but its newest forty entries summed up."""
     to_seq = thread.rev - 41
-    return with_entry(thread, "summary", {"from_seq": 0, "to_seq": to_seq, "content": WORDS}, 40)
+    summary = SummaryPayload(
+        context_ref=DEFAULT_LANE, content=WORDS, format="text", from_seq=0, to_seq=to_seq, model="local:tiny"
+    )
+    return with_entry(thread, summary, 40)
 
 
 def replaced(thread: Thread) -> Thread:
     """The thread with a snapshot in place of all but its newest forty entries."""
-    snapshot = {"messages": [{"role": "user", "content": WORDS}]}
-    operation = {"type": "replace", "reason": "compaction", "result_context": snapshot}
-    return with_entry(thread, "ai_context_operation", {"op_id": "op", "operation": operation}, 40)
+    snapshot = StoredSnapshot(messages=[{"role": "user", "content": WORDS}])
+    operation = AppliedReplace(type="replace", reason="compaction", result_context=snapshot)
+    return with_entry(thread, OperationPayload(op_id="op", context_ref=DEFAULT_LANE, operation=operation), 40)
 
 
 def given(thread: Thread, policy: ContextPolicy | None = None, at_seq: int | None = None) -> ProjectionInput:

@@ -16,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.context.loading import part_of_thread
 from clew.contract import WORKFLOW_TYPE, EntriesQuery, SessionStart
 from clew.contract.outputs import ForkReceipt
+from clew.contract.payloads import OperationPayload
 from clew.errors import InvalidInput, NotFound
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head, ObjectChanged
@@ -69,7 +70,7 @@ class ForkingActivities:
         origin = forking.fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
         begins = EntriesQuery(from_seq=asked.at_seq + 1)
         async for entry in self._threads.forward(location, begins, asked.at_seq + 1):
-            if entry.payload == origin:
+            if entry.body == origin:
                 if location.head:
                     await self._archive.enroll(location.head.family, asked.new_session_id)
                 return location
@@ -112,7 +113,7 @@ class ForkingActivities:
         thread = await part_of_thread(back)
         op_ids: list[str] = []
         async for entry in back.read("ai_context_operation"):
-            op_ids.append(entry.payload["op_id"])
+            op_ids.append(entry.read(OperationPayload).op_id)
             if len(op_ids) == REMEMBERED_OPS:
                 break
         state = forking.forked(await self._threads.carried(parent), thread, asked.new_session_id, op_ids[::-1])
@@ -177,16 +178,19 @@ class ForkingActivities:
         told = forking.fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
         forks = EntriesQuery(from_seq=asked.at_seq + 1, kind="fork")
         async for entry in self._threads.backward(location, forks):
-            if entry.payload == told:
+            if entry.body == told:
                 return True
         return False
 
 
 def _entry(asked: Fork, which: int, session_id: str, seq: int) -> Entry:
     """The entry of the fork, or of its parent: from where, or to where."""
-    event, other = (("forked_from", asked.session_id), ("forked_to", asked.new_session_id))[which]
-    payload = forking.fork_payload(event, other, asked.at_seq, asked.metadata)
-    return Entry(seq, asked.entry_ids[which], "fork", asked.at, payload, {"session_id": session_id}, 0)
+    if which == 0:
+        payload = forking.fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
+    else:
+        payload = forking.fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
+    refs = {"session_id": session_id}
+    return Entry(seq, asked.entry_ids[which], "fork", asked.at, payload.as_json(), refs, 0)
 
 
 def _refused(message: str) -> ApplicationError:

@@ -11,9 +11,8 @@ from clew.context.contexts import context_of, context_of_call, context_page
 from clew.context.loading import part_of_thread
 from clew.context.projection import Projection
 from clew.contract import ReadContextInput
-from clew.contract.policy import ContextPolicy
+from clew.contract.payloads import Recipe, UserMessage
 from clew.errors import Archived, ClewError, InvalidInput
-from clew.thread.entries import Entry
 from clew.thread.source import FrozenThread
 from clew_activities.archive import Archive
 from clew_activities.archiving import explained
@@ -49,8 +48,8 @@ class ContextActivities:
         if asked.call_id is None:
             return context_page(await self._projected(location, asked), asked.page)
         back = await self._threads.freeze(location)
-        if (reply := await _reply_to(back, asked.call_id)) is not None:
-            return context_page(await _projected_for(back, reply), asked.page)
+        if (recipe := await _recipe_of(back, asked.call_id)) is not None:
+            return context_page(await _projected_for(back, recipe), asked.page)
         # Of a call that is being made only the session knows.
         if location.running and (page := await _asked_of_session(location, asked)):
             return page
@@ -82,23 +81,20 @@ async def _asked_of_session(location: ThreadLocation, asked: ReadContextInput) -
         return None
 
 
-async def _reply_to(back: FrozenThread, call_id: str) -> Entry | None:
-    """The assistant's message that answered a call. The results of its tools name the call as well."""
+async def _recipe_of(back: FrozenThread, call_id: str) -> Recipe | None:
+    """The recipe of a model call, which is on its reply. The results of its tools name the call as well."""
     async for entry in back.read("ai_message"):
-        if entry.refs.get("call_id") == call_id and entry.payload["role"] == "assistant":
-            return entry
+        if entry.refs.get("call_id") == call_id and entry.recipe:
+            return entry.recipe
     return None
 
 
-async def _projected_for(back: FrozenThread, reply: Entry) -> Projection:
-    """What a call was shown, made again by the recipe on its reply."""
-    recipe = reply.payload["recipe"]
-    own = recipe.get("context_policy")
-    policy = ContextPolicy.model_validate(own, strict=False) if own else None
-    basis = back.up_to(recipe["basis_seq"])
-    thread = await part_of_thread(basis, recipe["context_ref"], lambda in_force: in_force.overlaid(policy))
+async def _projected_for(back: FrozenThread, recipe: Recipe) -> Projection:
+    """What a call was shown, made again by its recipe."""
+    basis = back.up_to(recipe.basis_seq)
+    thread = await part_of_thread(basis, recipe.context_ref, lambda in_force: in_force.overlaid(recipe.policy))
     schema: dict[str, Any] | None = None
-    if (seq := recipe.get("output_schema_seq")) is not None:
+    if (seq := recipe.output_schema_seq) is not None:
         async for entry in basis.read("ai_message", from_seq=seq, to_seq=seq):
-            schema = entry.payload["output_schema"]
-    return context_of_call(thread, reply, schema)
+            schema = entry.read(UserMessage).output_schema
+    return context_of_call(thread, recipe, schema)

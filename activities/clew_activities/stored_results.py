@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncIterator, Mapping
-from typing import Annotated, Any, cast
+from collections.abc import AsyncIterator
+from typing import Annotated
 
 from pydantic import Field, ValidationError
 from temporalio import activity
 
 from clew.contract import EntriesQuery
+from clew.contract.payloads import OperationPayload, StoredResult, ToolMessage
 from clew.thread.entries import Entry
 from clew.thread.source import make_filter
 from clew.tools import tool
 from clew_activities.archive import Archive, ArchiveError, ObjectDamaged, ObjectMissing
 from clew_activities.providers.sanitize import cut
 from clew_activities.thread_source import Threads
-from clew_workflows.protocol import STORING_SECONDS, RunTool, StoredResult, ToolAnswered
+from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered
 
 MAX_MARK_BYTES = 200
 """Of what is said about the part of a result that is shown."""
@@ -90,12 +91,12 @@ class Results:
             Unreadable: there is no such result, or no such part of it, or it is damaged.
             ArchiveError: the archive cannot be read at present.
         """
-        said = await self._result(tool_call_id)
-        if said is None:
+        result = await self._result(tool_call_id)
+        if result is None:
             raise Unreadable(f"no tool call {tool_call_id[:100]!r} has a result in this session")
-        stored = StoredResult.model_validate(said["result"]) if "result" in said and call.family else None
-        inline = b"" if stored else said["content"].encode()
-        size = stored.bytes if stored else len(inline)
+        content, stored = result
+        inline = b"" if stored and call.family else content.encode()
+        size = stored.bytes if stored and call.family else len(inline)
         if offset >= size:
             raise Unreadable(f"offset {offset} is behind the end: the result has {size} bytes")
         room = max(min(length, call.max_result_bytes - MAX_MARK_BYTES), WIDEST_CHARACTER)
@@ -122,19 +123,24 @@ class Results:
         on = f"offset={end} reads on" if end < size else "this is the end"
         return f"{text}\n[bytes {begin} to {end} of {size}; {on}]"
 
-    async def _result(self, tool_call_id: str) -> Mapping[str, Any] | None:
-        """The result of a tool call as the session's own thread has it, or else the newest snapshot in there."""
+    async def _result(self, tool_call_id: str) -> tuple[str, StoredResult | None] | None:
+        """The result of a tool call as the session's own thread has it, or else the newest snapshot in there.
+
+        That is what is shown of it, and where the whole of it is stored.
+        """
         try:
             query = EntriesQuery(kind="ai_message", tool_call_id=tool_call_id)
         except ValidationError:
             # The model has made up an id that no tool call can have.
             return None
         async for entry in self._newest(query):
-            return entry.payload
+            said = entry.read(ToolMessage)
+            return said.content, said.result
         async for entry in self._newest(EntriesQuery(kind="ai_context_operation")):
-            for message in entry.payload["operation"].get("result_context", {}).get("messages", ()):
+            snapshot = entry.read(OperationPayload).snapshot
+            for message in snapshot.messages if snapshot else ():
                 if message.get("tool_call_id") == tool_call_id:
-                    return cast("Mapping[str, Any]", message)
+                    return message["content"], None
         return None
 
     async def _newest(self, query: EntriesQuery) -> AsyncIterator[Entry]:

@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.contract import EntriesQuery, ModelOptions
+from clew.contract.payloads import OperationPayload, SummaryPayload
 from clew.model.canonical import canonical
 from clew.model.messages import Message
 from clew.model.tokens import Encoding, encoding
@@ -89,9 +90,11 @@ class SummaryActivities:
         location = await self._threads.find(_session_id())
         at = EntriesQuery(from_seq=asked.builds_on)
         async for entry in self._threads.forward(location, at, asked.builds_on):
-            if entry.kind == "summary":
-                return str(entry.payload["content"])
-            return "\n".join(map(_told, entry.payload["operation"]["result_context"]["messages"]))
+            held = entry.body
+            if isinstance(held, SummaryPayload):
+                return held.content
+            snapshot = entry.read(OperationPayload).snapshot
+            return "\n".join(map(_told, snapshot.messages if snapshot else ()))
         return ""
 
     async def _entries(self, asked: Summarize) -> AsyncIterator[Entry]:

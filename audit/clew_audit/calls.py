@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from clew.context.contexts import context_of_call
+from clew.context.contexts import context_of_call, output_schema_of
 from clew.context.projection import Projection
+from clew.contract.payloads import Recipe
 from clew.errors import Archived, ClewError
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
@@ -24,11 +25,12 @@ class Calls:
 def verify(thread: Thread, calls: Calls) -> Iterator[Difference]:
     """Make the context of every model call again, and compare it with what the call's recipe says of it."""
     for entry in thread:
-        if entry.kind != "ai_message" or "recipe" not in entry.payload:
+        recipe = entry.recipe
+        if recipe is None:
             continue
         call_id = str(entry.refs.get("call_id"))
         try:
-            found = list(_compared(entry, call_id, context(thread, entry)))
+            found = list(_compared(entry, recipe, call_id, context(thread, recipe)))
         except Archived:
             calls.unverified.append(call_id)
             continue
@@ -38,24 +40,22 @@ def verify(thread: Thread, calls: Calls) -> Iterator[Difference]:
         yield from found
 
 
-def context(thread: Thread, reply: Entry) -> Projection:
-    """What a model was shown for a reply.
+def context(thread: Thread, recipe: Recipe) -> Projection:
+    """What a model was shown for a reply, by its recipe.
 
     Raises:
         ClewError: it cannot be made of this thread.
     """
-    seq = reply.payload["recipe"].get("output_schema_seq")
-    return context_of_call(thread, reply, None if seq is None else thread[seq].payload["output_schema"])
+    return context_of_call(thread, recipe, output_schema_of(thread, recipe))
 
 
-def _compared(entry: Entry, call_id: str, made: Projection) -> Iterator[Difference]:
-    recipe = entry.payload["recipe"]
-    again = {
-        "digest": made.meta.digest,
-        "policy_hash": made.meta.policy_hash,
-        "input_tokens": made.meta.estimated_tokens,
-    }
-    for name, value in again.items():
-        if recipe.get(name) != value:
-            problem = f"{recipe.get(name)!r} is recorded, and the entries make {value!r}"
+def _compared(entry: Entry, recipe: Recipe, call_id: str, made: Projection) -> Iterator[Difference]:
+    rows: tuple[tuple[str, str | int, str | int], ...] = (
+        ("digest", recipe.digest, made.meta.digest),
+        ("policy_hash", recipe.policy_hash, made.meta.policy_hash),
+        ("input_tokens", recipe.input_tokens, made.meta.estimated_tokens),
+    )
+    for name, recorded, value in rows:
+        if recorded != value:
+            problem = f"{recorded!r} is recorded, and the entries make {value!r}"
             yield Difference("call", problem, call_id, entry.seq, f"payload.recipe.{name}")

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Self
 from temporalio.client import Client
 
 from clew.contract import TASK_QUEUE, EntriesQuery
+from clew.contract.payloads import ToolMessage
 from clew.errors import Closed, ThreadMismatch
 from clew.model.canonical import canonical
 from clew.session.connection import validate_id
@@ -160,10 +161,8 @@ def _stored_text(result: dict[str, Any]) -> str:
 
 def _stored(entry: Entry) -> set[str]:
     """The digests of the large tool results that an entry names."""
-    messages = [entry.payload]
-    if entry.kind == "ai_context_operation":
-        messages = entry.payload["operation"].get("result_context", {}).get("messages", [])
-    return {message["result"]["digest"] for message in messages if "result" in message}
+    said = entry.body
+    return {said.result.digest} if isinstance(said, ToolMessage) and said.result else set()
 
 
 async def _result(archive: Archive, family: str, digest: str) -> dict[str, str]:

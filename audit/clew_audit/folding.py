@@ -5,16 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
-from clew.context.contexts import policy_of
 from clew.contract import ModelOptions, SessionConfig
 from clew.contract.outputs import InputReceipt
+from clew.contract.payloads import (
+    AppliedSwitch,
+    AssistantMessage,
+    ConfigPayload,
+    ErrorPayload,
+    InputPayload,
+    MessagePayload,
+    OperationPayload,
+    Payload,
+    Recipe,
+    Retried,
+    RunPayload,
+    SummaryPayload,
+    ToolMessage,
+    UserMessage,
+)
 from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import InvalidInput
-from clew.model.messages import Message
+from clew.model.messages import call_ids
 from clew.outcomes import RequestOutcome, Usage
-from clew.thread.entries import DEFAULT_LANE, Entry, call_ids
+from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.thread import Thread
 from clew_activities.prepare import profile_of
 from clew_workflows.core import budgets, carried, drafts, inputs
@@ -32,7 +46,7 @@ class Folding:
     def __init__(self, session_id: str) -> None:
         self.thread = Thread()
         self._session_id = session_id
-        self._config: Entry | None = None
+        self._config: ConfigPayload | None = None
         self._context_ref = DEFAULT_LANE
         self._usage = Usage()
         self._numbers = {"run": 0, "call": 0, "tool": 0, "input": 0, "summary": 0}
@@ -59,70 +73,70 @@ class Folding:
         return Session(self._state(place), self.thread, None)
 
     def _note(self, entry: Entry) -> None:
-        payload = entry.payload
-        if entry.kind == "config":
-            if self._config and _policy_alone(self._config, entry):
-                self._learned = {}
-            self._config = entry
-        elif entry.kind == "error":
-            if retried := payload["details"].get("retried"):
-                self._learned = budgets.refused(self._learned, retried["model"], retried["budget"])
-        elif entry.kind == "ai_context_operation":
-            self._note_operation(entry)
-        elif entry.kind == "ai_message":
-            self._note_message(entry)
-        elif entry.kind == "run":
-            self._run.ended.add(entry.refs["request_id"])
-        if op_id := _operated(entry):
+        match entry.body:
+            case ConfigPayload() as config:
+                if self._config and self._config.model == config.model and self._config.policy != config.policy:
+                    # The policy alone has been changed, and not the model.
+                    self._learned = {}
+                self._config = config
+            case ErrorPayload(retried=Retried() as retried):
+                self._learned = budgets.refused(self._learned, retried.model, retried.budget)
+            case OperationPayload() as applied:
+                self._note_operation(entry, applied)
+            case SummaryPayload(usage=Usage() as usage):
+                self._usage = self._usage.plus(usage)
+            case UserMessage() | InputPayload() as given if given.input_id is not None:
+                self._note_input(given.input_id, entry.refs.get("request_id") or given.request_id or "")
+            case RunPayload():
+                self._run.ended.add(entry.refs["request_id"])
+            case _:
+                pass
+        if isinstance(said := entry.body, MessagePayload):
+            self._note_message(entry, said)
+        if op_id := _operated(entry.body):
             known = [known for known in self._known_ops if known != op_id]
             self._known_ops = [*known, op_id][-REMEMBERED_OPS:]
-        if summary_id := entry.refs.get("summary_id"):
-            self._count("summary", summary_id)
-            provenance = payload.get("operation", {}).get("meta") or payload
-            self._usage = self._usage.plus(Usage.model_validate(provenance.get("usage", {})))
-        self._count("run", entry.refs.get("run_id"))
-        self._count("call", entry.refs.get("call_id"))
-        if (input_id := payload.get("input_id")) is not None:
-            self._count("input", input_id)
-            request_id = entry.refs.get("request_id") or payload.get("request_id") or ""
-            self._receipts[input_id] = InputReceipt(input_id=input_id, request_id=request_id, position=1)
-            if len(self._receipts) > inputs.REMEMBERED:
-                del self._receipts[next(iter(self._receipts))]
+        for name in ("summary", "run", "call"):
+            self._count(name, entry.refs.get(f"{name}_id"))
 
-    def _note_operation(self, entry: Entry) -> None:
-        operation = entry.payload["operation"]
-        if operation["type"] == "switch":
-            self._context_ref = entry.payload["context_ref"]
-        for message in (operation.get("result_context") or {}).get("messages", ()):
-            self._count_calls(message)
+    def _note_input(self, input_id: str, request_id: str) -> None:
+        self._count("input", input_id)
+        self._receipts[input_id] = InputReceipt(input_id=input_id, request_id=request_id, position=1)
+        if len(self._receipts) > inputs.REMEMBERED:
+            del self._receipts[next(iter(self._receipts))]
 
-    def _note_message(self, entry: Entry) -> None:
-        payload, run_id = entry.payload, entry.refs.get("run_id")
-        if payload.get("late"):
+    def _note_operation(self, entry: Entry, applied: OperationPayload) -> None:
+        if isinstance(applied.operation, AppliedSwitch):
+            self._context_ref = applied.context_ref
+        for message in applied.snapshot.messages if applied.snapshot else ():
+            self._count_calls(call_ids(message))
+        if "summary_id" in entry.refs:
+            # A compaction that the session has written.
+            self._usage = self._usage.plus(Usage.model_validate((applied.operation.meta or {}).get("usage", {})))
+
+    def _note_message(self, entry: Entry, said: MessagePayload) -> None:
+        if said.is_late:
             return
+        run_id = entry.refs.get("run_id")
         if run_id and run_id != self._run.run_id:
             self._run = _OpenRun(run_id)
         if run_id:
-            self._run.note(entry)
-        self._count_calls(entry.message)
-        if recipe := payload.get("recipe"):
-            spent = Usage.model_validate(recipe["usage"]).model_copy(update={"model_calls": 1})
-            self._learn(recipe, spent)
-            self._usage = self._usage.plus(spent)
-            self._run.usage = self._run.usage.plus(spent)
+            self._run.note(entry, said)
+        self._count_calls(said.call_ids)
+        if recipe := entry.recipe:
+            self._learn(recipe)
+            self._usage = self._usage.plus(recipe.spent)
+            self._run.usage = self._run.usage.plus(recipe.spent)
 
-    def _learn(self, recipe: Mapping[str, Any], spent: Usage) -> None:
+    def _learn(self, recipe: Recipe) -> None:
         assert self._config is not None
-        own = recipe.get("context_policy")
-        policy = policy_of(self._config)
-        if own:
-            policy = policy.overlaid(ContextPolicy.model_validate(own, strict=False))
+        policy = self._config.policy.overlaid(recipe.policy)
         self._learned = budgets.counted(
-            self._learned, recipe["model"], policy, recipe["input_tokens"], spent.input_tokens
+            self._learned, recipe.model, policy, recipe.input_tokens, recipe.usage.input_tokens
         )
 
-    def _count_calls(self, message: Message) -> None:
-        for tool_call_id in call_ids(message):
+    def _count_calls(self, tool_call_ids: Iterable[str]) -> None:
+        for tool_call_id in tool_call_ids:
             self._count("tool", tool_call_id)
 
     def _count(self, name: str, minted: object) -> None:
@@ -157,14 +171,13 @@ class Folding:
         return replace(state, run=self._run.left_open(state))
 
 
-def _operated(entry: Entry) -> str | None:
+def _operated(body: Payload) -> str | None:
     """The id of an operation that an entry tells of: applied, overtaken, or a compaction that failed."""
-    payload = entry.payload
-    told = payload.get("details", {}) if entry.kind == "error" else payload
-    if entry.kind in ("ai_context_operation", "error") or payload.get("event") == "superseded":
-        op_id: str | None = told.get("op_id")
-        return op_id
-    return None
+    match body:
+        case OperationPayload() | ErrorPayload() | InputPayload(event="superseded"):
+            return body.op_id
+        case _:
+            return None
 
 
 class _OpenRun:
@@ -181,23 +194,23 @@ class _OpenRun:
         self._answer_seq: int | None = None
         self._iteration = 0
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: Entry, said: MessagePayload) -> None:
         """Take a message of the run."""
-        payload, request_id = entry.payload, entry.refs["request_id"]
+        request_id = entry.refs["request_id"]
         if not self._requests:
-            self._opened_seq, self._context_ref = entry.seq, payload["context_ref"]
+            self._opened_seq, self._context_ref = entry.seq, said.context_ref
         if request_id not in self._requests:
             self._requests.append(request_id)
         self._iteration = max(self._iteration, entry.refs.get("iteration", 0))
-        if payload["role"] == "tool":
-            self._asked.pop(payload["tool_call_id"], None)
-        elif payload["role"] == "assistant":
+        if isinstance(said, ToolMessage):
+            self._asked.pop(said.tool_call_id, None)
+        elif isinstance(said, AssistantMessage):
             self._asked = {
                 # The entries do not tell whether a call was started: it may have run.
                 call["id"]: AskedCall(call["id"], call["name"], call["arguments"], scheduled=True)
-                for call in payload.get("tool_calls", ())
+                for call in said.tool_calls or ()
             }
-            if payload["content"]:
+            if said.content:
                 self._answer_seq = entry.seq
 
     def left_open(self, state: State) -> Run | None:
@@ -223,19 +236,12 @@ class _OpenRun:
         )
 
 
-def _policy_alone(before: Entry, after: Entry) -> bool:
-    """Whether a configuration differs from the one before it in its policy, and not for another model."""
-    if before.payload["model"] != after.payload["model"]:
-        return False
-    return policy_of(before) != policy_of(after)
-
-
-def _configured(entry: Entry) -> tuple[SessionConfig, ContextPolicy, ModelProfile]:
+def _configured(held: ConfigPayload) -> tuple[SessionConfig, ContextPolicy, ModelProfile]:
     """The configuration in force, its policy as a whole, and the profile of its model.
 
     A policy that is not the one of the profile was given, as far as the entries tell.
     """
-    config, policy = drafts.configured(entry), policy_of(entry)
+    config, policy = held.config, held.policy
     profile = profile_of(config.model)
     if resolve(agent=config.context_policy or profile.policy) != policy:
         config = config.model_copy(update={"context_policy": policy})

@@ -94,8 +94,7 @@ def recovered(
     ended = ending(session, unread)
     if not ended.thread.rev:
         return ended
-    cut_off = {"workflow": workflow} if workflow else {}
-    entry = drafts.session_entry(ended.state, "recovered", reason, **cut_off)
+    entry = drafts.session_entry(ended.state, "recovered", reason, workflow)
     return advance(ended, Decision(ended.state, (entry,)), MACHINE).session
 
 

@@ -17,14 +17,15 @@ from temporalio.client import WorkflowHandle
 from temporalio.testing import ActivityEnvironment
 
 from clew import Tool, tool
-from clew.thread.entries import Entry, EntryKind
+from clew.contract.payloads import EntryKind, StoredResult
+from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head, Store, StoreUnavailable
 from clew_activities.archive.objects import Bucket
 from clew_activities.archive.segment import digest_of
 from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import MAX_STORED_BYTES, Results
 from clew_activities.thread_source import ThreadLocation, Threads
-from clew_workflows.protocol import STORING_SECONDS, RunTool, StoredResult, ToolAnswered
+from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered
 
 SESSION, FAMILY = "session-1", "family-1"
 OBJECT = f"default/families/s-{FAMILY}/results/{{}}"
@@ -109,13 +110,15 @@ class Place:
         """A snapshot with tool results, of which each has an id."""
         messages = [{"role": "tool", "content": text, "tool_call_id": call_id} for call_id, text in said]
         operation = {"type": "replace", "reason": "manual", "result_context": {"messages": messages}}
-        self._commit("ai_context_operation", {"context_ref": "default", "operation": operation}, {})
+        payload = {"op_id": "op", "context_ref": "default", "operation": operation}
+        self._commit("ai_context_operation", payload, {})
 
     def say(self, answer: ToolAnswered, tool_call_id: str = "tool-1") -> Entry:
         """A result enters the thread, as the session commits it."""
         payload: dict[str, Any] = {"role": "tool", "content": answer.content, "context_ref": "default"}
+        payload["tool_call_id"] = tool_call_id
         if answer.result:
-            payload["result"] = answer.result.model_dump()
+            payload["result"] = answer.result.as_json()
         return self._commit("ai_message", payload, {"tool_call_id": tool_call_id})
 
     def _commit(self, kind: EntryKind, payload: dict[str, Any], refs: dict[str, str]) -> Entry:

@@ -47,21 +47,18 @@ async def assert_made_again(stack: Stack, clew: Clew, session: Session) -> list[
     """Every context is made again, live or from all entries, as it was sent; the recipes."""
     entries = await session.entries()
     thread = Thread(entries)
-    replies = [entry for entry in entries if "recipe" in entry.payload]
+    replies = [(entry, entry.recipe) for entry in entries if entry.recipe]
     received = stack.requests_to((await session.status()).model)
-    for entry, body in zip(replies, received, strict=True):
-        sent = entry.payload["recipe"]["digest"]
+    for (entry, recipe), body in zip(replies, received, strict=True):
+        sent = recipe.digest
         assert digest(decoded(body)) == sent
-        assert context_of_call(thread, entry, None).meta.digest == sent
+        assert context_of_call(thread, recipe, None).meta.digest == sent
         seen = await session.context(call_id=entry.refs["call_id"])
         assert seen.meta.digest == sent
-        cut = {
-            call_id: tuple(shown) for call_id, shown in entry.payload["recipe"].get("cut_tool_results", {}).items()
-        }
-        assert (seen.meta.cut_tool_results or {}) == cut
+        assert seen.meta.cut_tool_results == recipe.cut_tool_results
     report = await audit_session(clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.clean, report.differences
-    return [entry.payload["recipe"] for entry in replies]
+    return [entry.payload["recipe"] for entry, _ in replies]
 
 
 @pytest.mark.parametrize("window", ["sliding", "epoch"])

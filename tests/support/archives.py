@@ -8,7 +8,8 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from clew.thread.entries import Entry, EntryKind
+from clew.contract.payloads import EntryKind
+from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head, Store, StoreUnavailable
 
 FOLDER = "default/families/s-root"

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from clew.context.projection import Projection, project
 from clew.context.projection_input import ProjectionInput
+from clew.contract import SessionConfig
+from clew.contract.payloads import EntryKind, read_payload
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.model.messages import Message, ToolSpec
 from clew.model.tokens import encoding
-from clew.thread.entries import DEFAULT_LANE, Draft, Entry, EntryKind
+from clew.thread.entries import DEFAULT_LANE, Draft, Entry
 from clew.thread.thread import Thread
+from tests.support.payloads import FACTS
 
 CALCULATOR: ToolSpec = {
     "name": "calculator",
@@ -70,10 +73,9 @@ class Writer:
 
     def commit(self, kind: EntryKind, payload: dict[str, Any], **refs: Any) -> Entry:
         """Commit any entry."""
-        stored, tokens = Draft(kind, payload).counted(self.encoding)
         seq = self.thread.rev
         at = f"2026-01-01T{seq // 3600:02}:{seq // 60 % 60:02}:{seq % 60:02}.000Z"
-        entry = Entry(seq, f"entry-{seq}", kind, at, stored, refs, tokens)
+        entry = Draft(read_payload(kind, payload), refs).commit(seq, f"entry-{seq}", at, self.encoding)
         self.thread.append(entry)
         return entry
 
@@ -134,13 +136,11 @@ class Writer:
     def config(self, **changes: Any) -> Entry:
         """Commit a configuration."""
         policy: ContextPolicy = changes.pop("context_policy", ContextPolicy())
-        payload = {
-            "model": "openai:gpt-4o",
-            "model_options": {},
-            "system_prompt": "You are terse.",
+        payload = SessionConfig(model="openai:gpt-4o", system_prompt="You are terse.").model_dump(mode="json") | {
             "context_policy": policy.complete().model_dump(mode="json"),
             "tools": [CALCULATOR],
             "encoding": self.encoding.name,
+            "model_options": {},
             "limits": {},
         }
         return self.commit("config", payload | changes)
@@ -446,7 +446,7 @@ class _Teller:
             case Other("config"):
                 self.writer.config()
             case Other(kind):
-                self.writer.commit(kind, {"reason": "x"}, request_id="request-1")
+                self.writer.commit(kind, FACTS[kind], request_id="request-1")
 
     def _speak(
         self, lane: str, message: Message, run: str | None = None, *, in_doubt: bool = False, late: bool = False

@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 from clew import ClearToolResults, ContextPolicy, Session
 from clew.context.contexts import context_of
 from clew.contract import ContextOperation
+from clew.contract.payloads import SummaryPayload
 from clew.errors import (
     Busy,
     CheckpointUnavailable,
@@ -27,8 +28,8 @@ from clew.errors import (
     TooLarge,
     UnknownLane,
 )
-from clew.model.messages import Message
-from clew.thread.entries import Draft, call_ids
+from clew.model.messages import Message, call_ids
+from clew.thread.entries import Draft
 from clew_activities.checkpoint_tokens import Keys
 from clew_workflows.core.checkpoints import drafted, restoring
 from clew_workflows.protocol import Thresholds
@@ -271,8 +272,8 @@ def test_a_summary_becomes_a_users_message(role: Any) -> None:
     session = paper.Session(system_prompt="Be brief.", context_policy=ContextPolicy(summary_role=role))
     session.ask("hello")
     session.happened(paper.answered(content="fine"))
-    said = {"context_ref": "default", "from_seq": 1, "to_seq": 1, "content": "a greeting"}
-    session.commit(Draft("summary", said))
+    said = {"context_ref": "default", "from_seq": 1, "to_seq": 1, "content": "a greeting", "format": "text"}
+    session.commit(Draft(SummaryPayload.from_json(said | {"model": "local:tiny"})))
     draft = draft_of(session)
     assert draft["context"] == {
         "messages": [

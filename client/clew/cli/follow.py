@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 from rich.status import Status
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from clew.cli import show
 from clew.contract.outputs import SessionStatus, StreamState
+from clew.contract.payloads import AssistantMessage, ToolMessage
 from clew.errors import ClewError
 from clew.outcomes import RequestOutcome
 from clew.session.request import Request
@@ -103,15 +104,14 @@ class View:
 
     def commit(self, entry: Entry) -> None:
         """Show a fact of the run, where it says more than is shown already."""
-        said = entry.payload
-        if entry.kind != "ai_message" or said["role"] == "user":
-            return
-        if said["role"] == "tool":
+        said = entry.body
+        if isinstance(said, ToolMessage):
             self.end()
-            self._to.print(show.tool_result(said["content"], self._to.width))
+            self._to.print(show.tool_result(said.content, self._to.width))
+        if not isinstance(said, AssistantMessage):
             return
-        self.grow(committed(entry))
-        for call in said.get("tool_calls", []):
+        self.grow(committed(entry, said))
+        for call in said.tool_calls or ():
             self.end()
             self._to.print(show.tool_call(call), soft_wrap=True)
             self.wait(f"running {call['name']}")
@@ -233,13 +233,13 @@ class _Approvals:
                 yield call, f"{waiting} waits: `clew approve {status.session_id} {waiting}`, or deny"
 
 
-def committed(entry: Entry) -> StreamState:
+def committed(entry: Entry, said: AssistantMessage) -> StreamState:
     """An assistant's message as the last state of its stream."""
     return StreamState(
         request_id=entry.refs["request_id"],
         run_id=entry.refs["run_id"],
         call_id=entry.refs["call_id"],
-        attempt=cast("int", entry.payload["recipe"]["attempt"]),
+        attempt=said.recipe.attempt if said.recipe else 1,
         iteration=entry.refs["iteration"],
-        text=entry.payload["content"],
+        text=said.content,
     )

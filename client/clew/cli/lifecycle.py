@@ -12,6 +12,7 @@ from clew.cli.ending import ending
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.contract import TASK_QUEUE
 from clew.contract.outputs import CheckpointReceipt, DeleteReceipt, ForkReceipt, RestoreReceipt
+from clew.contract.payloads import ForkPayload
 from clew.session.connection import Clew
 from clew.session.session import Session
 
@@ -40,8 +41,8 @@ def fork(
 
     async def act(_clew: Clew, reached: Session) -> ForkReceipt:
         made = await reached.fork(at, new_id, metadata=notes or None)
-        origin = [entry async for entry in made.read(from_seq=at or 0, kind="fork")]
-        seqs = [entry.payload["fork_seq"] for entry in origin if entry.payload["session_id"] == session]
+        told = [entry.read(ForkPayload) async for entry in made.read(from_seq=at or 0, kind="fork")]
+        seqs = [origin.fork_seq for origin in told if origin.session_id == session]
         return ForkReceipt(session_id=made.id, fork_seq=seqs[-1])
 
     with ending(as_json):

@@ -29,6 +29,19 @@ from clew.contract.outputs import (
     SessionStatus,
     SummaryReceipt,
 )
+from clew.contract.payloads import (
+    ApprovalPayload,
+    AssistantMessage,
+    ConfigPayload,
+    ErrorPayload,
+    InputPayload,
+    MessagePayload,
+    OperationPayload,
+    RunPayload,
+    SessionPayload,
+    SummaryPayload,
+    ToolMessage,
+)
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
 
@@ -229,35 +242,35 @@ def _row(entry: Entry, width: int) -> tuple[str, str, str, str, str, str]:
 
 def _what(entry: Entry) -> str:
     """What an entry says, in a line; anything that a newer Clew may write is shown as it is."""
-    said = entry.payload
-    match entry.kind:
-        case "ai_message":
-            calls = " ".join(str(tool_call(call)) for call in said.get("tool_calls", []))
-            name = f" {said['name']}" if "name" in said else ""
-            return f"{said['role']}{name}: {said['content']} {calls}"
-        case "config":
-            tools = ", ".join(tool["name"] for tool in said["tools"])
-            return f"{said['model']}; tools: {tools or 'none'}"
-        case "run":
-            return f"{said['status']}: {said['termination_reason']}"
-        case "session":
-            workflow = f", its workflow was {said['workflow']}" if "workflow" in said else ""
-            return f"{said['event']}{workflow}: {said.get('reason', 'no reason was given')}"
-        case "error":
-            return f"{said['type']}: {said['message']}"
-        case "summary":
-            return f"{said['from_seq']} to {said['to_seq']}: {said['content']}"
-        case "input":
-            return f"{said['event']} {said['kind']}: {said['reason']}: {said['content']}"
-        case "approval":
-            edited = f" with {_json(said['arguments'])}" if "arguments" in said else ""
-            return f"{said['decision']} {said['tool_call_id']}{edited}: {said.get('reason', 'no reason was given')}"
-        case "ai_context_operation":
-            return (
-                f"{said['op_id']}: {said['operation']['type']} {said['context_ref']}, {said['operation']['reason']}"
-            )
+    try:
+        body = entry.body
+    except ValueError:
+        return _json(dict(entry.payload))
+    match body:
+        case MessagePayload() as said:
+            name = f" {said.name}" if isinstance(said, ToolMessage) and said.name else ""
+            calls = said.tool_calls or () if isinstance(said, AssistantMessage) else ()
+            return f"{said.role}{name}: {said.content} {' '.join(str(tool_call(call)) for call in calls)}"
+        case ConfigPayload(model=model, tools=tools):
+            return f"{model}; tools: {', '.join(tool['name'] for tool in tools) or 'none'}"
+        case RunPayload() as run:
+            return f"{run.status}: {run.termination_reason}"
+        case SessionPayload() as session:
+            workflow = f", its workflow was {session.workflow}" if session.workflow else ""
+            return f"{session.event}{workflow}: {session.reason or 'no reason was given'}"
+        case ErrorPayload() as error:
+            return f"{error.type}: {error.message}"
+        case SummaryPayload() as summary:
+            return f"{summary.from_seq} to {summary.to_seq}: {summary.content}"
+        case InputPayload() as given:
+            return f"{given.event} {given.kind}: {given.reason}: {given.content}"
+        case ApprovalPayload() as approval:
+            edited = "" if approval.arguments is None else f" with {_json(approval.arguments)}"
+            return f"{approval.decision} {approval.tool_call_id}{edited}: {approval.reason or 'no reason was given'}"
+        case OperationPayload(operation=operation) as held:
+            return f"{held.op_id}: {operation.type} {held.context_ref}, {operation.reason}"
         case _:
-            return _json(said)
+            return _json(dict(entry.payload))
 
 
 def write(to: Console, text: Text) -> None:

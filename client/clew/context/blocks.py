@@ -7,18 +7,19 @@ the missing results are put in, so that every context is valid input for every p
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
+from clew.contract.payloads import MessagePayload, StoredSnapshot, ToolMessage
 from clew.errors import Archived
 from clew.model.canonical import canonical
-from clew.model.messages import Message
+from clew.model.messages import Message, call_ids
 from clew.model.pieces import split
 from clew.model.tokens import Encoding
-from clew.thread.entries import Entry, call_ids, edit_note, message_of
+from clew.thread.entries import Entry
 from clew.thread.lane import Group, Lane
 
 MISSING_RESULT = "[no result: the conversation was cut here before this tool call was answered]"
@@ -102,17 +103,18 @@ class Rendering:
             known: Block = group.rendered[1]
             return known
         entries = _in_call_order(group, at_seq)
-        messages = [entry.message for entry in entries]
+        said = [entry.read(MessagePayload) for entry in entries]
+        messages = [one.message for one in said]
         seqs = tuple(entry.seq for entry in entries)
         block = self._block(messages, [entry.tokens for entry in entries], seqs, group.start)
         if block.results:
-            results = map(self._result, entries[1:], block.results)
-            block = replace(block, results=tuple(results))
+            answers = (one for one in said if isinstance(one, ToolMessage))
+            block = replace(block, results=tuple(map(self._result, answers, block.results)))
         if whole:
             group.rendered = (key, block)
         return block
 
-    def of_snapshot(self, snapshot: Mapping[str, Any], late: Iterable[Entry] = ()) -> list[Block]:
+    def of_snapshot(self, snapshot: StoredSnapshot, late: Iterable[Entry] = ()) -> list[Block]:
         """The messages that a `replace` put under its lane, in order. A result without its call is left out.
 
         `late` are the results that come right after the snapshot: they may answer its last calls.
@@ -130,9 +132,9 @@ class Rendering:
             tokens.clear()
             seqs.clear()
 
-        stored = zip(snapshot["messages"], snapshot["tokens"], strict=True)
+        stored = zip(snapshot.shown, snapshot.tokens or (), strict=True)
         rows = chain(
-            ((message_of(message), count, ()) for message, count in stored),
+            ((message, count, ()) for message, count in stored),
             ((entry.message, entry.tokens, (entry.seq,)) for entry in late),
         )
         for message, count, committed in rows:
@@ -169,17 +171,13 @@ class Rendering:
             tuple(map(Result, sizes[1:])),
         )
 
-    def _result(self, entry: Entry, plain: Result) -> Result:
+    def _result(self, said: ToolMessage, plain: Result) -> Result:
         """A result of the lane's own, which may be cut."""
-        pieces = entry.payload.get("pieces", ())
+        pieces, note = said.pieces or (), said.edit_note
         if pieces and self.estimator:
-            pieces = map(self.estimator.count, split(entry.payload["content"]))
-        stored = entry.payload.get("result")
-        size = stored["bytes"] if stored else len(entry.payload["content"].encode())
-        note = edit_note(entry.payload)
-        tokens = self.estimator.count(note) if self.estimator else entry.payload.get("note_tokens", 0)
-        doubt = bool(entry.payload.get("in_doubt"))
-        return replace(plain, pieces=tuple(pieces), bytes=size, note=(note, tokens), in_doubt=doubt)
+            pieces = tuple(map(self.estimator.count, split(said.content)))
+        tokens = self.estimator.count(note) if self.estimator else said.note_tokens or 0
+        return replace(plain, pieces=pieces, bytes=said.size, note=(note, tokens), in_doubt=said.in_doubt)
 
     def _for_provider(self, message: Message) -> Message:
         data = message.get("provider_data")
@@ -201,9 +199,9 @@ def _in_call_order(group: Group, at_seq: int) -> list[Entry]:
     The thread has results in the order in which they arrived.
     """
     first, *results = (entry for entry in group.entries if entry.seq <= at_seq)
-    late = {entry.payload["tool_call_id"]: entry for entry in group.late if entry.seq <= at_seq}
-    by_call = {entry.payload["tool_call_id"]: entry for entry in results} | late
-    return [first, *(by_call[call_id] for call_id in call_ids(first.message) if call_id in by_call)]
+    late = (entry for entry in group.late if entry.seq <= at_seq)
+    by_call = {entry.read(ToolMessage).tool_call_id: entry for entry in chain(results, late)}
+    return [first, *(by_call[call_id] for call_id in first.read(MessagePayload).call_ids if call_id in by_call)]
 
 
 def newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Iterator[Block]:

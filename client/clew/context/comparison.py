@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clew.context.contexts import context_of
+from clew.context.contexts import context_of, output_schema_of
 from clew.context.projection import Projection
 from clew.contract.outputs import ContextMeta
+from clew.contract.payloads import ErrorPayload, Recipe
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
-from clew.model.prices import Price, Prices, cost_usd
+from clew.model.prices import Prices, cost_usd
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
@@ -108,7 +109,7 @@ def compare_policies(
     Raises:
         InvalidInput, InvalidTokenBudget: a policy cannot lie over one that was in force; the message names it.
     """
-    session = _Session(thread, [entry for entry in thread if "recipe" in entry.payload], prices)
+    session = _Session(thread, [_Reply(entry, recipe) for entry in thread if (recipe := entry.recipe)], prices)
     trials = [session.as_it_was()]
     for name, policy in policies.items():
         try:
@@ -119,23 +120,31 @@ def compare_policies(
 
 
 @dataclass(frozen=True, slots=True)
+class _Reply:
+    """A model's reply, and what the model was shown for it."""
+
+    entry: Entry
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
 class _Session:
     """A thread and the replies in it, and how they are looked at."""
 
     thread: Thread
-    replies: Sequence[Entry]
+    replies: Sequence[_Reply]
     prices: Prices | None
 
     def as_it_was(self) -> Trial:
         """Every call under its own policy, and what was reported of it."""
-        usages = [_usage(reply) for reply in self.replies]
+        usages = [reply.recipe.usage for reply in self.replies]
         reported = Reported(
             sum(usage.input_tokens for usage in usages),
             sum(usage.cached_input_tokens for usage in usages),
             _total(self._charged(usage) for usage in usages),
         )
         errors = self.thread.filter_by_kind("error")
-        overflows = sum(entry.payload.get("type") == ContextOverflow.type for entry in errors)
+        overflows = sum(entry.read(ErrorPayload).type == ContextOverflow.type for entry in errors)
         return replace(self._tallied(None).trial(AS_IT_WAS), overflows=overflows, reported=reported)
 
     def under(self, name: str, policy: ContextPolicy) -> Trial:
@@ -146,12 +155,12 @@ class _Session:
         tally = _Tally()
         before: dict[str, tuple[str, Projection]] = {}
         for reply in self.replies:
-            recipe = reply.payload["recipe"]
-            lane, seq, model = recipe["context_ref"], recipe["basis_seq"], recipe["model"]
+            recipe = reply.recipe
+            lane, seq, model = recipe.context_ref, recipe.basis_seq, recipe.model
             try:
                 shown = self._projected(recipe, policy)
             except ContextOverflow:
-                tally.overflowing.append(reply.refs.get("call_id", ""))
+                tally.overflowing.append(reply.entry.refs.get("call_id", ""))
                 continue
             read, earlier = before.get(lane, ("", None))
             cached = common_prefix(earlier, shown) if earlier and read == model else 0
@@ -159,7 +168,7 @@ class _Session:
             spent = Usage(
                 input_tokens=shown.meta.estimated_tokens,
                 cached_input_tokens=cached,
-                output_tokens=_usage(reply).output_tokens,
+                output_tokens=recipe.usage.output_tokens,
             )
             tally.add(shown.meta, spent, self._cost(reply, spent))
             tally.leave_out(_said(self.thread, lane, seq) - shown.meta.entries_included)
@@ -167,24 +176,22 @@ class _Session:
                 tally.lost_pins |= set(found.ground_at(seq).pinned) - set(seqs_shown(shown))
         return tally
 
-    def _projected(self, recipe: Mapping[str, Any], policy: ContextPolicy | None) -> Projection:
+    def _projected(self, recipe: Recipe, policy: ContextPolicy | None) -> Projection:
         """What a call is shown under a policy that lies over its own."""
-        own = ContextPolicy.model_validate(recipe.get("context_policy") or {}, strict=False)
-        schema = recipe.get("output_schema_seq")
         return context_of(
             self.thread,
-            context_ref=recipe["context_ref"],
-            at_seq=recipe["basis_seq"],
-            policy=own.overlaid(policy),
-            model=recipe["model"],
-            output_schema=None if schema is None else self.thread[schema].payload["output_schema"],
+            context_ref=recipe.context_ref,
+            at_seq=recipe.basis_seq,
+            policy=recipe.policy.overlaid(policy) if recipe.policy else policy,
+            model=recipe.model,
+            output_schema=output_schema_of(self.thread, recipe),
         )
 
     def _charged(self, usage: Usage) -> float | None:
         return usage.cost_usd if self.prices is None else cost_usd(self.prices, usage)
 
-    def _cost(self, reply: Entry, usage: Usage) -> float | None:
-        return cost_usd(_prices(reply) if self.prices is None else self.prices, usage)
+    def _cost(self, reply: _Reply, usage: Usage) -> float | None:
+        return cost_usd(reply.recipe.prices if self.prices is None else self.prices, usage)
 
 
 @dataclass(slots=True)
@@ -261,14 +268,6 @@ def _said(thread: Thread, context_ref: str, seq: int) -> int:
     if lane is None:
         return 0
     return bisect_right(lane.message_seqs, seq) - bisect_right(lane.message_seqs, lane.ground_at(seq).top.after)
-
-
-def _usage(reply: Entry) -> Usage:
-    return Usage.model_validate(reply.payload["recipe"].get("usage") or {})
-
-
-def _prices(reply: Entry) -> Prices:
-    return tuple(map(Price.model_validate, reply.payload["recipe"].get("prices", ())))
 
 
 def _total(costs: Iterable[float | None]) -> float | None:

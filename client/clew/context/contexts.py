@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
@@ -10,8 +10,9 @@ from pydantic_core import to_json
 from clew.context.projection import Projection, project
 from clew.context.projection_input import ProjectionInput
 from clew.contract import MAX_PAGE_BYTES
+from clew.contract.payloads import ConfigPayload, OperationPayload, Recipe, StoredSnapshot, UserMessage
 from clew.contract.policy import ContextPolicy
-from clew.thread.entries import Entry, system_prompt_of
+from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 
 T = TypeVar("T")
@@ -42,43 +43,51 @@ def context_of(
     lane_name = context_ref or thread.active_lane_at(seq)
     if config is None:
         return project(ProjectionInput(thread, policy or ContextPolicy(), context_ref=lane_name, at_seq=seq))
-    payload = config.payload
+    held = config.read(ConfigPayload)
     anchor = thread.anchor_at(lane_name, seq)
     system, system_tokens = _system_prompt(thread.prompt_at(seq) or config, anchor, policy)
     return project(
         ProjectionInput(
             thread,
-            policy_of(config).overlaid(policy),
+            held.policy.overlaid(policy),
             system=system,
             system_tokens=system_tokens,
-            tools=payload["tools"],
-            tools_tokens=payload["tokens"]["tools"],
+            tools=held.tools,
+            tools_tokens=held.tokens.tools if held.tokens else None,
             context_ref=lane_name,
             at_seq=seq,
-            provider=(model or payload["model"]).partition(":")[0],
+            provider=(model or held.model).partition(":")[0],
             output_schema=output_schema,
-            encoding=payload["encoding"],
+            encoding=held.encoding,
             standalone=standalone,
         )
     )
 
 
-def context_of_call(thread: Thread, reply: Entry, output_schema: dict[str, Any] | None) -> Projection:
-    """What a model call was shown, by the recipe on its reply. `output_schema` is what its answer was to look like.
+def context_of_call(thread: Thread, recipe: Recipe, output_schema: dict[str, Any] | None) -> Projection:
+    """What a model call was shown, by its recipe. `output_schema` is what its answer was to look like.
 
     Raises:
         Archived: the thread does not keep enough of it.
     """
-    recipe = reply.payload["recipe"]
-    own = recipe.get("context_policy")
     return context_of(
         thread,
-        context_ref=recipe["context_ref"],
-        at_seq=recipe["basis_seq"],
-        policy=ContextPolicy.model_validate(own, strict=False) if own else None,
-        model=recipe["model"],
+        context_ref=recipe.context_ref,
+        at_seq=recipe.basis_seq,
+        policy=recipe.policy,
+        model=recipe.model,
         output_schema=output_schema,
     )
+
+
+def output_schema_of(thread: Thread, recipe: Recipe) -> dict[str, Any] | None:
+    """What the answer to a model call was to look like.
+
+    Raises:
+        Archived: the thread does not keep the message that said so.
+    """
+    seq = recipe.output_schema_seq
+    return None if seq is None else thread[seq].read(UserMessage).output_schema
 
 
 def context_page(whole: Projection, first: int) -> dict[str, Any]:
@@ -120,7 +129,7 @@ def windowed(policy: ContextPolicy, token_budget: int) -> ContextPolicy:
 
 def policy_of(config: Entry) -> ContextPolicy:
     """The policy that a `config` entry put in force."""
-    return ContextPolicy.model_validate(config.payload["context_policy"], strict=False)
+    return config.read(ConfigPayload).policy
 
 
 def prompt_of_lane(thread: Thread, context_ref: str) -> str | None:
@@ -132,7 +141,7 @@ def prompt_of_lane(thread: Thread, context_ref: str) -> str | None:
     config = thread.prompt_at(thread.last_seq)
     anchor = thread.anchor_at(context_ref, thread.last_seq)
     snapshot = _prompting(anchor, config) if config else None
-    return snapshot["system_prompt"] if snapshot else None
+    return snapshot.system_prompt if snapshot else None
 
 
 def _within(rows: Iterable[T], room: int) -> Iterable[T]:
@@ -144,12 +153,12 @@ def _within(rows: Iterable[T], room: int) -> Iterable[T]:
         yield row
 
 
-def _prompting(anchor: Entry | None, config: Entry) -> Mapping[str, Any] | None:
+def _prompting(anchor: Entry | None, config: Entry) -> StoredSnapshot | None:
     """The snapshot under a lane, where it brings a system prompt that is newer than the session's."""
     if anchor is None or anchor.seq < config.seq:
         return None
-    snapshot: Mapping[str, Any] = anchor.payload["operation"]["result_context"]
-    return None if snapshot.get("system_prompt") is None else snapshot
+    snapshot = anchor.read(OperationPayload).snapshot
+    return snapshot if snapshot and snapshot.system_prompt is not None else None
 
 
 def _system_prompt(
@@ -162,5 +171,6 @@ def _system_prompt(
     if policy and policy.system_prompt is not None:
         return policy.system_prompt, None
     if snapshot := _prompting(anchor, config):
-        return snapshot["system_prompt"], snapshot["system_prompt_tokens"]
-    return system_prompt_of(config.payload), config.payload["tokens"]["system_prompt"]
+        return snapshot.system_prompt, snapshot.system_prompt_tokens
+    held = config.read(ConfigPayload)
+    return held.prompt, held.tokens.system_prompt if held.tokens else None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from clew.context.blocks import Block, Rendering, archived, newest_first
 from clew.context.clearing import READ_RESULT
 from clew.context.projection_input import ProjectionInput
 from clew.context.truncation import Cutter, results_share, saved_by, savings_of
+from clew.contract.payloads import MessagePayload, OperationPayload, StoredSnapshot, ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
 from clew.model.tokens import Encoding, encoding
@@ -51,10 +51,10 @@ class LaneView:
         return self._laid(self.ground.top.summary) if self.is_summed_up else None
 
     @property
-    def snapshot(self) -> Mapping[str, Any] | None:
+    def snapshot(self) -> StoredSnapshot | None:
         """What stands for the lane up to `after`, where that is a snapshot."""
         anchor = None if self.is_summed_up else self._laid(self.ground.top.anchor)
-        return anchor.payload["operation"]["result_context"] if anchor else None
+        return anchor.read(OperationPayload).snapshot if anchor else None
 
     def _laid(self, seq: int) -> Entry | None:
         # Who reads a part of the thread may know of a later ground than that has.
@@ -101,7 +101,7 @@ class LaneView:
         newest = lane.groups[groups - 1] if groups else None
         if lane.gap.newest > before and (newest is None or newest.start < lane.gap.newest):
             raise archived(lane)
-        answers = newest is not None and newest.start > before and newest.entries[0].payload.get("tool_calls")
+        answers = newest is not None and newest.start > before and newest.entries[0].read(MessagePayload).call_ids
         if newest and answers and {"tool_call", "tool_result"} <= set(kinds):
             found[newest.start] = "tool_results"
         return [(self._block_at(seq), part) for seq, part in found.items()]
@@ -146,7 +146,7 @@ class LaneView:
         seqs = self.lane.message_seqs
         for place in range(bisect_right(seqs, self.after), bisect_right(seqs, self.upto)):
             entry = self.thread[seqs[place]]
-            if entry.payload["role"] != "tool":
+            if not isinstance(entry.body, ToolMessage):
                 return
             yield entry
 
@@ -201,7 +201,7 @@ class LaneView:
         messages, tokens = self.said_since(self.after)
         tokens -= self.saved_since(self.after)
         if self.snapshot:
-            counts = self.snapshot["tokens"]
+            counts = self.snapshot.tokens or ()
             return messages + len(counts), tokens + sum(counts)
         return messages, tokens
 
@@ -226,19 +226,20 @@ class LaneView:
         reply = last_at(self.lane.replies, self.upto)
         if reply is None:
             return 0
-        recipe = reply.payload["recipe"]
+        recipe = reply.recipe
+        assert recipe is not None, "replies have recipes"
         config = last_at(self.thread.configs, self.upto)
-        lately = bisect_right(self.lane.late_seqs, recipe["basis_seq"])
+        lately = bisect_right(self.lane.late_seqs, recipe.basis_seq)
         same = (
-            recipe.get("epoch") == list(window)
-            and recipe["policy_hash"] == self.policy.hash
-            and recipe["model"].partition(":")[0] == self.rendering.provider
-            and (config is None or config.seq <= recipe["basis_seq"])
-            and self.ground.seq <= recipe["basis_seq"]
+            recipe.epoch == window
+            and recipe.policy_hash == self.policy.hash
+            and recipe.provider == self.rendering.provider
+            and (config is None or config.seq <= recipe.basis_seq)
+            and self.ground.seq <= recipe.basis_seq
             # A late result changes what is shown of an older round.
             and lately == bisect_right(self.lane.late_seqs, self.upto)
         )
-        return int(recipe["input_tokens"]) if same else 0
+        return recipe.input_tokens if same else 0
 
 
 def includes(policy: ContextPolicy, block: Block) -> bool:

@@ -11,8 +11,9 @@ from clew.context.blocks import Rendering
 from clew.context.contexts import policy_of
 from clew.context.lane_view import estimator_of, includes
 from clew.context.truncation import Cutter, results_share, saved_by, smallest
+from clew.contract.payloads import AppliedSwitch, ConfigPayload, MessagePayload, OperationPayload, ToolMessage
 from clew.contract.policy import ContextPolicy
-from clew.thread.entries import DEFAULT_LANE, Entry, call_ids, system_prompt_of
+from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.lane import Gap, Group
 from clew.thread.layers import Ground, is_base
 from clew.thread.source import BackwardReader
@@ -93,10 +94,10 @@ async def part_of_thread(
     """
     configs, switch = await asyncio.gather(
         _configs(back.read("config")),
-        _first(back.read("ai_context_operation"), "switch"),
+        _newest_switch(back.read("ai_context_operation")),
     )
     config = configs[0] if configs else None
-    lane = context_ref or (switch.payload["context_ref"] if switch else DEFAULT_LANE)
+    lane = context_ref or (switch.read(OperationPayload).context_ref if switch else DEFAULT_LANE)
     policy = policies(policy_of(config) if config else ContextPolicy())
     part = await part_of_lane(back, lane, [policy])
     marks = (mark for mark in (*configs, switch) if mark)
@@ -148,11 +149,16 @@ async def _pinned(back: BackwardReader, context_ref: str, ground: Ground) -> lis
 
 async def _late(back: BackwardReader, context_ref: str, group: Sequence[Entry]) -> list[Entry]:
     """The results that arrived after the run of a group: wherever they are in the lane."""
-    doubts = {entry.payload["tool_call_id"] for entry in group if entry.payload.get("in_doubt")}
+    results = [entry.body for entry in group]
+    doubts = {said.tool_call_id for said in results if isinstance(said, ToolMessage) and said.in_doubt}
     if not doubts:
         return []
     later = back.read("ai_message", context_ref=context_ref, from_seq=group[-1].seq + 1)
-    return [entry async for entry in later if entry.payload.get("late") and entry.payload["tool_call_id"] in doubts]
+    return [
+        entry
+        async for entry in later
+        if isinstance(said := entry.body, ToolMessage) and said.late and said.tool_call_id in doubts
+    ]
 
 
 async def _group(back: BackwardReader, context_ref: str, seq: int) -> list[Entry]:
@@ -162,7 +168,7 @@ async def _group(back: BackwardReader, context_ref: str, seq: int) -> list[Entry
         if entry.seq != seq and start < 0:
             return []
         start = entry.seq
-        if entry.payload["role"] != "tool":
+        if not isinstance(entry.body, ToolMessage):
             break
     # Results come right after their calls, but for what other lanes say meanwhile.
     width = GROUP_ENTRIES
@@ -170,7 +176,7 @@ async def _group(back: BackwardReader, context_ref: str, seq: int) -> list[Entry
         upto, ends = start + width, start + width >= back.upto
         group: list[Entry] = []
         async for entry in back.read("ai_message", context_ref=context_ref, from_seq=start, to_seq=upto):
-            if entry.seq > start and entry.payload["role"] != "tool":
+            if entry.seq > start and not isinstance(entry.body, ToolMessage):
                 group, ends = [], True
             else:
                 group.append(entry)
@@ -184,16 +190,16 @@ async def _configs(found: AsyncIterator[Entry]) -> list[Entry]:
     """The configuration in force, and before it those that have left the system prompt as it is."""
     configs: list[Entry] = []
     async for entry in found:
-        if configs and system_prompt_of(entry.payload) != system_prompt_of(configs[0].payload):
+        if configs and entry.read(ConfigPayload).prompt != configs[0].read(ConfigPayload).prompt:
             break
         configs.append(entry)
     return configs
 
 
-async def _first(found: AsyncIterator[Entry], operation: str | None = None) -> Entry | None:
-    """The first entry; of context operations, the first of a type."""
+async def _newest_switch(found: AsyncIterator[Entry]) -> Entry | None:
+    """The first entry that made a lane the active one."""
     async for entry in found:
-        if operation is None or entry.payload["operation"]["type"] == operation:
+        if isinstance(entry.read(OperationPayload).operation, AppliedSwitch):
             return entry
     return None
 
@@ -206,10 +212,11 @@ class Groups:
 
     def older(self, entry: Entry) -> Group | None:
         """The group that a message is the first of. A result without its call is in none."""
-        if entry.payload["role"] == "tool":
-            self._results[entry.payload["tool_call_id"]] = entry
+        said = entry.read(MessagePayload)
+        if isinstance(said, ToolMessage):
+            self._results[said.tool_call_id] = entry
             return None
-        answers = (self._results.get(call_id) for call_id in set(call_ids(entry.message)))
+        answers = (self._results.get(call_id) for call_id in set(said.call_ids))
         results = sorted((answer for answer in answers if answer), key=lambda answer: answer.seq)
         self._results.clear()
         return Group([entry, *results])
@@ -227,7 +234,7 @@ class _Reach:
         self.enough = False
 
     def read(self, entry: Entry) -> None:
-        role = entry.payload["role"]
+        role = entry.read(MessagePayload).role
         if group := self._groups.older(entry):
             for place, policy in enumerate(self._policies):
                 block = Rendering(estimator=estimator_of(policy)).of_group(group, group.entries[-1].seq)

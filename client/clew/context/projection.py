@@ -18,11 +18,12 @@ from clew.context.lane_view import LaneView, estimator_of
 from clew.context.projection_input import ProjectionInput
 from clew.context.window import epoch, slide
 from clew.contract.outputs import ContextMeta
+from clew.contract.payloads import SummaryPayload
 from clew.errors import ContextOverflow, InvalidInput
 from clew.model.canonical import canonical
 from clew.model.messages import Message, ToolSpec
 from clew.model.tokens import Encoding, encoding
-from clew.thread.entries import Entry, summary_message
+from clew.thread.entries import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,6 @@ class _Sizes:
     def of_summary(self, entry: Entry | None) -> Block | None:
         if entry is None:
             return None
-        message = summary_message(entry.payload["content"], self._given.policy.summary_role)
+        message = entry.read(SummaryPayload).message(self._given.policy.summary_role)
         tokens = self._sized(entry.tokens, lambda by: by.message(message))
         return Block((message,), tokens, "message")

@@ -71,3 +71,8 @@ class ToolSpec(TypedDict):
     name: str
     description: str
     parameters: dict[str, Any]
+
+
+def call_ids(message: Message) -> list[str]:
+    """The ids of the tool calls that a message asks for, in order."""
+    return [call["id"] for call in message.get("tool_calls", [])]

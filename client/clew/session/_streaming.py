@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from clew.contract import EntriesQuery
 from clew.contract.outputs import StreamState
+from clew.contract.payloads import AssistantMessage
 from clew.outcomes import RequestOutcome
 from clew.session._handle import SessionHandle
 from clew.session.request import Request
@@ -51,12 +52,13 @@ async def _read_heartbeat(handle: SessionHandle, request_id: str) -> StreamState
 
 
 def _committed(outcome: RequestOutcome, entry: Entry) -> StreamState:
+    said = entry.read(AssistantMessage)
     return StreamState(
         request_id=outcome.request_id,
         run_id=entry.refs["run_id"],
         call_id=entry.refs["call_id"],
-        attempt=entry.payload["recipe"]["attempt"],
+        attempt=said.recipe.attempt if said.recipe else 1,
         iteration=entry.refs["iteration"],
-        text=entry.payload["content"],
-        thinking=entry.payload.get("thinking"),
+        text=said.content,
+        thinking=said.thinking,
     )

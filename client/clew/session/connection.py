@@ -38,6 +38,7 @@ from clew.contract import (
     SessionStart,
 )
 from clew.contract.outputs import DeleteReceipt, RestoreReceipt
+from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.session._query_retry import prompt
@@ -210,7 +211,7 @@ class Clew:
 
     async def _archived_model(self, session_id: str) -> str:
         async for config in self.read_thread(session_id, kind="config", newest=1):
-            return str(config.payload["model"])
+            return config.read(ConfigPayload).model
         raise NotFound(f"there is no session {session_id!r}: give a model to start it with")
 
     async def _start(self, session_id: str, config: SessionConfig, reuse: WorkflowIDReusePolicy) -> None:

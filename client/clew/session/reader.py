@@ -27,10 +27,11 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.contract.outputs import Context, TranscriptMessage, Window
+from clew.contract.payloads import AppliedSwitch, ConfigPayload, OperationPayload
 from clew.errors import Archived, Closed, Starting
 from clew.session._services import run_errand
 from clew.session.transport import payload, translating
-from clew.thread.entries import DEFAULT_LANE, Entry, system_prompt_of
+from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.source import LivePage, read_forward
 
 QUERY_SECONDS = 20
@@ -182,8 +183,9 @@ class Reader:
         except Closed:
             back = await self._back()
         async for entry in back.read("ai_context_operation"):
-            if entry.payload["operation"]["type"] == "switch":
-                return str(entry.payload["context_ref"])
+            held = entry.read(OperationPayload)
+            if isinstance(held.operation, AppliedSwitch):
+                return held.context_ref
         return DEFAULT_LANE
 
     async def _system_messages(self) -> list[TranscriptMessage]:
@@ -192,7 +194,7 @@ class Reader:
             page = await self.query("transcript", TranscriptQuery(include_system=True, limit=1))
         except Closed:
             newest = [config async for config in self._newest(self._input(kind="config", newest=1))]
-            prompts = ((config.seq, system_prompt_of(config.payload)) for config in newest)
+            prompts = ((config.seq, config.read(ConfigPayload).prompt) for config in newest)
             return [{"role": "system", "content": prompt, "seq": seq} for seq, prompt in prompts if prompt]
         return [message for message in page["messages"] if message["role"] == "system"]
 

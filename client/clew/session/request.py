@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from temporalio.client import WorkflowUpdateHandle
 
 from clew.contract import AwaitRequestInput, EntriesQuery
+from clew.contract.payloads import AssistantMessage
 from clew.errors import RequestFailed
 from clew.outcomes import RequestOutcome
 from clew.session._handle import SessionHandle
@@ -83,7 +84,7 @@ class Request:
             raise RequestFailed(outcome)
         query = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
         (entry,) = [entry async for entry in self._handle.reader.entries(query)]
-        text: str = entry.payload["content"]
+        text = entry.read(AssistantMessage).content
         return text if form is None else form.model_validate_json(text)
 
     async def _ask_again(self) -> WorkflowUpdateHandle[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """The thread: a session's append-only log of entries, with its lanes and their layers."""
 
-from clew.thread.entries import DEFAULT_LANE, Draft, Entry, EntryKind
+from clew.thread.entries import DEFAULT_LANE, Draft, Entry
 from clew.thread.lane import Gap, Group, Lane
 from clew.thread.layers import Ground
 from clew.thread.thread import Past, Thread
 
-__all__ = ["DEFAULT_LANE", "Draft", "Entry", "EntryKind", "Gap", "Ground", "Group", "Lane", "Past", "Thread"]
+__all__ = ["DEFAULT_LANE", "Draft", "Entry", "Gap", "Ground", "Group", "Lane", "Past", "Thread"]

@@ -4,40 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, TypeVar
 
-from clew.model.canonical import canonical
-from clew.model.messages import Message, ToolCall
-from clew.model.pieces import split
+from clew.contract.payloads import (
+    KINDS,
+    AssistantMessage,
+    EntryKind,
+    MessagePayload,
+    Payload,
+    Recipe,
+    read_lane,
+    read_payload,
+)
+from clew.model.messages import Message
 from clew.model.tokens import Encoding
 
-EntryKind = Literal[
-    "config",
-    "ai_message",
-    "ai_context_operation",
-    "summary",
-    "error",
-    "run",
-    "input",
-    "approval",
-    "fork",
-    "session",
-]
-KINDS: tuple[str, ...] = get_args(EntryKind)
-
 DEFAULT_LANE = "default"
-EDITED = "[a person changed this call before it ran; its arguments were {}]\n"
-"""Stands before the result of a call that was approved with other arguments than the model's."""
-MAX_EDITED_CHARACTERS = 1000
-"""Characters of the changed arguments that the model reads; the whole of them is in the thread."""
+
+P = TypeVar("P", bound=Payload)
+
+
+class _Read:
+    """What an entry remembers of its payload: no field of it, so that it neither travels nor is compared."""
+
+    __slots__ = ("_body",)
+    _body: Payload
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(_Read):
     """One fact, never changed and never removed.
 
-    `at` is ISO 8601 in UTC with milliseconds. `refs` correlates (`request_id`, `run_id`, `call_id`, ...).
-    `tokens` is what the entry costs in a context, counted once under the session's encoding.
+    Attributes:
+        seq: Its place in the thread, from 0 on.
+        id: Unique in the thread.
+        kind: What it tells of; it says what the payload holds.
+        at: When it was committed: ISO 8601 in UTC with milliseconds.
+        payload: What it holds, as it travels. `body` and `read` give it in types.
+        refs: What it belongs to: `request_id`, `run_id`, `call_id`, and so on.
+        tokens: What it costs in a context, counted once under the session's encoding.
     """
 
     seq: int
@@ -68,103 +73,73 @@ class Entry:
         return entry
 
     @property
+    def body(self) -> Payload:
+        """The payload in the type of its kind: for code that tells kinds apart. It is read once.
+
+        Raises:
+            ValueError: an entry of the kind does not hold this.
+        """
+        try:
+            return self._body
+        except AttributeError:
+            object.__setattr__(self, "_body", read_payload(self.kind, self.payload))
+            return self._body
+
+    def read(self, held: type[P]) -> P:
+        """The payload, where its type is known.
+
+        Raises:
+            TypeError: the entry is of another kind.
+            ValueError: an entry of the kind does not hold this.
+        """
+        body = self.body
+        if not isinstance(body, held):
+            raise TypeError(f"entry {self.seq} holds a {type(body).__name__} and no {held.__name__}")
+        return body
+
+    @property
     def lane(self) -> str | None:
         """The lane it belongs to, where its kind belongs to one."""
-        return self.payload.get("context_ref")
+        return read_lane(self.payload)
 
     @property
     def said_tokens(self) -> int:
         """What the entry adds to what its lane has said: a late result takes the place of one that is counted."""
-        return 0 if self.payload.get("late") else self.tokens
+        body = self.body
+        return 0 if isinstance(body, MessagePayload) and body.is_late else self.tokens
 
     @property
     def message(self) -> Message:
         """An `ai_message` as a context shows it."""
-        return message_of(self.payload)
+        return self.read(MessagePayload).message
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """What a model was shown for the entry, where that is its reply."""
+        body = self.body
+        return body.recipe if isinstance(body, AssistantMessage) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A fact about to be committed: what a decision knows of it before it has a place, a time and an id."""
+    """A fact about to be committed: what a decision knows of it before it has a place, a time and an id.
 
-    kind: EntryKind
-    payload: Mapping[str, Any]
+    Attributes:
+        payload: What the entry will hold.
+        refs: What it belongs to.
+    """
+
+    payload: Payload
     refs: Mapping[str, Any] = field(default_factory=dict)
 
-    def counted(self, encoding: Encoding) -> tuple[Mapping[str, Any], int]:
-        """The payload to store and its tokens.
+    @property
+    def kind(self) -> EntryKind:
+        """The kind of the entry."""
+        return self.payload.entry_kind
 
-        Configurations and snapshots keep the counts of their parts, and longer tool results those of their pieces.
-        """
-        payload = self.payload
-        match self.kind:
-            case "ai_message":
-                tokens = encoding.message(message_of(payload))
-                if note := edit_note(payload):
-                    payload = {**payload, "note_tokens": encoding.count(note)}
-                if payload["role"] == "tool" and len(pieces := split(payload["content"])) > 1:
-                    payload = {**payload, "pieces": [encoding.count(piece) for piece in pieces]}
-                return payload, tokens
-            case "summary":
-                return payload, encoding.message(summary_message(payload["content"], "system"))
-            case "config":
-                counts = {
-                    "system_prompt": encoding.system(system_prompt_of(payload)),
-                    "tools": encoding.tools(payload["tools"]),
-                }
-                return {**payload, "tokens": counts}, sum(counts.values())
-            case "ai_context_operation" if snapshot := payload["operation"].get("result_context"):
-                counted = {
-                    **snapshot,
-                    "tokens": [encoding.message(message) for message in snapshot["messages"]],
-                    "system_prompt_tokens": encoding.system(snapshot.get("system_prompt")),
-                }
-                operation = {**payload["operation"], "result_context": counted}
-                return {**payload, "operation": operation}, sum(counted["tokens"])
-            case _:
-                return payload, 0
-
-
-def message_of(payload: Mapping[str, Any]) -> Message:
-    """The message in an `ai_message` payload: what a model may see of it.
-
-    What a provider wants back goes along only where it is wanted: with tool calls, whose results the same
-    provider will be shown beside it.
-    """
-    message: Message = {"role": payload["role"], "content": edit_note(payload) + payload["content"]}
-    if calls := payload.get("tool_calls"):
-        message["tool_calls"] = calls
-        if data := payload.get("provider_data"):
-            message["provider_data"] = data
-    if payload["role"] == "tool":
-        message["tool_call_id"] = payload["tool_call_id"]
-        if name := payload.get("name"):
-            message["name"] = name
-    return message
-
-
-def edit_note(payload: Mapping[str, Any]) -> str:
-    """What stands before a tool's result where a person has changed the call; nothing where nobody has."""
-    arguments = payload.get("edited_arguments")
-    if arguments is None:
-        return ""
-    text = canonical(arguments).decode()
-    if len(text) > MAX_EDITED_CHARACTERS:
-        text = f"{text[:MAX_EDITED_CHARACTERS]}…"
-    return EDITED.format(text)
-
-
-def summary_message(content: str, role: Literal["system", "user"]) -> Message:
-    """What a summary looks like in a context."""
-    return {"role": role, "content": f"Summary of earlier conversation:\n{content}"}
-
-
-def system_prompt_of(config: Mapping[str, Any]) -> str | None:
-    """The system prompt of a `config` payload: the policy's, where it has one, before the session's."""
-    return config["context_policy"].get("system_prompt") or config.get("system_prompt")
-
-
-def call_ids(message: Message) -> list[str]:
-    """The ids of the tool calls that a message asks for, in order."""
-    calls: list[ToolCall] = message.get("tool_calls", [])
-    return [call["id"] for call in calls]
+    def commit(self, seq: int, entry_id: str, at: str, encoding: Encoding) -> Entry:
+        """The entry, counted."""
+        counted, tokens = self.payload.count(encoding)
+        entry = Entry(seq, entry_id, self.kind, at, counted.as_json(), self.refs, tokens)
+        object.__setattr__(entry, "_body", counted)
+        return entry

@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
-from clew.model.messages import Message
-from clew.thread.entries import Entry, call_ids
+from clew.contract.payloads import MessagePayload, ToolMessage, UserMessage
+from clew.thread.entries import Entry
 from clew.thread.layers import Ground
 
 
@@ -114,30 +114,32 @@ class Lane:
         return group if group and any(entry.seq == seq for entry in group.entries) else None
 
     def _add_message(self, entry: Entry) -> None:
-        message: Message = entry.message
+        said = entry.read(MessagePayload)
         self.message_seqs.append(entry.seq)
         self.tokens_upto.append(entry.said_tokens + (self.tokens_upto[-1] if self.tokens_upto else 0))
-        if "recipe" in entry.payload:
+        if entry.recipe:
             self.replies.append(entry)
-        if message["role"] == "tool":
-            # A result without its call would be refused by every provider; it stays in the thread alone.
-            call_id: str = entry.payload["tool_call_id"]
-            if entry.payload.get("late"):
-                self.late_seqs.append(entry.seq)
-            if call_id in self._open_calls:
-                self._open_calls.remove(call_id)
-                self.groups[-1].entries.append(entry)
-                if entry.payload.get("in_doubt"):
-                    self._in_doubt[call_id] = self.groups[-1]
-            elif entry.payload.get("late") and (group := self._in_doubt.pop(call_id, None)):
-                group.late.append(entry)
+        if isinstance(said, ToolMessage):
+            self._add_result(entry, said)
             return
-        self._open_calls = set(call_ids(message))
+        self._open_calls = set(said.call_ids)
         self.groups.append(Group([entry]))
         self.group_starts.append(entry.seq)
-        if message["role"] == "user":
+        if isinstance(said, UserMessage):
             self.turn_starts.append(entry.seq)
             run_id = entry.refs.get("run_id")
             if run_id is None or run_id != self._run_id:
                 self.run_starts.append(entry.seq)
             self._run_id = run_id
+
+    def _add_result(self, entry: Entry, said: ToolMessage) -> None:
+        # A result without its call would be refused by every provider; it stays in the thread alone.
+        if said.late:
+            self.late_seqs.append(entry.seq)
+        if said.tool_call_id in self._open_calls:
+            self._open_calls.remove(said.tool_call_id)
+            self.groups[-1].entries.append(entry)
+            if said.in_doubt:
+                self._in_doubt[said.tool_call_id] = self.groups[-1]
+        elif said.late and (group := self._in_doubt.pop(said.tool_call_id, None)):
+            group.late.append(entry)

@@ -8,6 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from clew.contract.payloads import (
+    AppliedExpand,
+    AppliedPin,
+    AppliedReplace,
+    AppliedUnpin,
+    OperationPayload,
+    SummaryPayload,
+)
 from clew.thread.entries import Entry
 
 REMEMBERED = 100
@@ -57,27 +65,28 @@ class Ground:
 
     def under(self, entry: Entry) -> Ground:
         """The ground once one of the lane's operations or summaries has been committed."""
-        if entry.kind == "summary":
-            to_seq: int = entry.payload["to_seq"]
+        body = entry.body
+        if isinstance(body, SummaryPayload):
             # What a snapshot has taken out is not summed up, and a summary never gives way to one of less.
-            if not self.layers or to_seq < self.top.summed:
+            if not self.layers or body.to_seq < self.top.summed:
                 return self
-            return self._with(replace(self.top, summary=entry.seq, summed=to_seq, base=False), entry)
-        operation = entry.payload["operation"]
+            return self._with(replace(self.top, summary=entry.seq, summed=body.to_seq, base=False), entry)
+        if not isinstance(body, OperationPayload):
+            return self
         pinned = set(self.pinned)
-        match operation["type"]:
-            case "replace":
-                after = follows_after(entry)
+        match body.operation:
+            case AppliedReplace() as operation:
+                after = follows_after(entry, operation)
                 layer = Layer(entry.seq, after=after, summed=after)
-                if is_base(entry):
-                    return Ground((replace(layer, base=True),), seq=entry.seq)
-                return self._with(layer, entry)
-            case "expand" if self.compacted or not self.known:
+                if operation.is_compaction:
+                    return self._with(layer, entry)
+                return Ground((replace(layer, base=True),), seq=entry.seq)
+            case AppliedExpand() if self.compacted or not self.known:
                 return Ground(self.layers[:-1], self.pinned, entry.seq)
-            case "pin":
-                return Ground(self.layers, tuple(sorted(pinned | set(operation["seqs"]))), entry.seq)
-            case "unpin":
-                return Ground(self.layers, tuple(sorted(pinned - set(operation["seqs"]))), entry.seq)
+            case AppliedPin(seqs=seqs):
+                return Ground(self.layers, tuple(sorted(pinned | set(seqs))), entry.seq)
+            case AppliedUnpin(seqs=seqs):
+                return Ground(self.layers, tuple(sorted(pinned - set(seqs))), entry.seq)
             case _:
                 return self
 
@@ -90,11 +99,10 @@ class Ground:
 
 def is_base(entry: Entry) -> bool:
     """Whether a context operation begins the lane anew: a snapshot that is no compaction."""
-    operation = entry.payload["operation"]
-    return bool(operation["type"] == "replace" and operation["reason"] != "compaction")
+    operation = entry.read(OperationPayload).operation
+    return isinstance(operation, AppliedReplace) and not operation.is_compaction
 
 
-def follows_after(anchor: Entry) -> int:
+def follows_after(anchor: Entry, operation: AppliedReplace) -> int:
     """The seq after which a lane's messages follow upon a snapshot: its `base_seq`, or where it was put."""
-    base_seq: int | None = anchor.payload["operation"].get("base_seq")
-    return anchor.seq if base_seq is None else min(base_seq, anchor.seq)
+    return anchor.seq if operation.base_seq is None else min(operation.base_seq, anchor.seq)

@@ -12,8 +12,16 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from clew.contract.payloads import (
+    AppliedSwitch,
+    ApprovalPayload,
+    AssistantMessage,
+    ConfigPayload,
+    OperationPayload,
+    RunPayload,
+)
 from clew.errors import Archived
-from clew.thread.entries import DEFAULT_LANE, Entry, system_prompt_of
+from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.lane import Gap, Lane
 from clew.thread.layers import Ground
 
@@ -66,23 +74,27 @@ class Thread:
         self._index(entry)
 
     def _index(self, entry: Entry) -> None:
-        if entry.kind == "config":
-            prompt = system_prompt_of(entry.payload)
-            if not self.prompts or prompt != system_prompt_of(self.prompts[-1].payload):
-                self.prompts.append(entry)
-            self.configs.append(entry)
-        elif entry.kind == "run":
-            self.outcomes[entry.refs["request_id"]] = entry
-        elif entry.kind == "approval":
-            self._approvals[entry.payload.get("tool_call_id", "")] = entry
-        elif entry.lane is not None:
-            if entry.lane not in self._lanes:
-                self._lanes[entry.lane] = self._new_lane(entry.lane)
-            self._lanes[entry.lane].add(entry)
-            if entry.kind == "ai_context_operation" and entry.payload["operation"]["type"] == "switch":
+        lane = entry.lane
+        if lane is not None:
+            if lane not in self._lanes:
+                self._lanes[lane] = self._new_lane(lane)
+            self._lanes[lane].add(entry)
+        match entry.body:
+            case AssistantMessage():
+                if call_id := entry.refs.get("call_id"):
+                    self._calls[call_id] = entry
+            case OperationPayload(operation=AppliedSwitch()):
                 self.switches.append(entry)
-            if entry.payload.get("role") == "assistant" and (call_id := entry.refs.get("call_id")):
-                self._calls[call_id] = entry
+            case ConfigPayload(prompt=prompt):
+                if not self.prompts or prompt != self.prompts[-1].read(ConfigPayload).prompt:
+                    self.prompts.append(entry)
+                self.configs.append(entry)
+            case RunPayload():
+                self.outcomes[entry.refs["request_id"]] = entry
+            case ApprovalPayload(tool_call_id=tool_call_id):
+                self._approvals[tool_call_id] = entry
+            case _:
+                pass
 
     def _new_lane(self, name: str) -> Lane:
         if self.past.upto < 0:
@@ -138,7 +150,8 @@ class Thread:
     def entries_before_call(self, call_id: str) -> list[Entry]:
         """The entries that the context of a model call was projected from; none where the call is unknown."""
         reply = self._calls.get(call_id)
-        return self.slice(self.first_seq, reply.payload["recipe"]["basis_seq"]) if reply else []
+        recipe = reply.recipe if reply else None
+        return self.slice(self.first_seq, recipe.basis_seq) if recipe else []
 
     def reply_to(self, call_id: str) -> Entry | None:
         """The assistant's message that answered a model call."""
@@ -195,7 +208,7 @@ class Thread:
         """
         self._check_kept(seq)
         switch = last_at(self.switches, seq)
-        return switch.payload["context_ref"] if switch else DEFAULT_LANE
+        return switch.read(OperationPayload).context_ref if switch else DEFAULT_LANE
 
     def _check_kept(self, seq: int) -> None:
         if seq < self.past.upto:

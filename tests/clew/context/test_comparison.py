@@ -19,6 +19,7 @@ from clew.model.messages import Message
 from clew.model.prices import Price
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
+from tests.support import payloads
 from tests.support.threads import (
     CALCULATOR,
     Step,
@@ -59,14 +60,14 @@ class Session:
         shown = context_of(self.thread, context_ref=lane, policy=policy, model=model)
         self.calls.append(shown)
         usage = {"input_tokens": 100, "output_tokens": 10, "cached_input_tokens": 40}
-        told: dict[str, Any] = {
-            "context_ref": lane,
-            "basis_seq": shown.meta.basis_last_seq,
-            "model": model,
-            "policy_hash": shown.meta.policy_hash,
-            "input_tokens": shown.meta.estimated_tokens,
-            "usage": usage | ({"cost_usd": COST} if self.prices else {}),
-        }
+        told = payloads.recipe(
+            shown.meta.basis_last_seq,
+            context_ref=lane,
+            model=model,
+            policy_hash=shown.meta.policy_hash,
+            input_tokens=shown.meta.estimated_tokens,
+            usage=usage | ({"cost_usd": COST} if self.prices else {}),
+        )
         if self.prices:
             told["prices"] = [price.model_dump(exclude_defaults=True) for price in self.prices]
         if shown.meta.epoch is not None:
@@ -135,8 +136,8 @@ def test_calls_that_would_fail_are_counted_and_named() -> None:
     session = Session(ContextPolicy()).turns(2)
     session.writer.message(said("much " * 400), run="run-x")
     session.call(answered("fine"), run="run-x")
-    session.writer.commit("error", {"type": ContextOverflow.type, "message": "too much"}, run_id="run-y")
-    session.writer.commit("error", {"type": "timeout", "message": "too late"}, run_id="run-z")
+    session.writer.commit("error", payloads.FACTS["error"] | {"type": ContextOverflow.type}, run_id="run-y")
+    session.writer.commit("error", payloads.FACTS["error"], run_id="run-z")
     as_it_was, tight = session.compared(tight=ContextPolicy(max_input_tokens=400, reserve_output_tokens=0))
     assert (as_it_was.overflows, as_it_was.overflowing) == (1, ())
     assert (tight.calls, tight.overflows, tight.overflowing) == (4, 1, ("call-5",))
@@ -237,8 +238,7 @@ def with_recipes(thread: Thread) -> Thread:
     for entry in thread:
         payload = {name: value for name, value in entry.payload.items() if name != "tokens"}
         if entry.payload.get("role") == "assistant":
-            basis = {"context_ref": entry.lane, "basis_seq": entry.seq - 1, "model": MODEL}
-            payload["recipe"] = {**basis, "policy_hash": "", "input_tokens": 0}
+            payload["recipe"] = payloads.recipe(entry.seq - 1, context_ref=entry.lane, model=MODEL)
         written.commit(entry.kind, payload, **entry.refs, call_id=f"call-{entry.seq}")
     return written.thread
 

@@ -16,6 +16,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
+from tests.support.payloads import recipe
 from tests.support.threads import Step, Turn, Writer, answered, conversations, histories, made, policies, said, write
 
 
@@ -82,16 +83,15 @@ def test_what_the_next_context_shares_is_told() -> None:
         writer.message(said(f"question {turn}"), run=f"run-{turn}")
         shown = made(writer.thread, policy, provider="openai")
         shared.append((shown.meta.epoch, shown.meta.shared_prefix_tokens))
-        recipe = {
-            "epoch": list(shown.meta.epoch or ()),
-            "policy_hash": shown.meta.policy_hash,
-            "model": "openai:gpt-4o",
-            "basis_seq": shown.meta.basis_last_seq,
-            "input_tokens": shown.meta.estimated_tokens,
-        }
+        told = recipe(
+            shown.meta.basis_last_seq,
+            epoch=list(shown.meta.epoch or ()),
+            policy_hash=shown.meta.policy_hash,
+            input_tokens=shown.meta.estimated_tokens,
+        )
         writer.commit(
             "ai_message",
-            {"context_ref": DEFAULT_LANE, **answered("fine"), "recipe": recipe},
+            {"context_ref": DEFAULT_LANE, **answered("fine"), "recipe": told},
             run_id=f"run-{turn}",
             call_id=f"call-{turn}",
         )

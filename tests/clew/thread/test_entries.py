@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from clew.contract.payloads import KINDS, ErrorPayload
+from clew.model.messages import call_ids
 from clew.model.tokens import encoding
-from clew.thread.entries import KINDS, Draft, Entry, call_ids, summary_message
+from clew.thread.entries import Draft, Entry
 from tests.support.reference import canonical_json, size
-from tests.support.threads import CALCULATOR, Step, Writer, asked_tool, histories, said, tool_said, write
+from tests.support.threads import CALCULATOR, Step, Writer, asked_tool, histories, said, system, tool_said, write
 
 WIRE = {
     "seq": 0,
@@ -80,7 +82,9 @@ def test_counts_are_those_of_the_encoding(name: str, steps: list[Step]) -> None:
             case "ai_message":
                 assert entry.tokens == size(entry.message, by)
             case "summary":
-                assert entry.tokens == size(summary_message(entry.payload["content"], "system"), by)
+                assert entry.tokens == size(
+                    system("Summary of earlier conversation:\n" + entry.payload["content"]), by
+                )
             case "ai_context_operation" if snapshot := entry.payload["operation"].get("result_context"):
                 assert snapshot["tokens"] == [size(message, by) for message in snapshot["messages"]]
                 assert entry.tokens == sum(snapshot["tokens"])
@@ -98,5 +102,6 @@ def test_a_configuration_keeps_the_counts_of_its_parts() -> None:
 
 def test_other_facts_cost_nothing() -> None:
     """What no context shows has no tokens."""
-    for kind in ("error", "run", "input", "approval", "fork"):
-        assert Draft(kind, {"reason": "x"}).counted(encoding("heuristic")) == ({"reason": "x"}, 0)
+    error = ErrorPayload(type="timeout", message="no answer", details={})
+    entry = Draft(error, {"run_id": "run-1"}).commit(3, "e3", "", encoding("heuristic"))
+    assert (entry.kind, entry.body, entry.payload, entry.tokens) == ("error", error, error.as_json(), 0)

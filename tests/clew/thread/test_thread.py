@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from clew.contract.payloads import KINDS
 from clew.errors import Archived
-from clew.thread.entries import KINDS, Entry
+from clew.thread.entries import Entry
 from clew.thread.thread import Thread, last_at
+from tests.support.payloads import FACTS, recipe
 from tests.support.threads import Step, Writer, answered, asked_tool, histories, rebuilt, said, tool_said, write
 
 
-def recipe(basis_seq: int) -> Any:
+def made_of(basis_seq: int) -> Any:
     """What an assistant's entry says of its call."""
-    return {"recipe": {"basis_seq": basis_seq}}
+    return {"recipe": recipe(basis_seq)}
 
 
 def example() -> Thread:
@@ -24,10 +26,10 @@ def example() -> Thread:
     writer = Writer()
     writer.config()
     writer.message(said("a"), run="r1")
-    writer.message(asked_tool("x") | recipe(1), run="r1", call_id="call-1")
+    writer.message(asked_tool("x") | made_of(1), run="r1", call_id="call-1")
     writer.message(tool_said("x"), run="r1", tool_call_id="x")
-    writer.message(answered("b") | recipe(3), run="r1", call_id="call-2")
-    writer.commit("run", {"event": "finished", "status": "completed"}, request_id="request-r1", run_id="r1")
+    writer.message(answered("b") | made_of(3), run="r1", call_id="call-2")
+    writer.commit("run", FACTS["run"], request_id="request-r1", run_id="r1")
     return writer.thread
 
 

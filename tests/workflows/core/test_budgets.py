@@ -28,10 +28,11 @@ def budget_of(session: Session, call: CallModel) -> int:
 def assert_reproduced(session: Session) -> None:
     """What each call was shown is made again from the entries alone."""
     for entry in replies(session):
-        again = context_of_call(session.thread, entry, None).meta
-        recipe = entry.payload["recipe"]
-        assert (again.digest, again.policy_hash) == (recipe["digest"], recipe["policy_hash"])
-        assert again.estimated_tokens == recipe["input_tokens"]
+        recipe = entry.recipe
+        assert recipe is not None
+        again = context_of_call(session.thread, recipe, None).meta
+        assert (again.digest, again.policy_hash) == (recipe.digest, recipe.policy_hash)
+        assert again.estimated_tokens == recipe.input_tokens
 
 
 def replies(session: Session) -> list[Entry]:

@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from clew.context.contexts import context_page
 from clew.contract import MAX_MESSAGE_BYTES, ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
 from clew.contract.outputs import Context, SessionStatus, Window
+from clew.contract.payloads import OperationPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
 from clew.model.canonical import digest
@@ -412,5 +413,6 @@ def test_the_cursor_is_the_last_seq_of_the_active_lane() -> None:
     assert views.status(session.state, session.thread)["projection_cursor_seq"] == 8
     snapshot = {"messages": [{"role": "user", "content": "a"}]}
     operation = {"type": "replace", "reason": "manual", "result_context": snapshot}
-    session.commit(Draft("ai_context_operation", {"op_id": "o", "context_ref": "default", "operation": operation}))
+    payload = {"op_id": "o", "context_ref": "default", "operation": operation}
+    session.commit(Draft(OperationPayload.from_json(payload)))
     assert views.status(session.state, session.thread)["projection_cursor_seq"] == session.thread.last_seq

@@ -48,10 +48,7 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     before, after = session.state, decision.state
     counting, entries = encoding(after.config.encoding), list[Entry]()
     for draft in decision.commit:
-        payload, tokens = draft.counted(counting)
-        entry = Entry(
-            session.thread.rev, stamps.entry_id(), draft.kind, stamps.timestamp(), payload, draft.refs, tokens
-        )
+        entry = draft.commit(session.thread.rev, stamps.entry_id(), stamps.timestamp(), counting)
         session.thread.append(entry)
         entries.append(entry)
     gave_up = _gives_up(before, after)

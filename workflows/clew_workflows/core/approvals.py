@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from clew.contract import ApprovalInput
+from clew.contract.payloads import ApprovalPayload
 from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
 from clew.thread.entries import Draft
 from clew.thread.thread import Thread
@@ -34,8 +35,8 @@ def resolve(state: State, thread: Thread, given: ApprovalInput, at: Moment) -> D
     call = _pending(state, thread, given.tool_call_id)
     _check_arguments(state, call, given)
     run = runs.running(state)
-    payload: dict[str, Any] = given.model_dump(exclude_none=True)
-    fact = Draft("approval", payload, drafts.run_refs(state, run) | {"tool_call_id": given.tool_call_id})
+    payload = ApprovalPayload.from_json(given.model_dump())
+    fact = Draft(payload, drafts.run_refs(state, run) | {"tool_call_id": given.tool_call_id})
     if given.decision == "deny":
         denied = ToolAnswered(content=f"denied: {given.reason or 'no reason was given'}", is_error=True)
         decision = tool_rounds.commit(state, run, call, denied).after(fact)

@@ -22,11 +22,11 @@ from pydantic_core import to_json
 from clew.context.contexts import context_of, policy_of
 from clew.context.projection import Projection
 from clew.contract import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, SessionConfig
+from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidOperation, TooLarge, UnknownLane
 from clew.model.canonical import digest
 from clew.model.messages import ToolSpec
-from clew.thread.entries import system_prompt_of
 from clew.thread.thread import Thread
 from clew_workflows.core.profiles import agent_policy
 from clew_workflows.core.state import State
@@ -155,5 +155,5 @@ def _snapshot(shown: Projection, thread: Thread, at_seq: int) -> dict[str, Any]:
     prompt = system[0]["content"] if len(system) > int(summarized) else None
     said = shown.messages if prompt is None else shown.messages[1:]
     messages = [{**message, "role": "user"} if message["role"] == "system" else message for message in said]
-    own = system_prompt_of(config.payload)
+    own = config.read(ConfigPayload).prompt
     return {"messages": messages} | ({"system_prompt": prompt or ""} if prompt != own else {})

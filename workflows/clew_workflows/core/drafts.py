@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
-from pydantic_core import to_json
-
-from clew.contract import SessionConfig
-from clew.thread.entries import Draft, Entry
+from clew.contract.payloads import (
+    AssistantMessage,
+    ConfigPayload,
+    ErrorPayload,
+    InputPayload,
+    Recipe,
+    Retried,
+    RunPayload,
+    SessionPayload,
+    ToolMessage,
+    UserMessage,
+)
+from clew.model.messages import ToolCall
+from clew.outcomes import OutcomeError, Usage
+from clew.thread.entries import Draft
 from clew_workflows.core.state import AskedCall, Input, Request, Run, State
 from clew_workflows.protocol import Failure, ModelAnswered, ResolvedTool, ToolAnswered
 
@@ -18,78 +29,104 @@ EXCERPT = 200
 """Characters that an `input` entry keeps of what did not enter the thread."""
 
 
-def user_message(state: State, run: Run, content: str, given: Input | None = None, **payload: Any) -> Draft:
-    """What a user asked, or what was steered in or injected meanwhile."""
-    refs: dict[str, Any] = {}
-    if given:
-        payload |= {"input_id": given.input_id, "source": given.source}
+def user_message(state: State, run: Run, content: str, given: Input) -> Draft:
+    """What was steered in or injected, or what a message that joined the run has asked."""
+    refs: dict[str, Any] = {
+        "source": given.source,
         # The call that will be the first to include it.
-        refs = {"source": given.source, "call_id": f"call-{state.calls + 1}"}
-        if given.request_id:
-            refs["request_id"] = given.request_id
-        if given.metadata:
-            payload["metadata"] = given.metadata
-    return _message(state, run, {"role": "user", "content": content} | payload, refs)
+        "call_id": f"call-{state.calls + 1}",
+    }
+    if given.request_id:
+        refs["request_id"] = given.request_id
+    payload = UserMessage(
+        context_ref=run.request.context_ref,
+        role="user",
+        content=content,
+        request_id=given.request_id or run.request.request_id,
+        run_id=run.run_id,
+        input_id=given.input_id,
+        source=given.source,
+        metadata=given.metadata or None,
+    )
+    return Draft(payload, run_refs(state, run) | refs)
 
 
 def request_message(state: State, run: Run) -> Draft:
     """The message that opened a run, with the settings that it brought."""
-    request, payload = run.request, dict[str, Any]()
-    if request.metadata:
-        payload["metadata"] = request.metadata
-    if request.output_schema is not None:
-        payload["output_schema"] = request.output_schema
-    if request.given and (settings := request.given.model_dump(mode="json", exclude_unset=True, exclude=_ELSEWHERE)):
-        payload["settings"] = settings
-    return user_message(state, run, request.content, **payload)
+    request = run.request
+    settings = request.given.model_dump(mode="json", exclude_unset=True, exclude=_ELSEWHERE) if request.given else {}
+    payload = UserMessage(
+        context_ref=request.context_ref,
+        role="user",
+        content=request.content,
+        request_id=request.request_id,
+        run_id=run.run_id,
+        metadata=request.metadata or None,
+        output_schema=request.output_schema,
+        settings=settings or None,
+    )
+    return Draft(payload, run_refs(state, run))
 
 
 def assistant_message(state: State, run: Run, answer: ModelAnswered, asked: tuple[AskedCall, ...]) -> Draft:
     """A model's reply, with the recipe of what it was shown for it."""
     reply = answer.reply
-    payload: dict[str, Any] = {"role": "assistant", "content": reply.content}
-    if asked:
-        payload["tool_calls"] = [
-            {"id": call.tool_call_id, "name": call.name, "arguments": call.arguments} for call in asked
-        ]
-    if reply.thinking:
-        payload["thinking"] = reply.thinking
-    if reply.provider_data:
-        payload["provider_data"] = reply.provider_data
-    return _message(state, run, payload | {"recipe": _recipe(run, answer)}, call_refs(run))
+    calls: list[ToolCall] = [
+        {"id": call.tool_call_id, "name": call.name, "arguments": call.arguments} for call in asked
+    ]
+    payload = AssistantMessage(
+        context_ref=run.request.context_ref,
+        role="assistant",
+        content=reply.content,
+        request_id=run.request.request_id,
+        run_id=run.run_id,
+        tool_calls=calls or None,
+        thinking=reply.thinking or None,
+        provider_data=reply.provider_data or None,
+        recipe=_recipe(run, answer),
+    )
+    return Draft(payload, run_refs(state, run) | call_refs(run))
 
 
 def tool_message(state: State, run: Run, call: AskedCall, answer: ToolAnswered) -> Draft:
     """A tool's result. Where a person has changed the call, it says to what."""
-    payload: dict[str, Any] = {"role": "tool", "tool_call_id": call.tool_call_id, "name": call.name}
-    if call.edited:
-        payload["edited_arguments"] = call.arguments
-    payload |= result(answer)
-    return _message(state, run, payload, call_refs(run) | {"tool_call_id": call.tool_call_id})
+    refs = run_refs(state, run) | call_refs(run) | {"tool_call_id": call.tool_call_id}
+    return Draft(tool_result(run, call, answer), refs)
 
 
-def result(answer: ToolAnswered) -> dict[str, Any]:
-    """What a tool said, as the payload of its result has it."""
-    said: dict[str, Any] = {"content": answer.content}
-    if answer.result:
-        said["result"] = answer.result.model_dump()
-    if answer.is_error:
-        said["is_error"] = True
-    if answer.in_doubt:
-        said["in_doubt"] = True
-    return said
+def tool_result(run: Run, call: AskedCall, answer: ToolAnswered) -> ToolMessage:
+    """What the entry of a tool's result holds."""
+    return ToolMessage(
+        context_ref=run.request.context_ref,
+        role="tool",
+        content=answer.content,
+        request_id=run.request.request_id,
+        run_id=run.run_id,
+        tool_call_id=call.tool_call_id,
+        name=call.name,
+        edited_arguments=call.arguments if call.edited else None,
+        result=answer.result,
+        is_error=answer.is_error,
+        in_doubt=answer.in_doubt,
+    )
 
 
-def without_result(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """The payload of a tool's result without what the tool said."""
-    said = ("content", "result", "is_error", "in_doubt")
-    return {name: value for name, value in payload.items() if name not in said}
+def late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
+    """What a tool has said after the end of its run, in the place of the result that is in doubt."""
+    return replace(
+        doubt,
+        content=answer.content,
+        result=answer.result,
+        is_error=answer.is_error,
+        in_doubt=answer.in_doubt,
+        late=True,
+    )
 
 
 def config_entry(state: State) -> Draft:
     """All that shapes a model's input from here on, complete, so that no later default can change it."""
-    payload = configuration(state) | {"tools": [tool.spec for tool in state.tools or ()]}
-    return Draft("config", payload, {"session_id": state.session_id})
+    tools = [tool.spec for tool in state.tools or ()]
+    return Draft(ConfigPayload.from_json(configuration(state) | {"tools": tools}), session_refs(state))
 
 
 def configuration(state: State) -> dict[str, Any]:
@@ -102,46 +139,80 @@ def configuration(state: State) -> dict[str, Any]:
     }
 
 
-def configured(entry: Entry) -> SessionConfig:
-    """The configuration that a `config` entry tells of, its policy aside."""
-    told = {name: value for name, value in entry.payload.items() if name in SessionConfig.model_fields}
-    told["tools"] = [tool["name"] for tool in entry.payload["tools"]]
-    del told["context_policy"]
-    return SessionConfig.model_validate_json(to_json(told))
-
-
-def unresolved_tools(entry: Entry) -> tuple[ResolvedTool, ...]:
-    """The tools of a `config` entry, which has their schemas alone; a worker resolves them before one is called."""
+def unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
+    """The tools of a configuration, which has their schemas alone; a worker resolves them before one is called."""
     return tuple(
-        ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, idempotent=False)
-        for spec in entry.payload["tools"]
+        ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, idempotent=False) for spec in config.tools
     )
 
 
-def run_entry(state: State, run: Run, request_id: str, payload: dict[str, Any]) -> Draft:
-    """The outcome of a request."""
-    return Draft("run", {"event": "finished"} | payload, run_refs(state, run) | {"request_id": request_id})
-
-
 def error_entry(
-    state: State, run: Run, failure: Failure, refs: dict[str, Any] | None = None, **details: Any
+    state: State, run: Run, failure: Failure, refs: dict[str, Any] | None = None, retried: Retried | None = None
 ) -> Draft:
-    """What went wrong in a run."""
-    payload = failure.model_dump(include={"type", "message"}) | {"details": failure.details | details}
-    return Draft("error", payload, run_refs(state, run) | (refs or {}))
+    """What went wrong in a run, and the call that is made instead, where one is."""
+    details = failure.details | ({"retried": retried.as_json()} if retried else {})
+    payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
+    return Draft(payload, run_refs(state, run) | (refs or {}))
 
 
-def input_entry(state: State, event: str, kind: str, reason: str, content: str, **ids: str | None) -> Draft:
+def run_entry(
+    state: State,
+    run: Run,
+    request_id: str,
+    *,
+    status: Literal["completed", "failed", "cancelled"],
+    reason: str,
+    usage: Usage,
+    answer_seq: int | None = None,
+    failure: Failure | None = None,
+    explanation: str | None = None,
+) -> Draft:
+    """The outcome of a request. `explanation` is what the caller gave as the reason of a cancellation."""
+    payload = RunPayload(
+        event="finished",
+        status=status,
+        termination_reason=reason,
+        usage=usage,
+        iterations=run.iteration,
+        answer_seq=answer_seq,
+        error=_error(failure) if failure else None,
+        reason=explanation or None,
+    )
+    return Draft(payload, run_refs(state, run) | {"request_id": request_id})
+
+
+def _error(failure: Failure) -> OutcomeError:
+    return OutcomeError(type=failure.type, message=failure.message, retryable=failure.retryable)
+
+
+def input_entry(
+    state: State,
+    event: Literal["rejected", "dropped", "superseded", "merged"],
+    kind: str,
+    reason: str,
+    content: str,
+    *,
+    input_id: str | None = None,
+    op_id: str | None = None,
+    request_id: str | None = None,
+) -> Draft:
     """What did not enter the thread, or was overtaken."""
-    payload = {"event": event, "kind": kind[:EXCERPT], "reason": reason, "content": content[:EXCERPT]}
-    payload |= {name: value for name, value in ids.items() if value is not None}
-    return Draft("input", payload, {"session_id": state.session_id})
+    payload = InputPayload(
+        event=event,
+        kind=kind[:EXCERPT],
+        reason=reason,
+        content=content[:EXCERPT],
+        input_id=input_id,
+        op_id=op_id,
+        request_id=request_id,
+    )
+    return Draft(payload, session_refs(state))
 
 
 def dropped_input(state: State, given: Input, reason: str, request_id: str | None = None) -> Draft:
     """An input that was accepted and that no model has read."""
-    ids = {"input_id": given.input_id, "request_id": given.request_id or request_id}
-    return input_entry(state, "dropped", given.kind, reason, given.content, **ids)
+    own = given.request_id or request_id
+    return input_entry(state, "dropped", given.kind, reason, given.content, input_id=given.input_id, request_id=own)
 
 
 def dropped_request(state: State, request: Request, reason: str) -> tuple[Draft, ...]:
@@ -151,10 +222,19 @@ def dropped_request(state: State, request: Request, reason: str) -> tuple[Draft,
     return (input_entry(state, "dropped", "message", reason, request.content, request_id=request.request_id),)
 
 
-def session_entry(state: State, event: str, reason: str | None, **told: Any) -> Draft:
-    """What became of the session as a whole, and why."""
-    payload = {"event": event} | told | ({"reason": reason} if reason else {})
-    return Draft("session", payload, {"session_id": state.session_id})
+def session_entry(
+    state: State,
+    event: Literal["hibernated", "woken", "recovered", "closed"],
+    reason: str | None,
+    workflow: str | None = None,
+) -> Draft:
+    """What became of the session as a whole, and why. `workflow` says how its workflow had ended."""
+    return Draft(SessionPayload(event=event, workflow=workflow, reason=reason or None), session_refs(state))
+
+
+def session_refs(state: State) -> dict[str, Any]:
+    """What correlates a fact with the session alone."""
+    return {"session_id": state.session_id}
 
 
 def run_refs(state: State, run: Run) -> dict[str, Any]:
@@ -172,41 +252,28 @@ def call_refs(run: Run) -> dict[str, Any]:
     return refs
 
 
-def _message(state: State, run: Run, payload: dict[str, Any], refs: dict[str, Any]) -> Draft:
-    refs = run_refs(state, run) | refs
-    lane: dict[str, Any] = {"context_ref": run.request.context_ref}
-    ids = {"request_id": refs["request_id"], "run_id": run.run_id}
-    return Draft("ai_message", lane | payload | ids, refs)
-
-
-def _recipe(run: Run, answer: ModelAnswered) -> dict[str, Any]:
+def _recipe(run: Run, answer: ModelAnswered) -> Recipe:
     """What the model was shown for this reply, in terms of the thread: enough to show it again."""
     call = run.call
     assert call is not None
-    recipe: dict[str, Any] = {
-        "context_ref": call.context_ref,
-        "basis_seq": call.at_seq,
-        "model": call.model,
-        "model_options": call.options.model_dump(mode="json", exclude_none=True),
-        "policy_hash": answer.policy_hash,
-        "digest": answer.digest,
-        "input_tokens": answer.input_tokens,
-        "usage": answer.reply.usage.as_json(),
-        "attempt": answer.attempt,
-        "stop_reason": answer.reply.stop_reason,
-    }
-    if answer.epoch is not None:
-        recipe |= {"epoch": list(answer.epoch), "shared_prefix_tokens": answer.shared_prefix_tokens}
-    if answer.cleared_tool_results is not None:
-        recipe["cleared_tool_results"] = answer.cleared_tool_results
-    if answer.cut_tool_results is not None:
-        recipe["cut_tool_results"] = {call_id: list(shown) for call_id, shown in answer.cut_tool_results.items()}
-    if call.context_policy:
-        recipe["context_policy"] = call.context_policy.model_dump(mode="json", exclude_unset=True)
-    if answer.prices:
-        recipe["prices"] = [price.model_dump(exclude_defaults=True) for price in answer.prices]
-    if call.token_ratio is not None:
-        recipe["token_ratio"] = call.token_ratio
-    if run.request.output_schema is not None:
-        recipe["output_schema_seq"] = run.opened_seq
-    return recipe
+    policy = call.context_policy
+    return Recipe(
+        context_ref=call.context_ref,
+        basis_seq=call.at_seq,
+        model=call.model,
+        model_options=call.options.model_dump(mode="json", exclude_none=True),
+        policy_hash=answer.policy_hash,
+        digest=answer.digest,
+        input_tokens=answer.input_tokens,
+        usage=answer.reply.usage,
+        attempt=answer.attempt,
+        stop_reason=answer.reply.stop_reason,
+        epoch=answer.epoch,
+        shared_prefix_tokens=answer.shared_prefix_tokens,
+        cleared_tool_results=answer.cleared_tool_results,
+        cut_tool_results=answer.cut_tool_results,
+        context_policy=policy.model_dump(mode="json", exclude_unset=True) if policy else None,
+        prices=tuple(answer.prices or ()),
+        token_ratio=call.token_ratio,
+        output_schema_seq=run.opened_seq if run.request.output_schema is not None else None,
+    )

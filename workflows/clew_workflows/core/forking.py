@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Literal
 
-from clew.context.contexts import policy_of
 from clew.contract import ForkedInput
+from clew.contract.payloads import ConfigPayload, ForkPayload
 from clew.outcomes import Usage
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
@@ -17,18 +17,20 @@ from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import State
 
 
-def fork_payload(event: str, session_id: str, fork_seq: int, metadata: Mapping[str, str] | None) -> dict[str, Any]:
+def fork_payload(
+    event: Literal["forked_from", "forked_to"], session_id: str, fork_seq: int, metadata: Mapping[str, str] | None
+) -> ForkPayload:
     """The payload of a `fork` entry: from which session, or to which."""
-    payload = {"event": event, "session_id": session_id, "fork_seq": fork_seq}
-    return payload | ({"metadata": dict(metadata)} if metadata else {})
+    known = dict(metadata) if metadata else None
+    return ForkPayload(event=event, session_id=session_id, fork_seq=fork_seq, metadata=known)
 
 
 def recorded(state: State, thread: Thread, given: ForkedInput) -> Decision:
     """The session was forked, which it is told at least once and says once."""
     payload = fork_payload("forked_to", given.session_id, given.fork_seq, given.metadata)
-    if any(entry.payload == payload for entry in thread.filter_by_kind("fork")):
+    if any(entry.body == payload for entry in thread.filter_by_kind("fork")):
         return Decision(state)
-    return Decision(state, (Draft("fork", payload, {"session_id": state.session_id}),))
+    return Decision(state, (Draft(payload, drafts.session_refs(state)),))
 
 
 def forked(parent: Session, thread: Thread, session_id: str, op_ids: Sequence[str]) -> State:
@@ -69,13 +71,14 @@ def forked(parent: Session, thread: Thread, session_id: str, op_ids: Sequence[st
 
 def _as_configured(state: State, config: Entry) -> State:
     """The session under an earlier configuration, as far as its entry tells; all else is as it is now."""
-    policy = policy_of(config)
+    held = config.read(ConfigPayload)
+    policy = held.policy
     return replace(
         state,
-        config=drafts.configured(config),
+        config=held.config,
         policy=policy,
         own_policy=state.own_policy if policy == state.policy else policy,
-        tools=drafts.unresolved_tools(config),
+        tools=drafts.unresolved_tools(held),
         config_due=False,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic_core import to_json
 
@@ -130,14 +130,6 @@ def never_ran(
 ) -> Decision:
     """A request that waited gets its outcome, and what it asked leaves a fact; inputs go as those of a run do."""
     run = Run(f"run-{state.runs + 1}", request, at.time, at.rev)
-    payload: dict[str, Any] = {
-        "status": "cancelled",
-        "termination_reason": reason,
-        "usage": run.usage.as_json(),
-        "iterations": 0,
-    }
-    if explanation:
-        payload["reason"] = explanation
     left = replace(state, queue=tuple(waiting for waiting in state.queue if waiting is not request))
     # Without a run, inputs wait for the next one's.
     is_next = state.request_id == request.request_id
@@ -145,7 +137,15 @@ def never_ran(
     written = (
         *unread.commit,
         *drafts.dropped_request(state, request, reason),
-        drafts.run_entry(state, run, request.request_id, payload),
+        drafts.run_entry(
+            state,
+            run,
+            request.request_id,
+            status="cancelled",
+            reason=reason,
+            usage=run.usage,
+            explanation=explanation,
+        ),
     )
     return Decision(replace(unread.state, runs=state.runs + 1), written)
 

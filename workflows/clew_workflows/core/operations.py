@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal, assert_never
 
 from clew.contract import ContextOperation, Expand, Pin, Replace, Switch, Unpin
+from clew.contract.payloads import OperationPayload
 from clew.errors import InvalidOperation, QueueFull
 from clew.model.canonical import canonical, digest
 from clew.thread.entries import Draft, Entry
@@ -152,7 +153,7 @@ def _layers(state: State, thread: Thread, name: str, lane: Lane | None) -> Groun
         if (waiting.context_ref or state.context_ref) == name:
             draft = _draft(state, waiting, name, thread.rev + number)
             layers = layers.under(
-                Entry(thread.rev + number, waiting.op_id, draft.kind, "", draft.payload, draft.refs, 0)
+                Entry(thread.rev + number, waiting.op_id, draft.kind, "", draft.payload.as_json(), draft.refs, 0)
             )
     return layers
 
@@ -198,8 +199,11 @@ def _draft(state: State, given: ContextOperation, lane: str, seq: int) -> Draft:
     operation.setdefault("reason", given.operation.reason)
     if snapshot := operation.get("result_context"):
         snapshot["messages"] = [_renamed(message, given.op_id, seq) for message in snapshot["messages"]]
-    payload = {"op_id": given.op_id, "context_ref": lane, "operation": operation}
-    return Draft("ai_context_operation", payload, {"session_id": state.session_id})
+    elif given.operation.type == "replace":
+        # A compaction that is yet to be written: its layer is known, its messages are not.
+        operation["result_context"] = {"messages": []}
+    payload = OperationPayload.from_json({"op_id": given.op_id, "context_ref": lane, "operation": operation})
+    return Draft(payload, drafts.session_refs(state))
 
 
 def _renamed(message: dict[str, Any], op_id: str, seq: int) -> dict[str, Any]:

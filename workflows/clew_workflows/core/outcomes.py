@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from clew.outcomes import OutcomeError, RequestOutcome, Usage
+from clew.contract.payloads import RunPayload
+from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 from clew_workflows.core.state import Run, State
@@ -62,17 +63,16 @@ def _brief(outcome: RequestOutcome) -> RequestOutcome:
 
 
 def _read(request_id: str, ended: Entry) -> RequestOutcome:
-    payload = ended.payload
-    error = payload.get("error")
+    held = ended.read(RunPayload)
     return RequestOutcome(
         request_id=request_id,
         run_id=ended.refs["run_id"],
-        status=payload["status"],
-        termination_reason=payload["termination_reason"],
-        reason=payload.get("reason"),
-        answer_seq=payload.get("answer_seq"),
+        status=held.status,
+        termination_reason=held.termination_reason,
+        reason=held.reason,
+        answer_seq=held.answer_seq,
         last_seq=ended.seq,
-        iterations=payload["iterations"],
-        usage=Usage.model_validate(payload["usage"]),
-        error=OutcomeError.model_validate(error) if error else None,
+        iterations=held.iterations,
+        usage=held.usage,
+        error=held.error,
     )

@@ -9,13 +9,14 @@ from clew.context.contexts import context_of, policy_of
 from clew.context.projection import Projection
 from clew.contract import ContextQuery, MessageInput, PendingMessage
 from clew.contract.outputs import ContextMeta, Overflow
+from clew.contract.payloads import UserMessage
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, ContextOverflow
 from clew.model.canonical import digest
 from clew.model.prices import cost_usd
 from clew.model.tokens import encoding
 from clew.outcomes import Usage
-from clew.thread.entries import Draft, Entry
+from clew.thread.entries import Draft
 from clew.thread.thread import Thread
 from clew_workflows.core import budgets
 from clew_workflows.core.requests import request_of
@@ -89,9 +90,8 @@ def _committed(state: State, thread: Thread, upto: int, lane: str, pending: Sequ
     count = encoding(state.config.encoding)
     refs = {"run_id": f"run-{state.runs + 1}"}
     for message in pending:
-        payload = {"context_ref": lane, "role": message.role, "content": message.content}
-        counted, tokens = Draft("ai_message", payload, refs).counted(count)
-        after.append(Entry(after.rev, "pending", "ai_message", "", counted, refs, tokens))
+        draft = Draft(UserMessage(context_ref=lane, role="user", content=message.content), refs)
+        after.append(draft.commit(after.rev, "pending", "", count))
     return after
 
 

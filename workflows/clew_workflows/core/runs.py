@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
+from clew.contract.payloads import Retried
 from clew.errors import Refusal
 from clew.outcomes import Usage
+from clew.thread.entries import Draft
 from clew_workflows.core import budgets, drafts, operations, profiles, requests, summaries, tool_rounds
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Input, Moment, Request, Run, State
@@ -167,7 +169,7 @@ def too_long(state: State, refusal: Failure, at: Moment) -> Decision:
     budget = None if run.tightened or call is None else budgets.left_by(state, call, refusal)
     if call is None or budget is None:
         return fail(state, refusal, at)
-    again = {"call_id": f"call-{state.calls + 1}", "model": call.model, "budget": budget}
+    again = Retried(call_id=f"call-{state.calls + 1}", model=call.model, budget=budget)
     error = drafts.error_entry(state, run, refusal, drafts.call_refs(run), retried=again)
     learned = budgets.refused(state.learned, call.model, budget)
     state = replace(state, learned=learned, run=replace(run, tightened=True))
@@ -230,7 +232,7 @@ def finish(
 
 def end_run(
     state: State,
-    status: str,
+    status: Literal["completed", "failed", "cancelled"],
     reason: str,
     *,
     failure: Failure | None = None,
@@ -244,25 +246,26 @@ def end_run(
     run = running(state)
     closers, late = tool_rounds.close(state, run, reason)
     unread = leave_unread(state, run, reason, inputs)
-    payload: dict[str, Any] = {
-        "status": status,
-        "termination_reason": reason,
-        "usage": run.usage.as_json(),
-        "iterations": run.iteration,
-    }
-    if run.answer_seq is not None:
-        payload["answer_seq"] = run.answer_seq
-    if failure:
-        payload["error"] = failure.model_dump(include={"type", "message", "retryable"})
-    if explanation:
-        payload["reason"] = explanation
-    # The numbers stand with one of the requests that shared the run, so that they add up.
-    shared = payload | {"usage": Usage(shared_with=run.request.request_id).as_json()}
+
+    def outcome(request_id: str) -> Draft:
+        # The numbers stand with one of the requests that shared the run, so that they add up.
+        opened = run.request.request_id
+        return drafts.run_entry(
+            state,
+            run,
+            request_id,
+            status=status,
+            reason=reason,
+            usage=run.usage if request_id == opened else Usage(shared_with=opened),
+            answer_seq=run.answer_seq,
+            failure=failure,
+            explanation=explanation,
+        )
+
     waiting = {request.request_id for request in unread.state.queue}
-    outcome = drafts.run_entry(state, run, run.request.request_id, payload)
-    joined = tuple(drafts.run_entry(state, run, joined, shared) for joined in run.joined if joined not in waiting)
+    joined = tuple(outcome(joined) for joined in run.joined if joined not in waiting)
     ended = replace(unread.state, run=None, phase="idle", late_calls=(*state.late_calls, *late))
-    return Decision(ended, (*closers, *unread.commit, outcome, *joined))
+    return Decision(ended, (*closers, *unread.commit, outcome(run.request.request_id), *joined))
 
 
 def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "follow_up"]) -> Decision:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig
 from clew.contract.outputs import InputReceipt
+from clew.contract.payloads import ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import RequestOutcome, Usage
 from clew_workflows.protocol import ArchiveRef, CallModel, Failure, ModelProfile, Prepare, ResolvedTool
@@ -116,12 +117,18 @@ class AskedCall:
 class LateCall:
     """A tool call whose activity may still return although its run has ended.
 
-    `payload` and `refs` are those of its result, without what the tool says.
+    Attributes:
+        doubt: The result in doubt that the thread has of it.
+        refs: Those of that result.
     """
 
-    tool_call_id: str
-    payload: Mapping[str, Any]
+    doubt: ToolMessage
     refs: Mapping[str, Any]
+
+    @property
+    def tool_call_id(self) -> str:
+        """The id of the call."""
+        return self.doubt.tool_call_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from clew.contract import ContextOperation, SummarizeInput
+from clew.contract.payloads import AppliedReplace, ErrorPayload, OperationPayload, StoredSnapshot, SummaryPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidInput, NothingToSummarize
-from clew.thread.entries import Draft, summary_message
+from clew.thread.entries import Draft
 from clew.thread.lane import Lane
 from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
@@ -177,35 +177,35 @@ def _end_of_group(lane: Lane, seq: int) -> int:
 def written(state: State, event: Summarized, _at: Moment) -> Decision:
     """What was written is committed, and the session is idle."""
     asked, answer, making = event.asked, event.written, state.summarizing
-    provenance: dict[str, Any] = {
-        "from_seq": asked.from_seq,
-        "to_seq": asked.to_seq,
-        "model": asked.model,
-        "source_digest": answer.source_digest,
-        "source_tokens": answer.source_tokens,
-        "pinned": list(asked.pinned),
-        "usage": answer.usage.as_json(),
-    }
-    lane = {"context_ref": asked.context_ref}
+    assert asked.from_seq is not None, "the range is known once it is written"
+    assert asked.to_seq is not None, "the range is known once it is written"
+    summary = SummaryPayload(
+        context_ref=asked.context_ref,
+        content=answer.content,
+        format="text",
+        from_seq=asked.from_seq,
+        to_seq=asked.to_seq,
+        model=asked.model,
+        source_digest=answer.source_digest,
+        source_tokens=answer.source_tokens,
+        pinned=asked.pinned,
+        usage=answer.usage,
+    )
     refs = {"session_id": state.session_id, "summary_id": asked.summary_id}
     state = replace(state, phase="idle", summarizing=None, usage=state.usage.plus(answer.usage))
     if not asked.compacts:
-        payload = lane | {"content": answer.content, "format": "text"} | provenance
-        return Decision(state, (Draft("summary", payload, refs),))
-    snapshot: dict[str, Any] = {"messages": [summary_message(answer.content, "user")]}
-    if event.system_prompt is not None:
-        snapshot["system_prompt"] = event.system_prompt
-    operation = {
-        "type": "replace",
-        "reason": "compaction",
-        "result_context": snapshot,
-        "base_seq": asked.to_seq,
-        "meta": provenance | {"base_seq": asked.to_seq},
-    }
+        return Decision(state, (Draft(summary, refs),))
+    operation = AppliedReplace(
+        type="replace",
+        reason="compaction",
+        result_context=StoredSnapshot(messages=[summary.message("user")], system_prompt=event.system_prompt),
+        base_seq=asked.to_seq,
+        meta=summary.provenance | {"base_seq": asked.to_seq},
+    )
     asked_for = making.operation if making else None
     op_id = asked_for.op_id if asked_for else f"compaction:{asked.summary_id}"
-    draft = Draft("ai_context_operation", lane | {"op_id": op_id, "operation": operation}, refs)
-    return Decision(remembering(state, op_id), (draft,))
+    compaction = OperationPayload(op_id=op_id, context_ref=asked.context_ref, operation=operation)
+    return Decision(remembering(state, op_id), (Draft(compaction, refs),))
 
 
 def failed(state: State, failure: Failure, _at: Moment) -> Decision:
@@ -222,8 +222,8 @@ def failed(state: State, failure: Failure, _at: Moment) -> Decision:
 
 def _error(state: State, making: Summarizing, failure: Failure) -> Draft:
     details = failure.details | ({"op_id": making.operation.op_id} if making.operation else {})
-    payload = {"type": failure.type, "message": failure.message, "details": details}
-    return Draft("error", payload, {"session_id": state.session_id, "summary_id": making.summary_id})
+    payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
+    return Draft(payload, {"session_id": state.session_id, "summary_id": making.summary_id})
 
 
 def is_making(state: State, summary_id: str) -> bool:

@@ -123,9 +123,10 @@ def close(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...], tuple
             answer = ToolAnswered(content=NOT_RUN.format(reason=reason), is_error=True)
             written.append(drafts.tool_message(state, run, call, answer))
             continue
-        draft = drafts.tool_message(state, run, call, _doubt(state, call, reason))
+        answer = _doubt(state, call, reason)
+        draft = drafts.tool_message(state, run, call, answer)
         written.append(draft)
-        late.append(LateCall(call.tool_call_id, drafts.without_result(draft.payload), draft.refs))
+        late.append(LateCall(drafts.tool_result(run, call, answer), draft.refs))
     return tuple(written), tuple(late)
 
 
@@ -137,8 +138,7 @@ def _late(state: State, event: ToolReturned) -> Decision:
     left = replace(state, late_calls=tuple(other for other in state.late_calls if other is not call))
     if event.answer is None or event.answer.in_doubt:
         return Decision(left)
-    payload = {**call.payload, **drafts.result(event.answer), "late": True}
-    return Decision(left, (Draft("ai_message", payload, call.refs),))
+    return Decision(left, (Draft(drafts.late_result(call.doubt, event.answer), call.refs),))
 
 
 def _failed(state: State, call: AskedCall, failure: Failure) -> ToolAnswered:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from clew.context.contexts import context_of, context_of_call, window_of
+from clew.context.contexts import context_of, context_of_call, output_schema_of, window_of
 from clew.context.projection import Projection
 from clew.contract import (
     MAX_PAGE_BYTES,
@@ -18,8 +18,8 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.contract.outputs import SessionStatus
+from clew.contract.payloads import ConfigPayload
 from clew.errors import Archived, InvalidInput
-from clew.thread.entries import system_prompt_of
 from clew.thread.source import make_filter
 from clew.thread.thread import Thread
 from clew_workflows.core import approvals, drafts, operations, previews
@@ -78,13 +78,12 @@ def projection(state: State, thread: Thread, asked: ContextQuery) -> Projection:
             output_schema=state.run.request.output_schema if state.run else None,
         )
     reply = thread.reply_to(asked.call_id)
-    if reply is None and thread.first_seq > 0:
+    recipe = reply.recipe if reply else None
+    if recipe is None and thread.first_seq > 0:
         raise Archived(f"model call {asked.call_id!r} may be in the archive: read it through ReadContext")
-    if reply is None:
+    if recipe is None:
         raise InvalidInput(f"no model call {asked.call_id!r}: calls are named by `call_id` in the entries' refs")
-    schema_seq = reply.payload["recipe"].get("output_schema_seq")
-    schema = None if schema_seq is None else thread[schema_seq].payload["output_schema"]
-    return context_of_call(thread, reply, schema)
+    return context_of_call(thread, recipe, output_schema_of(thread, recipe))
 
 
 def window(state: State, thread: Thread, asked: WindowQuery) -> dict[str, Any]:
@@ -98,7 +97,7 @@ def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str
     lane = asked.context_ref or state.context_ref
     messages: list[dict[str, Any]] = []
     config = thread.config_at(thread.last_seq)
-    if asked.include_system and config and asked.from_seq == 0 and (prompt := system_prompt_of(config.payload)):
+    if asked.include_system and config and asked.from_seq == 0 and (prompt := config.read(ConfigPayload).prompt):
         messages.append({"role": "system", "content": prompt, "seq": config.seq})
     said = (
         {**entry.message, "seq": entry.seq}

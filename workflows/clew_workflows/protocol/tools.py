@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from clew.contract.payloads import StoredResult
 from clew.model.messages import ToolSpec
 from clew_workflows.protocol._value import Value
 from clew_workflows.protocol.failures import Failure
@@ -67,14 +68,6 @@ class RunTools(Value):
     """
 
     calls: tuple[ToolCall, ...]
-
-
-class StoredResult(Value):
-    """A result that is stored whole in the archive: its name there, its size and how much was shown, in bytes."""
-
-    digest: str
-    bytes: int
-    shown: int
 
 
 class ToolAnswered(Value):

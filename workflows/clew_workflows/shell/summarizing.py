@@ -9,6 +9,7 @@ from temporalio.exceptions import ApplicationError
 from clew.context.contexts import prompt_of_lane
 from clew.contract import ContextQuery
 from clew.contract.outputs import SummaryReceipt
+from clew.contract.payloads import ErrorPayload, SummaryPayload
 from clew.errors import Refusal
 from clew_workflows.core import runs, summaries
 from clew_workflows.protocol import Event, Failure, Summarize, Summarized
@@ -47,11 +48,13 @@ def receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:
         message = "the summary is still in the making, while the session goes on in a new run of its workflow"
         raise ApplicationError(message, type="busy", non_retryable=True)
     entry = found[-1]
-    if entry.kind == "error":
-        raise ApplicationError(entry.payload["message"], type=entry.payload["type"], non_retryable=True)
+    held = entry.body
+    if isinstance(held, ErrorPayload):
+        raise ApplicationError(held.message, type=held.type, non_retryable=True)
+    summary = entry.read(SummaryPayload)
     return SummaryReceipt(
         seq=entry.seq,
-        from_seq=entry.payload["from_seq"],
-        to_seq=entry.payload["to_seq"],
+        from_seq=summary.from_seq,
+        to_seq=summary.to_seq,
         tokens=entry.tokens,
     ).as_json()

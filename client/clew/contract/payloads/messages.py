@@ -1,0 +1,203 @@
+"""What `ai_message` entries hold: one type for each role."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, SkipValidation
+
+from clew.contract.payloads.base import EntryKind, Json, Payload, Stored, stored
+from clew.contract.payloads.recipe import Recipe
+from clew.model.canonical import canonical
+from clew.model.messages import Message, ProviderData, ToolCall
+from clew.model.pieces import split
+from clew.model.tokens import Encoding
+
+EDITED = "[a person changed this call before it ran; its arguments were {}]\n"
+"""Stands before the result of a call that was approved with other arguments than the model's."""
+MAX_EDITED_CHARACTERS = 1000
+"""Characters of the changed arguments that the model reads; the thread holds all of them."""
+
+
+@stored
+class MessagePayload(Payload):
+    """A message of a lane.
+
+    Attributes:
+        context_ref: The lane.
+        role: The speaker: a user, the assistant, or a tool.
+        content: The text.
+        request_id: The request that the message belongs to.
+        run_id: The run that the message belongs to.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "ai_message"
+
+    context_ref: str
+    role: Literal["user", "assistant", "tool"]
+    content: str
+    request_id: str | None = None
+    run_id: str | None = None
+
+    @property
+    def message(self) -> Message:
+        """The message as a context shows it."""
+        return {"role": self.role, "content": self.content}
+
+    @property
+    def call_ids(self) -> list[str]:
+        """The ids of the tool calls that the message asks for, in order."""
+        return []
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is a result that takes the place of one that was in doubt."""
+        return False
+
+    def count(self, encoding: Encoding) -> tuple[Self, int]:
+        """The payload, and the tokens of its message."""
+        return self, encoding.message(self.message)
+
+
+@stored
+class UserMessage(MessagePayload):
+    """A user's message: it opened a run, or was steered in or injected while one was active.
+
+    Attributes:
+        input_id: The id of the input that it was; absent for the message that opened the run.
+        source: Who sent the input, or by which way it came; absent for the message that opened the run.
+        metadata: The metadata that came with it.
+        output_schema: The JSON Schema that the answer is to follow.
+        settings: What else the message set for its run: the fields of `MessageInput` that came with it.
+    """
+
+    role: Literal["user"]
+    input_id: str | None = None
+    source: str | None = None
+    metadata: dict[str, str] | None = None
+    output_schema: Json | None = None
+    settings: Json | None = None
+
+
+@stored
+class AssistantMessage(MessagePayload):
+    """A model's reply.
+
+    Attributes:
+        tool_calls: The tools that the model asks for, under ids that are unique in the thread.
+        thinking: What the model thought aloud; no context shows it.
+        provider_data: What the provider wants back verbatim with the message.
+        recipe: What the model was shown for it.
+    """
+
+    role: Literal["assistant"]
+    tool_calls: SkipValidation[list[ToolCall]] | None = None
+    thinking: str | None = None
+    provider_data: SkipValidation[ProviderData] | None = None
+    recipe: Recipe | None = None
+
+    @property
+    def message(self) -> Message:
+        """The message as a context shows it.
+
+        `provider_data` goes along with tool calls alone: the provider that gave it is shown it beside their results.
+        """
+        message: Message = {"role": "assistant", "content": self.content}
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls
+            if self.provider_data:
+                message["provider_data"] = self.provider_data
+        return message
+
+    @property
+    def call_ids(self) -> list[str]:
+        """The ids of the tool calls that the message asks for, in order."""
+        return [call["id"] for call in self.tool_calls or ()]
+
+
+@stored
+class StoredResult(Stored):
+    """Where all of a large tool result is: in the archive, under its digest.
+
+    Attributes:
+        digest: SHA-256 of the whole text.
+        bytes: The size of the whole text, in bytes of UTF-8.
+        shown: How much of it `content` holds, in bytes of UTF-8.
+    """
+
+    digest: str
+    bytes: int
+    shown: int
+
+
+@stored
+class ToolMessage(MessagePayload):
+    """The result of a tool call.
+
+    Attributes:
+        tool_call_id: The call that it answers.
+        name: The tool.
+        edited_arguments: The arguments that a person put in the place of the model's.
+        result: Where all of the result is, if `content` holds a part of it.
+        is_error: The result tells of a failure.
+        in_doubt: It is not known whether the tool has run.
+        late: It arrived after the end of its run, and takes the place of the result that was in doubt.
+        note_tokens: The tokens of the note before the result that says how the call was changed.
+        pieces: The tokens of the pieces of `content`, where it is long enough to be cut.
+    """
+
+    role: Literal["tool"]
+    tool_call_id: str
+    name: str | None = None
+    edited_arguments: Json | None = None
+    result: StoredResult | None = None
+    is_error: bool = False
+    in_doubt: bool = False
+    late: bool = False
+    note_tokens: int | None = None
+    pieces: tuple[int, ...] | None = None
+
+    @property
+    def message(self) -> Message:
+        """The message as a context shows it."""
+        message: Message = {
+            "role": "tool",
+            "content": self.edit_note + self.content,
+            "tool_call_id": self.tool_call_id,
+        }
+        if self.name:
+            message["name"] = self.name
+        return message
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is a result that takes the place of one that was in doubt."""
+        return self.late
+
+    @property
+    def edit_note(self) -> str:
+        """The note before the result that says how a person has changed the call; empty where nobody has."""
+        if self.edited_arguments is None:
+            return ""
+        text = canonical(self.edited_arguments).decode()
+        if len(text) > MAX_EDITED_CHARACTERS:
+            text = f"{text[:MAX_EDITED_CHARACTERS]}…"
+        return EDITED.format(text)
+
+    @property
+    def size(self) -> int:
+        """The size of the whole result, in bytes of UTF-8."""
+        return self.result.bytes if self.result else len(self.content.encode())
+
+    def count(self, encoding: Encoding) -> tuple[Self, int]:
+        """The payload with the counts of what may be cut, and the tokens of its message."""
+        counted, tokens = self, encoding.message(self.message)
+        if note := self.edit_note:
+            counted = replace(counted, note_tokens=encoding.count(note))
+        if len(pieces := split(self.content)) > 1:
+            counted = replace(counted, pieces=tuple(map(encoding.count, pieces)))
+        return counted, tokens
+
+
+AnyMessage = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]

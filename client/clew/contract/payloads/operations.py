@@ -1,0 +1,163 @@
+"""What `ai_context_operation` entries hold: the operations that were applied, one type for each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, SkipValidation
+
+from clew.contract.payloads.base import EntryKind, Json, Payload, Stored, stored
+from clew.model.messages import Message
+from clew.model.tokens import Encoding
+
+Reason = Literal["manual", "restore", "compaction", "system"]
+
+
+@stored
+class StoredSnapshot(Stored):
+    """A context that was put under a lane.
+
+    Attributes:
+        messages: Its messages, with ids of tool calls that are unique in the thread.
+        system_prompt: The system prompt that it brings; absent: the session's stays in force.
+        tokens: The tokens of each message.
+        system_prompt_tokens: The tokens of the system prompt.
+    """
+
+    messages: SkipValidation[list[Message]]
+    system_prompt: str | None = None
+    tokens: list[int] | None = None
+    system_prompt_tokens: int | None = None
+
+    @property
+    def shown(self) -> list[Message]:
+        """Its messages as a context shows them."""
+        return list(map(_shown, self.messages))
+
+    def count(self, encoding: Encoding) -> Self:
+        """The snapshot with the counts of its parts."""
+        return replace(
+            self,
+            tokens=[encoding.message(message) for message in self.messages],
+            system_prompt_tokens=encoding.system(self.system_prompt),
+        )
+
+
+@stored
+class AppliedOperation(Stored):
+    """What a context operation did.
+
+    Attributes:
+        type: The operation.
+        reason: Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew
+            itself did it.
+        meta: What came with it.
+    """
+
+    type: Literal["replace", "switch", "pin", "unpin", "expand"]
+    reason: Reason
+    meta: Json | None = None
+
+
+@stored
+class AppliedReplace(AppliedOperation):
+    """A snapshot was put under the lane.
+
+    Attributes:
+        result_context: The snapshot.
+        base_seq: The lane's messages after this seq follow upon it; absent: those after the operation.
+    """
+
+    type: Literal["replace"]
+    result_context: StoredSnapshot
+    base_seq: int | None = None
+
+    @property
+    def is_compaction(self) -> bool:
+        """Whether the snapshot stands for the lane before it, so that an `expand` finds that again."""
+        return self.reason == "compaction"
+
+
+@stored
+class AppliedSwitch(AppliedOperation):
+    """The lane was made the active one."""
+
+    type: Literal["switch"]
+
+
+@stored
+class AppliedPin(AppliedOperation):
+    """Messages of the lane were pinned.
+
+    Attributes:
+        seqs: Their seqs.
+    """
+
+    type: Literal["pin"]
+    seqs: list[int]
+
+
+@stored
+class AppliedUnpin(AppliedOperation):
+    """Messages of the lane are pinned no more.
+
+    Attributes:
+        seqs: Their seqs.
+    """
+
+    type: Literal["unpin"]
+    seqs: list[int]
+
+
+@stored
+class AppliedExpand(AppliedOperation):
+    """The lane's latest compaction was undone."""
+
+    type: Literal["expand"]
+
+
+@stored
+class OperationPayload(Payload):
+    """A context operation was applied.
+
+    Attributes:
+        op_id: The id of the operation.
+        context_ref: The lane.
+        operation: What it did.
+    """
+
+    entry_kind: ClassVar[EntryKind] = "ai_context_operation"
+
+    op_id: str
+    context_ref: str
+    operation: Annotated[
+        AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand, Field(discriminator="type")
+    ]
+
+    @property
+    def snapshot(self) -> StoredSnapshot | None:
+        """The snapshot that it put under its lane, where it did."""
+        return self.operation.result_context if isinstance(self.operation, AppliedReplace) else None
+
+    def count(self, encoding: Encoding) -> tuple[Self, int]:
+        """The payload with the counts of the snapshot's parts, and the tokens of its messages."""
+        if not isinstance(self.operation, AppliedReplace):
+            return self, 0
+        snapshot = self.operation.result_context.count(encoding)
+        operation = replace(self.operation, result_context=snapshot)
+        return replace(self, operation=operation), sum(snapshot.tokens or ())
+
+
+def _shown(stored: Message) -> Message:
+    message: Message = {"role": stored["role"], "content": stored["content"]}
+    if calls := stored.get("tool_calls"):
+        message["tool_calls"] = calls
+        # It goes along with tool calls alone: the provider that gave it is shown it beside their results.
+        if data := stored.get("provider_data"):
+            message["provider_data"] = data
+    if stored["role"] == "tool":
+        message["tool_call_id"] = stored["tool_call_id"]
+        if name := stored.get("name"):
+            message["name"] = name
+    return message

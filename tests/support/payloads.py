@@ -1,0 +1,38 @@
+"""Payloads to test with: one that is whole, for each kind of entry that has more fields than a test cares for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clew.contract.payloads import EntryKind
+
+FACTS: dict[EntryKind, dict[str, Any]] = {
+    "error": {"type": "timeout", "message": "no answer within 900 seconds", "details": {}},
+    "run": {
+        "event": "finished",
+        "status": "completed",
+        "termination_reason": "final_answer",
+        "usage": {"input_tokens": 7, "output_tokens": 1, "cached_input_tokens": 0, "model_calls": 1},
+        "iterations": 1,
+    },
+    "input": {"event": "rejected", "kind": "steer", "reason": "empty_content", "content": ""},
+    "approval": {"tool_call_id": "tool-1", "decision": "approve"},
+    "fork": {"event": "forked_to", "session_id": "s-2", "fork_seq": 3},
+    "session": {"event": "hibernated"},
+}
+
+
+def recipe(basis_seq: int, **fields: Any) -> dict[str, Any]:
+    """The recipe of a model call, with other fields where a test names them."""
+    return {
+        "context_ref": "default",
+        "basis_seq": basis_seq,
+        "model": "openai:gpt-4o",
+        "model_options": {},
+        "policy_hash": "",
+        "digest": "",
+        "input_tokens": 0,
+        "usage": {},
+        "attempt": 1,
+        "stop_reason": "stop",
+    } | fields
