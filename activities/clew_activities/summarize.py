@@ -63,7 +63,7 @@ class SummaryActivities:
             summary = await self._before(asked)
             source.tokens += count.count(summary)
             piece: list[str] = []
-            most = _most_at_once(asked)
+            most = _tokens_at_once(asked)
             room = most - count.count(summary)
             async for entry in self._entries(asked):
                 source.add(entry)
@@ -145,7 +145,7 @@ class _Source:
         return self._hash.hexdigest()
 
 
-def _most_at_once(asked: Summarize) -> int:
+def _tokens_at_once(asked: Summarize) -> int:
     """How many tokens of the conversation the model is shown at once."""
     family = family_of(asked.model)
     window = family.window if family else asked.max_input_tokens

@@ -9,7 +9,7 @@ import sys
 import pytest
 from temporalio.client import WorkflowHistory
 
-from clew import Clew, RequestFailed
+from clew import Clew, ContextPolicy, RequestFailed
 from clew_activities.model_table import policy_of
 from clew_activities.prices import prices_of
 from tests.support.rolling import name, rolling, runs_of
@@ -119,3 +119,15 @@ async def test_a_model_without_a_price_is_not_called_under_a_limit_of_cost(stack
     with pytest.raises(RequestFailed, match="has cost"):
         await session.ask("hello", model=other)
     assert len(stack.requests_to((await session.status()).model)) == 0
+
+
+async def test_a_summary_is_written_in_pieces_that_its_model_takes(stack: Stack) -> None:
+    """Its window is the worker's knowledge; the policy's is taken for it only where that has none."""
+    stack.scripts["gpt-4"] = stack.scripts[stack.model("in short").partition(":")[2]]
+    for model, calls in (("scripted:gpt-4", 4), (stack.model("in short"), 1)):
+        policy = ContextPolicy(max_input_tokens=60_000, keep_last_turns=0, summarization_model=model)
+        session = await stack.open(context_policy=policy)
+        for _ in range(4):
+            await session.ask("word " * 4_000)
+        await session.summarize()
+        assert len(stack.requests_to(model)) == calls

@@ -49,7 +49,7 @@ def happened(state: State, event: Event, at: Moment) -> Decision:
         case Prepared():
             return prepared(state, event, at)
         case ModelProfile():
-            return runs.described(state, event, at)
+            return runs.model_described(state, event, at)
         case ModelAnswered():
             return runs.model_answered(state, event, at)
         case ToolReturned():
@@ -74,7 +74,7 @@ def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
     A session that cannot be prepared still lives: its requests fail with the reason, and each tries again.
     """
     before = None if state.tools is None else [tool.spec for tool in state.tools]
-    policy, state = state.policy, profiles.taken(state, answer)
+    policy, state = state.policy, profiles.adopt(state, answer)
     changed = state.config_due or policy != state.policy or before != [tool.spec for tool in answer.tools]
     state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", config_due=False)
     ready = Decision(state, (drafts.config_entry(state),) if changed else ())

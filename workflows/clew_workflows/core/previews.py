@@ -58,7 +58,7 @@ def preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence
             "token_ratio": ratio if ratio > 1 else None,
         }
     )
-    return Projection(shown.messages, shown.tool_spec, _priced(state, request, meta))
+    return Projection(shown.messages, shown.tool_spec, _with_costs(state, request, meta))
 
 
 def request_for(state: State, query: ContextQuery) -> Request:
@@ -70,7 +70,7 @@ def request_for(state: State, query: ContextQuery) -> Request:
     return request_of(state, MessageInput(content="", context_policy=query.context_policy), "preview")
 
 
-def _priced(state: State, request: Request, meta: ContextMeta) -> ContextMeta:
+def _with_costs(state: State, request: Request, meta: ContextMeta) -> ContextMeta:
     """A preview's `meta` with its costs, where it fits and its model's prices are known."""
     profile = state.profiles.get(request.model)
     if profile is None or not meta.fits:

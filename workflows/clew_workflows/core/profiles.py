@@ -34,7 +34,7 @@ def knows(state: State, model: str) -> bool:
     return model == state.config.model or model in state.profiles
 
 
-def taken(state: State, answer: Prepared) -> State:
+def adopt(state: State, answer: Prepared) -> State:
     """The session under what a worker has chosen for its model, where the model is new to it.
 
     The encoding is chosen once, before anything is committed: all of a thread is counted under one. A policy that
@@ -44,17 +44,17 @@ def taken(state: State, answer: Prepared) -> State:
     if profile is None or profile.model != config.model:
         return state
     if profile.model in state.profiles:
-        return remembered(state, profile)
+        return remember(state, profile)
     if state.tools is None and "encoding" not in config.model_fields_set:
         config = config.model_copy(update={"encoding": profile.encoding})
-    known = remembered(replace(state, config=config), profile)
+    known = remember(replace(state, config=config), profile)
     try:
         return replace(known, policy=resolve(session=state.own_policy, agent=agent_policy(known, config)))
     except ClewError:
         return replace(state, config=config)
 
 
-def remembered(state: State, profile: ModelProfile) -> State:
+def remember(state: State, profile: ModelProfile) -> State:
     """The session with what a worker has told of a model; of what it knows already, only the prices are new."""
     if known := state.profiles.get(profile.model):
         profile = known.model_copy(update={"prices": profile.prices})

@@ -66,9 +66,9 @@ def start(state: State, at: Moment) -> Decision:
     return Decision(replace(state, phase="preparing"), (), DescribeModel(model=model))
 
 
-def described(state: State, profile: ModelProfile, at: Moment) -> Decision:
+def model_described(state: State, profile: ModelProfile, at: Moment) -> Decision:
     """A worker has told of the model that the request names: its settings are filled in again."""
-    run, state = running(state), profiles.remembered(state, profile)
+    run, state = running(state), profiles.remember(state, profile)
     try:
         request = requests.renewed(state, run.request)
     except Refusal as refusal:
