@@ -48,7 +48,7 @@ def replace(
             context_ref=lane,
             system_prompt=system_prompt,
             base_seq=base_seq,
-            reason=reason,
+            reason=options.word(reason),
         ),
         as_json,
     )

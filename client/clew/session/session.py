@@ -1,4 +1,4 @@
-"""A session as a backend holds it: a comfort over exactly the wire contract."""
+"""A session as a backend holds it: a method for every update and query of the wire contract."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ from clew.session.transport import make_input
 from clew.thread.entries import Entry
 
 M = TypeVar("M", bound=BaseModel)
+Reason = Literal["manual", "restore", "compaction", "system"]
+"""The reason that a context operation is recorded with."""
 
 
 class Session:
@@ -79,7 +81,7 @@ class Session:
     async def ask(self, content: str, *, answer: type[M] | None = None, **options: Unpack[MessageOptions]) -> str | M:
         """Send a message and wait for the answer. Takes the options of `message`.
 
-        With `answer`, a pydantic model, the answer is asked for in its form and comes as an instance of it.
+        With `answer`, a pydantic model, the answer is query for in its form and comes as an instance of it.
 
         Raises:
             RequestFailed: the request ended without an answer.
@@ -105,7 +107,7 @@ class Session:
         return Request(self._handle, options.get("request_id") or update_id, update)
 
     def request(self, request_id: str) -> Request:
-        """A request by its id, sent by whomever and whenever."""
+        """A request by its id, whichever client has sent it. The session is not query whether it exists."""
         return Request(self._handle, request_id)
 
     async def steer(self, content: str, **options: Unpack[InputOptions]) -> InputReceipt:
@@ -128,10 +130,11 @@ class Session:
         reason: str | None = None,
         inputs: Literal["drop", "follow_up"] | None = None,
     ) -> CancelReceipt:
-        """Cancel the request that is served, or one that waits; what it has not read is dropped by default.
+        """Cancel the request that is served, or one that waits. Inputs that it has not read are dropped by default.
 
         Raises:
-            Idle, RequestMismatch: there is no such request.
+            Idle: no request is served.
+            RequestMismatch: `request_id` names neither the request that is served nor one that waits.
         """
         given = {"request_id": request_id, "reason": reason, "inputs": inputs}
         return await self._handle.call("cancel_request", make_input(CancelInput, given), CancelReceipt)
@@ -144,42 +147,43 @@ class Session:
         context_ref: str | None = None,
         system_prompt: str | None = None,
         base_seq: int | None = None,
-        reason: str | None = None,
+        reason: Reason | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> OperationReceipt:
-        """Put a snapshot under a lane (the active one unless named); while a run is active, when it has ended.
+        """Put a snapshot under a lane, by default the active one. While a run is active it waits for its end.
 
-        With `base_seq`, what the lane has said since that seq stays. An `op_id` is applied once.
+        With `base_seq` the lane's messages after that seq stay. An `op_id` is applied once.
 
         Raises:
             InvalidOperation: the snapshot is not a valid context, or `base_seq` is not in the thread.
         """
         snapshot: dict[str, Any] = {"messages": list(messages)}
-        operation = {
-            "type": "replace",
-            "reason": reason,
-            "result_context": snapshot | ({"system_prompt": system_prompt} if system_prompt is not None else {}),
-            "base_seq": base_seq,
-            "meta": meta,
-        }
-        return await _operate(self._handle, op_id, context_ref, operation)
+        if system_prompt is not None:
+            snapshot["system_prompt"] = system_prompt
+        operation = {"reason": reason, "result_context": snapshot, "base_seq": base_seq, "meta": meta}
+        return await _operate(self._handle, op_id, context_ref, {"type": "replace", **operation})
 
-    async def switch_context(self, context_ref: str, *, op_id: str, reason: str | None = None) -> OperationReceipt:
-        """Make another lane the active one; a new lane begins empty. While a run is active, when it has ended."""
+    async def reset_context(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
+        """Empty a lane, by default the active one. Its messages stay in the thread."""
+        return await self.replace_context([], op_id=op_id, context_ref=context_ref)
+
+    async def switch_context(self, context_ref: str, *, op_id: str, reason: Reason | None = None) -> OperationReceipt:
+        """Make another lane the active one; a new lane begins empty. While a run is active it waits for its end."""
         return await _operate(self._handle, op_id, context_ref, {"type": "switch", "reason": reason})
 
     async def summarize(
         self, from_seq: int | None = None, to_seq: int | None = None, *, context_ref: str | None = None
     ) -> SummaryReceipt:
-        """Have a lane summed up by a model. Back when that is done, and the summary stands for what it sums up.
+        """Have a model summarize a lane. Back when the summary is committed; contexts show it from then on.
 
-        Without `to_seq` that is all but the last turns that the policy keeps. A summary speaks for everything up to
-        its `to_seq`; a `from_seq` that an earlier one covers has all of that read again. `expand` undoes it.
+        A summary covers everything up to `to_seq`, by default all but the last turns that the policy keeps. It builds
+        on the summary before it; with a `from_seq` that this one covers, everything is read again. `expand` undoes
+        it.
 
         Raises:
-            Busy: a request or another summary is under way.
-            NothingToSummarize: there is nothing to be summed up.
-            Refusal: it could not be written: `unusable_summary`, or what the provider says.
+            Busy: a request or another summary is in progress.
+            NothingToSummarize: the lane has no messages there.
+            Refusal: the model wrote no usable summary (`unusable_summary`), or its provider failed.
         """
         given = {"context_ref": context_ref, "from_seq": from_seq, "to_seq": to_seq}
         return await self._handle.call("summarize", make_input(SummarizeInput, given), SummaryReceipt)
@@ -187,49 +191,51 @@ class Session:
     async def compact(
         self, *, op_id: str, context_ref: str | None = None, to_seq: int | None = None
     ) -> OperationReceipt:
-        """Have a lane summed up, and the summary put under it in place of what it sums up: a compaction.
+        """Have a model summarize a lane, and put the summary under it in place of the messages: a compaction.
 
-        It is deferred until it is written; if that fails, an `error` entry says so. What is pinned and the last turns
-        stay, and `expand` undoes it.
+        The receipt says `deferred`: the summary is still to be written. If that fails, an `error` entry says so.
+        Pinned messages and the last turns stay, and `expand` undoes it.
         """
         operation = {"type": "replace", "reason": "compaction", "base_seq": to_seq}
         return await _operate(self._handle, op_id, context_ref, operation)
 
     async def expand(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
-        """Undo a lane's latest compaction: its contexts are made of what was there before.
+        """Undo a lane's latest compaction or summary: contexts show the messages that it covered again.
 
         Raises:
-            InvalidOperation: nothing of it is compacted.
+            InvalidOperation: the lane has neither.
         """
         return await _operate(self._handle, op_id, context_ref, {"type": "expand"})
 
     async def pin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
-        """Keep messages of a lane in all its contexts, word for word, whatever is cut or summed up.
+        """Keep messages of a lane in all its contexts, word for word, whatever is truncated or summarized.
 
         Raises:
-            InvalidOperation: they are none of its messages, or too many.
+            InvalidOperation: a seq is none of the lane's messages, or the pins are too many or too large.
         """
         return await _operate(self._handle, op_id, context_ref, {"type": "pin", "seqs": list(seqs)})
 
     async def unpin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
-        """Let messages go again that were pinned."""
+        """Undo `pin` for messages of a lane."""
         return await _operate(self._handle, op_id, context_ref, {"type": "unpin", "seqs": list(seqs)})
 
     async def configure(self, **changes: Unpack[ConfigChanges]) -> ConfigureReceipt:
-        """Change the configuration, field by field; while a run is active, when it has ended.
+        """Change the configuration, field by field. While a run is active the change waits for its end.
 
         Raises:
-            InvalidInput, InvalidTokenBudget: the change cannot be used.
+            InvalidInput: a value is not of the contract's shape, or the policy does not go together.
+            InvalidTokenBudget: the policy leaves no budget.
         """
         return await self._handle.call("configure", make_input(ConfigureInput, changes), ConfigureReceipt)
 
     async def approve(
         self, tool_call_id: str, *, arguments: Mapping[str, Any] | None = None, reason: str | None = None
     ) -> ApprovalReceipt:
-        """Let a tool call run that waits for approval, with other arguments if given.
+        """Let a tool call run that waits for approval. `arguments` replace those of the model.
 
         Raises:
-            AlreadyResolved, UnknownApproval: it does not wait (any more).
+            AlreadyResolved: the call was approved or denied before.
+            UnknownApproval: no such call waits for approval.
             InvalidInput: the tool does not take these arguments.
         """
         return await _resolve(self._handle, tool_call_id, "approve", reason, arguments)
@@ -238,7 +244,8 @@ class Session:
         """Keep a tool call from running; the model reads the reason.
 
         Raises:
-            AlreadyResolved, UnknownApproval: it does not wait (any more).
+            AlreadyResolved: the call was approved or denied before.
+            UnknownApproval: no such call waits for approval.
         """
         return await _resolve(self._handle, tool_call_id, "deny", reason, None)
 
@@ -263,25 +270,24 @@ class Session:
         context_policy: ContextPolicy | None = None,
         pending: Sequence[str | Mapping[str, Any]] | None = None,
     ) -> Context:
-        """What a lane looks like to a model: now, at a seq, or as a model call saw it.
+        """The context of a lane: now, at a seq, or as a model call was shown it.
 
-        With `pending`, messages that a user might send, it is a preview: what the model would see if they were asked
-        next, under `context_policy` where that is given. `meta.fits` says whether it can be asked at all,
-        `meta.input_cost_usd` what its prompt would cost. Nothing is committed.
+        With `pending`, messages that a user might send next, it is a preview under `context_policy`: `meta.fits` says
+        whether they fit, `meta.input_cost_usd` what the prompt would cost. Nothing is committed.
 
         Raises:
             InvalidInput: there is no such model call, or the policy does not go together.
             InvalidTokenBudget: the policy leaves no budget.
             NotFound: there is no such session.
         """
-        asked = {
+        query = {
             "context_ref": context_ref,
             "at_seq": at_seq,
             "call_id": call_id,
             "context_policy": context_policy,
             "pending": None if pending is None else [_from_user(message) for message in pending],
         }
-        return await self._handle.reader.context(make_input(ContextQuery, asked))
+        return await self._handle.reader.context(make_input(ContextQuery, query))
 
     async def transcript(
         self,
@@ -292,13 +298,13 @@ class Session:
         include_system: bool = False,
     ) -> list[TranscriptMessage]:
         """A lane's messages as they were said, each with its seq."""
-        asked = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
-        return [message async for message in self._handle.reader.transcript(make_input(TranscriptQuery, asked))]
+        query = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
+        return [message async for message in self._handle.reader.transcript(make_input(TranscriptQuery, query))]
 
     async def window(self, token_budget: int, *, context_ref: str | None = None) -> Window:
         """The newest messages that fit a budget of tokens."""
-        asked = make_input(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
-        return await self._handle.reader.window(asked)
+        query = make_input(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
+        return await self._handle.reader.window(query)
 
     async def entries(
         self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
@@ -309,67 +315,62 @@ class Session:
     async def read(
         self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
     ) -> AsyncIterator[Entry]:
-        """What `entries` gives, one by one: of a long thread no more than a page is held at a time."""
+        """Like `entries`, one by one: no more than a page of the thread is held at a time."""
         query = make_input(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
         async for entry in self._handle.reader.entries(query):
             yield entry
 
     async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
-        """A lane's context (the active one's unless named) and the configuration, as a signed token.
+        """A lane's context, by default the active one's, and the configuration, as a signed token.
 
-        `Clew.restore` makes a session of it, until it expires: in 30 days unless given. It is not encrypted: who has
-        it can read the context.
+        `Clew.restore` makes a session of it until it expires, by default in 30 days. The token is signed and not
+        encrypted: its holder can read the context.
 
         Raises:
-            Busy: a request is running or waits.
+            Busy: a request is served or waits.
             CheckpointUnavailable: the workers have no key for checkpoints.
-            TooLarge: the context is more than a token can be, or than a session takes at once.
+            TooLarge: the context is larger than a token may be, or than a session takes in one message.
         """
         given = make_input(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
         return (await self._handle.call("checkpoint", given, CheckpointReceipt)).token
 
     async def hibernate(self, reason: str | None = None) -> HibernateReceipt:
-        """Put the session away: all of it is in the archive, and nothing runs. `Clew.open` takes it up again.
+        """Archive the whole session and end its workflow. `Clew.open` resumes it.
 
         Raises:
             ArchiveUnavailable: the archive cannot be written at present; the session goes on.
-            Busy: a request is running or waits.
+            Busy: a request is served or waits.
         """
-        receipt = await self._handle.call(
-            "hibernate", make_input(HibernateInput, {"reason": reason}), HibernateReceipt
-        )
+        command = make_input(HibernateInput, {"reason": reason})
+        receipt = await self._handle.call("hibernate", command, HibernateReceipt)
         await self._handle.wait_for_end()
         return receipt
 
     async def fork(
         self, at_seq: int | None = None, session_id: str | None = None, *, metadata: Mapping[str, str] | None = None
     ) -> Session:
-        """A new session that begins with this one's entries up to and with `at_seq`, by default all of them.
+        """Start a new session that begins with this one's entries up to and with `at_seq`, by default all of them.
 
-        It shares what is archived, and from there on each goes its own way. It may be made in the middle of a run:
-        what runs and waits stays with this session. To have an answer given anew, fork right before its question and
-        ask that again. The same fork asked for again is the same session.
+        The two share the archived entries and nothing after them. Requests in progress stay with this session. To get
+        another answer to a question, fork right before it and ask again. Repeating a fork with the same `session_id`
+        gives the same session.
 
         Raises:
-            InvalidInput: there is no such entry, or another session of that id.
+            InvalidInput: there is no such entry, or `session_id` is another session.
             NotFound: there is no such session.
         """
         if at_seq is None:
             at_seq = await self._handle.reader.last_seq()
-        asked = {"session_id": self.id, "at_seq": at_seq, "new_session_id": session_id, "metadata": metadata}
-        receipt = await self._handle.reader.errand(FORK_WORKFLOW, make_input(ForkSessionInput, asked))
+        query = {"session_id": self.id, "at_seq": at_seq, "new_session_id": session_id, "metadata": metadata}
+        receipt = await self._handle.reader.errand(FORK_WORKFLOW, make_input(ForkSessionInput, query))
         return Session(self._handle.client, receipt["session_id"], self._handle.task_queue)
 
-    async def reset_context(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
-        """Empty a lane (the active one unless named); what it said stays in the thread."""
-        return await self.replace_context([], op_id=op_id, context_ref=context_ref)
-
     async def close(self, reason: str | None = None) -> CloseReceipt:
-        """End the session: what runs is cancelled. Back when it has ended and all of it is in the archive.
+        """Cancel every request and end the session. Back when its workflow has ended and all of it is archived.
 
         Raises:
             ArchiveUnavailable: the archive cannot be written at present. The session is closed all the same, and ends
-                by itself once it can; `close` called again waits for that.
+                once it is archived; `close` called again waits for that.
             Closed: it has ended already.
         """
         receipt = await self._handle.call("close_session", make_input(CloseInput, {"reason": reason}), CloseReceipt)
@@ -387,8 +388,8 @@ async def _submit(
 async def _operate(
     handle: SessionHandle, op_id: str, context_ref: str | None, operation: dict[str, Any]
 ) -> OperationReceipt:
-    given_fields = {name: value for name, value in operation.items() if value is not None}
-    given = make_input(ContextOperation, {"op_id": op_id, "context_ref": context_ref, "operation": given_fields})
+    fields = {name: value for name, value in operation.items() if value is not None}
+    given = make_input(ContextOperation, {"op_id": op_id, "context_ref": context_ref, "operation": fields})
     return await handle.call("submit_context_operation", given, OperationReceipt)
 
 
