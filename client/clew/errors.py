@@ -109,73 +109,73 @@ class Refusal(ClewError):
 
 
 class AlreadyResolved(Refusal):
-    """The approval has been decided upon."""
+    """The tool call has been decided upon already."""
 
     type = "already_resolved"
 
 
 class ArchiveDamaged(Refusal):
-    """An object of the session's archive is missing or not what was written; the message names it."""
+    """An object of the archive is missing, or is not what was written; the message names it."""
 
     type = "archive_damaged"
 
 
 class ArchiveUnavailable(Refusal):
-    """The session's archive cannot be written or read at present."""
+    """The archive cannot be written or read at present."""
 
     type = "archive_unavailable"
 
 
 class Archived(Refusal):
-    """What was asked for is in the session's archive, beyond what the session itself holds."""
+    """The answer needs archived entries that the session does not hold: `ReadContext` and `ReadThread` read them."""
 
     type = "archived"
 
 
 class Busy(Refusal):
-    """A run is in progress, and the session rejects messages meanwhile."""
+    """A request is running or waits, or a summary is being written."""
 
     type = "busy"
 
 
 class CheckpointUnavailable(Refusal):
-    """The workers have no key to sign or to verify checkpoints with, or do not answer."""
+    """No worker has a key to sign or verify checkpoints with, or none answers."""
 
     type = "checkpoint_unavailable"
 
 
 class Closed(Refusal):
-    """The session has ended, or is about to."""
+    """The session has ended, hibernates, or is about to end."""
 
     type = "closed"
 
 
 class EmptyContent(Refusal):
-    """A message with nothing in it."""
+    """The content is empty, or white space."""
 
     type = "empty_content"
 
 
 class Idle(Refusal):
-    """What only a running request can take was sent to an idle session."""
+    """Nothing is running that could take it."""
 
     type = "idle"
 
 
 class InvalidInput(Refusal):
-    """The input is not of the contract's shape."""
+    """The input cannot be used; the message says why."""
 
     type = "invalid_input"
 
 
 class InvalidOperation(Refusal):
-    """A context operation that cannot be applied."""
+    """The context operation cannot be applied; the message says why."""
 
     type = "invalid_operation"
 
 
 class InvalidTokenBudget(Refusal):
-    """A policy or a window that leaves no token for the context."""
+    """The policy, or the window, leaves no token for the context."""
 
     type = "invalid_token_budget"
 
@@ -187,37 +187,37 @@ class NotFound(Refusal):
 
 
 class NothingToSummarize(Refusal):
-    """The range asked for holds no message."""
+    """The lane holds no message between the last summary and the end of the range."""
 
     type = "nothing_to_summarize"
 
 
 class QueueFull(Refusal):
-    """As much is waiting as the session keeps."""
+    """64 messages, inputs or operations wait already, or 512 KiB of them."""
 
     type = "queue_full"
 
 
 class RequestMismatch(Refusal):
-    """The request named is not the one that is running."""
+    """Another request than the named one is running."""
 
     type = "request_mismatch"
 
 
 class Starting(Refusal):
-    """The session has yet to find out whether it goes on from an archive; ask again in a moment."""
+    """The session is still looking for its archive: ask again in a moment."""
 
     type = "starting"
 
 
 class ThreadMismatch(Refusal):
-    """What is in the archive and what the session holds do not belong together."""
+    """The archive and the session do not belong together."""
 
     type = "thread_mismatch"
 
 
 class TokenExpired(Refusal):
-    """The checkpoint's time is over."""
+    """The checkpoint has expired."""
 
     type = "token_expired"
 
@@ -229,31 +229,31 @@ class TokenForeign(Refusal):
 
 
 class TokenKey(Refusal):
-    """The checkpoint was signed with a key that the workers do not have (any more)."""
+    """The checkpoint was signed with a key that the workers do not have."""
 
     type = "token_key"
 
 
 class TokenLegacy(Refusal):
-    """The checkpoint holds a whole thread, as old ones did; nothing but a context is taken."""
+    """The checkpoint holds a thread; only a context is taken."""
 
     type = "token_legacy"
 
 
 class TokenMalformed(Refusal):
-    """This is no checkpoint's token, or not all of one."""
+    """The text is not a checkpoint token, or not all of one."""
 
     type = "token_malformed"
 
 
 class TokenMismatch(Refusal):
-    """The configuration that the workers resolve today is not the one that the checkpoint was made under."""
+    """The workers' tools or policy are not those that the checkpoint was made under."""
 
     type = "token_mismatch"
 
 
 class TokenSignature(Refusal):
-    """The checkpoint is not what was signed."""
+    """The signature does not match the checkpoint."""
 
     type = "token_signature"
 
@@ -265,13 +265,13 @@ class TokenVersion(Refusal):
 
 
 class TooLarge(Refusal):
-    """The input is over its cap."""
+    """The input is larger than its limit."""
 
     type = "too_large"
 
 
 class UnknownApproval(Refusal):
-    """No approval is pending under that id."""
+    """No approval is pending for that tool call."""
 
     type = "unknown_approval"
 
@@ -289,13 +289,13 @@ class UnknownRequest(Refusal):
 
 
 class UnknownTool(Refusal):
-    """A tool is named that the session does not have."""
+    """`require_approval` names a tool that the session does not have."""
 
     type = "unknown_tool"
 
 
 class UnsupportedStrategy(Refusal):
-    """A strategy other than `react`."""
+    """The strategy is not `react`."""
 
     type = "unsupported_strategy"
 
@@ -303,7 +303,10 @@ class UnsupportedStrategy(Refusal):
 class ContextOverflow(ClewError):
     """What must fit into the context does not.
 
-    `part` is `system_prompt`, `tools`, `pending`, `request` or `tool_results`; sizes are in tokens.
+    Attributes:
+        part: `system_prompt`, `tools`, `pending`, `request` or `tool_results`.
+        needed: The tokens that it needs.
+        available: The tokens that are left of the budget.
     """
 
     type = "context_overflow"
