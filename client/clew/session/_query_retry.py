@@ -1,4 +1,4 @@
-"""Queries that are not kept waiting: a client's own way to ask again."""
+"""Queries are repeated after milliseconds where the SDK would wait a second."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from temporalio.converter import WorkflowSerializationContext
 from temporalio.service import RPCError, RPCStatusCode
 
 PATIENCE_SECONDS = 10.0
-"""How long a query is asked again that the server refuses for now; as long as the SDK does."""
+"""Seconds for which a query is repeated that the server refuses for now, as in the SDK."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
-# What the SDK, too, takes for passing.
-_PASSING = (
+# The statuses that the SDK, too, retries.
+_RETRIED = (
     RPCStatusCode.RESOURCE_EXHAUSTED,
     RPCStatusCode.UNAVAILABLE,
     RPCStatusCode.ABORTED,
@@ -36,23 +36,22 @@ _PASSING = (
 )
 
 
-def prompt(client: Client) -> Client:
-    """A client like this one, whose queries do not wait longer than they have to.
+def retry_queries_soon(client: Client) -> Client:
+    """A client like this one that repeats refused queries after milliseconds.
 
-    While a workflow task is under way, the server keeps one query for when it is done, and refuses those that come
-    besides (`history.maxBufferedQueryCount` is 1). Milliseconds later there is a place again. The SDK takes the
-    refusal for a sign of overload and waits a second; a session that is asked by its model call, its callers and
-    whoever watches them would pay that second every few turns.
+    While a workflow task is in progress, the server buffers one query and refuses the others
+    (`history.maxBufferedQueryCount` is 1). Milliseconds later the buffer is free again. The SDK takes the refusal for
+    overload and waits a second, which a session with several readers would pay every few turns.
     """
     config = client.config()
-    if any(isinstance(one, _Prompt) for one in config["interceptors"]):
+    if any(isinstance(one, _RetryQueriesSoon) for one in config["interceptors"]):
         return client
-    # The last one is the innermost: whoever traces queries sees them as before.
-    config["interceptors"] = [*config["interceptors"], _Prompt(client)]
+    # The last one is the innermost: tracing interceptors see queries as before.
+    config["interceptors"] = [*config["interceptors"], _RetryQueriesSoon(client)]
     return Client(**config)
 
 
-class _Prompt(Interceptor):
+class _RetryQueriesSoon(Interceptor):
     def __init__(self, client: Client) -> None:
         self._client = client
 
@@ -81,24 +80,24 @@ class _Outbound(OutboundInterceptor):
         request.query.query_args.payloads.extend(await converter.encode(input.args))
         for name, payload in input.headers.items():
             request.query.header.fields[name].CopyFrom(payload)
-        found = await self._answered(request, input)
-        if found.HasField("query_rejected"):
-            raise WorkflowQueryRejectedError(WorkflowExecutionStatus(found.query_rejected.status))
+        answer = await self._query(request, input)
+        if answer.HasField("query_rejected"):
+            raise WorkflowQueryRejectedError(WorkflowExecutionStatus(answer.query_rejected.status))
         hints = [input.ret_type] if input.ret_type else None
-        (answer,) = await converter.decode(found.query_result.payloads, hints) or [None]
-        return answer
+        (value,) = await converter.decode(answer.query_result.payloads, hints) or [None]
+        return value
 
-    async def _answered(self, request: QueryWorkflowRequest, asked: QueryWorkflowInput) -> QueryWorkflowResponse:
+    async def _query(self, request: QueryWorkflowRequest, query: QueryWorkflowInput) -> QueryWorkflowResponse:
         give_up_at, pause = time.monotonic() + PATIENCE_SECONDS, _FIRST_PAUSE
         while True:
             try:
                 return await self._client.workflow_service.query_workflow(
-                    request, metadata=asked.rpc_metadata, timeout=asked.rpc_timeout
+                    request, metadata=query.rpc_metadata, timeout=query.rpc_timeout
                 )
             except RPCError as error:
                 if error.status == RPCStatusCode.INVALID_ARGUMENT:
                     raise WorkflowQueryFailedError(error.message) from error
-                if error.status not in _PASSING or time.monotonic() + pause > give_up_at:
+                if error.status not in _RETRIED or time.monotonic() + pause > give_up_at:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""Errands: short workflows that do what needs the archive, whose store only workers can reach."""
+"""The short workflows of the contract: they do what needs the archive, whose store only workers can reach."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from temporalio.client import Client
 from clew.session.transport import payload, translating
 
 TIMEOUT = timedelta(minutes=2)
-"""An errand ends by itself before that, if there is a worker."""
+"""With a worker, such a workflow ends earlier by itself."""
 
 
-async def run_errand(client: Client, task_queue: str, name: str, asked: BaseModel, session_id: str) -> dict[str, Any]:
-    """What a workflow of the contract answers about a session.
+async def run_service(
+    client: Client, task_queue: str, name: str, argument: BaseModel, session_id: str
+) -> dict[str, Any]:
+    """Run one of these workflows for a session; its answer.
 
     Raises:
-        Refusal: it was refused.
-        WorkerUnavailable: no worker took it up.
+        Refusal: the workflow refused its input, or could not do what it says.
+        WorkerUnavailable: no worker ran it in time.
     """
     verb = re.sub("(Session|Thread|Context)$", "", name).lower()
     async with translating(session_id):
         answer: dict[str, Any] = await client.execute_workflow(
             name,
-            payload(asked),
+            payload(argument),
             id=f"{verb}-{session_id}-{uuid.uuid4().hex}",
             task_queue=task_queue,
             result_type=dict,

@@ -41,8 +41,8 @@ from clew.contract.outputs import DeleteReceipt, RestoreReceipt
 from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, ThreadMismatch, WorkerUnavailable
-from clew.session._query_retry import prompt
-from clew.session._services import run_errand
+from clew.session._query_retry import retry_queries_soon
+from clew.session._services import run_service
 from clew.session.options import EntryFilters
 from clew.session.reader import Reader
 from clew.session.session import Session
@@ -72,7 +72,7 @@ class Clew:
     """
 
     def __init__(self, client: Client, task_queue: str = TASK_QUEUE) -> None:
-        self.temporal = prompt(client)
+        self.temporal = retry_queries_soon(client)
         self.task_queue = task_queue
 
     @classmethod
@@ -289,7 +289,7 @@ class Clew:
             NotFound: there is no such session, or no longer.
         """
         asked = DeleteSessionInput(session_id=validate_id(session_id))
-        answer = await run_errand(self.temporal, self.task_queue, DELETE_WORKFLOW, asked, session_id)
+        answer = await run_service(self.temporal, self.task_queue, DELETE_WORKFLOW, asked, session_id)
         return DeleteReceipt.model_validate(answer).deleted_segments
 
     async def restore(self, token: str, session_id: str | None = None) -> Session:
@@ -306,7 +306,7 @@ class Clew:
         """
         asked = make_input(RestoreInput, {"token": token, "session_id": session_id})
         about = session_id or "new"
-        answer = await run_errand(self.temporal, self.task_queue, RESTORE_WORKFLOW, asked, about)
+        answer = await run_service(self.temporal, self.task_queue, RESTORE_WORKFLOW, asked, about)
         return self.session(RestoreReceipt.model_validate(answer).session_id)
 
     async def check_worker(self) -> None:

@@ -29,7 +29,7 @@ from clew.contract import (
 from clew.contract.outputs import Context, TranscriptMessage, Window
 from clew.contract.payloads import AppliedSwitch, ConfigPayload, OperationPayload
 from clew.errors import Archived, Closed, Starting
-from clew.session._services import run_errand
+from clew.session._services import run_service
 from clew.session.transport import payload, translating
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.source import LivePage, read_forward
@@ -82,7 +82,7 @@ class Reader:
 
     async def errand(self, name: str, asked: BaseModel) -> dict[str, Any]:
         """What a workflow of the contract answers about the session."""
-        return await run_errand(self._client, self.task_queue, name, asked, self.session_id)
+        return await run_service(self._client, self.task_queue, name, asked, self.session_id)
 
     async def read(self, asked: ReadThreadInput) -> AsyncIterator[Entry]:
         """The entries that the workflow `ReadThread` finds, in order."""

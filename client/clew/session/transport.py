@@ -1,4 +1,4 @@
-"""Between the client and the wire: inputs checked before they travel, foreign errors translated once."""
+"""Between the client and the wire: inputs are validated before they travel, Temporal's errors translated once."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, Work
 M = TypeVar("M", bound=BaseModel)
 
 ROLLOVER_SECONDS = 0.02
-"""Until an update is sent again that met the end of a run of the workflow."""
+"""Seconds until an update is sent again that arrived at the end of a workflow run."""
 ACCEPT_SECONDS = 60
-"""How long an update waits for a worker to take it."""
+"""Seconds that an update waits for a worker to accept it."""
 
 
 def make_input(model: type[M], given: Mapping[str, Any]) -> M:
-    """The input that some values make; what is None was not given.
+    """The input of these fields; a field that is None is left out.
 
     Raises:
-        InvalidInput, InvalidOperation: they do not make one.
+        InvalidInput: a field is unknown, missing or of another shape.
+        InvalidOperation: the context operation in it is malformed.
     """
     values = {name: value for name, value in given.items() if value is not None}
     try:
@@ -52,12 +53,12 @@ def make_input(model: type[M], given: Mapping[str, Any]) -> M:
 
 
 def payload(model: BaseModel) -> dict[str, Any]:
-    """What travels of an input: the fields that were given."""
+    """The JSON object that travels for an input: the fields that were set."""
     return model.model_dump(mode="json", exclude_unset=True)
 
 
 def translate_error(error: RPCError, session_id: str) -> ClewError:
-    """Temporal's errors as Clew's."""
+    """Clew's error for one of Temporal's."""
     match error.status:
         case RPCStatusCode.NOT_FOUND if error.message.startswith("Namespace"):
             return ServerUnreachable(f"the Temporal server has no such namespace: {error.message}")
@@ -72,18 +73,18 @@ def translate_error(error: RPCError, session_id: str) -> ClewError:
 
 
 def met_a_rollover(error: RPCError) -> bool:
-    """Whether an update came to a run of the workflow that was giving way to the next."""
+    """Whether an update arrived while one workflow run was continued as the next."""
     return error.status == RPCStatusCode.FAILED_PRECONDITION or "already completed" in error.message
 
 
 def was_unprocessed(error: WorkflowUpdateFailedError) -> bool:
-    """Whether the server itself refused an update: a worker that had paused answered its task without it."""
+    """Whether the server itself refused an update, because a paused worker completed its task without it."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == "UnprocessedUpdate"
 
 
 @asynccontextmanager
 async def translating(session_id: str, seconds: float | None = None) -> AsyncIterator[None]:
-    """Foreign errors become Clew's here, and nowhere else; with `seconds`, what is done has so much time."""
+    """Translate Temporal's errors to Clew's, here and nowhere else. With `seconds`, the body has that much time."""
     try:
         async with asyncio.timeout(seconds):
             try:
@@ -118,11 +119,11 @@ async def translating(session_id: str, seconds: float | None = None) -> AsyncIte
 async def send_update(
     handle: WorkflowHandle[Any, Any], name: str, argument: BaseModel, update_id: str
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
-    """An update of the contract, sent; back as soon as it is accepted.
+    """Send an update of the contract; back as soon as it is accepted.
 
     Raises:
-        Refusal: it was refused, and nothing has changed.
-        WorkerUnavailable: no worker took it in time.
+        Refusal: the session refused it, and nothing has changed.
+        WorkerUnavailable: no worker accepted it in time.
     """
     async with translating(handle.id, ACCEPT_SECONDS):
         while True:
@@ -134,7 +135,7 @@ async def send_update(
                     wait_for_stage=WorkflowUpdateStage.ACCEPTED,
                     result_type=dict,
                 )
-                # A refused update counts as complete, and the SDK would tell so only to who waits for the outcome.
+                # A refused update counts as complete, and the SDK raises its error only from `result`.
                 if update._known_outcome is not None:
                     await update.result()
                 return update
@@ -142,7 +143,7 @@ async def send_update(
                 if not was_unprocessed(error):
                     raise
             except RPCError as error:
-                # It came as one run of the workflow ended, and is sent again to the next, where there is one.
+                # It arrived at the end of a workflow run: send it again to the next one, if there is one.
                 running = WorkflowExecutionStatus.RUNNING
                 if not met_a_rollover(error) or (await handle.describe()).status != running:
                     raise

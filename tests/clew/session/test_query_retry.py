@@ -20,7 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew import Clew
 from clew.session import _query_retry
-from clew.session._query_retry import prompt
+from clew.session._query_retry import retry_queries_soon
 from tests.support.stack import Stack
 
 
@@ -105,7 +105,7 @@ async def test_who_traces_queries_sees_them(stack: Stack) -> None:
     config = stack.clew.temporal.config()
     config["interceptors"] = [watched]
     clew = Clew(Client(**config))
-    assert prompt(clew.temporal) is clew.temporal
+    assert retry_queries_soon(clew.temporal) is clew.temporal
     session = await stack.open()
     again = await clew.open(session.id)
     await asyncio.gather(*(again.status() for _ in range(10)))
