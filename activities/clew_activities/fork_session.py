@@ -9,15 +9,15 @@ from typing import Any
 
 from pydantic_core import to_json
 from temporalio import activity
-from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.context.loading import part_of_thread
-from clew.contract import WORKFLOW_TYPE, EntriesQuery, SessionStart
+from clew.contract import EntriesQuery
 from clew.contract.outputs import ForkReceipt
 from clew.contract.payloads import OperationPayload
 from clew.errors import InvalidInput, NotFound
+from clew.session.starting import start_session
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head, ObjectChanged
 from clew_activities.archiving import ArchivedThread, explained
@@ -125,14 +125,7 @@ class ForkingActivities:
         client = activity.client()
         if not fork.began:
             config = (await self._threads.carried(fork)).state.config
-            await client.start_workflow(
-                WORKFLOW_TYPE,
-                SessionStart(config=config).model_dump(mode="json", exclude_unset=True),
-                id=fork.session_id,
-                task_queue=activity.info().task_queue,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                static_summary=f"session · {config.model}",
-            )
+            await start_session(client, fork.session_id, config, activity.info().task_queue)
         await ask_begun(client.get_workflow_handle(fork.session_id), "transcript", {"limit": 1})
 
     async def _tell_parent(self, asked: Fork) -> None:

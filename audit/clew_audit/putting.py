@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from pydantic_core import to_json
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.contract import WORKFLOW_TYPE, SessionConfig, SessionStart
-from clew.session.transport import payload, translate_error
+from clew.contract import SessionConfig
+from clew.session.starting import start_session
+from clew.session.transport import translate_error
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head
 from clew_audit.errors import archived
@@ -56,15 +56,7 @@ async def put_away(archive: Archive, session: Session, before: Head | None) -> N
 async def start(client: Client, session_id: str, task_queue: str, config: SessionConfig) -> None:
     """Let the session go on: it finds its archive, and its stored configuration stands."""
     try:
-        await client.start_workflow(
-            WORKFLOW_TYPE,
-            payload(SessionStart(config=config)),
-            id=session_id,
-            task_queue=task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=f"session · {config.model}",
-        )
+        await start_session(client, session_id, config, task_queue)
     except RPCError as error:
         raise translate_error(error, session_id) from error
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 from temporalio import exceptions, workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue, RetryPolicy, WorkflowIDReusePolicy
@@ -23,18 +24,20 @@ with workflow.unsafe.imports_passed_through():
         READ_CONTEXT_WORKFLOW,
         READ_WORKFLOW,
         RESTORE_WORKFLOW,
-        WORKFLOW_TYPE,
         DeleteSessionInput,
         ForkSessionInput,
         ReadContextInput,
         ReadThreadInput,
         RestoreInput,
+        SessionConfig,
     )
     from clew.contract.outputs import RestoreReceipt
+    from clew.contract.starting import start_arguments
     from clew.errors import ArchiveUnavailable, InvalidInput, Refusal
     from clew_workflows.protocol import Fork, OpenCheckpoint, OpenedCheckpoint
     from clew_workflows.shell import ingress
     from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
+    from clew_workflows.shell.runtime import STAMPS
 
 READ_TIMEOUT = timedelta(seconds=30)
 CONTEXT_TIMEOUT = timedelta(seconds=90)
@@ -55,7 +58,7 @@ class ReadThread:
     @workflow.run
     async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
         """One page, and where the next one begins."""
-        return await carry_out("read_thread", decoded(asked, ReadThreadInput), READ_TIMEOUT)
+        return await carry_out("read_thread", decode(asked, ReadThreadInput), READ_TIMEOUT)
 
 
 @workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception])
@@ -65,7 +68,7 @@ class ReadContext:
     @workflow.run
     async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
         """One page, and with which `page` and `at_seq` the next one is asked for."""
-        return await carry_out("read_context", decoded_context(asked), CONTEXT_TIMEOUT)
+        return await carry_out("read_context", decode_context(asked), CONTEXT_TIMEOUT)
 
 
 @workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception])
@@ -75,14 +78,14 @@ class ForkSession:
     @workflow.run
     async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
         """Back when the new session answers."""
-        given = decoded(asked, ForkSessionInput)
+        given = decode(asked, ForkSessionInput)
         fork = Fork(
             session_id=given.session_id,
             at_seq=given.at_seq,
             new_session_id=given.new_session_id or f"{given.session_id[:160]}-{workflow.uuid4().hex}",
             metadata=given.metadata,
-            at=workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            entry_ids=(_entry_id(), _entry_id()),
+            at=STAMPS.timestamp(),
+            entry_ids=(STAMPS.entry_id(), STAMPS.entry_id()),
         )
         return await carry_out("fork_session", fork, CHANGE_TIMEOUT)
 
@@ -94,18 +97,19 @@ class RestoreSession:
     @workflow.run
     async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
         """The session has the context under its lane when this answers."""
-        given = decoded(asked, RestoreInput, MAX_TOKEN_BYTES + 1_000)
+        given = decode(asked, RestoreInput, MAX_TOKEN_BYTES + 1_000)
         session_id = given.session_id or str(workflow.uuid4())
         checkpoint = OpenCheckpoint(token=given.token, session_id=session_id)
         opened = OpenedCheckpoint.model_validate(await carry_out("open_checkpoint", checkpoint, RESTORE_STEP_TIMEOUT))
+        start = start_arguments(session_id, SessionConfig.model_validate_json(to_json(opened.config)))
         try:
             session = await workflow.start_child_workflow(
-                WORKFLOW_TYPE,
-                {"config": opened.config},
-                id=session_id,
+                start.workflow,
+                start.argument,
+                id=start.id,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-                static_summary=f"session · {opened.config['model']}",
+                static_summary=start.static_summary,
             )
         except WorkflowAlreadyStartedError:
             raise ingress.application_error(InvalidInput(f"there is a session {session_id!r} already")) from None
@@ -125,17 +129,13 @@ class DeleteSession:
     @workflow.run
     async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
         """Back when there is nothing left of it to be read."""
-        return await carry_out("delete_session", decoded(asked, DeleteSessionInput), CHANGE_TIMEOUT)
+        return await carry_out("delete_session", decode(asked, DeleteSessionInput), CHANGE_TIMEOUT)
 
 
 SERVICES = (ReadThread, ReadContext, ForkSession, RestoreSession, DeleteSession)
 
 
-def _entry_id() -> str:
-    return f"e-{workflow.random().getrandbits(64):016x}"
-
-
-def decoded(asked: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
+def decode(asked: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
     """The input of a service.
 
     Raises:
@@ -147,14 +147,14 @@ def decoded(asked: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES)
         raise ingress.application_error(refusal) from None
 
 
-def decoded_context(asked: RawValue) -> dict[str, Any]:
+def decode_context(asked: RawValue) -> dict[str, Any]:
     """The input of `ReadContext`, with the fields that were given: others would overlay a policy.
 
     Raises:
         ApplicationError: `invalid_input`, `empty_content` or `too_large`, for what cannot be used.
     """
     try:
-        checked = ingress.checked_context(decoded(asked, ReadContextInput))
+        checked = ingress.checked_context(decode(asked, ReadContextInput))
     except Refusal as refusal:
         raise ingress.application_error(refusal) from None
     return checked.model_dump(mode="json", exclude_unset=True)

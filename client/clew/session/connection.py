@@ -14,7 +14,7 @@ from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, Interceptor, Plugin, WorkflowExecutionStatus
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import WorkflowIDReusePolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
@@ -26,7 +26,6 @@ from clew.contract import (
     DELETE_WORKFLOW,
     RESTORE_WORKFLOW,
     TASK_QUEUE,
-    WORKFLOW_TYPE,
     DeleteSessionInput,
     Limits,
     ModelOptions,
@@ -35,7 +34,6 @@ from clew.contract import (
     RestoreInput,
     SessionConfig,
     SessionId,
-    SessionStart,
 )
 from clew.contract.outputs import DeleteReceipt, RestoreReceipt
 from clew.contract.payloads import ConfigPayload
@@ -46,7 +44,8 @@ from clew.session._services import run_service
 from clew.session.options import EntryFilters
 from clew.session.reader import Reader
 from clew.session.session import Session
-from clew.session.transport import make_input, payload, translate_error
+from clew.session.starting import start_session
+from clew.session.transport import make_input, translate_error
 from clew.thread.entries import Entry
 
 CONNECT_SECONDS = 10
@@ -216,16 +215,7 @@ class Clew:
 
     async def _start(self, session_id: str, config: SessionConfig, reuse: WorkflowIDReusePolicy) -> None:
         try:
-            await self.temporal.start_workflow(
-                WORKFLOW_TYPE,
-                payload(SessionStart(config=config)),
-                id=session_id,
-                task_queue=self.task_queue,
-                # Two who open at once get one session.
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                id_reuse_policy=reuse,
-                static_summary=f"session · {config.model}",
-            )
+            await start_session(self.temporal, session_id, config, self.task_queue, reuse)
         except RPCError as error:
             raise translate_error(error, session_id) from error
 
