@@ -250,10 +250,10 @@ class _Bench:
         entries = [*(entry for entry in old if entry.seq < status.first_live_seq), *live]
         if len(entries) != status.rev:
             problems.append(f"{len(entries)} entries were read, and the session has {status.rev}")
-        spent = [entry.payload["recipe"]["usage"] for entry in entries if "recipe" in entry.payload]
+        spent = [entry.recipe.usage for entry in entries if entry.recipe]
         if (status.usage.model_calls, status.usage.input_tokens) != (
             len(spent),
-            sum(usage["input_tokens"] for usage in spent),
+            sum(usage.input_tokens for usage in spent),
         ):
             problems.append(f"the session counts {status.usage}, the thread {len(spent)} calls")
         await session.close()

@@ -6,6 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from clew.contract.payloads import (
+    AssistantMessage,
+    InputPayload,
+    MessagePayload,
+    OperationPayload,
+    RunPayload,
+    ToolMessage,
+    UserMessage,
+)
 from clew.outcomes import RequestOutcome
 from clew.thread.entries import Entry
 from clew_workflows.core.runs import FOLLOW_UP
@@ -52,25 +61,25 @@ class Traces:
             self._note(entry)
 
     def _note(self, entry: Entry) -> None:
-        payload, request_id = entry.payload, entry.refs.get("request_id")
-        match entry.kind:
-            case "run":
+        request_id = entry.refs.get("request_id")
+        match entry.body:
+            case RunPayload():
                 self.outcomes.setdefault(entry.refs["request_id"], []).append(entry)
-            case "ai_message" if payload["role"] == "user":
-                if "input_id" in payload:
-                    self.read[payload["input_id"]] += 1
-                self.asked[f"{request_id}: {payload['content']}"] += 1
-            case "ai_context_operation":
-                self.applied.setdefault(payload["op_id"], []).append(entry.seq)
-            case "input" if payload["event"] == "rejected":
-                self.rejected.append(payload["content"])
-            case "input" if "op_id" in payload:
-                self.superseded[payload["op_id"]] += 1
-            case "input" if payload["event"] == "dropped":
-                if "input_id" in payload:
-                    self.dropped[payload["input_id"]] += 1
-                if payload.get("request_id"):
-                    self.never_ran[payload["request_id"]] += 1
+            case UserMessage() as said:
+                if said.input_id is not None:
+                    self.read[said.input_id] += 1
+                self.asked[f"{request_id}: {said.content}"] += 1
+            case OperationPayload(op_id=op_id):
+                self.applied.setdefault(op_id, []).append(entry.seq)
+            case InputPayload(event="rejected", content=content):
+                self.rejected.append(content)
+            case InputPayload(op_id=str(op_id)):
+                self.superseded[op_id] += 1
+            case InputPayload(event="dropped") as dropped:
+                if dropped.input_id is not None:
+                    self.dropped[dropped.input_id] += 1
+                if dropped.request_id:
+                    self.never_ran[dropped.request_id] += 1
 
     def of_input(self, input_id: str) -> int:
         """How often an input was read or dropped."""
@@ -118,10 +127,11 @@ def _requests(entries: Sequence[Entry], ledger: Ledger, traces: Traces) -> Itera
             yield f"request {request_id} was asked {said} times, and dropped {traces.never_ran[request_id]} times"
     for request_id, outcome in ledger.outcomes.items():
         entry = entries[outcome.last_seq]
-        told = (entry.kind, entry.refs.get("request_id"), entry.payload.get("status"))
+        ended = entry.body
+        told = (entry.kind, entry.refs.get("request_id"), ended.status if isinstance(ended, RunPayload) else None)
         if told != ("run", request_id, outcome.status):
             yield f"request {request_id} was told {outcome.status} at {outcome.last_seq}, where {told} stands"
-        if outcome.answer_seq is not None and entries[outcome.answer_seq].payload.get("role") != "assistant":
+        if outcome.answer_seq is not None and not isinstance(entries[outcome.answer_seq].body, AssistantMessage):
             yield f"the answer to {request_id} is not at {outcome.answer_seq}"
         if request_id in ledger.cancelled and outcome.status != "cancelled":
             yield f"request {request_id} was cancelled, and is {outcome.status}"
@@ -161,25 +171,26 @@ def tool_groups(entries: Iterable[Entry]) -> Iterator[str]:
     seen: set[str] = set()
     doubts: set[str] = set()
     for entry in entries:
-        if entry.kind != "ai_message":
+        said = entry.body
+        if not isinstance(said, MessagePayload):
             continue
-        due = waiting.setdefault(entry.payload["context_ref"], [])
-        if entry.payload["role"] == "tool":
-            call_id, expected = entry.payload["tool_call_id"], doubts if entry.payload.get("late") else due
+        due = waiting.setdefault(said.context_ref, [])
+        if isinstance(said, ToolMessage):
+            call_id, expected = said.tool_call_id, doubts if said.late else due
             if call_id not in expected:
                 yield f"the tool result at {entry.seq} answers no call"
                 continue
             expected.remove(call_id)
-            if entry.payload.get("in_doubt"):
+            if said.in_doubt:
                 doubts.add(call_id)
             continue
         if due:
             yield f"the tool calls {due} are not answered before {entry.seq}"
-        calls = [call["id"] for call in entry.payload.get("tool_calls") or ()]
+        calls = said.call_ids
         if seen & set(calls) or len(set(calls)) < len(calls) or any(len(call) > MAX_ID for call in calls):
             yield f"tool calls at {entry.seq} have ids of others, or too long ones: {calls}"
         seen |= set(calls)
-        waiting[entry.payload["context_ref"]] = calls
+        waiting[said.context_ref] = calls
     yield from (f"the tool calls {due} of lane {lane} are never answered" for lane, due in waiting.items() if due)
 
 
@@ -190,9 +201,9 @@ def _runs(entries: Iterable[Entry]) -> Iterator[str]:
     for entry in entries:
         if entry.kind == "run":
             ended.add(entry.refs["run_id"])
-        elif entry.kind == "ai_message":
-            if entry.refs["run_id"] in ended and not entry.payload.get("late"):
+        elif isinstance(said := entry.body, MessagePayload):
+            if entry.refs["run_id"] in ended and not said.is_late:
                 yield f"run {entry.refs['run_id']} goes on at {entry.seq}, after its end"
-            if entry.payload["role"] == "assistant":
+            if isinstance(said, AssistantMessage):
                 calls[entry.refs["call_id"]] += 1
     yield from (f"{call} is answered {times} times" for call, times in calls.items() if times > 1)

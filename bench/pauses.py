@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from bench.chain import runs_of
 from clew import Clew, Session
+from clew.contract.payloads import InputPayload, MessagePayload
 from clew.errors import Idle
 from clew_activities.archive import Archive, Store
 from clew_audit.auditing import audit_session
@@ -114,7 +115,7 @@ async def _use(session: Session, chance: random.Random) -> None:
 async def _check(clew: Clew, archive: Archive, session: Session, report: Report) -> None:
     """Every signal is in the thread once, and the audit is clean."""
     entries = await session.entries()
-    said = [str(entry.payload.get("content")) for entry in entries]
+    said = [said.content for entry in entries if isinstance(said := entry.body, MessagePayload | InputPayload)]
     problems = [
         f"{_text(session, number)} is {times} times in the thread"
         for number in range(SIGNALS)

@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from clew import Clew, Session, StreamState
+from clew.contract.payloads import RunPayload, ToolMessage
 from deploy.local import (
     Reply,
     StartFailed,
@@ -138,8 +139,8 @@ class Screen:
 
     async def _show_tools(self, request_id: str) -> None:
         for entry in await self._session.entries(kind="ai_message", request_id=request_id):
-            if entry.payload["role"] == "tool" and entry.seq > self._last_seq:
-                result = f"{entry.payload['name']} → {entry.payload['content']}"
+            if isinstance(said := entry.body, ToolMessage) and entry.seq > self._last_seq:
+                result = f"{said.name} → {said.content}"
                 console.print(f"[bold green]{'tool':9}[/]{escape(result)}", soft_wrap=True)
                 self._last_seq = entry.seq
 
@@ -208,7 +209,7 @@ async def report(clew: Clew, server: TemporalServer, session: Session) -> None:
     console.print(f"\n[bold]Event history:[/] {description.history_length} events, {size} bytes")
     console.print(f"[bold]In the Temporal UI:[/] {server.ui_workflow(session.id)}", soft_wrap=True)
 
-    runs = [entry.payload["status"] for entry in await session.entries(kind="run")]
+    runs = [entry.read(RunPayload).status for entry in await session.entries(kind="run")]
     answers = [message for message in await session.transcript() if message["content"] == LONG_ANSWER]
     if runs != ["completed"] * 4 or len(answers) != 1:
         sys.exit(f"this is not what the demo promises: runs {runs}, the long answer {len(answers)} times")
