@@ -110,7 +110,7 @@ def context_page(whole: Projection, first: int) -> dict[str, Any]:
 def window_of(thread: Thread, context_ref: str, token_budget: int) -> Projection:
     """The newest messages of a lane that fit a budget and one page, grouped and filtered by the policy in force."""
     config = thread.config_at(thread.last_seq)
-    policy = policy_of(config) if config else ContextPolicy()
+    policy = config.read(ConfigPayload).policy if config else ContextPolicy()
     while True:
         whole = project(
             ProjectionInput(thread, windowed(policy, token_budget), context_ref=context_ref, request_must_fit=False)
@@ -125,11 +125,6 @@ def window_of(thread: Thread, context_ref: str, token_budget: int) -> Projection
 def windowed(policy: ContextPolicy, token_budget: int) -> ContextPolicy:
     """A policy for a window of so many tokens."""
     return policy.model_copy(update={"max_input_tokens": token_budget, "reserve_output_tokens": 0})
-
-
-def policy_of(config: Entry) -> ContextPolicy:
-    """The policy that a `config` entry put in force."""
-    return config.read(ConfigPayload).policy
 
 
 def prompt_of_lane(thread: Thread, context_ref: str) -> str | None:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clew.context.blocks import Rendering
-from clew.context.contexts import policy_of
 from clew.context.lane_view import estimator_of, includes
 from clew.context.truncation import Cutter, results_share, saved_by, smallest
 from clew.contract.payloads import AppliedSwitch, ConfigPayload, MessagePayload, OperationPayload, ToolMessage
@@ -98,7 +97,7 @@ async def part_of_thread(
     )
     config = configs[0] if configs else None
     lane = context_ref or (switch.read(OperationPayload).context_ref if switch else DEFAULT_LANE)
-    policy = policies(policy_of(config) if config else ContextPolicy())
+    policy = policies(config.read(ConfigPayload).policy if config else ContextPolicy())
     part = await part_of_lane(back, lane, [policy])
     marks = (mark for mark in (*configs, switch) if mark)
     return archived_thread(back.upto, (*marks, *part.entries), {lane: part.gap})

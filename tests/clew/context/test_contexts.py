@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from clew.context.contexts import context_of, policy_of
+from clew.context.contexts import context_of
+from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
 from clew.model.messages import Message
@@ -152,5 +153,5 @@ def test_a_thread_without_configuration() -> None:
 def test_the_policy_of_a_configuration_is_complete() -> None:
     """A configuration fixes every field, so that a later default cannot show through it."""
     config = Writer().config(context_policy=ContextPolicy(max_messages=2))
-    assert policy_of(config) == ContextPolicy(max_messages=2)
-    assert policy_of(config).model_fields_set == set(ContextPolicy.model_fields)
+    assert config.read(ConfigPayload).policy == ContextPolicy(max_messages=2)
+    assert config.read(ConfigPayload).policy.model_fields_set == set(ContextPolicy.model_fields)

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from clew.context.contexts import context_of, policy_of
+from clew.context.contexts import context_of
 from clew.context.projection import Projection
 from clew.contract import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, SessionConfig
 from clew.contract.payloads import ConfigPayload
@@ -151,7 +151,7 @@ def _snapshot(shown: Projection, thread: Thread, at_seq: int) -> dict[str, Any]:
     config = thread.config_at(at_seq)
     assert config is not None
     system = [message for message in shown.messages if message["role"] == "system"]
-    summarized = shown.meta.summary_used and policy_of(config).summary_role == "system"
+    summarized = shown.meta.summary_used and config.read(ConfigPayload).policy.summary_role == "system"
     prompt = system[0]["content"] if len(system) > int(summarized) else None
     said = shown.messages if prompt is None else shown.messages[1:]
     messages = [{**message, "role": "user"} if message["role"] == "system" else message for message in said]

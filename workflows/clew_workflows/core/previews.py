@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from clew.context.contexts import context_of, policy_of
+from clew.context.contexts import context_of
 from clew.context.projection import Projection
 from clew.contract import ContextQuery, MessageInput, PendingMessage
 from clew.contract.outputs import ContextMeta, Overflow
-from clew.contract.payloads import UserMessage
+from clew.contract.payloads import ConfigPayload, UserMessage
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, ContextOverflow
 from clew.model.canonical import digest
@@ -97,7 +97,7 @@ def _committed(state: State, thread: Thread, upto: int, lane: str, pending: Sequ
 
 def _in_force(thread: Thread, policy: ContextPolicy | None) -> ContextPolicy:
     config = thread.config_at(thread.last_seq)
-    return (policy_of(config) if config else ContextPolicy()).overlaid(policy)
+    return (config.read(ConfigPayload).policy if config else ContextPolicy()).overlaid(policy)
 
 
 def _overflowing(error: ContextOverflow, policy: ContextPolicy) -> Projection:
