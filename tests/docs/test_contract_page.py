@@ -107,21 +107,21 @@ def test_every_type_and_every_field_is_explained(name: str) -> None:
 def test_updates_are_those_that_the_session_takes() -> None:
     """The page has each update that a session knows, and no other."""
     with pytest.raises(InvalidInput) as refused:
-        ingress.update("nonsense", [], CONFIG)
+        ingress.decode_update("nonsense", [], CONFIG)
     assert {one.name for one in messages.UPDATES} == words_of(refused.value)
 
 
 def test_signals_are_those_that_the_session_takes() -> None:
     """The page has each signal that a session knows, and no other."""
     with pytest.raises(InvalidInput) as refused:
-        ingress.signal("nonsense", [], CONFIG)
+        ingress.decode_signal("nonsense", [], CONFIG)
     assert {one.name for one in messages.SIGNALS} == words_of(refused.value)
 
 
 def test_queries_are_those_that_the_session_answers() -> None:
     """The page has each query that a session knows, and no other."""
     with pytest.raises(InvalidInput) as refused:
-        ingress.query("nonsense", [])
+        ingress.decode_query("nonsense", [])
     assert {one.name for one in messages.QUERIES} == words_of(refused.value)
 
 
@@ -134,23 +134,23 @@ def test_workflows_are_those_that_a_worker_serves() -> None:
 @pytest.mark.parametrize("update", messages.UPDATES, ids=lambda one: one.name)
 def test_updates_are_decoded_as_the_page_says(update: Exchange) -> None:
     """Each update has the input that the page names, and may come without one where it says so."""
-    assert type(ingress.update(update.name, [raw(EXAMPLES[update.name])], CONFIG)) is update.input
+    assert type(ingress.decode_update(update.name, [raw(EXAMPLES[update.name])], CONFIG)) is update.input
     if update.bare:
-        assert type(ingress.update(update.name, [], CONFIG)) is update.input
+        assert type(ingress.decode_update(update.name, [], CONFIG)) is update.input
     else:
         with pytest.raises(InvalidInput):
-            ingress.update(update.name, [], CONFIG)
+            ingress.decode_update(update.name, [], CONFIG)
 
 
 @pytest.mark.parametrize("query", [one for one in messages.QUERIES if one.input], ids=lambda one: one.name)
 def test_queries_are_decoded_as_the_page_says(query: Exchange) -> None:
     """Each query has the input that the page names, and may come without one where it says so."""
-    assert type(ingress.query(query.name, [raw(EXAMPLES[query.name])])) is query.input
+    assert type(ingress.decode_query(query.name, [raw(EXAMPLES[query.name])])) is query.input
     if query.bare:
-        assert type(ingress.query(query.name, [])) is query.input
+        assert type(ingress.decode_query(query.name, [])) is query.input
     else:
         with pytest.raises(InvalidInput):
-            ingress.query(query.name, [])
+            ingress.decode_query(query.name, [])
 
 
 def test_every_word_of_a_message_is_a_refusal() -> None:

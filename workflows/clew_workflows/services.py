@@ -142,7 +142,7 @@ def decode(asked: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) 
         ApplicationError: `invalid_input` or `too_large`, for what cannot be used.
     """
     try:
-        return ingress.service([asked], model, max_bytes)
+        return ingress.decode_service([asked], model, max_bytes)
     except Refusal as refusal:
         raise ingress.application_error(refusal) from None
 
@@ -154,7 +154,7 @@ def decode_context(asked: RawValue) -> dict[str, Any]:
         ApplicationError: `invalid_input`, `empty_content` or `too_large`, for what cannot be used.
     """
     try:
-        checked = ingress.checked_context(decode(asked, ReadContextInput))
+        checked = ingress.check_context(decode(asked, ReadContextInput))
     except Refusal as refusal:
         raise ingress.application_error(refusal) from None
     return checked.model_dump(mode="json", exclude_unset=True)

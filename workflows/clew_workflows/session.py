@@ -103,7 +103,7 @@ class AgentSession:
                 raise InvalidInput(f"unknown workflow type {info.workflow_type[:200]!r}: it is {WORKFLOW_TYPE!r}")
             if info.cron_schedule:
                 raise InvalidInput("a session lives until it is closed: start it without a cron schedule")
-            start = ingress.session_start(info.workflow_id, args, is_continued=ingress.is_continued(info))
+            start = ingress.decode_start(info.workflow_id, args, is_continued=ingress.is_continued(info))
             if start.carried is not None:
                 begun = carried.restore(start.carried)
                 self._fullness.fetched(events=0, size=len(args[0].payload.data))
@@ -167,7 +167,9 @@ class AgentSession:
         """Every update of the contract. What is refused was refused by the validator and left nothing."""
         self._fullness.updates += 1
         update_id = self._update_id()
-        command = self._validated.pop(update_id, None) or ingress.update(name, args, self._runtime.state.config)
+        command = self._validated.pop(update_id, None) or ingress.decode_update(
+            name, args, self._runtime.state.config
+        )
         waiter = self._waiters.enter() if isinstance(command, MessageInput | AwaitRequestInput) else None
         arrival = Arrival(name, command, update_id)
         self._intake.take(arrival)
@@ -188,7 +190,7 @@ class AgentSession:
             if self._refusal:
                 raise self._refusal
             update_id = self._update_id()
-            command = ingress.update(name, args, self._runtime.state.config)
+            command = ingress.decode_update(name, args, self._runtime.state.config)
             if self._intake.is_open:
                 _, answer = self._intake.decide(command, update_id)
                 if self._rollover.full and isinstance(answer, commands.Outcome) and answer.is_new:
@@ -208,7 +210,7 @@ class AgentSession:
         self._task_commands.ensure()
         arrival = Arrival(name, excerpt=ingress.excerpt(args))
         try:
-            arrival.command = ingress.signal(name, args, self._runtime.state.config)
+            arrival.command = ingress.decode_signal(name, args, self._runtime.state.config)
         except ClewError as refusal:
             arrival.refusal = refusal
         self._intake.take(arrival)
@@ -220,7 +222,7 @@ class AgentSession:
             if self._refusal:
                 raise self._refusal
             state, thread = self._runtime.state, self._runtime.thread
-            asked = None if name == "carried" else ingress.query(name, args)
+            asked = None if name == "carried" else ingress.decode_query(name, args)
             if not self._intake.is_open and name != "status":
                 raise Starting("the session is looking for its archive: ask again in a moment")
             if name == "carried":

@@ -36,25 +36,25 @@ JSON_PLAIN = {"encoding": b"json/plain"}
 Args = Sequence[RawValue]
 
 DOORS: dict[str, Callable[[Args], Any]] = {
-    "start": lambda args: ingress.session_start("s-1", args),
-    "message": lambda args: ingress.update("message", args, CONFIG),
-    "await_request": lambda args: ingress.update("await_request", args, CONFIG),
-    "submit_input": lambda args: ingress.update("submit_input", args, CONFIG),
-    "submit_context_operation": lambda args: ingress.update("submit_context_operation", args, CONFIG),
-    "configure": lambda args: ingress.update("configure", args, CONFIG),
-    "cancel_request": lambda args: ingress.update("cancel_request", args, CONFIG),
-    "resolve_approval": lambda args: ingress.update("resolve_approval", args, CONFIG),
-    "checkpoint": lambda args: ingress.update("checkpoint", args, CONFIG),
-    "steer": lambda args: ingress.signal("steer", args, CONFIG),
-    "inject": lambda args: ingress.signal("inject", args, CONFIG),
-    "modify_context": lambda args: ingress.signal("modify_context", args, CONFIG),
-    "cancel": lambda args: ingress.signal("cancel", args, CONFIG),
-    "close": lambda args: ingress.signal("close", args, CONFIG),
-    "close_session": lambda args: ingress.update("close_session", args, CONFIG),
-    "context": lambda args: ingress.query("context", args),
-    "transcript": lambda args: ingress.query("transcript", args),
-    "entries": lambda args: ingress.query("entries", args),
-    "window": lambda args: ingress.query("window", args),
+    "start": lambda args: ingress.decode_start("s-1", args),
+    "message": lambda args: ingress.decode_update("message", args, CONFIG),
+    "await_request": lambda args: ingress.decode_update("await_request", args, CONFIG),
+    "submit_input": lambda args: ingress.decode_update("submit_input", args, CONFIG),
+    "submit_context_operation": lambda args: ingress.decode_update("submit_context_operation", args, CONFIG),
+    "configure": lambda args: ingress.decode_update("configure", args, CONFIG),
+    "cancel_request": lambda args: ingress.decode_update("cancel_request", args, CONFIG),
+    "resolve_approval": lambda args: ingress.decode_update("resolve_approval", args, CONFIG),
+    "checkpoint": lambda args: ingress.decode_update("checkpoint", args, CONFIG),
+    "steer": lambda args: ingress.decode_signal("steer", args, CONFIG),
+    "inject": lambda args: ingress.decode_signal("inject", args, CONFIG),
+    "modify_context": lambda args: ingress.decode_signal("modify_context", args, CONFIG),
+    "cancel": lambda args: ingress.decode_signal("cancel", args, CONFIG),
+    "close": lambda args: ingress.decode_signal("close", args, CONFIG),
+    "close_session": lambda args: ingress.decode_update("close_session", args, CONFIG),
+    "context": lambda args: ingress.decode_query("context", args),
+    "transcript": lambda args: ingress.decode_query("transcript", args),
+    "entries": lambda args: ingress.decode_query("entries", args),
+    "window": lambda args: ingress.decode_query("window", args),
 }
 GOOD: dict[str, dict[str, Any]] = {
     "start": START,
@@ -90,7 +90,7 @@ def args(*values: Any) -> list[RawValue]:
 
 
 def message(given: Args, config: SessionConfig) -> MessageInput:
-    command = ingress.update("message", given, config)
+    command = ingress.decode_update("message", given, config)
     assert isinstance(command, MessageInput)
     return command
 
@@ -375,12 +375,12 @@ def test_content_is_trimmed_and_otherwise_kept() -> None:
 def test_a_session_id_has_its_letters(session_id: str) -> None:
     """1 to 200 of letters, digits, `.`, `_`, `:`, `-`."""
     with pytest.raises(InvalidInput, match="session id"):
-        ingress.session_start(session_id, args(START))
+        ingress.decode_start(session_id, args(START))
 
 
 @pytest.mark.parametrize("session_id", ["a", "s" * 200, "tenant:user_1.session-2"])
 def test_a_session_id_may_be_anything_of_them(session_id: str) -> None:
-    assert ingress.session_start(session_id, args(START)).config.model == "openai:gpt-4o"
+    assert ingress.decode_start(session_id, args(START)).config.model == "openai:gpt-4o"
 
 
 def test_another_strategy_is_unsupported() -> None:
@@ -416,9 +416,9 @@ def test_a_window_has_at_least_a_token(budget: int) -> None:
 
 def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
     """However long its own name is; `status` takes nothing."""
-    assert ingress.query("status", []) is None
+    assert ingress.decode_query("status", []) is None
     with pytest.raises(InvalidInput, match="context, entries, status, transcript or window") as caught:
-        ingress.query("q" * 100_000, [])
+        ingress.decode_query("q" * 100_000, [])
     assert len(str(caught.value)) < 200
 
 
@@ -557,6 +557,6 @@ def test_a_run_is_continued_by_the_session_alone(
 def test_a_past_is_taken_from_the_session_alone() -> None:
     """Whatever is in it: it is not even looked at."""
     start = args(b'{"config": {"model": "openai:gpt-4o"}, "carried": {"version": 1, "zlib": "x"}}')
-    assert ingress.session_start("s-1", start, is_continued=True).carried == {"version": 1, "zlib": "x"}
+    assert ingress.decode_start("s-1", start, is_continued=True).carried == {"version": 1, "zlib": "x"}
     with pytest.raises(InvalidInput, match="carried: only a session's own earlier run may hand on a past"):
-        ingress.session_start("s-1", start)
+        ingress.decode_start("s-1", start)

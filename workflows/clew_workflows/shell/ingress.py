@@ -1,7 +1,7 @@
-"""The one door: everything that arrives at a session is decoded here, into typed commands or refusals.
+"""The ingress: whatever arrives at a session is decoded here, into a typed command or a refusal, and nowhere else.
 
-Handlers take raw payloads, because typed ones drop what they cannot decode without a trace, and a wrong number
-of arguments would fail the workflow task for ever. Nothing that comes through here can do either.
+Handlers take raw payloads. A typed handler would drop an input that the SDK cannot decode without a trace, and a
+wrong number of arguments would fail the workflow task again and again.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ M = TypeVar("M", bound=BaseModel)
 C = TypeVar("C", bound=ContextQuery)
 
 MAX_START_BYTES = 2_000_000
-"""A start may carry a whole session; more than this the server does not take either."""
+"""Largest argument of a start that carries a session, in bytes; the server takes no more either."""
 
 MAX_DEPTH = 100
-"""Levels of nesting in an input. Entries and pages nest it deeper, and 200 levels are all that is read."""
+"""Levels of nesting in an input. Entries and pages nest it deeper, and pydantic reads 200 levels at most."""
 
 _session_id: TypeAdapter[str] = TypeAdapter(SessionId)
 
@@ -80,8 +80,8 @@ def is_continued(info: workflow.Info) -> bool:
     return info.continued_run_id is not None and info.attempt == 1 and not info.cron_schedule
 
 
-def session_start(session_id: str, args: Sequence[RawValue], *, is_continued: bool = False) -> SessionStart:
-    """What a session is started with. `is_continued`: by its own earlier run, which may hand on a past.
+def decode_start(session_id: str, args: Sequence[RawValue], *, is_continued: bool = False) -> SessionStart:
+    """The input of a session. `is_continued`: its own earlier workflow run has started it, and may hand on a past.
 
     Raises:
         Refusal: the start cannot be used, for the reason it gives.
@@ -128,19 +128,19 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
 _BARE = ("cancel_request", "cancel", "checkpoint", "close", "close_session", "hibernate", "summarize")
 
 
-def update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
-    """What an update asks for.
+def decode_update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
+    """The command that an update brings.
 
     Raises:
         Refusal: the update is not known, or its input cannot be used, for the reason it gives.
     """
     if name not in _UPDATES:
         raise InvalidInput(f"unknown update {name[:50]!r}: one of {', '.join(_UPDATES)}")
-    return _checked(_decode(args, _UPDATES[name], config.limits.max_message_bytes, optional=name in _BARE))
+    return _check_command(_decode(args, _UPDATES[name], config.limits.max_message_bytes, optional=name in _BARE))
 
 
-def signal(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
-    """What a signal asks for: the same as its Update twin.
+def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
+    """The command that a signal brings: the same as the update that it belongs to.
 
     Raises:
         Refusal: the signal is not known, or its input cannot be used, for the reason it gives.
@@ -150,10 +150,10 @@ def signal(name: str, args: Sequence[RawValue], config: SessionConfig) -> Comman
     given = _decode(args, _SIGNALS[name], config.limits.max_message_bytes, optional=name in _BARE)
     if isinstance(given, SteerInput):
         given = SubmitInput.model_validate(given.model_dump(exclude_unset=True) | {"kind": name})
-    return _checked(given)
+    return _check_command(given)
 
 
-def _checked(command: Command) -> Command:
+def _check_command(command: Command) -> Command:
     """A command, if no rule that its type cannot express speaks against it; user's text comes trimmed."""
     match command:
         case MessageInput() | SubmitInput():
@@ -175,7 +175,7 @@ def _checked(command: Command) -> Command:
 Query = ContextQuery | TranscriptQuery | EntriesQuery | WindowQuery | DraftQuery
 
 
-def query(name: str, args: Sequence[RawValue]) -> Query | None:
+def decode_query(name: str, args: Sequence[RawValue]) -> Query | None:
     """The input of a query; `status` has none.
 
     Raises:
@@ -185,7 +185,7 @@ def query(name: str, args: Sequence[RawValue]) -> Query | None:
         case "status":
             return None
         case "context":
-            return checked_context(_decode(args, ContextQuery, optional=True))
+            return check_context(_decode(args, ContextQuery, optional=True))
         case "transcript":
             return _decode(args, TranscriptQuery, optional=True)
         case "entries":
@@ -201,8 +201,8 @@ def query(name: str, args: Sequence[RawValue]) -> Query | None:
             raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, status, transcript or window")
 
 
-def checked_context(asked: C) -> C:
-    """What a query or `ReadContext` asks of a context, checked further; pending messages come trimmed.
+def check_context(asked: C) -> C:
+    """A query for a context, if no rule that its type cannot express speaks against it; pending messages are trimmed.
 
     Raises:
         EmptyContent: a pending message has no content beside white space.
@@ -217,8 +217,8 @@ def checked_context(asked: C) -> C:
     return asked.model_copy(update={"pending": pending})
 
 
-def service(args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
-    """What a workflow other than a session is started with.
+def decode_service(args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
+    """The input of a service.
 
     Raises:
         Refusal: the input cannot be used, for the reason it gives.

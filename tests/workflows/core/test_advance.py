@@ -1,0 +1,62 @@
+"""The one step of a session: what was decided is committed, and what follows is said."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+from clew.contract import CloseInput, MessageInput
+from clew.thread.thread import Thread
+from clew_workflows.core import advance, commands, decisions
+from clew_workflows.core.decision import Decision
+from clew_workflows.core.stamps import MACHINE, Stamps
+from tests.support.decisions import Session, stamps
+
+
+def test_what_was_decided_is_committed_in_order() -> None:
+    """Each entry gets the next seq, an id of its own and the time; the state and the effect are the decision's."""
+    paper = Session()
+    before = paper.thread.rev
+    message = MessageInput(content="hello", request_id="r-1")
+    decision, _ = commands.decide(paper.state, paper.thread, message, None, paper.now)
+    step = advance.advance(paper.session, decision, stamps())
+    assert [entry.seq for entry in step.entries] == list(range(before, paper.thread.rev))
+    assert [entry.kind for entry in step.entries] == [draft.kind for draft in decision.commit]
+    assert {entry.at for entry in step.entries} == {"2026-01-01T00:00:00.000Z"}
+    assert step.session.state is decision.state
+    assert step.session.effect is decision.effect is not None
+    assert not step.gave_up
+
+
+def test_what_is_carried_out_goes_on_unless_it_is_given_up() -> None:
+    """A decision without an effect leaves the one in progress; the end of its run does not."""
+    paper = Session()
+    paper.ask()
+    call = paper.call
+    step = advance.advance(paper.session, decisions.reject(paper.state, "x", "unknown", ""), stamps())
+    assert (step.gave_up, step.session.effect) == (False, call)
+    decision, _ = commands.decide(step.session.state, step.session.thread, CloseInput(), None, paper.now)
+    step = advance.advance(step.session, decision, stamps())
+    assert (step.gave_up, step.session.effect) == (True, None)
+
+
+def test_a_decision_that_changes_nothing_leaves_no_entry() -> None:
+    """And no random number is asked for: a replay has to ask for as many."""
+
+    def none_left(_bits: int) -> int:
+        raise AssertionError("a random number was asked for")
+
+    paper = Session()
+    given = Stamps(now=lambda: datetime(2026, 1, 1, tzinfo=UTC), random_bits=none_left)
+    step = advance.advance(paper.session, Decision(paper.state), given)
+    assert (step.entries, step.session) == ((), paper.session)
+    assert isinstance(step.session.thread, Thread)
+
+
+def test_ids_and_times_have_one_form_wherever_they_come_from() -> None:
+    """Milliseconds in UTC with a Z, and 16 hexadecimal digits."""
+    given = Stamps(now=lambda: datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), random_bits=lambda _bits: 255)
+    assert given.timestamp() == "2026-01-02T03:04:05.678Z"
+    assert given.entry_id() == "e-00000000000000ff"
+    assert len(MACHINE.entry_id()) == len(given.entry_id())
+    assert MACHINE.timestamp().endswith("Z")
+    assert datetime.fromisoformat(MACHINE.timestamp()).tzinfo == timezone(timedelta())

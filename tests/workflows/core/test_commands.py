@@ -1,0 +1,88 @@
+"""Deciding is the only check of a command: the validator throws the decision away, the handler applies it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clew.contract import (
+    ApprovalInput,
+    AwaitRequestInput,
+    CancelInput,
+    CheckpointInput,
+    CloseInput,
+    ConfigureInput,
+    ContextOperation,
+    ForkedInput,
+    HibernateInput,
+    MessageInput,
+    SubmitInput,
+    SummarizeInput,
+)
+from clew.errors import Closed, Refusal
+from clew_workflows.core import commands
+from clew_workflows.core.commands import Command
+from tests.support.decisions import Session
+
+OPERATION: dict[str, Any] = {"op_id": "o", "operation": {"type": "replace", "result_context": {"messages": ()}}}
+COMMANDS: list[Command] = [
+    MessageInput(content="hello", request_id="r-2"),
+    AwaitRequestInput(request_id="r-1"),
+    SubmitInput(content="rather this", kind="steer"),
+    ContextOperation.model_validate(OPERATION),
+    ConfigureInput(on_busy="queue"),
+    CancelInput(),
+    ApprovalInput(tool_call_id="tool-1", decision="approve"),
+    CheckpointInput(),
+    HibernateInput(),
+    SummarizeInput(),
+    CloseInput(),
+    ForkedInput(session_id="s-2", fork_seq=0),
+]
+
+
+def sessions() -> list[Session]:
+    """Idle, with a run, with a queue, and waiting for an approval."""
+    idle, busy, queueing, asking = Session(), Session(), Session(on_busy="queue"), Session(tools=("ask_first",))
+    for session in (busy, queueing, asking):
+        session.ask(request_id="r-1")
+    queueing.ask("and then")
+    asking.reply("", "ask_first")
+    return [idle, busy, queueing, asking]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+def test_deciding_changes_nothing(command: Command) -> None:
+    """Twice asked it says the same, and session and thread are as they were."""
+    for session in sessions():
+        state, rev = session.state, session.thread.rev
+        said: list[Any] = []
+        for _ in range(2):
+            try:
+                said.append(commands.decide(session.state, session.thread, command, "own", session.now))
+            except Refusal as refusal:
+                said.append((type(refusal), str(refusal)))
+        assert said[0] == said[1]
+        assert (session.state, session.thread.rev) == (state, rev)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+def test_a_closed_session_takes_nothing_but_another_close(command: Command) -> None:
+    """Who asks again is told when it has ended."""
+    session = Session()
+    session.close()
+    if isinstance(command, CloseInput):
+        assert session.do(command) == commands.Closing()
+        return
+    with pytest.raises(Closed):
+        session.do(command)
+
+
+def test_a_message_is_new_once() -> None:
+    """The same id again is the same request, and asks for no room in a full history."""
+    session = Session()
+    message = MessageInput(content="hello", request_id="r-1")
+    assert session.do(message) == commands.Outcome("r-1", is_new=True)
+    assert session.do(message) == commands.Outcome("r-1")
+    assert session.do(AwaitRequestInput(request_id="r-1")) == commands.Outcome("r-1")

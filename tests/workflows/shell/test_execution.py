@@ -1,0 +1,94 @@
+"""The table of effects: for each, the activity that carries it out, where, and within which bounds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import get_args
+
+from clew_workflows.core import labels
+from clew_workflows.protocol import (
+    ArchiveRef,
+    Archiving,
+    CallModel,
+    DescribeModel,
+    Effect,
+    Prepare,
+    Recall,
+    SignCheckpoint,
+    Summarize,
+    Thaw,
+    ToolCall,
+)
+from clew_workflows.shell.execution import SIGN_TIMEOUT, SUMMARY_TIMEOUT, Plan, plan_of
+from tests.support.decisions import Session
+
+ARCHIVE = ArchiveRef(execution="x", family="s-1", upto=7)
+LEFT = timedelta(seconds=100)
+
+
+def effects() -> list[Effect]:
+    """One of each type, in the order of the union."""
+    session = Session()
+    session.ask()
+    call = session.call
+    session.reply("", "add")
+    return [
+        Prepare(model="openai:gpt-4o", tools=()),
+        DescribeModel(model="openai:gpt-4o"),
+        call,
+        session.round.calls[0],
+        Summarize(
+            summary_id="summary-1", context_ref="default", model="openai:gpt-4o", encoding="heuristic",
+            max_input_tokens=1000, max_output_tokens=100, from_seq=1, to_seq=5,
+        ),
+        Archiving(archive=ARCHIVE),
+        Thaw(archive=ARCHIVE, state="digest"),
+        Recall(archive=ARCHIVE, context_ref="default", policies=(), before=8),
+        SignCheckpoint(number=1, expires_seconds=60),
+    ]  # fmt: skip
+
+
+def plans(time_left: timedelta | None = LEFT) -> dict[type, Plan]:
+    return {type(effect): plan_of(effect, time_left, "clew") for effect in effects()}
+
+
+def test_every_effect_has_an_activity_and_a_label() -> None:
+    """No two share an activity, and Temporal takes 400 bytes of a label."""
+    assert tuple(type(effect) for effect in effects()) == get_args(Effect)
+    assert len({plan.activity for plan in plans().values()}) == len(get_args(Effect))
+    for effect in effects():
+        assert 0 < len(labels.label_of(effect).encode()) < 400
+
+
+def test_models_and_tools_have_queues_of_their_own() -> None:
+    """However many of them hang, there is room for what every session needs at once."""
+    queues = {kind: plan.queue for kind, plan in plans().items() if plan.queue}
+    assert queues == {CallModel: "clew-models", Summarize: "clew-models", ToolCall: "clew-tools"}
+
+
+def test_nothing_takes_longer_than_there_is_time() -> None:
+    """But for summaries and signatures, which have a time of their own; without an end, each attempt has one."""
+    own = {Summarize: SUMMARY_TIMEOUT, SignCheckpoint: SIGN_TIMEOUT}
+    assert {kind: plan.within for kind, plan in plans().items()} == {
+        kind: own.get(kind, LEFT) for kind in get_args(Effect)
+    }
+    for kind in (Prepare, DescribeModel, Archiving, Thaw, Recall):
+        assert plans(None)[kind].attempt is not None
+
+
+def test_a_tool_that_is_not_idempotent_is_attempted_once() -> None:
+    """Also where its worker is lost; any other may be given to others, and is waited for when it is asked to stop."""
+    (tool_call,) = (effect for effect in effects() if isinstance(effect, ToolCall))
+    for idempotent, attempts in ((True, 3), (False, 1)):
+        tool = tool_call.tool.model_copy(update={"idempotent": idempotent})
+        plan = plan_of(ToolCall(tool_call.call, tool), LEFT, "clew")
+        assert plan.retries is not None
+        assert (plan.retries.maximum_attempts, plan.waits) == (attempts, True)
+
+
+def test_a_store_is_asked_a_few_times_where_somebody_waits_and_for_ever_where_nobody_does() -> None:
+    """Temporal's 0 means without an end."""
+    assert (retries := plans(LEFT)[Archiving].retries) is not None
+    assert retries.maximum_attempts == 3
+    assert (retries := plans(None)[Archiving].retries) is not None
+    assert retries.maximum_attempts == 0
