@@ -16,11 +16,14 @@ def main() -> None:
     """Write all files, or check them."""
     parser = argparse.ArgumentParser(prog="python -m docs.generate", description="Make docs/schemas/ and the tables.")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a file is not current")
-    if parser.parse_args().check:
-        if differing := stale(DOCS):
+    check = parser.parse_args().check
+    try:
+        if not check:
+            write(DOCS)
+        elif differing := stale(DOCS):
             sys.exit(f"not current, run `make pages`: {', '.join(str(path) for path in differing)}")
-        return
-    write(DOCS)
+    except ValueError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

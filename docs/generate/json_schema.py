@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 import docstring_parser
@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from clew.contract.payloads import Stored
 from clew.outcomes import Output
 
 JsonSchema = dict[str, Any]
@@ -36,8 +37,9 @@ class DocumentedSchema(GenerateJsonSchema):
         return made if cls is None else _described(made, cls)
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        """A dataclass: an entry."""
-        return _described(super().dataclass_schema(schema), schema["cls"])
+        """A dataclass: what an entry holds, and values within that."""
+        made = _described(super().dataclass_schema(schema), schema["cls"])
+        return _as_stored(made) if issubclass(schema["cls"], Stored) else made
 
     def get_title_from_name(self, name: str) -> str:
         """Titles are the types' names; a field has its own name already."""
@@ -58,7 +60,19 @@ def definitions(annotations: Sequence[tuple[str, Any]]) -> dict[str, JsonSchema]
     for (name, _), schema in roots.items():
         if schema != {"$ref": f"#/$defs/{name}"}:
             found[str(name)] = schema
-    return {name: _untitled(found[name]) for name in sorted(found)}
+    return {name: _untitled(_referring(found[name], name, found.keys())) for name in sorted(found)}
+
+
+def _referring(value: Any, name: str | None, names: Collection[str]) -> Any:
+    """A schema in which the types that stand in full within it are referred to; `name` is its own."""
+    if isinstance(value, list):
+        return [_referring(item, None, names) for item in value]
+    if not isinstance(value, dict):
+        return value
+    title = value.get("title")
+    if "properties" in value and title in names and title != name:
+        return {"$ref": f"#/$defs/{title}", "description": value.get("description", "")}
+    return {key: _referring(item, None, names) for key, item in value.items()}
 
 
 def _described(schema: JsonSchemaValue, cls: type) -> JsonSchemaValue:
@@ -109,11 +123,24 @@ def _as_answered(schema: JsonSchemaValue) -> JsonSchemaValue:
     return _without(schema, "required") | {"properties": plain} | ({"required": required} if required else {})
 
 
+def _as_stored(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """The schema of what entries hold: a field that is at its default is absent."""
+    required = schema.get("required", ())
+    properties = schema.get("properties", {})
+    return schema | {
+        "properties": {
+            name: value if name in required or value.get("default") is not None else _not_null(value)
+            for name, value in properties.items()
+        }
+    }
+
+
 def _not_null(schema: JsonSchema) -> JsonSchema:
     schema = _without(schema, "default")
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
     if len(choices) == 1:
-        return {**choices[0], **_without(schema, "anyOf")}
+        title = {"title": choices[0]["title"]} if "title" in choices[0] else {}
+        return {**choices[0], **_without(schema, "anyOf"), **title}
     return schema | ({"anyOf": choices} if choices else {})
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+from clew.contract import EntriesPage
+from clew.contract.payloads import Retried
 from docs.generate import messages, typescript
+from docs.generate.entries import entry_union, payload_types
 from docs.generate.json_schema import JsonSchema, definitions, schema_of
 from docs.generate.messages import Exchange
 
 DECLARATIONS = "clew.d.ts"
 INDEX = "index.json"
+ENTRY = "Entry"
 _HEADER = "// The wire contract of Clew. Made from the code by `make pages`; docs/contract.md says what it means.\n\n"
 _MAPS = (
     ("Updates", "The updates of `AgentSession`.", messages.UPDATES),
@@ -19,14 +24,28 @@ _MAPS = (
 )
 
 
+def all_types() -> dict[str, Any]:
+    """Every type that has a file of its own, by name: messages, entries and what these hold."""
+    held = {type_.__name__: type_ for types in payload_types().values() for type_ in types}
+    # What stands in the `details` of an error has a type that no other type names.
+    return messages.wire_types() | held | {ENTRY: entry_union(), Retried.__name__: Retried}
+
+
 def all_definitions() -> dict[str, JsonSchema]:
     """The schema of every type of the contract, by name."""
-    return definitions(list(messages.wire_types().items()))
+    return _with_entries(definitions(list(all_types().items())))
+
+
+def _with_entries(schemas: dict[str, JsonSchema]) -> dict[str, JsonSchema]:
+    """The schemas in which a page of entries says what entries are: its type only knows objects."""
+    page = schemas[EntriesPage.__name__]
+    entries = page["properties"]["entries"] | {"items": {"$ref": f"#/$defs/{ENTRY}"}}
+    return schemas | {EntriesPage.__name__: page | {"properties": page["properties"] | {"entries": entries}}}
 
 
 def files() -> dict[str, str]:
     """The text of each file, by its name: a JSON Schema for each message, an index, the TypeScript declarations."""
-    made = {f"{name}.json": _json(schema_of(name, type_)) for name, type_ in messages.wire_types().items()}
+    made = {f"{name}.json": _json(schema_of(name, type_)) for name, type_ in all_types().items()}
     return made | {INDEX: _json(_index()), DECLARATIONS: _declarations()}
 
 

@@ -44,7 +44,7 @@ def type_table(schema: JsonSchema) -> str:
     rows = (
         (
             f"`{name}`" if name in required else f"`{name}?`",
-            type_and_bounds(field),
+            type_and_bounds(field, may_be_null=name in required),
             _cell(field.get("description", "")),
         )
         for name, field in schema.get("properties", {}).items()
@@ -52,9 +52,9 @@ def type_table(schema: JsonSchema) -> str:
     return table(("field", "type", "meaning"), rows)
 
 
-def type_and_bounds(field: JsonSchema) -> str:
-    """A field's type, its bounds and its default in words."""
-    words = _cell(_type(_not_null(field)))
+def type_and_bounds(field: JsonSchema, *, may_be_null: bool = False) -> str:
+    """A field's type, its bounds and its default in words. That null is as good as absent is not said."""
+    words = _cell(_type(field if may_be_null else _not_null(field)))
     default = field.get("default")
     if default in (None, [], ()) or isinstance(default, dict):
         return words

@@ -44,6 +44,118 @@ export interface Workflows {
   DeleteSession: { input: DeleteSessionInput; output: DeleteReceipt };
 }
 
+/** An entry of the kind `ai_context_operation`. */
+export interface AiContextOperationEntry {
+  /** Its place in the thread, from 0 on. */
+  seq: number;
+  /** Unique in the thread. */
+  id: string;
+  /** What it tells of; it says what the payload holds. */
+  kind: "ai_context_operation";
+  /** When it was committed: ISO 8601 in UTC with milliseconds. */
+  at: string;
+  /** What it holds, by its kind. */
+  payload: OperationPayload;
+  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  refs: Refs;
+  /** What it costs in a context, counted once under the session's encoding. */
+  tokens: number;
+}
+
+/** An entry of the kind `ai_message`. */
+export interface AiMessageEntry {
+  /** Its place in the thread, from 0 on. */
+  seq: number;
+  /** Unique in the thread. */
+  id: string;
+  /** What it tells of; it says what the payload holds. */
+  kind: "ai_message";
+  /** When it was committed: ISO 8601 in UTC with milliseconds. */
+  at: string;
+  /** What it holds, by its kind. */
+  payload: AssistantMessage | ToolMessage | UserMessage;
+  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  refs: Refs;
+  /** What it costs in a context, counted once under the session's encoding. */
+  tokens: number;
+}
+
+/** The lane's latest compaction was undone. */
+export interface AppliedExpand {
+  /** The operation. */
+  type: "expand";
+  /** Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew itself did it. */
+  reason: "manual" | "restore" | "compaction" | "system";
+  /** What came with it. */
+  meta?: Record<string, unknown>;
+}
+
+/** Messages of the lane were pinned. */
+export interface AppliedPin {
+  /** The operation. */
+  type: "pin";
+  /** Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew itself did it. */
+  reason: "manual" | "restore" | "compaction" | "system";
+  /** What came with it. */
+  meta?: Record<string, unknown>;
+  /** Their seqs. */
+  seqs: Array<number>;
+}
+
+/** A snapshot was put under the lane. */
+export interface AppliedReplace {
+  /** The operation. */
+  type: "replace";
+  /** Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew itself did it. */
+  reason: "manual" | "restore" | "compaction" | "system";
+  /** What came with it. */
+  meta?: Record<string, unknown>;
+  /** The snapshot. */
+  result_context: StoredSnapshot;
+  /** The lane's messages after this seq follow upon it; absent: those after the operation. */
+  base_seq?: number;
+}
+
+/** The lane was made the active one. */
+export interface AppliedSwitch {
+  /** The operation. */
+  type: "switch";
+  /** Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew itself did it. */
+  reason: "manual" | "restore" | "compaction" | "system";
+  /** What came with it. */
+  meta?: Record<string, unknown>;
+}
+
+/** Messages of the lane are pinned no more. */
+export interface AppliedUnpin {
+  /** The operation. */
+  type: "unpin";
+  /** Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew itself did it. */
+  reason: "manual" | "restore" | "compaction" | "system";
+  /** What came with it. */
+  meta?: Record<string, unknown>;
+  /** Their seqs. */
+  seqs: Array<number>;
+}
+
+/** An entry of the kind `approval`. */
+export interface ApprovalEntry {
+  /** Its place in the thread, from 0 on. */
+  seq: number;
+  /** Unique in the thread. */
+  id: string;
+  /** What it tells of; it says what the payload holds. */
+  kind: "approval";
+  /** When it was committed: ISO 8601 in UTC with milliseconds. */
+  at: string;
+  /** What it holds, by its kind. */
+  payload: ApprovalPayload;
+  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  refs: Refs;
+  /** What it costs in a context, counted once under the session's encoding. */
+  tokens: number;
+}
+
 /** The argument of the update `resolve_approval`. */
 export interface ApprovalInput {
   /** The call. */
@@ -56,12 +168,46 @@ export interface ApprovalInput {
   arguments?: Record<string, unknown> | null;
 }
 
+/** Somebody decided about a tool call that waited for it. */
+export interface ApprovalPayload {
+  /** The call. */
+  tool_call_id: string;
+  /** Whether it may run. */
+  decision: "approve" | "deny";
+  /** What was given as the reason. */
+  reason?: string;
+  /** The arguments that were put in the place of the model's. */
+  arguments?: Record<string, unknown>;
+}
+
 /** A tool call was decided upon. */
 export interface ApprovalReceipt {
   /** The call. */
   tool_call_id: string;
   /** What was decided. */
   decision: "approve" | "deny";
+}
+
+/** A model's reply. */
+export interface AssistantMessage {
+  /** The lane. */
+  context_ref: string;
+  /** The speaker: a user, the assistant, or a tool. */
+  role: "assistant";
+  /** The text. */
+  content: string;
+  /** The request that the message belongs to. */
+  request_id?: string;
+  /** The run that the message belongs to. */
+  run_id?: string;
+  /** The tools that the model asks for, under ids that are unique in the thread. */
+  tool_calls?: Array<ToolCall>;
+  /** What the model thought aloud; no context shows it. */
+  thinking?: string;
+  /** What the provider wants back verbatim with the message. */
+  provider_data?: ProviderData;
+  /** What the model was shown for it. */
+  recipe?: Recipe;
 }
 
 /** The argument of the update `await_request`. */
@@ -122,6 +268,68 @@ export interface CloseInput {
 export interface CloseReceipt {
   /** The thread's last entry; -1 where the session ended before it had read its archive, which stays as it was. */
   last_seq: number;
+}
+
+/** An entry of the kind `config`. */
+export interface ConfigEntry {
+  /** Its place in the thread, from 0 on. */
+  seq: number;
+  /** Unique in the thread. */
+  id: string;
+  /** What it tells of; it says what the payload holds. */
+  kind: "config";
+  /** When it was committed: ISO 8601 in UTC with milliseconds. */
+  at: string;
+  /** What it holds, by its kind. */
+  payload: ConfigPayload;
+  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  refs: Refs;
+  /** What it costs in a context, counted once under the session's encoding. */
+  tokens: number;
+}
+
+/** The configuration in force from here on, complete, so that no later default can change it. */
+export interface ConfigPayload {
+  /** The model, as `provider:model`. */
+  model: string;
+  /** How a run is led: `react`. */
+  strategy: string;
+  /** The system prompt. */
+  system_prompt: string | null;
+  /** The schemas of the tools, as the worker resolved them. */
+  tools: Array<ToolSpec>;
+  /** The tools whose calls wait for somebody's word. */
+  require_approval: Array<string>;
+  /** The context policy (`ContextPolicy`), every field of it. */
+  context_policy: Record<string, unknown>;
+  /** The options of model calls (`ModelOptions`), those that are set. */
+  model_options: Record<string, unknown>;
+  /** How many model calls a run may make. */
+  max_iterations: number;
+  /** How long a request may take. */
+  request_timeout_seconds: number;
+  /** What becomes of a message that finds the session busy. */
+  on_busy: "reject" | "queue" | "interrupt" | "steer";
+  /** When inputs enter a run: with the answer, or before its next model call. */
+  steering: "terminal" | "step";
+  /** The encoding that tokens are counted under. */
+  encoding: string;
+  /** What the session may take in and spend (`Limits`), those limits that are set. */
+  limits: Record<string, unknown>;
+  /** After how long without work the session is archived. */
+  idle_timeout_seconds: number | null;
+  /** The session's metadata. */
+  metadata: Record<string, string>;
+  /** The tokens of the system prompt and of the tool schemas. */
+  tokens?: ConfigTokens;
+}
+
+/** The tokens of what surrounds every context. */
+export interface ConfigTokens {
+  /** Those of the system prompt. */
+  system_prompt: number;
+  /** Those of the tool schemas. */
+  tools: number;
 }
 
 /** The argument of the update `configure`; what is absent stays as it is. */
@@ -305,7 +513,7 @@ export interface DeleteSessionInput {
 /** One page of a thread: the answer to the query `entries` and of the workflow `ReadThread`. */
 export interface EntriesPage {
   /** The entries that meet the filters, in ascending order. A page of `ReadThread` may be empty and have a `next_seq`. */
-  entries: Array<Record<string, unknown>>;
+  entries: Array<Entry>;
   /** The `from_seq` of the next page, where there is one. */
   next_seq?: number;
   /** Entries before this seq are in the archive; absent where none was asked for, and from `ReadThread`. */
@@ -338,6 +546,37 @@ export interface EntriesQuery {
   context_ref?: string | null;
 }
 
+/** An entry, by its kind. */
+export type Entry = ConfigEntry | AiMessageEntry | AiContextOperationEntry | SummaryEntry | ErrorEntry | RunEntry | InputEntry | ApprovalEntry | ForkEntry | SessionEntry;
+
+/** An entry of the kind `error`. */
+export interface ErrorEntry {
+  /** Its place in the thread, from 0 on. */
+  seq: number;
+  /** Unique in the thread. */
+  id: string;
+  /** What it tells of; it says what the payload holds. */
+  kind: "error";
+  /** When it was committed: ISO 8601 in UTC with milliseconds. */
+  at: string;
+  /** What it holds, by its kind. */
+  payload: ErrorPayload;
+  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  refs: Refs;
+  /** What it costs in a context, counted once under the session's encoding. */
+  tokens: number;
+}
+
+/** Something went wrong. */
+export interface ErrorPayload {
+  /** The type of the error, one word of the contract's list. */
+  type: string;
+  /** What is to be known about it. */
+  message: string;
+  /** What is known beside: the attempts, the operation that failed, what is tried instead. */
+  details: Record<string, unknown>;
+}
+
 /** Undo a lane's latest compaction. */
 export interface Expand {
   /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
@@ -346,6 +585,36 @@ export interface Expand {
   meta?: Record<string, unknown> | null;
   /** Names the operation. */
   type: "expand";
+}
+
+/** An entry of the kind `fork`. */
+export interface ForkEntry {
+  /** Its place in the thread, from 0 on. */
+  seq: number;
+  /** Unique in the thread. */
+  id: string;
+  /** What it tells of; it says what the payload holds. */
+  kind: "fork";
+  /** When it was committed: ISO 8601 in UTC with milliseconds. */
+  at: string;
+  /** What it holds, by its kind. */
+  payload: ForkPayload;
+  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  refs: Refs;
+  /** What it costs in a context, counted once under the session's encoding. */
+  tokens: number;
+}
+
+/** The session was forked, or is a fork. */
+export interface ForkPayload {
+  /** Whether it began as a fork of the other session, or the other began as a fork of it. */
+  event: "forked_from" | "forked_to";
+  /** The other session. */
+  session_id: string;
+  /** The last entry that both have. */
+  fork_seq: number;
+  /** The metadata that the fork was made with. */
+  metadata?: Record<string, string>;
 }
 
 /** A session was forked. */
@@ -388,6 +657,42 @@ export interface HibernateInput {
 export interface HibernateReceipt {
   /** The thread's last entry. */
   last_seq: number;
+}
+
+/** An entry of the kind `input`. */
+export interface InputEntry {
+  /** Its place in the thread, from 0 on. */
+  seq: number;
+  /** Unique in the thread. */
+  id: string;
+  /** What it tells of; it says what the payload holds. */
+  kind: "input";
+  /** When it was committed: ISO 8601 in UTC with milliseconds. */
+  at: string;
+  /** What it holds, by its kind. */
+  payload: InputPayload;
+  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  refs: Refs;
+  /** What it costs in a context, counted once under the session's encoding. */
+  tokens: number;
+}
+
+/** Something that arrived did not enter the thread, or was overtaken. */
+export interface InputPayload {
+  /** What became of it: refused, never read, overtaken by a later one, or merged with it. */
+  event: "rejected" | "dropped" | "superseded" | "merged";
+  /** What it was: `message`, `steer`, `inject`, `modify_context`, `configure`, or a signal's name. */
+  kind: string;
+  /** Why. */
+  reason: string;
+  /** Its first 200 characters. */
+  content: string;
+  /** The id of the input. */
+  input_id?: string;
+  /** The id of the context operation. */
+  op_id?: string;
+  /** The request that it belonged to. */
+  request_id?: string;
 }
 
 /** An input was accepted. */
@@ -472,6 +777,16 @@ export interface ModelOptions {
   seed?: number | null;
 }
 
+/** A context operation was applied. */
+export interface OperationPayload {
+  /** The id of the operation. */
+  op_id: string;
+  /** The lane. */
+  context_ref: string;
+  /** What it did. */
+  operation: AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand;
+}
+
 /** A context operation was accepted. */
 export interface OperationReceipt {
   /** The operation's id. */
@@ -520,6 +835,20 @@ export interface Pin {
   type: "pin";
   /** Those of the messages. */
   seqs: Array<number>;
+}
+
+/** List prices in USD per million tokens. */
+export interface Price {
+  /** Of input tokens that are neither cached nor written. */
+  input: number;
+  /** Of output tokens. */
+  output: number;
+  /** Of input tokens that the provider had in its cache. None: like `input`. */
+  cached_input?: number | null;
+  /** Of input tokens that the provider put into its cache. None: like `input`. */
+  written_input?: number | null;
+  /** The prices are for calls with more input tokens than this. */
+  above?: number;
 }
 
 /** What a provider wants back verbatim with the message it came with; no other provider gets it. */
@@ -580,6 +909,68 @@ export interface ReadThreadInput {
   newest?: number | null;
 }
 
+/** What a model was shown for a reply: enough to make the same context again from the thread alone. */
+export interface Recipe {
+  /** The lane that was projected. */
+  context_ref: string;
+  /** The newest entry that the context could hold. */
+  basis_seq: number;
+  /** The model that was called, as `provider:model`. */
+  model: string;
+  /** The options of the call (`ModelOptions`), those that were set. */
+  model_options: Record<string, unknown>;
+  /** The hash of the context policy in force. */
+  policy_hash: string;
+  /** SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}` as they were shown. */
+  digest: string;
+  /** The size of the context in tokens of the session's encoding. */
+  input_tokens: number;
+  /** What the provider reported of the call. */
+  usage: Usage;
+  /** Which attempt of the call gave the reply, from 1 on. */
+  attempt: number;
+  /** Why the model stopped: it had said all, its output limit was reached, or it calls tools. */
+  stop_reason: "stop" | "length" | "tool_calls";
+  /** The seqs at which the window of an epoch was cut; absent for sliding windows. */
+  epoch?: Array<number>;
+  /** Tokens that the context shares with the beginning of the lane's call before it; absent for sliding windows. */
+  shared_prefix_tokens?: number;
+  /** How many tool results gave way to a marker; absent where the policy clears none. */
+  cleared_tool_results?: number;
+  /** The tool results that were shown in part: of each, by the id of its call, the bytes of its beginning and of its end. */
+  cut_tool_results?: Record<string, [number, number]>;
+  /** The call's own context policy, the fields that it set; absent: the session's was in force. */
+  context_policy?: Record<string, unknown>;
+  /** What the worker knew of the model's list prices, those in force last; absent where it knew none. */
+  prices?: Array<Price>;
+  /** The provider's tokens to ours, where it counts more. */
+  token_ratio?: number;
+  /** The seq of the user's message whose `output_schema` the answer was to follow. */
+  output_schema_seq?: number;
+}
+
+/** What an entry belongs to. */
+export interface Refs {
+  /** The session. */
+  session_id?: string;
+  /** The request. */
+  request_id?: string;
+  /** The run. */
+  run_id?: string;
+  /** The model call: the one that gave a reply, that asked for a tool, or that is the first to read an input. */
+  call_id?: string;
+  /** The number of the model call in its run. */
+  iteration?: number;
+  /** The model call before it in the run. */
+  parent_call_id?: string;
+  /** The tool call. */
+  tool_call_id?: string;
+  /** Where an input came from. */
+  source?: string;
+  /** The summary. */
+  summary_id?: string;
+}
+
 /** Put a snapshot under a lane. */
 export interface Replace {
   /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
@@ -632,6 +1023,54 @@ export interface RestoreReceipt {
   session_id: string;
 }
 
+/** A call that was made again with a shorter context. */
+export interface Retried {
+  /** The new call. */
+  call_id: string;
+  /** The model, as `provider:model`. */
+  model: string;
+  /** What its contexts may have from now on, in tokens. */
+  budget: number;
+}
+
+/** An entry of the kind `run`. */
+export interface RunEntry {
+  /** Its place in the thread, from 0 on. */
+  seq: number;
+  /** Unique in the thread. */
+  id: string;
+  /** What it tells of; it says what the payload holds. */
+  kind: "run";
+  /** When it was committed: ISO 8601 in UTC with milliseconds. */
+  at: string;
+  /** What it holds, by its kind. */
+  payload: RunPayload;
+  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  refs: Refs;
+  /** What it costs in a context, counted once under the session's encoding. */
+  tokens: number;
+}
+
+/** The outcome of a request. */
+export interface RunPayload {
+  /** `finished`. */
+  event: "finished";
+  /** How the request ended. */
+  status: "completed" | "failed" | "cancelled";
+  /** Why it ended: `final_answer`, another word of the contract's list, or the error's type. */
+  termination_reason: string;
+  /** What the run used; of requests that shared a run, one has the numbers and the others name it. */
+  usage: Usage;
+  /** How many model calls the run made. */
+  iterations: number;
+  /** The seq of the answer; absent where there is none. */
+  answer_seq?: number;
+  /** Why the request failed. */
+  error?: OutcomeError;
+  /** What the caller who cancelled gave as the reason. */
+  reason?: string;
+}
+
 /** How a session behaves, from its start until it is configured otherwise. */
 export interface SessionConfig {
   /** The model. */
@@ -670,6 +1109,34 @@ export interface SessionConfig {
 export interface SessionEnd {
   /** The thread's last entry. */
   last_seq: number;
+}
+
+/** An entry of the kind `session`. */
+export interface SessionEntry {
+  /** Its place in the thread, from 0 on. */
+  seq: number;
+  /** Unique in the thread. */
+  id: string;
+  /** What it tells of; it says what the payload holds. */
+  kind: "session";
+  /** When it was committed: ISO 8601 in UTC with milliseconds. */
+  at: string;
+  /** What it holds, by its kind. */
+  payload: SessionPayload;
+  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  refs: Refs;
+  /** What it costs in a context, counted once under the session's encoding. */
+  tokens: number;
+}
+
+/** The session was archived, woken, recovered or closed. */
+export interface SessionPayload {
+  /** What became of it. */
+  event: "hibernated" | "woken" | "recovered" | "closed";
+  /** How its workflow had ended, where it was recovered. */
+  workflow?: string;
+  /** Why. */
+  reason?: string;
 }
 
 /** The argument of `AgentSession`. */
@@ -784,6 +1251,28 @@ export interface SteerInput {
   source?: string | null;
 }
 
+/** Where all of a large tool result is: in the archive, under its digest. */
+export interface StoredResult {
+  /** SHA-256 of the whole text. */
+  digest: string;
+  /** The size of the whole text, in bytes of UTF-8. */
+  bytes: number;
+  /** How much of it `content` holds, in bytes of UTF-8. */
+  shown: number;
+}
+
+/** A context that was put under a lane. */
+export interface StoredSnapshot {
+  /** Its messages, with ids of tool calls that are unique in the thread. */
+  messages: Array<Message>;
+  /** The system prompt that it brings; absent: the session's stays in force. */
+  system_prompt?: string;
+  /** The tokens of each message. */
+  tokens?: Array<number>;
+  /** The tokens of the system prompt. */
+  system_prompt_tokens?: number;
+}
+
 /** A reply as it grows. The committed message is the truth. */
 export interface StreamState {
   /** The request. */
@@ -838,6 +1327,48 @@ export interface SummarizeInput {
   to_seq?: number | null;
 }
 
+/** An entry of the kind `summary`. */
+export interface SummaryEntry {
+  /** Its place in the thread, from 0 on. */
+  seq: number;
+  /** Unique in the thread. */
+  id: string;
+  /** What it tells of; it says what the payload holds. */
+  kind: "summary";
+  /** When it was committed: ISO 8601 in UTC with milliseconds. */
+  at: string;
+  /** What it holds, by its kind. */
+  payload: SummaryPayload;
+  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  refs: Refs;
+  /** What it costs in a context, counted once under the session's encoding. */
+  tokens: number;
+}
+
+/** A summary stands for its lane up to a seq. */
+export interface SummaryPayload {
+  /** The lane. */
+  context_ref: string;
+  /** The summary's text. */
+  content: string;
+  /** How the text is written: `text`. */
+  format: string;
+  /** The first entry that was summed up anew. */
+  from_seq: number;
+  /** The last entry that it speaks for; it speaks for everything before, too. */
+  to_seq: number;
+  /** The model that wrote it, as `provider:model`. */
+  model: string;
+  /** SHA-256 over the seqs and ids of the entries that it sums up. */
+  source_digest?: string;
+  /** The tokens of those entries. */
+  source_tokens?: number;
+  /** The seqs of the entries that were pinned then, and stay as they are. */
+  pinned?: Array<number>;
+  /** What writing it used. */
+  usage?: Usage;
+}
+
 /** A summary was committed. */
 export interface SummaryReceipt {
   /** The entry. */
@@ -868,6 +1399,38 @@ export interface ToolCall {
   name: string;
   /** Always an object; where a model sent something else it is empty, and the tool's result says what came. */
   arguments: Record<string, unknown>;
+}
+
+/** The result of a tool call. */
+export interface ToolMessage {
+  /** The lane. */
+  context_ref: string;
+  /** The speaker: a user, the assistant, or a tool. */
+  role: "tool";
+  /** The text. */
+  content: string;
+  /** The request that the message belongs to. */
+  request_id?: string;
+  /** The run that the message belongs to. */
+  run_id?: string;
+  /** The call that it answers. */
+  tool_call_id: string;
+  /** The tool. */
+  name?: string;
+  /** The arguments that a person put in the place of the model's. */
+  edited_arguments?: Record<string, unknown>;
+  /** Where all of the result is, if `content` holds a part of it. */
+  result?: StoredResult;
+  /** The result tells of a failure. */
+  is_error?: boolean;
+  /** It is not known whether the tool has run. */
+  in_doubt?: boolean;
+  /** It arrived after the end of its run, and takes the place of the result that was in doubt. */
+  late?: boolean;
+  /** The tokens of the note before the result that says how the call was changed. */
+  note_tokens?: number;
+  /** The tokens of the pieces of `content`, where it is long enough to be cut. */
+  pieces?: Array<number>;
 }
 
 /** A tool as a model sees it. */
@@ -952,6 +1515,30 @@ export interface Usage {
   model_calls: number;
   /** The request whose usage has the numbers of the run that this one joined. */
   shared_with?: string;
+}
+
+/** A user's message: it opened a run, or was steered in or injected while one was active. */
+export interface UserMessage {
+  /** The lane. */
+  context_ref: string;
+  /** The speaker: a user, the assistant, or a tool. */
+  role: "user";
+  /** The text. */
+  content: string;
+  /** The request that the message belongs to. */
+  request_id?: string;
+  /** The run that the message belongs to. */
+  run_id?: string;
+  /** The id of the input that it was; absent for the message that opened the run. */
+  input_id?: string;
+  /** Who sent the input, or by which way it came; absent for the message that opened the run. */
+  source?: string;
+  /** The metadata that came with it. */
+  metadata?: Record<string, string>;
+  /** The JSON Schema that the answer is to follow. */
+  output_schema?: Record<string, unknown>;
+  /** What else the message set for its run: the fields of `MessageInput` that came with it. */
+  settings?: Record<string, unknown>;
 }
 
 /** The newest messages of a lane that fit a budget. */

@@ -19,8 +19,11 @@ from clew.contract import (
     Usage,
     WindowQuery,
 )
+from clew.contract.payloads import KINDS
 from clew_workflows.core import views
+from clew_workflows.protocol import AskedTool
 from docs.generate import DOCS, SCHEMAS
+from docs.generate.entries import Refs
 from docs.generate.messages import wire_types
 from tests.support.decisions import Session
 
@@ -90,6 +93,36 @@ def test_answers_are_valid() -> None:
     assert validates("Window", views.window(state, thread, WindowQuery(token_budget=100)))
     shown = views.projection(state, thread, ContextQuery())
     assert validates("ContextPage", {"messages": shown.messages, "tool_spec": [], "meta": shown.meta.as_json()})
+
+
+def test_entries_are_valid() -> None:
+    """What a thread holds after a run with tools, a steer, operations and a failure is what the schemas say."""
+    session = Session(system_prompt="Be brief.")
+    session.ask("what is 2 + 2?", request_id="r-1", metadata={"a": "b"})
+    session.reply("let me see", AskedTool(name="add", arguments={"a": 2}), "look", usage=Usage(input_tokens=5))
+    session.steer("quickly", source="app")
+    session.operate("op-1", result_context={"messages": [{"role": "user", "content": "before"}]})
+    session.operate("op-2", "switch", "draft")
+    session.configure(system_prompt="Be kind.")
+    session.results("4", "clear")
+    session.reply("it is 4", thinking="easy")
+    session.reply("as I said")
+    session.ask("and now?", request_id="r-2")
+    session.fail()
+    session.ask("and now?", request_id="r-3")
+    session.cancel(reason="enough")
+    session.close()
+    entries = [entry.as_json() for entry in session.thread.slice(0, session.thread.last_seq)]
+    assert {entry["kind"] for entry in entries} == {*KINDS} - {"summary", "approval", "fork"}
+    for entry in entries:
+        assert validates("Entry", entry), entry
+        assert entry["refs"].keys() <= Refs.__annotations__.keys()
+
+
+def test_filters_of_entries_are_refs() -> None:
+    """What the query `entries` filters by is a ref, or the kind, the lane and where to begin."""
+    others = {"from_seq", "limit", "kind", "context_ref"}
+    assert EntriesQuery.model_fields.keys() - others <= Refs.__annotations__.keys()
 
 
 def test_an_answer_has_all_that_its_schema_requires() -> None:
