@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from clew_activities.checkpoint_tokens import Keys
 from clew_activities.providers import http_client, providers_from_env
 from clew_activities.tools import load_tools
 from clew_activities.worker import Capacity, make_worker
-from clew_activities.worker.assembly import DEFAULT_CAPACITY
+from clew_activities.worker.assembly import DEFAULT_CAPACITY, WORKFLOWS
 from clew_workflows.protocol import Thresholds
 from deploy.local import Reply
 from tests.support import toolbox
@@ -35,6 +35,7 @@ async def rolling(
     *,
     task_queue: str | None = None,
     capacity: Capacity = DEFAULT_CAPACITY,
+    workflows: Sequence[type] = WORKFLOWS,
 ) -> AsyncIterator[Clew]:
     """A worker of its own, and a client for its sessions."""
     clew = Clew(stack.clew.temporal, task_queue or f"queue-{uuid.uuid4().hex}")
@@ -49,6 +50,7 @@ async def rolling(
             keys=keys,
             thresholds=thresholds,
             capacity=capacity,
+            workflows=workflows,
         )
         async with worker:
             yield clew

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -31,10 +30,10 @@ from clew.errors import (
 )
 from clew.thread import Thread
 from clew_activities.archive import Archive, Store, StoreUnavailable
-from clew_workflows import services
 from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall, temporal_server
 from tests.support.hostile_input import MALFORMED
+from tests.support.impatient import HASTY
 from tests.support.rolling import name, rolling, runs_of
 from tests.support.scripts import script
 from tests.support.stack import Stack, last
@@ -372,9 +371,8 @@ async def test_damage_is_named(stack: Stack) -> None:
 
 async def test_a_store_that_is_away_is_told_in_time(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """`archive_unavailable`, and not before it was tried again; when it is back, all is there."""
-    monkeypatch.setattr(services, "READ_TIMEOUT", timedelta(seconds=1.5))
     store = Store.from_url("memory://")
-    async with rolling(stack, store=store) as clew:
+    async with rolling(stack, store=store, workflows=HASTY) as clew:
         session = await clew.open(name(), model=stack.model("fine"))
         await session.ask("hi")
         await session.hibernate()

@@ -30,6 +30,8 @@ from clew.errors import (
 )
 from deploy.local import Reply, ToolCall
 from tests.support.histories import payloads
+from tests.support.impatient import IMPATIENT
+from tests.support.rolling import name, rolling
 from tests.support.stack import Stack, last
 
 
@@ -449,25 +451,23 @@ async def test_what_arrives_while_an_answer_does_is_never_lost(stack: Stack) -> 
     assert sum(entry.kind == "run" for entry in entries) == 12
 
 
-async def test_a_long_wait_is_answered_running_and_the_client_waits_on(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_wait_is_answered_running_and_the_client_waits_on(stack: Stack) -> None:
     """After the time that a caller may wait the update answers `running`; the Python client asks again by itself."""
-    monkeypatch.setattr("clew_workflows.shell.waiters.MAX_WAIT_SECONDS", 1)
     release = asyncio.Event()
 
     async def script(_body: dict[str, Any]) -> Reply:
         await release.wait()
         return Reply("done")
 
-    session = await stack.open(script)
-    request = await session.message("go", request_id="r")
-    answer = asyncio.create_task(request.answer())
-    handle = stack.clew.temporal.get_workflow_handle(session.id)
-    outcome: dict[str, Any] = await handle.execute_update("await_request", {"request_id": "r"})
-    assert outcome["status"] == "running"
-    release.set()
-    assert await answer == "done"
+    async with rolling(stack, workflows=IMPATIENT) as clew:
+        session = await clew.open(name(), model=stack.model(script))
+        request = await session.message("go", request_id="r")
+        answer = asyncio.create_task(request.answer())
+        handle = stack.clew.temporal.get_workflow_handle(session.id)
+        outcome: dict[str, Any] = await handle.execute_update("await_request", {"request_id": "r"})
+        assert outcome["status"] == "running"
+        release.set()
+        assert await answer == "done"
 
 
 async def test_an_operator_reads_what_a_session_does(stack: Stack) -> None:

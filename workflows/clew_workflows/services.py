@@ -6,7 +6,7 @@ A malformed input fails the workflow, and the type of its failure is the word of
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -39,7 +39,6 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
     from clew_workflows.shell.runtime import STAMPS
 
-READ_TIMEOUT = timedelta(seconds=30)
 CONTEXT_TIMEOUT = timedelta(seconds=90)
 CHANGE_TIMEOUT = timedelta(seconds=90)
 RESTORE_STEP_TIMEOUT = timedelta(seconds=45)
@@ -53,12 +52,18 @@ NOTHING = RawValue(Payload())
 # What the SDK itself finds wrong with an input ends the workflow too: a failing task would be repeated for ever.
 @workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception])
 class ReadThread:
-    """Answers one page of a thread, archived and live as one: `{entries, next_seq?}`."""
+    """Answers one page of a thread, archived and live as one: `{entries, next_seq?}`.
+
+    Attributes:
+        timeout: For all attempts together to read the page.
+    """
+
+    timeout: ClassVar[timedelta] = timedelta(seconds=30)
 
     @workflow.run
     async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
         """One page, and where the next one begins."""
-        return await carry_out("read_thread", decode(asked, ReadThreadInput), READ_TIMEOUT)
+        return await carry_out("read_thread", decode(asked, ReadThreadInput), self.timeout)
 
 
 @workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -55,6 +55,7 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.shell.task_commands import TaskCommands
     from clew_workflows.shell.tool_calls import ToolCalls
     from clew_workflows.shell.waiters import Waiters
+    from clew_workflows.shell.waits import Waits
 
 
 # Dynamic, because only so does a start that cannot be decoded reach the code that refuses it. Every type but
@@ -87,11 +88,16 @@ class AgentSession:
         entries: The thread, page by page.
         window: The newest messages that fit a number of tokens.
         carried, checkpoint: For Clew's own activities: what is archived, and what is to be signed.
+
+    Attributes:
+        waits: How long it waits, and lets others wait.
     """
+
+    waits: ClassVar[Waits] = Waits()
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
-        self._waiters = Waiters()
+        self._waiters = Waiters(self.waits.caller)
         self._fullness = Fullness()
         self._task_commands = TaskCommands()
         self._refusal: ClewError | None = None
@@ -109,7 +115,7 @@ class AgentSession:
                 self._fullness.fetched(events=0, size=len(args[0].payload.data))
             else:
                 begun = Session(decisions.begin(info.workflow_id, start.config), Thread())
-            self._runtime = Runtime(begun)
+            self._runtime = Runtime(begun, self.waits)
             self._intake = Intake(self._runtime, is_open=start.carried is not None)
             self._startup = Startup(self._runtime, self._intake)
             self._recalling = Recalling(self._runtime, self._fullness)

@@ -43,6 +43,7 @@ GRACE = timedelta(seconds=20)
 STICKY_TIMEOUT = timedelta(seconds=2)
 """How long a query of a killed worker's session waits for that worker before another one is asked."""
 
+WORKFLOWS = (AgentSession, *SERVICES)
 DEFAULT_THRESHOLDS = Thresholds()
 DEFAULT_CAPACITY = Capacity()
 
@@ -88,6 +89,7 @@ def make_worker(
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     capacity: Capacity = DEFAULT_CAPACITY,
     grace: timedelta = GRACE,
+    workflows: Sequence[type] = WORKFLOWS,
 ) -> SessionWorker:
     """Make a worker for sessions.
 
@@ -102,6 +104,7 @@ def make_worker(
         thresholds: When a session goes on in a new run of its workflow.
         capacity: How many activities run at once.
         grace: How long running activities may go on at a stop.
+        workflows: What is served: the session and the services. All workers of a task queue have the same.
 
     Raises:
         EncodingUnavailable: a vocabulary cannot be loaded; a worker that counted otherwise would do harm.
@@ -116,12 +119,12 @@ def make_worker(
     serving = _tolerant_client(client)
 
     def worker(
-        queue: str, slots: int, activities: Sequence[Callable[..., Any]], workflows: Sequence[type] = ()
+        queue: str, slots: int, activities: Sequence[Callable[..., Any]], hosted: Sequence[type] = ()
     ) -> Worker:
         return Worker(
             serving,
             task_queue=queue,
-            workflows=workflows,
+            workflows=hosted,
             activities=activities,
             tuner=WorkerTuner.create_fixed(activity_slots=slots),
             workflow_runner=workflow_sandbox(),
@@ -153,7 +156,7 @@ def make_worker(
         [
             worker(model_queue(task_queue), capacity.model_calls, models),
             worker(tool_queue(task_queue), capacity.tool_calls, [running.run_tool]),
-            worker(task_queue, capacity.store_calls, others, [AgentSession, *SERVICES]),
+            worker(task_queue, capacity.store_calls, others, workflows),
         ],
         running,
     )

@@ -18,6 +18,7 @@ from clew_activities.archive import Archive, Head
 from clew_workflows.protocol import Effect, SignCheckpoint, Thresholds
 from clew_workflows.shell import execution
 from deploy.local import Reply
+from tests.support.impatient import IMPATIENT
 from tests.support.rolling import Fickle, name, rolling, runs_of, until
 from tests.support.stack import Stack
 
@@ -26,13 +27,6 @@ from tests.support.stack import Stack
 async def clew(stack: Stack) -> AsyncIterator[Clew]:
     async with rolling(stack) as clew:
         yield clew
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions that wait half a second for their store, and then one until they ask again."""
-    monkeypatch.setattr("clew_workflows.shell.execution.PATIENCE", timedelta(seconds=0.5))
-    monkeypatch.setattr("clew_workflows.shell.rollover.PAUSE_SECONDS", 1)
 
 
 async def test_close_is_answered_when_all_is_in_the_archive(stack: Stack, clew: Clew) -> None:
@@ -85,11 +79,10 @@ async def test_many_may_close_at_once(stack: Stack, clew: Clew) -> None:
     assert all(isinstance(answer, Closed) for answer in answers if isinstance(answer, BaseException))
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_while_the_store_is_away_a_closed_session_stays(stack: Stack) -> None:
     """The caller is told in time, may ask again, and nothing is lost: it ends when the store is back."""
     store = Fickle()
-    async with rolling(stack, store=store) as clew:
+    async with rolling(stack, store=store, workflows=IMPATIENT) as clew:
         session = await clew.open(name(), model=stack.model("fine"))
         await session.ask("one")
         store.away = True
@@ -116,14 +109,13 @@ async def test_while_the_store_is_away_a_closed_session_stays(stack: Stack) -> N
         assert await again.ask("two") == "fine"
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_session_that_has_not_found_its_archive_can_be_closed(stack: Stack) -> None:
     """Its store was away from the beginning: other updates are refused, and the archive stays as it is.
 
     A close that came before the session knew that the store is away is answered as well.
     """
     store = Fickle()
-    async with rolling(stack, store=store) as clew:
+    async with rolling(stack, store=store, workflows=IMPATIENT) as clew:
         store.away = True
         for early in (True, False):
             session = await clew.open(name(), model=stack.model("fine"))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from clew.errors import ArchiveUnavailable, Idle, ThreadMismatch
 from clew_activities.archive import Archive, Head
 from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall
+from tests.support.impatient import IMPATIENT, RESIGNED
 from tests.support.rolling import Fickle, name, rolling, runs_of, until
 from tests.support.stack import Stack
 
@@ -32,13 +32,6 @@ async def clew(stack: Stack) -> AsyncIterator[Clew]:
 async def rolled(clew: Clew, session: Session) -> bool:
     """Whether the session is in its second run of the workflow, or a later one."""
     return len(await runs_of(clew, session.id)) > 1
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions that wait half a second for their store, and then one until they ask again."""
-    monkeypatch.setattr("clew_workflows.shell.execution.PATIENCE", timedelta(seconds=0.5))
-    monkeypatch.setattr("clew_workflows.shell.rollover.PAUSE_SECONDS", 1)
 
 
 async def test_a_session_goes_on_in_new_runs_of_its_workflow(stack: Stack, clew: Clew) -> None:
@@ -245,15 +238,11 @@ async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(stack: St
             await clew.open(session.id, model=stack.model("fine"))
 
 
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("pause_seconds", [1, 3600])
-async def test_a_store_that_is_away_is_waited_for(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, pause_seconds: int
-) -> None:
+@pytest.mark.parametrize("workflows", [IMPATIENT, RESIGNED], ids=["asks soon", "asks late"])
+async def test_a_store_that_is_away_is_waited_for(stack: Stack, workflows: Sequence[type]) -> None:
     """The session serves on; full, it refuses new messages; when the store is back it goes on by itself, at once."""
-    monkeypatch.setattr("clew_workflows.shell.rollover.PAUSE_SECONDS", pause_seconds)
     store = Fickle()
-    async with rolling(stack, store=store) as clew:
+    async with rolling(stack, store=store, workflows=workflows) as clew:
         model = stack.model("fine")
         session = await clew.open(name(), model=model)
         await session.ask("one")
@@ -280,11 +269,10 @@ async def test_a_store_that_is_away_is_waited_for(
         assert "cannot be reached" in told[1]["reason"]
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_what_was_archived_without_an_answer_is_gone_on_from(stack: Stack) -> None:
     """The head stands, nobody was told, and more has been said since: the next attempt goes on from there."""
     store = Fickle()
-    async with rolling(stack, store=store) as clew:
+    async with rolling(stack, store=store, workflows=IMPATIENT) as clew:
         session = await clew.open(name(), model=stack.model("fine"))
         store.silent = True
         archive = Archive(store, "default")
@@ -331,11 +319,10 @@ async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(st
         await again.ask("three")
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: Stack) -> None:
     """It is found, and cannot go on yet: callers are refused, and answered when it can; closed, it is as it was."""
     store = Fickle()
-    async with rolling(stack, store=store) as clew:
+    async with rolling(stack, store=store, workflows=IMPATIENT) as clew:
         session = await clew.open(name(), model=stack.model("fine"))
         await session.ask("one")
         await session.hibernate()

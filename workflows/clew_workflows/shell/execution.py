@@ -43,8 +43,6 @@ from clew_workflows.protocol import (
 )
 from clew_workflows.shell.failures import failure_of
 
-PATIENCE = timedelta(seconds=15)
-"""How long a session that could do without waits for the archive's store, and its callers with it."""
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 PREPARE_TIMEOUT = timedelta(seconds=30)
 ARCHIVE_TIMEOUT = timedelta(minutes=5)

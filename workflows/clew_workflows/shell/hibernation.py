@@ -10,7 +10,6 @@ from temporalio import workflow
 from clew.contract.outputs import CloseReceipt, HibernateReceipt
 from clew.errors import ArchiveUnavailable, Busy, Refusal
 from clew_workflows.core import decisions
-from clew_workflows.shell import execution
 from clew_workflows.shell.rollover import Rollover
 from clew_workflows.shell.runtime import Runtime
 
@@ -39,7 +38,7 @@ class Hibernation:
             raise Busy("the session goes on in a new run of its workflow: try again in a moment")
         runtime.apply(decisions.hibernate(runtime.state, reason))
         try:
-            await self._rollover.put_away(execution.PATIENCE)
+            await self._rollover.put_away(runtime.waits.store)
         except Refusal as refusal:
             if not runtime.state.closed:
                 runtime.apply(decisions.wake(runtime.state, str(refusal)))
@@ -71,7 +70,7 @@ class Hibernation:
             ThreadMismatch: the archive is another execution's; the workflow fails with the same word.
         """
         try:
-            await workflow.wait_condition(lambda: self._ended, timeout=execution.PATIENCE)
+            await workflow.wait_condition(lambda: self._ended, timeout=self._runtime.waits.store)
         except TimeoutError:
             raise ArchiveUnavailable(
                 "the session is closed, and its workflow goes on until its archive can be written: "

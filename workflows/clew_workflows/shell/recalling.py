@@ -31,7 +31,7 @@ class Recalling:
             before = runtime.thread.held_from(context_ref)
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
-            time_left = runtime.time_left if runtime.state.run else execution.PATIENCE
+            time_left = runtime.time_left if runtime.state.run else runtime.waits.store
             fetched = await execution.carry_out(self._effect(archive, context_ref, policy), time_left)
             if isinstance(fetched, Failure):
                 return fetched
@@ -62,7 +62,7 @@ class Recalling:
         if all(self._covers(ContextQuery(context_ref=lane)) for lane in runtime.changed_lanes):
             return
         with suppress(TimeoutError):
-            await workflow.wait_condition(lambda: not self.due or runtime.rolling, timeout=execution.PATIENCE)
+            await workflow.wait_condition(lambda: not self.due or runtime.rolling, timeout=runtime.waits.store)
 
     def _effect(self, archive: ArchiveRef, context_ref: str, policy: ContextPolicy) -> Recall:
         thread = self._runtime.thread

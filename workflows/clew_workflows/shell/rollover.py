@@ -22,8 +22,6 @@ from clew_workflows.shell.waiters import Waiters
 
 # What is being done ends in this run of the workflow. A summary adds next to nothing, and who asked for it waits.
 _STAYING = ("summarizing", "hibernating", "closed")
-PAUSE_SECONDS = 60
-"""Until a store is asked again that did not answer."""
 
 
 class Rollover:
@@ -71,9 +69,9 @@ class Rollover:
     async def roll(self) -> None:
         """Go on in a new run of the workflow, once all is in the archive. Back where that could not be done."""
         runtime = self._runtime
-        self._ask_again_at = workflow.time() + PAUSE_SECONDS
+        self._ask_again_at = workflow.time() + runtime.waits.pause.total_seconds()
         self._full_when_asked = self.full
-        if isinstance(await self._archive(None if self.full else execution.PATIENCE), Failure):
+        if isinstance(await self._archive(None if self.full else runtime.waits.store), Failure):
             return
         # What operations have just brought back into contexts goes along to the next run.
         await self._recalling.recall_changed()

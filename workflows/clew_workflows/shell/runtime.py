@@ -16,6 +16,7 @@ from clew_workflows.core.decision import Decision
 from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import Event, SessionEffect
+from clew_workflows.shell.waits import Waits
 
 PREPARE_TIMEOUT = timedelta(minutes=10)
 
@@ -35,9 +36,11 @@ class Runtime:
             held.
         active_at: When something was last decided, in seconds of the workflow's clock.
         rolling: This workflow run is about to give way to the next one.
+        waits: How long the session waits, and lets others wait.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, waits: Waits) -> None:
+        self.waits = waits
         self.state: State
         self.thread: Thread
         self.effect: SessionEffect | None

@@ -94,7 +94,7 @@ class Startup:
         Raises:
             Refusal: nothing will ever come of it.
         """
-        answer = await attempt(execution.PATIENCE)
+        answer = await attempt(self._runtime.waits.store)
         if isinstance(answer, Failure) and answer.retryable:
             self.away = unavailable(answer)
             answer = await attempt(None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from temporalio import workflow
 
-from clew.contract import MAX_WAIT_SECONDS, MAX_WAITERS
+from clew.contract import MAX_WAITERS
 
 
 @dataclass(eq=False, slots=True)
@@ -22,7 +23,8 @@ class Waiter:
 class Waiters:
     """All callers of one run of the workflow. One timer serves them all, so that a turn costs none."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: timedelta) -> None:
+        self._longest_seconds = longest.total_seconds()
         self._waiting: set[Waiter] = set()
         self._sweeping = False
         self._dismissed = False
@@ -61,7 +63,7 @@ class Waiters:
     async def _sweep(self) -> None:
         while waiting := [waiter for waiter in self._waiting if not waiter.expired]:
             oldest = min(waiter.since for waiter in waiting)
-            await workflow.sleep(max(oldest + MAX_WAIT_SECONDS - workflow.time(), 1), summary="long waits end")
+            await workflow.sleep(max(oldest + self._longest_seconds - workflow.time(), 1), summary="long waits end")
             for waiter in self._waiting:
-                waiter.expired |= workflow.time() - waiter.since >= MAX_WAIT_SECONDS
+                waiter.expired |= workflow.time() - waiter.since >= self._longest_seconds
         self._sweeping = False

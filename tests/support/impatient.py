@@ -1,0 +1,65 @@
+"""Workflows that wait less long than a worker's own: for tests of what they do when they have waited.
+
+The workflow sandbox imports this module: nothing else stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue
+
+with workflow.unsafe.imports_passed_through():
+    from clew.contract import READ_WORKFLOW
+    from clew_workflows.services import NOTHING, SERVICES, ReadThread
+    from clew_workflows.session import AgentSession
+    from clew_workflows.shell.waits import Waits
+
+
+@workflow.defn(dynamic=True)
+class Impatient(AgentSession):
+    """Waits half a second for its store, a second until it asks again, and lets callers wait for a second."""
+
+    waits = Waits(store=timedelta(seconds=0.5), pause=timedelta(seconds=1), caller=timedelta(seconds=1))
+
+    @workflow.init
+    def __init__(self, args: Sequence[RawValue]) -> None:
+        super().__init__(args)
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> dict[str, Any]:
+        return await super().run(args)
+
+
+@workflow.defn(dynamic=True)
+class Resigned(AgentSession):
+    """Waits half a second for its store, and asks again after an hour."""
+
+    waits = Waits(store=timedelta(seconds=0.5), pause=timedelta(hours=1))
+
+    @workflow.init
+    def __init__(self, args: Sequence[RawValue]) -> None:
+        super().__init__(args)
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> dict[str, Any]:
+        return await super().run(args)
+
+
+@workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception])
+class HastyRead(ReadThread):
+    """Reads for one and a half seconds."""
+
+    timeout = timedelta(seconds=1.5)
+
+    @workflow.run
+    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+        return await super().run(asked)
+
+
+IMPATIENT = (Impatient, *SERVICES)
+RESIGNED = (Resigned, *SERVICES)
+HASTY = (AgentSession, HastyRead, *(service for service in SERVICES if service is not ReadThread))
