@@ -24,7 +24,7 @@ from clew.contract.payloads import ToolMessage
 from clew.errors import Closed, ThreadMismatch
 from clew.model.canonical import canonical
 from clew.session.connection import validate_id
-from clew.session.reader import Reader as SessionReader
+from clew.session.handle import SessionHandle
 from clew.thread.entries import Entry
 from clew.thread.source import LivePage, read_forward
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
@@ -183,7 +183,7 @@ class _ExportedParts:
     archive: Archive
     session_id: str
     head: Head | None
-    session: SessionReader | None
+    session: SessionHandle | None
 
     @classmethod
     async def locate(cls, client: Client, archive: Archive, session_id: str) -> Self:
@@ -198,7 +198,7 @@ class _ExportedParts:
             )
         if status is None:
             raise Closed(f"there is no session {session_id!r}")
-        return cls(client, archive, session_id, head, SessionReader(client, session_id, TASK_QUEUE))
+        return cls(client, archive, session_id, head, SessionHandle(client, session_id, TASK_QUEUE))
 
     @property
     def archived_upto(self) -> int | None:
@@ -216,7 +216,7 @@ class _ExportedParts:
     async def read_live(self, from_seq: int) -> LivePage[Entry] | None:
         if self.session is None:
             return None
-        return await self.session.read_live_entries(EntriesQuery(from_seq=from_seq))
+        return await self.session.query_entries(EntriesQuery(from_seq=from_seq))
 
     async def relocate(self, _first_live_seq: int | None, /) -> Self:
         return await self.locate(self.client, self.archive, self.session_id)

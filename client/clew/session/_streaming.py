@@ -9,12 +9,14 @@ from clew.contract import EntriesQuery
 from clew.contract.outputs import StreamState
 from clew.contract.payloads import AssistantMessage
 from clew.outcomes import RequestOutcome
-from clew.session._handle import SessionHandle
+from clew.session._reader import read_entries
+from clew.session.handle import SessionHandle
 from clew.session.request import Request
 from clew.session.transport import translating
 from clew.thread.entries import Entry
 
 INTERVAL_SECONDS = 0.1
+"""Seconds between two looks at the heartbeats."""
 
 
 async def stream_reply(handle: SessionHandle, request: Request) -> AsyncIterator[StreamState]:
@@ -30,8 +32,8 @@ async def stream_reply(handle: SessionHandle, request: Request) -> AsyncIterator
             await asyncio.wait([ended], timeout=INTERVAL_SECONDS)
         outcome = ended.result()
         if outcome.answer_seq is not None:
-            asked = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
-            async for entry in handle.reader.entries(asked):
+            query = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
+            async for entry in read_entries(handle, query):
                 yield _committed(outcome, entry)
     finally:
         ended.cancel()

@@ -40,9 +40,11 @@ from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.session._query_retry import retry_queries_soon
+from clew.session._reader import read_status
 from clew.session._services import run_service
+from clew.session._thread_service import read_thread
+from clew.session.handle import SessionHandle
 from clew.session.options import EntryFilters
-from clew.session.reader import Reader
 from clew.session.session import Session
 from clew.session.starting import start_session
 from clew.session.transport import make_input, translate_error
@@ -173,14 +175,14 @@ class Clew:
         session = Session(self.temporal, session_id, self.task_queue)
         if model is None:
             try:
-                status = await Reader(self.temporal, session_id, self.task_queue).query("status", only_open=True)
+                status = await read_status(self._handle(session_id), only_open=True)
             except Closed:
                 # It has ended, and the server may have forgotten it; its archive has not.
                 model = await self._archived_model(session_id)
             else:
-                if not status["closed"]:
+                if not status.closed:
                     return session
-                model = status["model"]
+                model = status.model
         config = make_input(
             SessionConfig,
             {
@@ -207,6 +209,9 @@ class Clew:
             await self._check_whole(session_id)
             await self._start(session_id, config, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
         return session
+
+    def _handle(self, session_id: str) -> SessionHandle:
+        return SessionHandle(self.temporal, session_id, self.task_queue)
 
     async def _archived_model(self, session_id: str) -> str:
         async for config in self.read_thread(session_id, kind="config", newest=1):
@@ -268,7 +273,7 @@ class Clew:
             "limit": limit,
             "newest": newest,
         }
-        return Reader(self.temporal, session_id, self.task_queue).read(make_input(ReadThreadInput, asked))
+        return read_thread(self._handle(session_id), make_input(ReadThreadInput, asked))
 
     async def delete(self, session_id: str) -> int:
         """End a session and delete its archive and its event histories: the number of archived segments deleted.

@@ -13,7 +13,8 @@ from clew.contract import AwaitRequestInput, EntriesQuery
 from clew.contract.payloads import AssistantMessage
 from clew.errors import RequestFailed
 from clew.outcomes import RequestOutcome
-from clew.session._handle import SessionHandle
+from clew.session._reader import read_entries
+from clew.session.handle import SessionHandle
 from clew.session.transport import translating
 
 M = TypeVar("M", bound=BaseModel)
@@ -83,7 +84,7 @@ class Request:
         if outcome.status != "completed" or outcome.answer_seq is None:
             raise RequestFailed(outcome)
         query = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
-        (entry,) = [entry async for entry in self._handle.reader.entries(query)]
+        (entry,) = [entry async for entry in read_entries(self._handle, query)]
         text = entry.read(AssistantMessage).content
         return text if form is None else form.model_validate_json(text)
 

@@ -46,8 +46,16 @@ from clew.contract.outputs import (
 )
 from clew.contract.policy import ContextPolicy
 from clew.model.messages import Message
-from clew.session._handle import SessionHandle
+from clew.session._reader import (
+    read_context,
+    read_entries,
+    read_last_seq,
+    read_status,
+    read_transcript,
+    read_window,
+)
 from clew.session._streaming import stream_reply
+from clew.session.handle import SessionHandle
 from clew.session.options import ConfigChanges, EntryFilters, InputOptions, MessageOptions
 from clew.session.request import Request
 from clew.session.transport import make_input
@@ -259,7 +267,7 @@ class Session:
 
     async def status(self) -> SessionStatus:
         """What the session is doing."""
-        return SessionStatus.model_validate(await self._handle.reader.query("status"))
+        return await read_status(self._handle)
 
     async def context(
         self,
@@ -287,7 +295,7 @@ class Session:
             "context_policy": context_policy,
             "pending": None if pending is None else [_from_user(message) for message in pending],
         }
-        return await self._handle.reader.context(make_input(ContextQuery, query))
+        return await read_context(self._handle, make_input(ContextQuery, query))
 
     async def transcript(
         self,
@@ -298,13 +306,14 @@ class Session:
         include_system: bool = False,
     ) -> list[TranscriptMessage]:
         """A lane's messages as they were said, each with its seq."""
-        query = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
-        return [message async for message in self._handle.reader.transcript(make_input(TranscriptQuery, query))]
+        fields = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
+        query = make_input(TranscriptQuery, fields)
+        return [message async for message in read_transcript(self._handle, query)]
 
     async def window(self, token_budget: int, *, context_ref: str | None = None) -> Window:
         """The newest messages that fit a budget of tokens."""
         query = make_input(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
-        return await self._handle.reader.window(query)
+        return await read_window(self._handle, query)
 
     async def entries(
         self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
@@ -317,7 +326,7 @@ class Session:
     ) -> AsyncIterator[Entry]:
         """Like `entries`, one by one: no more than a page of the thread is held at a time."""
         query = make_input(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
-        async for entry in self._handle.reader.entries(query):
+        async for entry in read_entries(self._handle, query):
             yield entry
 
     async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
@@ -360,9 +369,9 @@ class Session:
             NotFound: there is no such session.
         """
         if at_seq is None:
-            at_seq = await self._handle.reader.last_seq()
+            at_seq = await read_last_seq(self._handle)
         query = {"session_id": self.id, "at_seq": at_seq, "new_session_id": session_id, "metadata": metadata}
-        receipt = await self._handle.reader.errand(FORK_WORKFLOW, make_input(ForkSessionInput, query))
+        receipt = await self._handle.run_service(FORK_WORKFLOW, make_input(ForkSessionInput, query))
         return Session(self._handle.client, receipt["session_id"], self._handle.task_queue)
 
     async def close(self, reason: str | None = None) -> CloseReceipt:

@@ -1,0 +1,191 @@
+"""Reading a session wherever its thread is: the session answers first, and the archive where that is not enough."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from pydantic_core import to_json
+
+from clew.context.contexts import window_of, windowed
+from clew.context.loading import part_of_thread
+from clew.contract import (
+    READ_CONTEXT_WORKFLOW,
+    Context,
+    ContextQuery,
+    EntriesQuery,
+    ReadContextInput,
+    ReadThreadInput,
+    SessionStatus,
+    TranscriptMessage,
+    TranscriptQuery,
+    Window,
+    WindowQuery,
+)
+from clew.contract.payloads import AppliedSwitch, ConfigPayload, OperationPayload
+from clew.errors import Archived, Closed
+from clew.session._thread_service import freeze_thread, newest_entry, read_thread
+from clew.session.handle import SessionHandle
+from clew.session.transport import payload
+from clew.thread.entries import DEFAULT_LANE, Entry
+from clew.thread.source import LivePage, read_forward
+
+
+async def read_status(handle: SessionHandle, *, only_open: bool = False) -> SessionStatus:
+    """What the session is doing.
+
+    Raises:
+        Closed: the server knows no such session, or with `only_open`, it has ended.
+    """
+    return SessionStatus.model_validate(await handle.query("status", only_open=only_open))
+
+
+def read_entries(handle: SessionHandle, query: EntriesQuery) -> AsyncIterator[Entry]:
+    """The entries that meet the filters, in order."""
+    return read_forward(_EntryParts(handle, query), query.from_seq, limit=query.limit)
+
+
+async def read_transcript(handle: SessionHandle, query: TranscriptQuery) -> AsyncIterator[TranscriptMessage]:
+    """A lane's messages, in order; the system prompt comes first where it is asked for."""
+    left = query.limit
+    if query.include_system and query.from_seq == 0:
+        for message in await _read_system_prompt(handle):
+            yield message
+            left = None if left is None else left - 1
+    parts = _TranscriptParts(handle, query.model_copy(update={"include_system": False}))
+    async for said in read_forward(parts, query.from_seq, limit=left):
+        yield said.message
+
+
+async def read_context(handle: SessionHandle, query: ContextQuery) -> Context:
+    """A context: the session's own answer, or that of `ReadContext` where the session does not hold enough."""
+
+    async def ask_session(query: ContextQuery) -> dict[str, Any]:
+        return await handle.query("context", query)
+
+    async def ask_service(query: ContextQuery) -> dict[str, Any]:
+        # Only the fields that are set are sent: the others would overlay the policy in force.
+        fields = to_json(payload(query) | {"session_id": handle.session_id})
+        return await handle.run_service(READ_CONTEXT_WORKFLOW, ReadContextInput.model_validate_json(fields))
+
+    try:
+        return await _read_pages(query, ask_session)
+    except (Archived, Closed):
+        return await _read_pages(query, ask_service)
+
+
+async def read_window(handle: SessionHandle, query: WindowQuery) -> Window:
+    """The newest messages that fit a budget."""
+    try:
+        return Window.model_validate(await handle.query("window", query))
+    except (Archived, Closed):
+        frozen = await freeze_thread(handle)
+    budget = query.token_budget
+    thread = await part_of_thread(frozen, query.context_ref, lambda policy: windowed(policy, budget))
+    projection = window_of(thread, query.context_ref or thread.active_lane_at(frozen.upto), budget)
+    return Window(messages=projection.messages, meta=projection.meta)
+
+
+async def read_last_seq(handle: SessionHandle) -> int:
+    """The seq of the thread's newest entry; -1 while there is none."""
+    newest = await newest_entry(handle)
+    return newest.seq if newest else -1
+
+
+async def _read_pages(query: ContextQuery, read_page: Callable[[ContextQuery], Awaitable[dict[str, Any]]]) -> Context:
+    """A context from all its pages; read again if a preview's thread has changed between two of them."""
+    while True:
+        page = first = await read_page(query)
+        while "next_page" in page and page["meta"]["digest"] == first["meta"]["digest"]:
+            page = await read_page(query.model_copy(update={"page": page["next_page"], "at_seq": page["at_seq"]}))
+            first["messages"] += page["messages"]
+        if page["meta"]["digest"] == first["meta"]["digest"]:
+            return Context.model_validate(first)
+
+
+async def _read_system_prompt(handle: SessionHandle) -> list[TranscriptMessage]:
+    """The system prompt in force as a message; nothing where there is none."""
+    try:
+        page = await handle.query("transcript", TranscriptQuery(include_system=True, limit=1))
+    except Closed:
+        config = await newest_entry(handle, "config")
+        prompt = config.read(ConfigPayload).prompt if config else None
+        return [{"role": "system", "content": prompt, "seq": config.seq}] if config and prompt else []
+    return [message for message in page["messages"] if message["role"] == "system"]
+
+
+async def _read_active_lane(handle: SessionHandle) -> str:
+    """The lane that is active, or was when the session ended."""
+    try:
+        return (await read_status(handle)).active_context_ref
+    except Closed:
+        frozen = await freeze_thread(handle)
+    async for entry in frozen.read("ai_context_operation"):
+        held = entry.read(OperationPayload)
+        if isinstance(held.operation, AppliedSwitch):
+            return held.context_ref
+    return DEFAULT_LANE
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryParts:
+    """A thread's parts as a client reaches them: the workflow `ReadThread`, and queries to the session."""
+
+    handle: SessionHandle
+    query: EntriesQuery
+    archived_upto: int | None = -1
+
+    def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[Entry]:
+        fields = self.query.model_dump(exclude_none=True)
+        fields |= {"session_id": self.handle.session_id, "from_seq": from_seq, "to_seq": to_seq}
+        return read_thread(self.handle, ReadThreadInput(**fields))
+
+    async def read_live(self, from_seq: int) -> LivePage[Entry] | None:
+        # Entries may be added to the archive of a session that has ended, so its workflow is not asked any more.
+        return await self.handle.query_entries(self.query.model_copy(update={"from_seq": from_seq}), only_open=True)
+
+    async def relocate(self, first_live_seq: int | None) -> Self:
+        return replace(self, archived_upto=None if first_live_seq is None else first_live_seq - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A message of a transcript."""
+
+    message: TranscriptMessage
+
+    @property
+    def seq(self) -> int:
+        return self.message["seq"]
+
+
+@dataclass(frozen=True, slots=True)
+class _TranscriptParts:
+    """The parts of a lane's transcript. The active lane is looked up only for what is archived."""
+
+    handle: SessionHandle
+    query: TranscriptQuery
+    archived_upto: int | None = -1
+
+    async def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[_Said]:
+        query = ReadThreadInput(
+            session_id=self.handle.session_id,
+            from_seq=from_seq,
+            to_seq=to_seq,
+            limit=self.query.limit,
+            kind="ai_message",
+            context_ref=self.query.context_ref or await _read_active_lane(self.handle),
+        )
+        async for entry in read_thread(self.handle, query):
+            yield _Said({**entry.message, "seq": entry.seq})
+
+    async def read_live(self, from_seq: int) -> LivePage[_Said] | None:
+        try:
+            page = await self.handle.query("transcript", self.query.model_copy(update={"from_seq": from_seq}))
+        except Closed:
+            return None
+        return LivePage(tuple(map(_Said, page["messages"])), page.get("next_seq"), page.get("archived_before", 0))
+
+    async def relocate(self, first_live_seq: int | None) -> Self:
+        return replace(self, archived_upto=None if first_live_seq is None else first_live_seq - 1)

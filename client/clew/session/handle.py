@@ -1,0 +1,116 @@
+"""One session as the wire contract reaches it: updates, queries, and the short workflows about it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from temporalio.client import Client, WorkflowHandle, WorkflowUpdateHandle
+from temporalio.common import QueryRejectCondition
+
+from clew.contract import EntriesQuery
+from clew.errors import Closed, Starting
+from clew.outcomes import Output
+from clew.session._services import run_service
+from clew.session.transport import payload, send_update, translating
+from clew.thread.entries import Entry
+from clew.thread.source import LivePage
+
+Answer = TypeVar("Answer", bound=Output)
+
+QUERY_SECONDS = 20
+"""Seconds after which a session that does not answer a query is given up."""
+STARTING_SECONDS = 0.05
+"""Seconds until a query is repeated that met a session in its start-up."""
+
+
+class SessionHandle:
+    """Sends updates and queries to one session, and runs the short workflows about it.
+
+    Attributes:
+        client: Temporal's client.
+        session_id: The session.
+        task_queue: The task queue of the short workflows.
+        workflow: Temporal's handle of the session's workflow.
+    """
+
+    def __init__(self, client: Client, session_id: str, task_queue: str) -> None:
+        self.client = client
+        self.session_id = session_id
+        self.task_queue = task_queue
+        self.workflow: WorkflowHandle[Any, Any] = client.get_workflow_handle(session_id)
+
+    async def send(
+        self, name: str, argument: BaseModel, update_id: str | None = None
+    ) -> WorkflowUpdateHandle[dict[str, Any]]:
+        """Send an update; back as soon as it is accepted.
+
+        Raises:
+            Refusal: the session refused it, and nothing has changed.
+        """
+        return await send_update(self.workflow, name, argument, update_id or uuid.uuid4().hex)
+
+    async def call(self, name: str, argument: BaseModel, answer: type[Answer]) -> Answer:
+        """Send an update and wait for its answer.
+
+        Raises:
+            Refusal: the session refused it, and nothing has changed.
+        """
+        update = await self.send(name, argument)
+        async with translating(self.session_id):
+            return answer.model_validate(await update.result())
+
+    async def query(self, name: str, argument: BaseModel | None = None, *, only_open: bool = False) -> dict[str, Any]:
+        """The answer of the session's workflow to a query; a session in its start-up is waited for.
+
+        Raises:
+            Closed: the server knows no such session, or with `only_open`, it has ended.
+            Refusal: the session refused the query.
+        """
+        args = [] if argument is None else [payload(argument)]
+        reject = QueryRejectCondition.NOT_OPEN if only_open else QueryRejectCondition.NONE
+        give_up_at = time.monotonic() + QUERY_SECONDS
+        while True:
+            try:
+                async with translating(self.session_id):
+                    answer: dict[str, Any] = await self.workflow.query(
+                        name,
+                        args=args,
+                        result_type=dict,
+                        reject_condition=reject,
+                        rpc_timeout=timedelta(seconds=QUERY_SECONDS),
+                    )
+                    return answer
+            except Starting:
+                if time.monotonic() > give_up_at:
+                    raise
+            await asyncio.sleep(STARTING_SECONDS)
+
+    async def query_entries(self, query: EntriesQuery, *, only_open: bool = False) -> LivePage[Entry] | None:
+        """One page of the entries that the session itself holds.
+
+        None: the server knows no such session, or with `only_open`, it has ended.
+        """
+        try:
+            page = await self.query("entries", query, only_open=only_open)
+        except Closed:
+            return None
+        entries = tuple(map(Entry.from_json, page["entries"]))
+        return LivePage(entries, page.get("next_seq"), page.get("archived_before", 0))
+
+    async def run_service(self, name: str, argument: BaseModel) -> dict[str, Any]:
+        """The answer of one of the short workflows about the session.
+
+        Raises:
+            Refusal: the workflow refused its input, or could not do what it says.
+        """
+        return await run_service(self.client, self.task_queue, name, argument, self.session_id)
+
+    async def wait_for_end(self) -> None:
+        """Wait until the session's workflow has ended."""
+        async with translating(self.session_id):
+            await self.workflow.result()
