@@ -99,7 +99,12 @@ class ClewError(Exception):
 
 
 class Refusal(ClewError):
-    """What was asked was refused: nothing entered the thread, nothing was lost."""
+    """What was asked was refused: nothing entered the thread, nothing was lost.
+
+    Attributes:
+        type: The contract's word.
+        message: What is wrong and what to do.
+    """
 
     type: ClassVar[str] = "refused"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from types import ModuleType
 
 import pytest
+from pydantic import BaseModel
 
 import clew
 
@@ -49,3 +51,20 @@ def test_names_are_in_order(name: str) -> None:
         return (0 if exported.isupper() else 1 if exported[0].isupper() else 2, exported)
 
     assert names == sorted(names, key=rank)
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_every_attribute_has_a_line_of_its_own(name: str) -> None:
+    """The docstring of a public type names each attribute that it declares, under `Attributes:`."""
+    module = importlib.import_module(name)
+    missing = []
+    for exported in module.__all__:
+        value = getattr(module, exported)
+        if not inspect.isclass(value) or exported == "TranscriptMessage":  # a TypedDict repeats what it inherits
+            continue
+        fields = [field for field in vars(value).get("__annotations__", {}) if not field.startswith("_")]
+        if issubclass(value, BaseModel):
+            fields = [field for field in fields if field in value.model_fields]
+        described = inspect.cleandoc(value.__doc__ or "")
+        missing += [f"{exported}.{field}" for field in fields if f"    {field}: " not in described]
+    assert not missing

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from clew.context._lane_view import estimator_of, includes
 from clew.context.blocks import Rendering
-from clew.context.lane_view import estimator_of, includes
 from clew.context.truncation import Cutter, results_share, saved_by, smallest
 from clew.contract.payloads import AppliedSwitch, ConfigPayload, MessagePayload, OperationPayload, ToolMessage
 from clew.contract.policy import ContextPolicy

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from clew.context._lane_view import LaneView, estimator_of
+from clew.context._window import epoch, slide
 from clew.context.blocks import Block
-from clew.context.lane_view import LaneView, estimator_of
 from clew.context.projection_input import ProjectionInput
-from clew.context.window import epoch, slide
 from clew.contract.outputs import ContextMeta
 from clew.contract.payloads import SummaryPayload
 from clew.errors import ContextOverflow, InvalidInput

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic_core import to_json
 
-from clew.context.lane_view import LaneView
+from clew.context._lane_view import LaneView
 from clew.context.projection_input import ProjectionInput
 from clew.context.truncation import saved_by, smallest
 from clew.contract.policy import ContextPolicy

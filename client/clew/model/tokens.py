@@ -73,6 +73,11 @@ class Encoding:
 
     Of a family whose tokenizer is not public there is no exact count. It is estimated, and the session corrects its
     budget by the ratio of what the provider reports to what was counted (`clew_workflows.core.budgets`).
+
+    Attributes:
+        name: The encoding's name.
+        framing: The tokens that a message costs beside its text.
+        tokenizer: Counts text.
     """
 
     name: str

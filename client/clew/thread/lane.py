@@ -13,15 +13,22 @@ from clew.thread.layers import Ground
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What of a lane is in the archive alone.
+    """The part of a lane that is in the archive alone.
 
-    `newest` is the seq of its newest message there, -1 where there is none. `messages` and `tokens` count those of
-    them that come after the seq `mark`, from which on contexts are made, `summed_messages` and `summed_tokens` those
-    after `summed`, up to which the last summary speaks. `saved` and `summed_saved` say for each share of tool results
-    how many of these tokens are not shown. After the seq `asked_after` no user's message is there
-    that comes before the first one which the thread keeps; `unheard` is the newest one of the newest run that it does
-    not keep, and -1 where it keeps them all. Of the entries pinned before the gap's end, those in `pinned` are kept
-    with their groups. `ground` is the lane's where the kept part of the thread begins.
+    Attributes:
+        newest: The seq of its newest message; -1: there is none.
+        mark: The seq after which contexts are made of messages.
+        messages: The number of its messages after `mark`.
+        tokens: The tokens of those messages.
+        asked_after: After this seq it has no user's message that comes before the first one which the thread keeps.
+        summed: The seq up to which the last summary speaks.
+        summed_messages: The number of its messages after `summed`.
+        summed_tokens: The tokens of those messages.
+        saved: For each share of tool results, how many of `tokens` are not shown.
+        summed_saved: For each share of tool results, how many of `summed_tokens` are not shown.
+        pinned: The seqs of its pinned entries that the thread keeps, each with its group.
+        unheard: The newest user's message of the newest run that the thread does not keep; -1: it keeps them all.
+        ground: The lane's ground where the kept part of the thread begins.
     """
 
     newest: int = -1
@@ -43,8 +50,11 @@ class Gap:
 class Group:
     """What a context keeps or drops as one: a message, or an assistant's tool calls with all their results.
 
-    `late` are results that arrived after the end of the run: each takes the place of one in `entries` that was in
-    doubt. `rendered` is how it was shown last, and to whom: it is shown alike in many contexts.
+    Attributes:
+        entries: The message, and after it the results of its tool calls.
+        late: Results that arrived after the end of the run. Each takes the place of one in `entries` that was in
+            doubt.
+        rendered: How the group was shown last, and to which model: many contexts show it alike.
     """
 
     entries: list[Entry]
@@ -59,7 +69,22 @@ class Group:
 
 @dataclass(slots=True)
 class Lane:
-    """The entries of one named context, indexed by seq."""
+    """The entries of one named context, indexed by seq.
+
+    Attributes:
+        groups: The groups, in order.
+        group_starts: The seq at which each group begins.
+        turn_starts: The seqs of the users' messages.
+        run_starts: The seqs of those of them that begin a run.
+        message_seqs: The seqs of all messages.
+        tokens_upto: The tokens of each message and all before it.
+        grounds: The ground after each entry that has changed it.
+        replies: The messages that models have answered with.
+        late_seqs: The seqs of the late results.
+        gap: The part of the lane that is in the archive alone.
+        folds_from: Operations and summaries before this seq are in the ground already.
+        savings: What truncated tool results save, by their share of the budget; filled by readers.
+    """
 
     groups: list[Group] = field(default_factory=list)
     group_starts: list[int] = field(default_factory=list)

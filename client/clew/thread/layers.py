@@ -24,10 +24,14 @@ REMEMBERED = 100
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What a lane's messages follow upon: those after the seq `after`.
+    """A snapshot or a summary that a lane's messages follow upon.
 
-    `anchor` is the seq of a snapshot, `summary` that of what speaks for everything up to `summed`; -1: there is none.
-    Below a `base` nothing is to be found.
+    Attributes:
+        anchor: The seq of the snapshot; -1: there is none.
+        summary: The seq of the summary; -1: there is none.
+        after: The lane's messages after this seq follow.
+        summed: The summary speaks for everything up to this seq.
+        base: Nothing below this layer counts.
     """
 
     anchor: int = -1
@@ -39,9 +43,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The layers, the one in force last, and the seqs of the entries that are pinned; all as of the entry `seq`.
+    """What context operations and summaries have put under a lane's messages.
 
-    Where nothing of a lane's past is known, there are no layers.
+    Attributes:
+        layers: The layers, the one in force last; none where nothing of the lane's past is known.
+        pinned: The seqs of the entries that are pinned.
+        seq: The entry as of which this is so.
     """
 
     layers: tuple[Layer, ...] = (Layer(base=True),)

@@ -33,6 +33,11 @@ class Past:
     It is enough for contexts at every seq from `upto` on: the configuration in force and the active lane, and of each
     lane in `gaps` its ground, what its newest run's user has said (as far as `Gap.unheard` says), and every message
     after its gap. Of other lanes nothing is known.
+
+    Attributes:
+        upto: The seq of the newest archived entry; -1: nothing is archived.
+        entries: The entries that are kept.
+        gaps: By the name of the lane, the part of it that is not kept.
     """
 
     upto: int = -1
