@@ -941,7 +941,7 @@ export interface Recipe {
   cut_tool_results?: Record<string, [number, number]>;
   /** The call's own context policy, the fields that it set; absent: the session's was in force. */
   context_policy?: Record<string, unknown>;
-  /** What the worker knew of the model's list prices, those in force last; absent where it knew none. */
+  /** The list prices by which the call's cost was counted, by rising `above`; absent where the worker knew none. */
   prices?: Array<Price>;
   /** The provider's tokens to ours, where it counts more. */
   token_ratio?: number;

@@ -273,7 +273,7 @@ def _recipe(run: Run, answer: ModelAnswered) -> Recipe:
         cleared_tool_results=answer.cleared_tool_results,
         cut_tool_results=answer.cut_tool_results,
         context_policy=policy.model_dump(mode="json", exclude_unset=True) if policy else None,
-        prices=tuple(answer.prices or ()),
+        prices=answer.prices,
         token_ratio=call.token_ratio,
         output_schema_seq=run.opened_seq if run.request.output_schema is not None else None,
     )

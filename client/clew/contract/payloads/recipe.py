@@ -32,7 +32,8 @@ class Recipe(Stored):
         cut_tool_results: The tool results that were shown in part: of each, by the id of its call, the bytes of its
             beginning and of its end.
         context_policy: The call's own context policy, the fields that it set; absent: the session's was in force.
-        prices: What the worker knew of the model's list prices, those in force last; absent where it knew none.
+        prices: The list prices by which the call's cost was counted, by rising `above`; absent where the worker knew
+            none.
         token_ratio: The provider's tokens to ours, where it counts more.
         output_schema_seq: The seq of the user's message whose `output_schema` the answer was to follow.
     """
