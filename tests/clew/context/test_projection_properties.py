@@ -19,6 +19,7 @@ from clew.model.messages import Message
 from clew.model.tokens import encoding
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.thread import Thread
+from tests.support.payloads import FACTS
 from tests.support.reference import Expected, assert_valid_for_providers, canonical_json, reference, size
 from tests.support.threads import (
     CALCULATOR,
@@ -279,7 +280,7 @@ def test_lanes_inherit_nothing(some: ProjectionInput) -> None:
     def silenced(entry: Entry) -> Entry:
         if entry.lane in (None, some.context_ref):
             return entry
-        return replace(entry, kind="input", payload={"event": "dropped"}, tokens=0)
+        return replace(entry, kind="input", payload=FACTS["input"], tokens=0)
 
     alone = Thread(silenced(entry) for entry in some.thread)
     assert outcome(replace(some, thread=alone)) == outcome(some)
