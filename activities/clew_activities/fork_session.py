@@ -116,7 +116,7 @@ class ForkingActivities:
             op_ids.append(entry.read(OperationPayload).op_id)
             if len(op_ids) == REMEMBERED_OPS:
                 break
-        state = forking.forked(await self._threads.carried(parent), thread, asked.new_session_id, op_ids[::-1])
+        state = forking.fork_state(await self._threads.carried(parent), thread, asked.new_session_id, op_ids[::-1])
         thread.append(origin)
         return to_json(carried.carry(Session(state, thread)))
 

@@ -230,7 +230,7 @@ class _OpenRun:
             opened_seq=self._opened_seq,
             joined=tuple(waiting[1:]),
             iteration=self._iteration,
-            asked=tuple(self._asked.values()),
+            tool_calls=tuple(self._asked.values()),
             answer_seq=self._answer_seq,
             usage=self.usage,
         )

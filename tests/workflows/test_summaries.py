@@ -41,7 +41,7 @@ def summarize(of: Session, **given: Any) -> Summarize:
 
 def asked(of: Session) -> Summarize:
     assert isinstance(of.effect, Summarize)
-    return summaries.ranged(of.state, of.thread, of.effect)
+    return summaries.find_range(of.state, of.thread, of.effect)
 
 
 def summing_up(request_id: str | None = None) -> Session:
@@ -55,7 +55,7 @@ def summing_up(request_id: str | None = None) -> Session:
 
 def written(of: Session, content: str = "They talked.", prompt: str | None = None) -> None:
     answer = Written(content=content, source_digest="d", source_tokens=99)
-    of.happened(Summarized(asked=asked(of), written=answer, system_prompt=prompt))
+    of.happened(Summarized(effect=asked(of), written=answer, system_prompt=prompt))
 
 
 def turn_starts(of: Session) -> list[int]:
@@ -122,7 +122,7 @@ def test_a_summary_never_gives_way_to_one_of_less() -> None:
             max_input_tokens=1000, max_output_tokens=100, **given,
         )  # fmt: skip
         with pytest.raises(InvalidInput):
-            summaries.ranged(of.state, of.thread, late)
+            summaries.find_range(of.state, of.thread, late)
     with pytest.raises(ValidationError, match="must not be before from_seq"):
         SummarizeInput(from_seq=5, to_seq=4)
 

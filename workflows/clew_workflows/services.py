@@ -61,9 +61,9 @@ class ReadThread:
     timeout: ClassVar[timedelta] = timedelta(seconds=30)
 
     @workflow.run
-    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
         """One page, and where the next one begins."""
-        return await carry_out("read_thread", decode(asked, ReadThreadInput), self.timeout)
+        return await carry_out("read_thread", decode(argument, ReadThreadInput), self.timeout)
 
 
 @workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception])
@@ -71,9 +71,9 @@ class ReadContext:
     """Answers one page of a context, as the query `context` does, of any call and at any seq, archived or not."""
 
     @workflow.run
-    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
         """One page, and with which `page` and `at_seq` the next one is asked for."""
-        return await carry_out("read_context", decode_context(asked), CONTEXT_TIMEOUT)
+        return await carry_out("read_context", decode_context(argument), CONTEXT_TIMEOUT)
 
 
 @workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception])
@@ -81,14 +81,14 @@ class ForkSession:
     """Makes a new session of another one's thread up to an entry: `{session_id, fork_seq}`."""
 
     @workflow.run
-    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
         """Back when the new session answers."""
-        given = decode(asked, ForkSessionInput)
+        fields = decode(argument, ForkSessionInput)
         fork = Fork(
-            session_id=given.session_id,
-            at_seq=given.at_seq,
-            new_session_id=given.new_session_id or f"{given.session_id[:160]}-{workflow.uuid4().hex}",
-            metadata=given.metadata,
+            session_id=fields.session_id,
+            at_seq=fields.at_seq,
+            new_session_id=fields.new_session_id or f"{fields.session_id[:160]}-{workflow.uuid4().hex}",
+            metadata=fields.metadata,
             at=STAMPS.timestamp(),
             entry_ids=(STAMPS.entry_id(), STAMPS.entry_id()),
         )
@@ -100,11 +100,11 @@ class RestoreSession:
     """Starts a session that goes on from a checkpoint: `{token, session_id?}` -> `{session_id}`."""
 
     @workflow.run
-    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
         """The session has the context under its lane when this answers."""
-        given = decode(asked, RestoreInput, MAX_TOKEN_BYTES + 1_000)
-        session_id = given.session_id or str(workflow.uuid4())
-        checkpoint = OpenCheckpoint(token=given.token, session_id=session_id)
+        fields = decode(argument, RestoreInput, MAX_TOKEN_BYTES + 1_000)
+        session_id = fields.session_id or str(workflow.uuid4())
+        checkpoint = OpenCheckpoint(token=fields.token, session_id=session_id)
         opened = OpenedCheckpoint.model_validate(await carry_out("open_checkpoint", checkpoint, RESTORE_STEP_TIMEOUT))
         start = start_arguments(session_id, SessionConfig.model_validate_json(to_json(opened.config)))
         try:
@@ -132,40 +132,40 @@ class DeleteSession:
     """Ends a session and deletes its archive, without what its forks need: `{deleted_segments}`."""
 
     @workflow.run
-    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
         """Back when there is nothing left of it to be read."""
-        return await carry_out("delete_session", decode(asked, DeleteSessionInput), CHANGE_TIMEOUT)
+        return await carry_out("delete_session", decode(argument, DeleteSessionInput), CHANGE_TIMEOUT)
 
 
 SERVICES = (ReadThread, ReadContext, ForkSession, RestoreSession, DeleteSession)
 
 
-def decode(asked: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
+def decode(argument: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
     """The input of a service.
 
     Raises:
         ApplicationError: `invalid_input` or `too_large`, for what cannot be used.
     """
     try:
-        return ingress.decode_service([asked], model, max_bytes)
+        return ingress.decode_service([argument], model, max_bytes)
     except Refusal as refusal:
         raise ingress.application_error(refusal) from None
 
 
-def decode_context(asked: RawValue) -> dict[str, Any]:
+def decode_context(argument: RawValue) -> dict[str, Any]:
     """The input of `ReadContext`, with the fields that were given: others would overlay a policy.
 
     Raises:
         ApplicationError: `invalid_input`, `empty_content` or `too_large`, for what cannot be used.
     """
     try:
-        checked = ingress.check_context(decode(asked, ReadContextInput))
+        checked = ingress.check_context(decode(argument, ReadContextInput))
     except Refusal as refusal:
         raise ingress.application_error(refusal) from None
     return checked.model_dump(mode="json", exclude_unset=True)
 
 
-async def carry_out(name: str, asked: BaseModel | dict[str, Any], patience: timedelta) -> dict[str, Any]:
+async def carry_out(name: str, argument: BaseModel | dict[str, Any], patience: timedelta) -> dict[str, Any]:
     """The answer of an activity; its failure as the workflow's own, under its own word.
 
     Raises:
@@ -174,7 +174,7 @@ async def carry_out(name: str, asked: BaseModel | dict[str, Any], patience: time
     try:
         answer: dict[str, Any] = await workflow.execute_activity(
             name,
-            asked,
+            argument,
             result_type=dict,
             schedule_to_close_timeout=patience,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,

@@ -228,24 +228,24 @@ class AgentSession:
             if self._refusal:
                 raise self._refusal
             state, thread = self._runtime.state, self._runtime.thread
-            asked = None if name == "carried" else ingress.decode_query(name, args)
+            query = None if name == "carried" else ingress.decode_query(name, args)
             if not self._intake.is_open and name != "status":
                 raise Starting("the session is looking for its archive: ask again in a moment")
             if name == "carried":
                 return self._rollover.whole()
-            match asked:
+            match query:
                 case None:
                     return views.status(state, thread)
                 case DraftQuery():
-                    return self._signing.draft(asked.number)
+                    return self._signing.draft(query.number)
                 case ContextQuery():
-                    return context_page(self._runtime.projection(asked), asked.page)
+                    return context_page(self._runtime.projection(query), query.page)
                 case TranscriptQuery():
-                    return views.transcript(state, thread, asked)
+                    return views.transcript(state, thread, query)
                 case EntriesQuery():
-                    return views.entries(thread, asked)
+                    return views.entries(thread, query)
                 case WindowQuery():
-                    return views.window(state, thread, asked)
+                    return views.window(state, thread, query)
         except ClewError as error:
             raise ingress.query_error(error) from None
 
@@ -299,8 +299,8 @@ class AgentSession:
     async def _perform(self, effect: Prepare | DescribeModel | CallModel | Summarize) -> Event:
         if isinstance(effect, CallModel):
             policy = self._runtime.state.policy.overlaid(effect.context_policy)
-            asked = ContextQuery(call_id=effect.call_id)
-            if failure := await self._recalling.recall(effect.context_ref, policy, asked):
+            query = ContextQuery(call_id=effect.call_id)
+            if failure := await self._recalling.recall(effect.context_ref, policy, query):
                 return failure
         if isinstance(effect, Summarize):
             return await summarizing.summarize(self._runtime, self._recalling, effect)

@@ -323,7 +323,7 @@ def test_a_message_that_would_join_brings_no_settings(name: str, sessions: bool)
     own = {name: OWN_SETTINGS[name]} | ({} if sessions else {"on_busy": "steer"})
     session.ask("one", "r-1", **own)
     assert session.state.run is not None
-    assert getattr(session.state.run.request.given, name) == OWN_SETTINGS[name]
+    assert getattr(session.state.run.request.message, name) == OWN_SETTINGS[name]
     state = session.state
     with pytest.raises(InvalidInput, match=f"^{name}: .*leave them out, or send it with on_busy 'queue'"):
         session.ask("two", "r-2", **own)

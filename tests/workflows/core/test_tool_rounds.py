@@ -195,7 +195,7 @@ def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
     session.reply("", "fly", "add")
     begun = restore(carry(session.session))
     assert begun.state.run
-    assert begun.state.run.asked == (
+    assert begun.state.run.tool_calls == (
         AskedCall("tool-1", "fly", {}, returned=True),
         AskedCall("tool-2", "add", {}, idempotent=True),
     )

@@ -21,10 +21,10 @@ def pending_approvals(state: State) -> tuple[AskedCall, ...]:
     """The tool calls that wait for somebody's word."""
     if state.phase != "awaiting_approval" or state.run is None:
         return ()
-    return tool_rounds.needing_approval(state.run.asked)
+    return tool_rounds.needing_approval(state.run.tool_calls)
 
 
-def resolve(state: State, thread: Thread, given: ApprovalInput, at: Moment) -> Decision:
+def resolve(state: State, thread: Thread, command: ApprovalInput, at: Moment) -> Decision:
     """Somebody's word about a tool call; the last one that was waited for lets the round run.
 
     Raises:
@@ -32,16 +32,16 @@ def resolve(state: State, thread: Thread, given: ApprovalInput, at: Moment) -> D
         InvalidInput: its new arguments are not what the tool takes, or the call was denied.
         UnknownApproval: no approval is pending for the call.
     """
-    call = _pending(state, thread, given.tool_call_id)
-    _check_arguments(state, call, given)
+    call = _pending(state, thread, command.tool_call_id)
+    _check_arguments(state, call, command)
     run = runs.running(state)
-    payload = ApprovalPayload.from_json(given.model_dump())
-    fact = Draft(payload, drafts.run_refs(state, run) | {"tool_call_id": given.tool_call_id})
-    if given.decision == "deny":
-        denied = ToolAnswered(content=f"denied: {given.reason or 'no reason was given'}", is_error=True)
+    payload = ApprovalPayload.from_json(command.model_dump())
+    fact = Draft(payload, drafts.run_refs(state, run) | {"tool_call_id": command.tool_call_id})
+    if command.decision == "deny":
+        denied = ToolAnswered(content=f"denied: {command.reason or 'no reason was given'}", is_error=True)
         decision = tool_rounds.commit(state, run, call, denied).after(fact)
     else:
-        decision = Decision(replace(state, run=_approved(run, call, given.arguments)), (fact,))
+        decision = Decision(replace(state, run=_approved(run, call, command.arguments)), (fact,))
     return decision if pending_approvals(decision.state) else decision.then(_resume, at)
 
 
@@ -54,13 +54,13 @@ def _pending(state: State, thread: Thread, tool_call_id: str) -> AskedCall:
     raise UnknownApproval(f"no approval is pending for tool call {tool_call_id!r}")
 
 
-def _check_arguments(state: State, call: AskedCall, given: ApprovalInput) -> None:
-    if given.arguments is None:
+def _check_arguments(state: State, call: AskedCall, command: ApprovalInput) -> None:
+    if command.arguments is None:
         return
-    if given.decision == "deny":
+    if command.decision == "deny":
         raise InvalidInput("arguments: a denied call has none to edit")
     schema = next(tool.spec["parameters"] for tool in state.tools or () if tool.spec["name"] == call.name)
-    if problem := problem_of_arguments(given.arguments, schema):
+    if problem := problem_of_arguments(command.arguments, schema):
         raise InvalidInput(f"arguments: {problem}")
 
 
@@ -68,7 +68,7 @@ def _approved(run: Run, call: AskedCall, arguments: dict[str, Any] | None) -> Ru
     approved = replace(call, needs_approval=False)
     if arguments is not None and arguments != call.arguments:
         approved = replace(approved, arguments=arguments, edited=True)
-    return replace(run, asked=tuple(approved if other is call else other for other in run.asked))
+    return replace(run, tool_calls=tuple(approved if other is call else other for other in run.tool_calls))
 
 
 def _resume(state: State, at: Moment) -> Decision:

@@ -46,7 +46,7 @@ class Draft:
     fingerprinted: dict[str, Any]
 
 
-def check(state: State, thread: Thread, given: CheckpointInput) -> None:
+def check(state: State, thread: Thread, command: CheckpointInput) -> None:
     """Refuse a checkpoint that cannot be made of the session as it is.
 
     Raises:
@@ -54,7 +54,7 @@ def check(state: State, thread: Thread, given: CheckpointInput) -> None:
     """
     if not state.at_rest:
         raise Busy("a request is running or waits: wait for it, or cancel it")
-    lane = given.context_ref or state.context_ref
+    lane = command.context_ref or state.context_ref
     if lane != state.context_ref and thread.lane(lane) is None:
         raise UnknownLane(f"the thread has no lane {lane!r}")
     # What is in the archive is fetched before the checkpoint is made.

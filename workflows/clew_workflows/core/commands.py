@@ -199,7 +199,7 @@ def _decide(
             # Sent again while the store is away, it asks once more whether the session has ended.
             return decisions.close(state, at, command.reason), Closing()
         case ForkedInput():
-            return forking.recorded(state, thread, command), None
+            return forking.record_fork(state, thread, command), None
 
 
 def _take_message(

@@ -19,7 +19,7 @@ from clew_workflows.core.state import Moment, State
 Status = Literal["applied", "deferred"]
 
 
-def configure(state: State, given: ConfigureInput) -> tuple[Decision, Status]:
+def configure(state: State, change: ConfigureInput) -> tuple[Decision, Status]:
     """A change of configuration takes effect at once, or when the run has ended.
 
     Raises:
@@ -29,8 +29,8 @@ def configure(state: State, given: ConfigureInput) -> tuple[Decision, Status]:
     """
     waiting = state.pending_config
     if not state.busy and state.phase != "preparing":
-        return _configure(state, given), "applied"
-    laid_over = _laid_over(waiting, given)
+        return _configure(state, change), "applied"
+    laid_over = _laid_over(waiting, change)
     configured(state, laid_over)
     merged: tuple[Draft, ...] = ()
     if waiting:
@@ -38,26 +38,26 @@ def configure(state: State, given: ConfigureInput) -> tuple[Decision, Status]:
     return Decision(replace(state, pending_config=laid_over), merged), "deferred"
 
 
-def configured(state: State, given: ConfigureInput) -> State:
+def configured(state: State, change: ConfigureInput) -> State:
     """The session as a change of configuration would have it.
 
     Raises:
         InvalidInput, InvalidTokenBudget, UnknownTool: see `configure`.
     """
-    changed = _named(given)
+    changed = _named(change)
     changed.pop("context_policy", None)
-    if given.model_options:
-        changed["model_options"] = state.config.model_options.overlaid(given.model_options)
-    if given.limits:
-        limits = state.config.limits.model_dump(exclude_unset=True) | given.limits.model_dump(exclude_unset=True)
-        changed["limits"] = type(given.limits).model_validate(limits)
+    if change.model_options:
+        changed["model_options"] = state.config.model_options.overlaid(change.model_options)
+    if change.limits:
+        limits = state.config.limits.model_dump(exclude_unset=True) | change.limits.model_dump(exclude_unset=True)
+        changed["limits"] = type(change.limits).model_validate(limits)
     config: SessionConfig = state.config.model_copy(update=changed)
-    own = (state.own_policy or ContextPolicy()).overlaid(given.context_policy)
+    own = (state.own_policy or ContextPolicy()).overlaid(change.context_policy)
     policy = resolve(session=own, agent=agent_policy(state, config))
     projector_named(policy.projector)
     check_approvals(config)
     # Who sets a policy knows what the models take by now, whatever they have refused before.
-    learned = {} if given.context_policy else state.learned
+    learned = {} if change.context_policy else state.learned
     return replace(state, config=config, own_policy=own, policy=policy, learned=learned)
 
 
@@ -78,39 +78,39 @@ def check_approvals(config: SessionConfig) -> None:
 
 def apply_config(state: State, _at: Moment) -> Decision:
     """The change of configuration that waited for the run to end."""
-    given = state.pending_config
-    if given is None or state.phase != "idle":
+    change = state.pending_config
+    if change is None or state.phase != "idle":
         return Decision(state)
     try:
-        return _configure(replace(state, pending_config=None), given)
+        return _configure(replace(state, pending_config=None), change)
     except Refusal as refusal:
         # It was checked before a worker had told of its model.
-        written = drafts.input_entry(state, "dropped", "configure", str(refusal), _excerpt(given))
+        written = drafts.input_entry(state, "dropped", "configure", str(refusal), _excerpt(change))
         return Decision(replace(state, pending_config=None), (written,))
 
 
 def drop_config(state: State, reason: str) -> Decision:
     """The change that waited for a run to end, and the one that a worker prepares, are never applied."""
     written = []
-    if given := state.pending_config:
-        written.append(drafts.input_entry(state, "dropped", "configure", reason, _excerpt(given)))
+    if change := state.pending_config:
+        written.append(drafts.input_entry(state, "dropped", "configure", reason, _excerpt(change)))
     if state.config_due:
         preparing = f"model {state.config.model}, tools {', '.join(state.config.tools) or 'none'}"
         written.append(drafts.input_entry(state, "dropped", "configure", reason, preparing))
     return Decision(replace(state, pending_config=None), tuple(written))
 
 
-def _configure(state: State, given: ConfigureInput) -> Decision:
+def _configure(state: State, change: ConfigureInput) -> Decision:
     before = state.preparation
-    state = configured(state, given)
+    state = configured(state, change)
     if state.preparation == before:
         return Decision(state, (drafts.config_entry(state),))
     return Decision(replace(state, phase="preparing", config_due=True), (), state.preparation)
 
 
-def _named(given: ConfigureInput) -> dict[str, Any]:
+def _named(change: ConfigureInput) -> dict[str, Any]:
     """What a change names. Null is as good as absent; within options and limits it takes a value away."""
-    return {name: value for name, value in given.model_dump(exclude_unset=True).items() if value is not None}
+    return {name: value for name, value in change.model_dump(exclude_unset=True).items() if value is not None}
 
 
 def _laid_over(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInput:
@@ -124,5 +124,5 @@ def _laid_over(lower: ConfigureInput | None, upper: ConfigureInput) -> Configure
     return ConfigureInput.model_validate(merged)
 
 
-def _excerpt(given: ConfigureInput) -> str:
-    return canonical(given.model_dump(mode="json", exclude_unset=True)).decode()
+def _excerpt(change: ConfigureInput) -> str:
+    return canonical(change.model_dump(mode="json", exclude_unset=True)).decode()

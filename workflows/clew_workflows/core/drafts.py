@@ -29,24 +29,24 @@ EXCERPT = 200
 """Characters that an `input` entry keeps of what did not enter the thread."""
 
 
-def user_message(state: State, run: Run, content: str, given: Input) -> Draft:
+def user_message(state: State, run: Run, content: str, unread: Input) -> Draft:
     """What was steered in or injected, or what a message that joined the run has asked."""
     refs: dict[str, Any] = {
-        "source": given.source,
+        "source": unread.source,
         # The call that will be the first to include it.
         "call_id": f"call-{state.calls + 1}",
     }
-    if given.request_id:
-        refs["request_id"] = given.request_id
+    if unread.request_id:
+        refs["request_id"] = unread.request_id
     payload = UserMessage(
         context_ref=run.request.context_ref,
         role="user",
         content=content,
-        request_id=given.request_id or run.request.request_id,
+        request_id=unread.request_id or run.request.request_id,
         run_id=run.run_id,
-        input_id=given.input_id,
-        source=given.source,
-        metadata=given.metadata or None,
+        input_id=unread.input_id,
+        source=unread.source,
+        metadata=unread.metadata or None,
     )
     return Draft(payload, run_refs(state, run) | refs)
 
@@ -54,7 +54,9 @@ def user_message(state: State, run: Run, content: str, given: Input) -> Draft:
 def request_message(state: State, run: Run) -> Draft:
     """The message that opened a run, with the settings that it brought."""
     request = run.request
-    settings = request.given.model_dump(mode="json", exclude_unset=True, exclude=_ELSEWHERE) if request.given else {}
+    settings = (
+        request.message.model_dump(mode="json", exclude_unset=True, exclude=_ELSEWHERE) if request.message else {}
+    )
     payload = UserMessage(
         context_ref=request.context_ref,
         role="user",
@@ -209,16 +211,18 @@ def input_entry(
     return Draft(payload, session_refs(state))
 
 
-def dropped_input(state: State, given: Input, reason: str, request_id: str | None = None) -> Draft:
+def dropped_input(state: State, unread: Input, reason: str, request_id: str | None = None) -> Draft:
     """An input that was accepted and that no model has read."""
-    own = given.request_id or request_id
-    return input_entry(state, "dropped", given.kind, reason, given.content, input_id=given.input_id, request_id=own)
+    own = unread.request_id or request_id
+    return input_entry(
+        state, "dropped", unread.kind, reason, unread.content, input_id=unread.input_id, request_id=own
+    )
 
 
 def dropped_request(state: State, request: Request, reason: str) -> tuple[Draft, ...]:
     """What was asked and never ran: a message, or the inputs of a follow-up run."""
     if request.inputs:
-        return tuple(dropped_input(state, given, reason, request.request_id) for given in request.inputs)
+        return tuple(dropped_input(state, unread, reason, request.request_id) for unread in request.inputs)
     return (input_entry(state, "dropped", "message", reason, request.content, request_id=request.request_id),)
 
 

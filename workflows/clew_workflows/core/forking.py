@@ -25,15 +25,15 @@ def fork_payload(
     return ForkPayload(event=event, session_id=session_id, fork_seq=fork_seq, metadata=known)
 
 
-def recorded(state: State, thread: Thread, given: ForkedInput) -> Decision:
+def record_fork(state: State, thread: Thread, command: ForkedInput) -> Decision:
     """The session was forked, which it is told at least once and says once."""
-    payload = fork_payload("forked_to", given.session_id, given.fork_seq, given.metadata)
+    payload = fork_payload("forked_to", command.session_id, command.fork_seq, command.metadata)
     if any(entry.body == payload for entry in thread.filter_by_kind("fork")):
         return Decision(state)
     return Decision(state, (Draft(payload, drafts.session_refs(state)),))
 
 
-def forked(parent: Session, thread: Thread, session_id: str, op_ids: Sequence[str]) -> State:
+def fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequence[str]) -> State:
     """What a fork goes on from: its parent as it was at the thread's last entry, with nothing running or waiting.
 
     `op_ids` are those of the operations in the thread. Counters are the parent's as they are now, so that no id comes

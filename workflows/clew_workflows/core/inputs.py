@@ -46,7 +46,7 @@ def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decis
         number = state.inputs + 1
         joining = Input(
             f"input-{number}", "message", request.content, state.config.steering, "follow_up", "message",
-            request.request_id, request.given,
+            request.request_id, request.message,
         )  # fmt: skip
         run = replace(state.run, joined=(*state.run.joined, request.request_id))
         return Decision(replace(state, run=run, inbox=(*state.inbox, joining), inputs=number))
@@ -58,7 +58,7 @@ def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decis
     return Decision(replace(state, queue=(*state.queue, request)))
 
 
-def submit(state: State, given: SubmitInput, input_id: str | None) -> tuple[Decision, InputReceipt]:
+def submit(state: State, command: SubmitInput, input_id: str | None) -> tuple[Decision, InputReceipt]:
     """An input waits for its place in the run; one whose id is known is answered as it was before.
 
     Raises:
@@ -75,46 +75,46 @@ def submit(state: State, given: SubmitInput, input_id: str | None) -> tuple[Deci
     if state.request_id is None:
         raise Idle("nothing is running that could read it: send a message")
     served = (state.request_id, *(state.run.joined if state.run else ()))
-    if given.expected_request_id not in (None, *served):
-        raise RequestMismatch(f"request {state.request_id!r} is running, not {given.expected_request_id!r}")
-    _check_room(_waiting_inputs(state), _size(given.content))
+    if command.expected_request_id not in (None, *served):
+        raise RequestMismatch(f"request {state.request_id!r} is running, not {command.expected_request_id!r}")
+    _check_room(_waiting_inputs(state), _size(command.content))
     number = state.inputs + 1
     waiting = Input(
         input_id or f"input-{number}",
-        given.kind,
-        given.content,
-        given.at or state.config.steering,
-        given.on_failure,
-        given.source or given.kind,
+        command.kind,
+        command.content,
+        command.at or state.config.steering,
+        command.on_failure,
+        command.source or command.kind,
     )
     receipt = InputReceipt(input_id=waiting.input_id, request_id=state.request_id, position=len(state.inbox) + 1)
     receipts = (*state.receipts, receipt)[-REMEMBERED:]
     return Decision(replace(state, inbox=(*state.inbox, waiting), inputs=number, receipts=receipts)), receipt
 
 
-def cancel(state: State, thread: Thread, given: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
+def cancel(state: State, thread: Thread, command: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
     """The run in progress ends, or a request that waits never runs; or a summary in the making is given up.
 
     Raises:
         Idle: nothing is under way.
         RequestMismatch: the session is busy, and not with the request that is named.
     """
-    if given.request_id is None or not knows(state, thread, given.request_id):
-        if given.request_id is not None and state.busy:
-            raise RequestMismatch(f"request {state.request_id!r} is running, not {given.request_id!r}")
+    if command.request_id is None or not knows(state, thread, command.request_id):
+        if command.request_id is not None and state.busy:
+            raise RequestMismatch(f"request {state.request_id!r} is running, not {command.request_id!r}")
         if not (state.busy or state.own_summary):
             raise Idle("nothing is running that could be cancelled")
-    if state.summarizing and given.request_id is None:
-        given_up = summaries.give_up(state, given.reason or "cancelled").then(operations.apply_deferred, at)
+    if state.summarizing and command.request_id is None:
+        given_up = summaries.give_up(state, command.reason or "cancelled").then(operations.apply_deferred, at)
         return given_up.then(runs.next_run, at), CancelReceipt(request_id="", cancelled=True)
-    request_id = given.request_id or state.request_id or ""
+    request_id = command.request_id or state.request_id or ""
     run = state.run
     if run and request_id in (run.request.request_id, *run.joined):
-        decision = runs.finish(state, "cancelled", "cancelled", at, inputs=given.inputs, explanation=given.reason)
+        decision = runs.finish(state, "cancelled", "cancelled", at, inputs=command.inputs, explanation=command.reason)
         return decision, CancelReceipt(request_id=request_id, cancelled=True)
     for waiting in state.queue:
         if waiting.request_id == request_id:
-            decision = never_ran(state, waiting, "cancelled", at, inputs=given.inputs, explanation=given.reason)
+            decision = never_ran(state, waiting, "cancelled", at, inputs=command.inputs, explanation=command.reason)
             return decision, CancelReceipt(request_id=request_id, cancelled=True)
     return Decision(state), CancelReceipt(request_id=request_id, cancelled=False)
 
@@ -158,7 +158,7 @@ def _check_busy(state: State, request: Request, on_busy: OnBusy) -> None:
         raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
     joins = on_busy == "steer" and state.run is not None
     if joins:
-        _check_joins(request.given)
+        _check_joins(request.message)
         _check_room(_waiting_inputs(state), _size(request.content, request.metadata))
     else:
         _check_room([_request_size(waiting) for waiting in state.queue], _request_size(request))
@@ -183,7 +183,9 @@ def _size(content: str, metadata: dict[str, str] | None = None) -> int:
 
 def _request_size(request: Request) -> int:
     """A request with all that it brings: a schema and a prompt of its own may outweigh its content."""
-    return len(to_json(request.given)) if request.given else sum(_size(given.content) for given in request.inputs)
+    return (
+        len(to_json(request.message)) if request.message else sum(_size(unread.content) for unread in request.inputs)
+    )
 
 
 def _check_room(waiting: list[int], coming: int) -> None:

@@ -55,7 +55,7 @@ def current(state: State, thread: Thread) -> str:
             f"`{run.run_id}` serves `{run.request.request_id}` · iteration {run.iteration} of "
             f"{run.request.max_iterations}",
         ]
-        lines += [f"- tool `{call.name}` · `{call.tool_call_id}`" for call in run.asked if not call.returned]
+        lines += [f"- tool `{call.name}` · `{call.tool_call_id}`" for call in run.tool_calls if not call.returned]
     waits = {
         "inputs": len(state.inbox),
         "queued messages": len(state.queue),

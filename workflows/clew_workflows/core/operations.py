@@ -28,7 +28,7 @@ MAX_PINNED = 64
 Status = Literal["applied", "deferred", "duplicate"]
 
 
-def submit(state: State, thread: Thread, given: ContextOperation, at: Moment) -> tuple[Decision, Status]:
+def submit(state: State, thread: Thread, command: ContextOperation, at: Moment) -> tuple[Decision, Status]:
     """An operation is applied at once, or waits for the run to end.
 
     Of the `replace` and `switch` operations that would wait only the latest does; all others wait in order.
@@ -37,25 +37,25 @@ def submit(state: State, thread: Thread, given: ContextOperation, at: Moment) ->
         InvalidOperation: the lane as it is cannot take it; the message says why.
         QueueFull: 64 operations, or 512 KiB of them, wait already.
     """
-    if is_known(state, given.op_id):
+    if is_known(state, command.op_id):
         return Decision(state), "duplicate"
-    _check(state, thread, given)
-    if not _waits(state, given):
-        return _apply(state, given, at), "deferred" if _is_to_be_written(given) else "applied"
-    overtaken = [waiting for waiting in state.pending_ops if _overtakes(given, waiting)]
+    _check(state, thread, command)
+    if not _waits(state, command):
+        return _apply(state, command, at), "deferred" if _is_to_be_written(command) else "applied"
+    overtaken = [waiting for waiting in state.pending_ops if _overtakes(command, waiting)]
     kept = tuple(waiting for waiting in state.pending_ops if waiting not in overtaken)
-    size = sum(len(_excerpt(waiting)) for waiting in (*kept, given))
+    size = sum(len(_excerpt(waiting)) for waiting in (*kept, command))
     if len(kept) >= MAX_WAITING or size > MAX_WAITING_BYTES:
         raise QueueFull(f"{len(kept)} context operations wait already: try again when the run has ended")
     written = []
     for waiting in overtaken:
         # A repetition of the overtaken operation would be no newer than it was.
         state = remembering(state, waiting.op_id)
-        reason = f"operation {given.op_id!r} came after it"
+        reason = f"operation {command.op_id!r} came after it"
         written.append(
             drafts.input_entry(state, "superseded", "modify_context", reason, _excerpt(waiting), op_id=waiting.op_id)
         )
-    return Decision(replace(state, pending_ops=(*kept, given)), tuple(written)), "deferred"
+    return Decision(replace(state, pending_ops=(*kept, command)), tuple(written)), "deferred"
 
 
 def is_known(state: State, op_id: str) -> bool:
@@ -96,24 +96,24 @@ def drop_deferred(state: State, reason: str) -> Decision:
     return Decision(replace(state, pending_ops=()), tuple(written))
 
 
-def _check(state: State, thread: Thread, given: ContextOperation) -> None:
+def _check(state: State, thread: Thread, command: ContextOperation) -> None:
     """Refuse an operation that the lane, as it is once what waits has been applied, cannot take.
 
     Raises:
         InvalidOperation: with what is wrong about it.
     """
-    match operation := given.operation:
+    match operation := command.operation:
         case Replace():
             if operation.base_seq is not None and operation.base_seq >= thread.rev:
                 ends = f"which ends at {thread.last_seq}"
                 raise InvalidOperation(f"base_seq {operation.base_seq} is not in the thread, {ends}")
         case Pin():
-            name = given.context_ref or state.context_ref
+            name = command.context_ref or state.context_ref
             lane = thread.lane(name)
             pinned = {*_layers(state, thread, name, lane).pinned, *operation.seqs}
             _check_pins(state, thread, name, lane, pinned)
         case Expand():
-            name = given.context_ref or state.context_ref
+            name = command.context_ref or state.context_ref
             layers = _layers(state, thread, name, thread.lane(name))
             if layers.known and not layers.compacted:
                 raise InvalidOperation(f"nothing of the lane {name!r} is compacted")
@@ -158,17 +158,17 @@ def _layers(state: State, thread: Thread, name: str, lane: Lane | None) -> Groun
     return layers
 
 
-def _waits(state: State, given: ContextOperation) -> bool:
+def _waits(state: State, command: ContextOperation) -> bool:
     # A summary is written under the configuration in force, which is not known while a worker prepares one.
-    return state.busy or (_is_to_be_written(given) and state.phase != "idle")
+    return state.busy or (_is_to_be_written(command) and state.phase != "idle")
 
 
-def _overtakes(given: ContextOperation, waiting: ContextOperation) -> bool:
-    return given.operation.overtakes and waiting.operation.overtakes
+def _overtakes(command: ContextOperation, waiting: ContextOperation) -> bool:
+    return command.operation.overtakes and waiting.operation.overtakes
 
 
-def _is_to_be_written(given: ContextOperation) -> bool:
-    return isinstance(given.operation, Replace) and given.operation.written_by_session
+def _is_to_be_written(command: ContextOperation) -> bool:
+    return isinstance(command.operation, Replace) and command.operation.written_by_session
 
 
 def _apply_next(state: State, at: Moment) -> Decision:
@@ -176,14 +176,14 @@ def _apply_next(state: State, at: Moment) -> Decision:
     return _apply(replace(state, pending_ops=tuple(others)), first, at)
 
 
-def _apply(state: State, given: ContextOperation, at: Moment) -> Decision:
-    lane = given.context_ref or state.context_ref
-    draft = _draft(state, given, lane, at.rev)
-    state = remembering(state, given.op_id)
-    match given.operation:
+def _apply(state: State, command: ContextOperation, at: Moment) -> Decision:
+    lane = command.context_ref or state.context_ref
+    draft = _draft(state, command, lane, at.rev)
+    state = remembering(state, command.op_id)
+    match command.operation:
         case Replace() as operation:
             if operation.written_by_session:
-                return summaries.begin_compaction(state, given, operation.base_seq)
+                return summaries.begin_compaction(state, command, operation.base_seq)
         case Switch():
             state = replace(state, context_ref=lane)
         case Pin() | Unpin() | Expand():
@@ -193,16 +193,16 @@ def _apply(state: State, given: ContextOperation, at: Moment) -> Decision:
     return Decision(state, (draft,))
 
 
-def _draft(state: State, given: ContextOperation, lane: str, seq: int) -> Draft:
+def _draft(state: State, command: ContextOperation, lane: str, seq: int) -> Draft:
     """The entry that an operation leaves at a seq."""
-    operation = given.operation.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    operation.setdefault("reason", given.operation.reason)
+    operation = command.operation.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    operation.setdefault("reason", command.operation.reason)
     if snapshot := operation.get("result_context"):
-        snapshot["messages"] = [_renamed(message, given.op_id, seq) for message in snapshot["messages"]]
-    elif given.operation.type == "replace":
+        snapshot["messages"] = [_renamed(message, command.op_id, seq) for message in snapshot["messages"]]
+    elif command.operation.type == "replace":
         # A compaction that is yet to be written: its layer is known, its messages are not.
         operation["result_context"] = {"messages": []}
-    payload = OperationPayload.from_json({"op_id": given.op_id, "context_ref": lane, "operation": operation})
+    payload = OperationPayload.from_json({"op_id": command.op_id, "context_ref": lane, "operation": operation})
     return Draft(payload, drafts.session_refs(state))
 
 
@@ -220,5 +220,5 @@ def _renamed(message: dict[str, Any], op_id: str, seq: int) -> dict[str, Any]:
     return named
 
 
-def _excerpt(given: ContextOperation) -> str:
-    return canonical(given.model_dump(mode="json", exclude_unset=True)).decode()
+def _excerpt(command: ContextOperation) -> str:
+    return canonical(command.model_dump(mode="json", exclude_unset=True)).decode()

@@ -52,7 +52,7 @@ def request_of(state: State, message: MessageInput, request_id: str) -> Request:
 
 def follow_up(state: State, request_id: str, inputs: tuple[Input, ...]) -> Request:
     """The request of a run that answers what an earlier one has not read, under the session's configuration."""
-    return replace(request_of(state, MessageInput(content=""), request_id), given=None, inputs=inputs)
+    return replace(request_of(state, MessageInput(content=""), request_id), message=None, inputs=inputs)
 
 
 def renewed(state: State, request: Request) -> Request:
@@ -61,6 +61,6 @@ def renewed(state: State, request: Request) -> Request:
     Raises:
         InvalidInput, InvalidTokenBudget: its policy and the session's can no longer be used together.
     """
-    if request.given is None:
+    if request.message is None:
         return follow_up(state, request.request_id, request.inputs)
-    return request_of(state, request.given, request.request_id)
+    return request_of(state, request.message, request.request_id)

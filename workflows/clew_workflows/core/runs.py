@@ -46,7 +46,7 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
     deadline = at.time + request.timeout_seconds
     run = Run(f"run-{number}", request, deadline, opened_seq=at.rev)
     if request.inputs:
-        messages = tuple(drafts.user_message(state, run, given.content, given) for given in request.inputs)
+        messages = tuple(drafts.user_message(state, run, unread.content, unread) for unread in request.inputs)
     else:
         messages = (drafts.request_message(state, run),)
     opened = Decision(replace(state, runs=number, run=run), messages)
@@ -78,7 +78,7 @@ def model_described(state: State, profile: ModelProfile, at: Moment) -> Decision
 
 def call_model(state: State, at: Moment) -> Decision:
     """The next model call of the run, pinned to all that is committed by now, step inputs included."""
-    steps = tuple(given for given in state.inbox if given.at == "step")
+    steps = tuple(unread for unread in state.inbox if unread.at == "step")
     if steps:
         return _drained(state, steps).then(_call, at)
     return _call(state, at)
@@ -109,7 +109,7 @@ def _call(state: State, at: Moment, instead_of: CallModel | None = None) -> Deci
         priced=state.config.limits.max_cost_usd is not None,
         parent_call_id=parent,
     )
-    run = replace(run, iteration=call.iteration, call=call, asked=())
+    run = replace(run, iteration=call.iteration, call=call, tool_calls=())
     return Decision(replace(state, run=run, calls=state.calls + 1, phase="awaiting_model"), (), call)
 
 
@@ -133,24 +133,24 @@ def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
         state = budgets.noted(state, run.call, answer)
     used = reply.usage.model_copy(update={"model_calls": 1})
     calls = tool_rounds.open_calls(state, reply.tool_calls)
-    asked = tuple(call for call, _ in calls)
-    message = drafts.assistant_message(state, run, answer, asked)
+    calls_of_round = tuple(call for call, _ in calls)
+    message = drafts.assistant_message(state, run, answer, calls_of_round)
     refused = tuple(drafts.tool_message(state, run, call, result) for call, result in calls if result)
     run = replace(
         run,
         usage=run.usage.plus(used),
         answer_seq=at.rev if reply.content else run.answer_seq,
-        asked=asked,
+        tool_calls=calls_of_round,
     )
     state = replace(
         state,
         run=run,
         usage=state.usage.plus(used),
-        tool_calls=state.tool_calls + len(asked),
+        tool_calls=state.tool_calls + len(calls_of_round),
         summary_due=run.request.context_ref if answer.needs_summary and state.policy.writes_summaries else None,
     )
     committed, exhausted = Decision(state, (message, *refused)), run.iteration >= run.request.max_iterations
-    if asked or (state.inbox and exhausted):
+    if calls_of_round or (state.inbox and exhausted):
         if exhausted:
             return committed.then(lambda state, at: finish(state, "completed", "max_iterations", at), at)
         return committed.then(run_tools, at)
@@ -179,7 +179,7 @@ def too_long(state: State, refusal: Failure, at: Moment) -> Decision:
 def run_tools(state: State, at: Moment) -> Decision:
     """The tools of a round run side by side, once those that need it are approved."""
     run = running(state)
-    if tool_rounds.needing_approval(run.asked):
+    if tool_rounds.needing_approval(run.tool_calls):
         return Decision(replace(state, run=replace(run, paused_at=at.time), phase="awaiting_approval"))
     effect = tool_rounds.effect_of(state, run)
     if effect is None:
@@ -191,7 +191,7 @@ def tool_returned(state: State, event: ToolReturned, at: Moment) -> Decision:
     """A tool call has returned; after the last one of its round the model reads the results."""
     decision = tool_rounds.returned(state, event)
     run = decision.state.run
-    if run is None or decision.state.phase != "awaiting_tools" or not all(call.returned for call in run.asked):
+    if run is None or decision.state.phase != "awaiting_tools" or not all(call.returned for call in run.tool_calls):
         return decision
     return decision.then(call_model, at)
 
@@ -274,9 +274,9 @@ def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "f
     follow = tuple(i for i in state.inbox if stays and not i.request_id and i.on_failure == "follow_up")
     asks_again = tuple(i for i in state.inbox if stays and i.request_id)
     dropped = tuple(
-        drafts.dropped_input(state, given, reason)
-        for given in state.inbox
-        if given not in follow and given not in asks_again
+        drafts.dropped_input(state, dropped, reason)
+        for dropped in state.inbox
+        if dropped not in follow and dropped not in asks_again
     )
     later = tuple(requests.request_of(state, i.joined, i.request_id or "") for i in asks_again if i.joined)
     if follow:
@@ -299,7 +299,7 @@ def running(state: State) -> Run:
 def _drained(state: State, inputs: tuple[Input, ...]) -> Decision:
     """Inputs enter the thread, first in, first out, one user message each."""
     run = running(state)
-    messages = tuple(drafts.user_message(state, run, given.content, given) for given in inputs)
+    messages = tuple(drafts.user_message(state, run, unread.content, unread) for unread in inputs)
     return Decision(replace(state, inbox=tuple(i for i in state.inbox if i not in inputs)), messages)
 
 

@@ -74,7 +74,7 @@ class Request:
     Attributes:
         context_policy: What differs from the session's policy. Where the request names a model, and the agent has
             chosen no policy, it is the whole policy for that model.
-        given: The message. A follow-up run has none.
+        message: The message. A follow-up run has none.
         inputs: What a follow-up run answers.
     """
 
@@ -88,7 +88,7 @@ class Request:
     timeout_seconds: int
     metadata: dict[str, str] | None = None
     output_schema: dict[str, Any] | None = None
-    given: MessageInput | None = None
+    message: MessageInput | None = None
     inputs: tuple[Input, ...] = ()
 
 
@@ -151,7 +151,7 @@ class Run:
     tightened: bool = False
     iteration: int = 0
     call: CallModel | None = None
-    asked: tuple[AskedCall, ...] = ()
+    tool_calls: tuple[AskedCall, ...] = ()
     cut: tuple[str, ...] = ()
     answer_seq: int | None = None
     usage: Usage = Usage()

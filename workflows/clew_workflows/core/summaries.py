@@ -25,7 +25,7 @@ RUNS_WITHOUT = 10
 """After a failure the session goes on for so many runs before it tries again by itself."""
 
 
-def begin(state: State, thread: Thread, given: SummarizeInput) -> Decision:
+def begin(state: State, thread: Thread, command: SummarizeInput) -> Decision:
     """A summary that was asked for is made.
 
     Raises:
@@ -35,12 +35,14 @@ def begin(state: State, thread: Thread, given: SummarizeInput) -> Decision:
     """
     if not state.at_rest:
         raise Busy("the session is at work: wait for it, or cancel what runs")
-    lane = given.context_ref or state.context_ref
-    asked = _asked(state, state.policy, lane)
+    lane = command.context_ref or state.context_ref
+    effect = _effect(state, state.policy, lane)
     # What is in the archive is fetched before the summary is made.
     with suppress(Archived):
-        reach(thread, state.policy, asked.model_copy(update={"from_seq": given.from_seq, "to_seq": given.to_seq}))
-    return _begin(state, state.policy, lane, from_seq=given.from_seq, to_seq=given.to_seq)
+        reach(
+            thread, state.policy, effect.model_copy(update={"from_seq": command.from_seq, "to_seq": command.to_seq})
+        )
+    return _begin(state, state.policy, lane, from_seq=command.from_seq, to_seq=command.to_seq)
 
 
 def begin_compaction(state: State, operation: ContextOperation, to_seq: int | None) -> Decision:
@@ -73,12 +75,12 @@ def _begin(
     making = Summarizing(f"summary-{state.summaries + 1}", operation, automatic)
     compacts = operation is not None or (automatic and policy.summarization == "compact")
     changes = {"compacts": compacts, "from_seq": from_seq, "to_seq": to_seq}
-    asked = _asked(state, policy, lane).model_copy(update=changes)
+    effect = _effect(state, policy, lane).model_copy(update=changes)
     state = replace(state, phase="summarizing", summarizing=making, summaries=state.summaries + 1)
-    return Decision(state, (), asked)
+    return Decision(state, (), effect)
 
 
-def _asked(state: State, policy: ContextPolicy, lane: str) -> Summarize:
+def _effect(state: State, policy: ContextPolicy, lane: str) -> Summarize:
     """What is asked of the world for a summary, its range aside."""
     most = max(min(policy.budget // 4, policy.reserve_output_tokens or policy.budget), 1)
     return Summarize(
@@ -91,7 +93,7 @@ def _asked(state: State, policy: ContextPolicy, lane: str) -> Summarize:
     )
 
 
-def ranged(state: State, thread: Thread, asked: Summarize) -> Summarize:
+def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
     """What is to be summed up, with the range that it comes to.
 
     Raises:
@@ -99,19 +101,19 @@ def ranged(state: State, thread: Thread, asked: Summarize) -> Summarize:
         InvalidInput: the range ends before the summary in force does.
         NothingToSummarize: there is nothing between the last summary and what is kept as it is.
     """
-    policy, lane = state.policy, _lane(thread, asked.context_ref)
+    policy, lane = state.policy, _lane(thread, effect.context_ref)
     by_itself = state.summarizing is not None and state.summarizing.automatic
     as_it_is = int(policy.budget * policy.low_water) if by_itself else 0
-    first, last, builds_on = reach(thread, policy, asked, as_it_is)
+    first, last, builds_on = reach(thread, policy, effect, as_it_is)
     # A window that cuts even so would have the session write a summary after every run.
     bounded = policy.summarize_threshold is not None or policy.max_thread_tokens is not None
     if by_itself and not bounded and lane.said_between(first, last)[1] * 4 < policy.budget:
         raise NothingToSummarize("too little has been said since the last summary")
     pinned = tuple(seq for seq in lane.grounds[-1].pinned if seq <= last)
-    return asked.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
+    return effect.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
 
 
-def reach(thread: Thread, policy: ContextPolicy, asked: Summarize, as_it_is: int = 0) -> tuple[int, int, int | None]:
+def reach(thread: Thread, policy: ContextPolicy, effect: Summarize, as_it_is: int = 0) -> tuple[int, int, int | None]:
     """The first and the last seq of what is summed up, and the seq of what stands for all before.
 
     Whole groups are summed up, and what is asked for from further back than the last summary begins where that began.
@@ -121,7 +123,7 @@ def reach(thread: Thread, policy: ContextPolicy, asked: Summarize, as_it_is: int
         Archived, NothingToSummarize: see `ranged`.
         InvalidInput: `to_seq` is before the end of the summary in force.
     """
-    lane, from_seq, to_seq = _lane(thread, asked.context_ref), asked.from_seq, asked.to_seq
+    lane, from_seq, to_seq = _lane(thread, effect.context_ref), effect.from_seq, effect.to_seq
     top = lane.grounds[-1].top
     if to_seq is not None and top.summary >= 0 and to_seq < top.summed:
         raise InvalidInput(
@@ -176,35 +178,35 @@ def _end_of_group(lane: Lane, seq: int) -> int:
 
 def written(state: State, event: Summarized, _at: Moment) -> Decision:
     """What was written is committed, and the session is idle."""
-    asked, answer, making = event.asked, event.written, state.summarizing
-    assert asked.from_seq is not None, "the range is known once it is written"
-    assert asked.to_seq is not None, "the range is known once it is written"
+    effect, answer, making = event.effect, event.written, state.summarizing
+    assert effect.from_seq is not None, "the range is known once it is written"
+    assert effect.to_seq is not None, "the range is known once it is written"
     summary = SummaryPayload(
-        context_ref=asked.context_ref,
+        context_ref=effect.context_ref,
         content=answer.content,
         format="text",
-        from_seq=asked.from_seq,
-        to_seq=asked.to_seq,
-        model=asked.model,
+        from_seq=effect.from_seq,
+        to_seq=effect.to_seq,
+        model=effect.model,
         source_digest=answer.source_digest,
         source_tokens=answer.source_tokens,
-        pinned=asked.pinned,
+        pinned=effect.pinned,
         usage=answer.usage,
     )
-    refs = {"session_id": state.session_id, "summary_id": asked.summary_id}
+    refs = {"session_id": state.session_id, "summary_id": effect.summary_id}
     state = replace(state, phase="idle", summarizing=None, usage=state.usage.plus(answer.usage))
-    if not asked.compacts:
+    if not effect.compacts:
         return Decision(state, (Draft(summary, refs),))
     operation = AppliedReplace(
         type="replace",
         reason="compaction",
         result_context=StoredSnapshot(messages=[summary.message("user")], system_prompt=event.system_prompt),
-        base_seq=asked.to_seq,
-        meta=summary.provenance | {"base_seq": asked.to_seq},
+        base_seq=effect.to_seq,
+        meta=summary.provenance | {"base_seq": effect.to_seq},
     )
     asked_for = making.operation if making else None
-    op_id = asked_for.op_id if asked_for else f"compaction:{asked.summary_id}"
-    compaction = OperationPayload(op_id=op_id, context_ref=asked.context_ref, operation=operation)
+    op_id = asked_for.op_id if asked_for else f"compaction:{effect.summary_id}"
+    compaction = OperationPayload(op_id=op_id, context_ref=effect.context_ref, operation=operation)
     return Decision(remembering(state, op_id), (Draft(compaction, refs),))
 
 

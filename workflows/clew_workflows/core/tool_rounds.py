@@ -71,7 +71,7 @@ def effect_of(state: State, run: Run) -> RunTools | None:
             ),
             by_name[call.name],
         )
-        for call in run.asked
+        for call in run.tool_calls
         if not call.returned
     )
     return RunTools(calls=calls) if calls else None
@@ -82,14 +82,14 @@ def scheduled(state: State) -> Decision:
     run = state.run
     if run is None:
         return Decision(state)
-    asked = tuple(call if call.returned else replace(call, scheduled=True) for call in run.asked)
-    return Decision(replace(state, run=replace(run, asked=asked)))
+    calls = tuple(call if call.returned else replace(call, scheduled=True) for call in run.tool_calls)
+    return Decision(replace(state, run=replace(run, tool_calls=calls)))
 
 
 def returned(state: State, event: ToolReturned) -> Decision:
     """A call has returned: its result is committed at once, also where its run has ended meanwhile."""
     run = state.run
-    call = next((call for call in run.asked if call.tool_call_id == event.tool_call_id), None) if run else None
+    call = next((call for call in run.tool_calls if call.tool_call_id == event.tool_call_id), None) if run else None
     if run is None or call is None:
         return _late(state, event)
     if call.returned:
@@ -105,18 +105,18 @@ def returned(state: State, event: ToolReturned) -> Decision:
 
 def commit(state: State, run: Run, call: AskedCall, answer: ToolAnswered) -> Decision:
     """The result of one call of the round enters the thread."""
-    asked = tuple(
-        replace(call, returned=True) if other.tool_call_id == call.tool_call_id else other for other in run.asked
+    calls = tuple(
+        replace(call, returned=True) if other.tool_call_id == call.tool_call_id else other for other in run.tool_calls
     )
     result = drafts.tool_message(state, run, call, answer)
-    return Decision(replace(state, run=replace(run, asked=asked)), (result,))
+    return Decision(replace(state, run=replace(run, tool_calls=calls)), (result,))
 
 
 def close(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...], tuple[LateCall, ...]]:
     """A result for each call that the end of the run leaves without one, and the calls that may still return."""
     written: list[Draft] = []
     late: list[LateCall] = []
-    for call in run.asked:
+    for call in run.tool_calls:
         if call.returned:
             continue
         if not call.scheduled:

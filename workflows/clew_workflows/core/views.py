@@ -57,18 +57,18 @@ def status(state: State, thread: Thread) -> dict[str, Any]:
     ).as_json()
 
 
-def projection(state: State, thread: Thread, asked: ContextQuery) -> Projection:
+def projection(state: State, thread: Thread, query: ContextQuery) -> Projection:
     """The context that the query `context` asks for.
 
     Raises:
         ClewError: there is no such call, or no context can be made under the policy.
     """
-    if asked.pending is not None:
-        return previews.preview(state, thread, asked, asked.pending)
-    if asked.call_id is None:
-        return context_of(thread, context_ref=asked.context_ref, at_seq=asked.at_seq, policy=asked.context_policy)
+    if query.pending is not None:
+        return previews.preview(state, thread, query, query.pending)
+    if query.call_id is None:
+        return context_of(thread, context_ref=query.context_ref, at_seq=query.at_seq, policy=query.context_policy)
     call = state.run.call if state.run else None
-    if call and call.call_id == asked.call_id:
+    if call and call.call_id == query.call_id:
         return context_of(
             thread,
             context_ref=call.context_ref,
@@ -77,41 +77,41 @@ def projection(state: State, thread: Thread, asked: ContextQuery) -> Projection:
             model=call.model,
             output_schema=state.run.request.output_schema if state.run else None,
         )
-    reply = thread.reply_to(asked.call_id)
+    reply = thread.reply_to(query.call_id)
     recipe = reply.recipe if reply else None
     if recipe is None and thread.first_seq > 0:
-        raise Archived(f"model call {asked.call_id!r} may be in the archive: read it through ReadContext")
+        raise Archived(f"model call {query.call_id!r} may be in the archive: read it through ReadContext")
     if recipe is None:
-        raise InvalidInput(f"no model call {asked.call_id!r}: calls are named by `call_id` in the entries' refs")
+        raise InvalidInput(f"no model call {query.call_id!r}: calls are named by `call_id` in the entries' refs")
     return context_of_call(thread, recipe, output_schema_of(thread, recipe))
 
 
-def window(state: State, thread: Thread, asked: WindowQuery) -> dict[str, Any]:
+def window(state: State, thread: Thread, query: WindowQuery) -> dict[str, Any]:
     """The newest messages of a lane that fit a budget, as the session's policy groups and filters them."""
-    whole = window_of(thread, asked.context_ref or state.context_ref, asked.token_budget)
-    return {"messages": whole.messages, "meta": whole.meta.as_json()}
+    page = window_of(thread, query.context_ref or state.context_ref, query.token_budget)
+    return {"messages": page.messages, "meta": page.meta.as_json()}
 
 
-def transcript(state: State, thread: Thread, asked: TranscriptQuery) -> dict[str, Any]:
+def transcript(state: State, thread: Thread, query: TranscriptQuery) -> dict[str, Any]:
     """A lane's messages as they were said, each with its seq."""
-    lane = asked.context_ref or state.context_ref
+    lane = query.context_ref or state.context_ref
     messages: list[dict[str, Any]] = []
     config = thread.config_at(thread.last_seq)
-    if asked.include_system and config and asked.from_seq == 0 and (prompt := config.read(ConfigPayload).prompt):
+    if query.include_system and config and query.from_seq == 0 and (prompt := config.read(ConfigPayload).prompt):
         messages.append({"role": "system", "content": prompt, "seq": config.seq})
     said = (
         {**entry.message, "seq": entry.seq}
-        for entry in thread.slice(asked.from_seq, thread.last_seq)
+        for entry in thread.slice(query.from_seq, thread.last_seq)
         if entry.kind == "ai_message" and entry.lane == lane
     )
-    return _page("messages", messages, said, asked.limit) | _archived_before(thread, asked.from_seq)
+    return _page("messages", messages, said, query.limit) | _archived_before(thread, query.from_seq)
 
 
-def entries(thread: Thread, asked: EntriesQuery) -> dict[str, Any]:
+def entries(thread: Thread, query: EntriesQuery) -> dict[str, Any]:
     """The entries of the thread that meet every filter, in order."""
-    meets = make_filter(asked)
-    found = (entry.as_json() for entry in thread.slice(asked.from_seq, thread.last_seq) if meets(entry))
-    return _page("entries", [], found, asked.limit) | _archived_before(thread, asked.from_seq)
+    meets = make_filter(query)
+    found = (entry.as_json() for entry in thread.slice(query.from_seq, thread.last_seq) if meets(entry))
+    return _page("entries", [], found, query.limit) | _archived_before(thread, query.from_seq)
 
 
 def _page(name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]], limit: int | None) -> dict[str, Any]:

@@ -37,11 +37,11 @@ class Written(Value):
 
 
 class Summarized(Value):
-    """What was asked, with the range that it came to, and what was written.
+    """The effect, with the range that it came to, and what was written.
 
     `system_prompt` is that of the snapshot under the lane, where it was in force.
     """
 
-    asked: Summarize
+    effect: Summarize
     written: Written
     system_prompt: str | None = None

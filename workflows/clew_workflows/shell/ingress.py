@@ -147,10 +147,10 @@ def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) ->
     """
     if name not in _SIGNALS:
         raise InvalidInput(f"unknown signal {name[:50]!r}: one of {', '.join(_SIGNALS)}")
-    given = _decode(args, _SIGNALS[name], config.limits.max_message_bytes, optional=name in _BARE)
-    if isinstance(given, SteerInput):
-        given = SubmitInput.model_validate(given.model_dump(exclude_unset=True) | {"kind": name})
-    return _check_command(given)
+    decoded = _decode(args, _SIGNALS[name], config.limits.max_message_bytes, optional=name in _BARE)
+    if isinstance(decoded, SteerInput):
+        decoded = SubmitInput.model_validate(decoded.model_dump(exclude_unset=True) | {"kind": name})
+    return _check_command(decoded)
 
 
 def _check_command(command: Command) -> Command:
@@ -191,30 +191,30 @@ def decode_query(name: str, args: Sequence[RawValue]) -> Query | None:
         case "entries":
             return _decode(args, EntriesQuery, optional=True)
         case "window":
-            given = _decode(args, WindowQuery)
-            if given.token_budget < 1:
+            decoded = _decode(args, WindowQuery)
+            if decoded.token_budget < 1:
                 raise InvalidTokenBudget("a token budget is at least 1")
-            return given
+            return decoded
         case "checkpoint":
             return _decode(args, DraftQuery)
         case _:
             raise InvalidInput(f"unknown query {name[:50]!r}: context, entries, status, transcript or window")
 
 
-def check_context(asked: C) -> C:
+def check_context(query: C) -> C:
     """A query for a context, if no rule that its type cannot express speaks against it; pending messages are trimmed.
 
     Raises:
         EmptyContent: a pending message has no content beside white space.
         TooLarge: the policy's system prompt is over its cap.
     """
-    _check_prompts(None, asked.context_policy)
-    if asked.pending is None:
-        return asked
-    pending = tuple(message.model_copy(update={"content": message.content.strip()}) for message in asked.pending)
+    _check_prompts(None, query.context_policy)
+    if query.pending is None:
+        return query
+    pending = tuple(message.model_copy(update={"content": message.content.strip()}) for message in query.pending)
     if not all(message.content for message in pending):
         raise EmptyContent("pending: content is needed, there was none beside white space")
-    return asked.model_copy(update={"pending": pending})
+    return query.model_copy(update={"pending": pending})
 
 
 def decode_service(args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:

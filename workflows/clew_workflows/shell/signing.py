@@ -35,22 +35,24 @@ class Signing:
         draft = self._drafts[number]
         return {"payload": draft.payload, "fingerprinted": draft.fingerprinted}
 
-    async def checkpoint(self, asked: Checkpointing) -> dict[str, Any]:
+    async def checkpoint(self, checkpointing: Checkpointing) -> dict[str, Any]:
         """The answer to the update: the signed checkpoint of a lane as it was when it was asked for.
 
         Raises:
             CheckpointUnavailable: no worker has signed it in time.
             ClewError: it cannot be made, or a worker refuses to sign it.
         """
-        query = ContextQuery(context_ref=asked.context_ref, at_seq=asked.at_seq)
-        failure = await self._recalling.recall(asked.context_ref, asked.state.policy, query)
+        query = ContextQuery(context_ref=checkpointing.context_ref, at_seq=checkpointing.at_seq)
+        failure = await self._recalling.recall(checkpointing.context_ref, checkpointing.state.policy, query)
         if failure:
             raise _refusal(failure)
         number = self._number = self._number + 1
         try:
-            draft = checkpoints.drafted(asked.state, self._runtime.thread, asked.context_ref, asked.at_seq)
+            draft = checkpoints.drafted(
+                checkpointing.state, self._runtime.thread, checkpointing.context_ref, checkpointing.at_seq
+            )
             self._drafts[number] = draft
-            effect = SignCheckpoint(number=number, expires_seconds=asked.expires_seconds)
+            effect = SignCheckpoint(number=number, expires_seconds=checkpointing.expires_seconds)
             signed = await execution.carry_out(effect, None)
             if isinstance(signed, Failure):
                 raise _refusal(signed)

@@ -26,15 +26,15 @@ async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -
     if failure := await recalling.recall(lane, runtime.state.policy, ContextQuery(context_ref=lane)):
         return failure
     try:
-        asked = summaries.ranged(runtime.state, runtime.thread, effect)
+        ranged = summaries.find_range(runtime.state, runtime.thread, effect)
     except Refusal as refused:
         return Failure(type=refused.type, message=str(refused))
-    match await execution.carry_out(asked, None):
+    match await execution.carry_out(ranged, None):
         case Failure() as failure:
             return failure
         case written:
             prompt = prompt_of_lane(runtime.thread, lane)
-            return Summarized(asked=asked, written=written, system_prompt=prompt)
+            return Summarized(effect=ranged, written=written, system_prompt=prompt)
 
 
 def receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:
