@@ -10,7 +10,7 @@ from pydantic_core import from_json, to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from clew.context.loading import archived_thread, part_of_lane
+from clew.context.loading import load_lane, make_archived_thread
 from clew.context.retention import parted
 from clew.errors import InvalidInput, Refusal
 from clew.thread.entries import Entry
@@ -143,8 +143,8 @@ class ArchiveActivities:
         place = asked.archive
         async with beating(), explained():
             back = ArchivedThread(self._archive, place.family, place.root, place.upto)
-            part = await part_of_lane(back, asked.context_ref, asked.policies, asked.ground)
-        return fitted(archived_thread(place.upto, part.entries, {asked.context_ref: part.gap}), asked)
+            part = await load_lane(back, asked.context_ref, asked.policies, asked.layers)
+        return fitted(make_archived_thread(place.upto, part.entries, {asked.context_ref: part.gap}), asked)
 
 
 def fitted(thread: Thread, asked: Recall) -> Recalled:

@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.context.loading import part_of_thread
+from clew.context.loading import load_thread
 from clew.contract import EntriesQuery
 from clew.contract.outputs import ForkReceipt
 from clew.contract.payloads import OperationPayload
@@ -110,7 +110,7 @@ class ForkingActivities:
 
     async def _state(self, parent: ThreadLocation, asked: Fork, back: ArchivedThread, origin: Entry) -> bytes:
         """What the fork goes on from."""
-        thread = await part_of_thread(back)
+        thread = await load_thread(back)
         op_ids: list[str] = []
         async for entry in back.read("ai_context_operation"):
             op_ids.append(entry.read(OperationPayload).op_id)

@@ -8,7 +8,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.context.contexts import context_of, context_of_call, context_page
-from clew.context.loading import part_of_thread
+from clew.context.loading import load_thread
 from clew.context.projection import Projection
 from clew.contract import ReadContextInput
 from clew.contract.payloads import Recipe, UserMessage
@@ -57,14 +57,14 @@ class ContextActivities:
 
     async def _projected(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
         back, own = await self._threads.freeze(location, asked.at_seq), asked.context_policy
-        thread = await part_of_thread(back, asked.context_ref, lambda in_force: in_force.overlaid(own))
+        thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlaid(own))
         return context_of(thread, context_ref=asked.context_ref, policy=own)
 
     async def _preview(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
         state = (await self._threads.carried(location)).state
         own = policy_of_call(state, previews.request_for(state, asked))
         back = await self._threads.freeze(location, asked.at_seq)
-        thread = await part_of_thread(back, asked.context_ref, lambda in_force: in_force.overlaid(own))
+        thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlaid(own))
         return previews.preview(state, thread, asked, asked.pending or ())
 
 
@@ -92,7 +92,7 @@ async def _recipe_of(back: FrozenThread, call_id: str) -> Recipe | None:
 async def _projected_for(back: FrozenThread, recipe: Recipe) -> Projection:
     """What a call was shown, made again by its recipe."""
     basis = back.up_to(recipe.basis_seq)
-    thread = await part_of_thread(basis, recipe.context_ref, lambda in_force: in_force.overlaid(recipe.policy))
+    thread = await load_thread(basis, recipe.context_ref, lambda in_force: in_force.overlaid(recipe.policy))
     schema: dict[str, Any] | None = None
     if (seq := recipe.output_schema_seq) is not None:
         async for entry in basis.read("ai_message", from_seq=seq, to_seq=seq):

@@ -37,10 +37,10 @@ class LaneView:
         self.rendering = Rendering(given.provider, estimator_of(policy))
         has_reader = any(tool["name"] == READ_RESULT for tool in given.tools)
         self.cutter = Cutter(results_share(policy), readable=has_reader and not given.standalone)
-        self.ground = self.lane.ground_at(self.upto)
-        if not self.ground.known:
+        self.layers = self.lane.layers_at(self.upto)
+        if not self.layers.known:
             raise archived(self.lane)
-        top = self.ground.top
+        top = self.layers.top
         self.summed = top.summed
         self.is_summed_up = policy.uses_summary and top.summary >= 0
         self.after = top.summed if self.is_summed_up else top.after
@@ -48,16 +48,16 @@ class LaneView:
     @property
     def summary(self) -> Entry | None:
         """What stands for the lane up to `after`, where that is a summary."""
-        return self._laid(self.ground.top.summary) if self.is_summed_up else None
+        return self._laid(self.layers.top.summary) if self.is_summed_up else None
 
     @property
     def snapshot(self) -> StoredSnapshot | None:
         """What stands for the lane up to `after`, where that is a snapshot."""
-        anchor = None if self.is_summed_up else self._laid(self.ground.top.anchor)
+        anchor = None if self.is_summed_up else self._laid(self.layers.top.anchor)
         return anchor.read(OperationPayload).snapshot if anchor else None
 
     def _laid(self, seq: int) -> Entry | None:
-        # Who reads a part of the thread may know of a later ground than that has.
+        # The reader of a part of the thread may know of later layers than that part has.
         if seq > self.thread.last_seq:
             raise archived(self.lane)
         return self.thread[seq] if seq >= 0 else None
@@ -74,7 +74,7 @@ class LaneView:
 
     def _pinned_starts(self) -> list[int]:
         lane, starts = self.lane, set[int]()
-        for seq in self.ground.pinned:
+        for seq in self.layers.pinned:
             if not lane.holds(seq):
                 raise archived(lane)
             if seq <= self.upto and (group := lane.group_at(seq)):
@@ -127,7 +127,7 @@ class LaneView:
     def blocks(self) -> Iterator[Block]:
         """Everything the window may keep, from the newest on."""
         whole = newest_first(self.lane, self.rendering, self.after, self.upto)
-        if self.ground.pinned:
+        if self.layers.pinned:
             pinned = set(self._pinned_starts())
             whole = (replace(block, pinned=True) if block.start in pinned else block for block in whole)
         if self.policy.window == "epoch":
@@ -235,7 +235,7 @@ class LaneView:
             and recipe.policy_hash == self.policy.hash
             and recipe.provider == self.rendering.provider
             and (config is None or config.seq <= recipe.basis_seq)
-            and self.ground.seq <= recipe.basis_seq
+            and self.layers.seq <= recipe.basis_seq
             # A late result changes what is shown of an older round.
             and lately == bisect_right(self.lane.late_seqs, self.upto)
         )

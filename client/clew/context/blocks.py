@@ -221,5 +221,5 @@ def newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Ite
 
 def archived(lane: Lane) -> Archived:
     """The refusal to make a context of what is not here."""
-    what = f"entry {lane.gap.newest} of the lane" if lane.grounds[-1].known else "what the lane has said before"
+    what = f"entry {lane.gap.newest} of the lane" if lane.layers.known else "what the lane has said before"
     return Archived(f"{what} is in the archive: read it through ReadThread")

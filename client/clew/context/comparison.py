@@ -173,7 +173,7 @@ class _Session:
             tally.add(shown.meta, spent, self._cost(reply, spent))
             tally.leave_out(_said(self.thread, lane, seq) - shown.meta.entries_included)
             if found := self.thread.lane(lane):
-                tally.lost_pins |= set(found.ground_at(seq).pinned) - set(seqs_shown(shown))
+                tally.lost_pins |= set(found.layers_at(seq).pinned) - set(seqs_shown(shown))
         return tally
 
     def _projected(self, recipe: Recipe, policy: ContextPolicy | None) -> Projection:
@@ -267,7 +267,7 @@ def _said(thread: Thread, context_ref: str, seq: int) -> int:
     lane = thread.lane(context_ref)
     if lane is None:
         return 0
-    return bisect_right(lane.message_seqs, seq) - bisect_right(lane.message_seqs, lane.ground_at(seq).top.after)
+    return bisect_right(lane.message_seqs, seq) - bisect_right(lane.message_seqs, lane.layers_at(seq).top.after)
 
 
 def _total(costs: Iterable[float | None]) -> float | None:

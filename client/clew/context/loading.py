@@ -14,7 +14,7 @@ from clew.contract.payloads import AppliedSwitch, ConfigPayload, MessagePayload,
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.lane import Gap, Group
-from clew.thread.layers import Ground, is_base
+from clew.thread.layers import Layers, is_base
 from clew.thread.source import BackwardReader
 from clew.thread.thread import Past, Thread
 
@@ -30,23 +30,23 @@ class LanePart:
     gap: Gap
 
 
-async def part_of_lane(
-    back: BackwardReader, context_ref: str, policies: Sequence[ContextPolicy], ground: Ground | None = None
+async def load_lane(
+    back: BackwardReader, context_ref: str, policies: Sequence[ContextPolicy], layers: Layers | None = None
 ) -> LanePart:
-    """As much of a lane as contexts under the policies can reach.
+    """Read as much of a lane as contexts under the policies can reach.
 
-    With `ground`, that is what the lane stands upon for who asks, who knows of operations that are not there.
+    `layers`: the caller's layers, when it knows operations that the archive does not have yet.
     """
-    ground = await _ground(back, context_ref) if ground is None else replace(ground, seq=-1)
-    marks, pinned = await asyncio.gather(_marks(back, context_ref, ground), _pinned(back, context_ref, ground))
-    top = ground.top
+    layers = await _read_layers(back, context_ref) if layers is None else replace(layers, seq=-1)
+    marks, pinned = await asyncio.gather(_marks(back, context_ref, layers), _pinned(back, context_ref, layers))
+    top = layers.top
     after = top.summed if all(policy.uses_summary for policy in policies) else top.after
     reach, kept = _Reach(policies), {entry.seq for entry in pinned}
     cutters = [Cutter(results_share(policy)) for policy in policies if policy.window == "epoch"]
     saved, summed_saved, groups = Counter[int](), Counter[int](), Groups()
     messages: list[Entry] = []
     # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
-    gap = Gap(newest=after, mark=after, summed=top.summed, pinned=ground.pinned, ground=ground)
+    gap = Gap(newest=after, mark=after, summed=top.summed, pinned=layers.pinned, layers=layers)
     async for entry in back.read("ai_message", context_ref=context_ref, from_seq=after + 1):
         if not reach.enough:
             messages.append(entry)
@@ -82,12 +82,12 @@ async def part_of_lane(
     return LanePart(tuple(found[seq] for seq in sorted(found)), gap)
 
 
-async def part_of_thread(
+async def load_thread(
     back: BackwardReader,
     context_ref: str | None = None,
     policies: Callable[[ContextPolicy], ContextPolicy] = lambda policy: policy,
 ) -> Thread:
-    """As much of a thread as the context of a lane at its newest entry needs; the active lane unless one is named.
+    """Read as much of a thread as the context of a lane, by default the active one, needs at its newest entry.
 
     `policies` makes the policy that is wanted of the one in force.
     """
@@ -98,18 +98,18 @@ async def part_of_thread(
     config = configs[0] if configs else None
     lane = context_ref or (switch.read(OperationPayload).context_ref if switch else DEFAULT_LANE)
     policy = policies(config.read(ConfigPayload).policy if config else ContextPolicy())
-    part = await part_of_lane(back, lane, [policy])
+    part = await load_lane(back, lane, [policy])
     marks = (mark for mark in (*configs, switch) if mark)
-    return archived_thread(back.upto, (*marks, *part.entries), {lane: part.gap})
+    return make_archived_thread(back.upto, (*marks, *part.entries), {lane: part.gap})
 
 
-def archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, Gap]) -> Thread:
+def make_archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, Gap]) -> Thread:
     """A thread all of which is archived, with what was read of it."""
     kept = {entry.seq: entry for entry in entries}
     return Thread((), upto + 1, Past(upto, tuple(kept[seq] for seq in sorted(kept)), gaps))
 
 
-async def _ground(back: BackwardReader, context_ref: str) -> Ground:
+async def _read_layers(back: BackwardReader, context_ref: str) -> Layers:
     """What a lane stands upon: all that was laid upon its last snapshot that was no compaction."""
     operations: list[Entry] = []
     async for entry in back.read("ai_context_operation", context_ref=context_ref):
@@ -118,15 +118,15 @@ async def _ground(back: BackwardReader, context_ref: str) -> Ground:
             break
     base = operations[-1].seq if operations and is_base(operations[-1]) else 0
     summaries = [entry async for entry in back.read("summary", context_ref=context_ref, from_seq=base)]
-    ground = Ground()
+    layers = Layers()
     for entry in sorted((*operations, *summaries), key=lambda entry: entry.seq):
-        ground = ground.under(entry)
-    return ground
+        layers = layers.under(entry)
+    return layers
 
 
-async def _marks(back: BackwardReader, context_ref: str, ground: Ground) -> list[Entry]:
+async def _marks(back: BackwardReader, context_ref: str, layers: Layers) -> list[Entry]:
     """The snapshot and the summary in force, as far as they are there."""
-    top = ground.top
+    top = layers.top
     where = (("ai_context_operation", top.anchor), ("summary", top.summary))
     return [
         entry
@@ -136,10 +136,10 @@ async def _marks(back: BackwardReader, context_ref: str, ground: Ground) -> list
     ]
 
 
-async def _pinned(back: BackwardReader, context_ref: str, ground: Ground) -> list[Entry]:
+async def _pinned(back: BackwardReader, context_ref: str, layers: Layers) -> list[Entry]:
     """What is pinned, each entry with its group."""
     found: dict[int, Entry] = {}
-    for seq in ground.pinned:
+    for seq in layers.pinned:
         if seq not in found:
             group = await _group(back, context_ref, seq)
             found |= {entry.seq: entry for entry in (*group, *await _late(back, context_ref, group))}

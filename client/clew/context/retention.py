@@ -16,7 +16,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
 from clew.thread.entries import Entry
 from clew.thread.lane import Gap, Lane
-from clew.thread.layers import Ground
+from clew.thread.layers import Layers
 from clew.thread.thread import Past, Thread, last_at
 
 
@@ -85,7 +85,7 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
         saved=_saved(views, mark, stays),
         summed_saved=_saved(views, summed, stays),
         pinned=tuple(held),
-        ground=lane.ground_at(first_seq - 1),
+        layers=lane.layers_at(first_seq - 1),
     )  # fmt: skip
     return _Part(gap, [*(entry for entry in window if entry.seq not in special), *special.values()], size)
 
@@ -93,8 +93,8 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
 def _marks(view: LaneView, first_seq: int) -> list[Entry]:
     """The snapshots and summaries that are in force somewhere from the entry before `first_seq` on."""
     lane, thread = view.lane, view.thread
-    later = [ground for ground in lane.grounds if ground.seq >= first_seq]
-    seqs = {seq for ground in (lane.ground_at(first_seq - 1), *later) if ground.known for seq in _stands_on(ground)}
+    later = [layers for layers in lane.layer_history if layers.seq >= first_seq]
+    seqs = {seq for layers in (lane.layers_at(first_seq - 1), *later) if layers.known for seq in _stands_on(layers)}
     marks = []
     for seq in sorted(seq for seq in seqs if seq < first_seq):
         with suppress(Archived):
@@ -102,8 +102,8 @@ def _marks(view: LaneView, first_seq: int) -> list[Entry]:
     return marks
 
 
-def _stands_on(ground: Ground) -> tuple[int, ...]:
-    return tuple(seq for seq in (ground.top.anchor, ground.top.summary) if seq >= 0)
+def _stands_on(layers: Layers) -> tuple[int, ...]:
+    return tuple(seq for seq in (layers.top.anchor, layers.top.summary) if seq >= 0)
 
 
 def _pinned(view: LaneView, upto: int, room: int) -> tuple[list[int], list[Entry]]:
@@ -111,7 +111,7 @@ def _pinned(view: LaneView, upto: int, room: int) -> tuple[list[int], list[Entry
     lane = view.lane
     kept: dict[int, Entry] = {}
     seqs = []
-    for seq in view.ground.pinned:
+    for seq in view.layers.pinned:
         if lane.holds(seq):
             group = lane.group_at(seq)
             members = (*group.entries, *group.late) if group else ()

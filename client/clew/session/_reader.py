@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic_core import to_json
 
 from clew.context.contexts import window_of, windowed
-from clew.context.loading import part_of_thread
+from clew.context.loading import load_thread
 from clew.contract import (
     READ_CONTEXT_WORKFLOW,
     Context,
@@ -82,7 +82,7 @@ async def read_window(handle: SessionHandle, query: WindowQuery) -> Window:
     except (Archived, Closed):
         frozen = await freeze_thread(handle)
     budget = query.token_budget
-    thread = await part_of_thread(frozen, query.context_ref, lambda policy: windowed(policy, budget))
+    thread = await load_thread(frozen, query.context_ref, lambda policy: windowed(policy, budget))
     projection = window_of(thread, query.context_ref or thread.active_lane_at(frozen.upto), budget)
     return Window(messages=projection.messages, meta=projection.meta)
 

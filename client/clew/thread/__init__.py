@@ -2,7 +2,7 @@
 
 from clew.thread.entries import DEFAULT_LANE, Draft, Entry
 from clew.thread.lane import Gap, Group, Lane
-from clew.thread.layers import Ground
+from clew.thread.layers import Layers
 from clew.thread.thread import Past, Thread
 
-__all__ = ["DEFAULT_LANE", "Draft", "Entry", "Gap", "Ground", "Group", "Lane", "Past", "Thread"]
+__all__ = ["DEFAULT_LANE", "Draft", "Entry", "Gap", "Group", "Lane", "Layers", "Past", "Thread"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from clew.contract.payloads import MessagePayload, ToolMessage, UserMessage
 from clew.thread.entries import Entry
-from clew.thread.layers import Ground
+from clew.thread.layers import Layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Gap:
         summed_saved: For each share of tool results, how many of `summed_tokens` are not shown.
         pinned: The seqs of its pinned entries that the thread keeps, each with its group.
         unheard: The newest user's message of the newest run that the thread does not keep; -1: it keeps them all.
-        ground: The lane's ground where the kept part of the thread begins.
+        layers: The lane's layers where the kept part of the thread begins.
     """
 
     newest: int = -1
@@ -43,7 +43,7 @@ class Gap:
     summed_saved: tuple[tuple[int, int], ...] = ()
     pinned: tuple[int, ...] = ()
     unheard: int = -1
-    ground: Ground | None = None
+    layers: Layers | None = None
 
 
 @dataclass(slots=True)
@@ -78,11 +78,11 @@ class Lane:
         run_starts: The seqs of those of them that begin a run.
         message_seqs: The seqs of all messages.
         tokens_upto: The tokens of each message and all before it.
-        grounds: The ground after each entry that has changed it.
+        layer_history: The layers after each entry that has changed them.
         replies: The messages that models have answered with.
         late_seqs: The seqs of the late results.
         gap: The part of the lane that is in the archive alone.
-        folds_from: Operations and summaries before this seq are in the ground already.
+        folds_from: Operations and summaries before this seq are in the layers already.
         savings: What truncated tool results save, by their share of the budget; filled by readers.
     """
 
@@ -92,7 +92,7 @@ class Lane:
     run_starts: list[int] = field(default_factory=list)
     message_seqs: list[int] = field(default_factory=list)
     tokens_upto: list[int] = field(default_factory=list)
-    grounds: list[Ground] = field(default_factory=lambda: [Ground()])
+    layer_history: list[Layers] = field(default_factory=lambda: [Layers()])
     replies: list[Entry] = field(default_factory=list)
     late_seqs: list[int] = field(default_factory=list)
     gap: Gap = Gap()
@@ -107,9 +107,9 @@ class Lane:
         if entry.kind == "ai_message":
             self._add_message(entry)
         elif entry.kind in ("summary", "ai_context_operation") and entry.seq >= self.folds_from:
-            ground = self.grounds[-1].under(entry)
-            if ground is not self.grounds[-1]:
-                self.grounds.append(ground)
+            layers = self.layers.under(entry)
+            if layers is not self.layers:
+                self.layer_history.append(layers)
 
     def said_between(self, first: int, last: int) -> tuple[int, int]:
         """How many messages it holds from one seq to another, both included, and their tokens."""
@@ -119,10 +119,15 @@ class Lane:
     def _tokens_of(self, count: int) -> int:
         return self.tokens_upto[count - 1] if count else 0
 
-    def ground_at(self, seq: int) -> Ground:
-        """The ground at a seq; one without layers where it is not known."""
-        place = bisect_right(self.grounds, seq, key=lambda ground: ground.seq)
-        return self.grounds[place - 1] if place else Ground(())
+    @property
+    def layers(self) -> Layers:
+        """The layers in force at the newest entry."""
+        return self.layer_history[-1]
+
+    def layers_at(self, seq: int) -> Layers:
+        """The layers in force at a seq; none where they are not known."""
+        place = bisect_right(self.layer_history, seq, key=lambda layers: layers.seq)
+        return self.layer_history[place - 1] if place else Layers(())
 
     def holds(self, seq: int) -> bool:
         """Whether what is here tells whether there is a message at a seq, and holds its whole group."""

@@ -1,4 +1,4 @@
-"""The ground of a lane: what its context operations and its summaries have put under its messages.
+"""The layers of a lane: what its context operations and its summaries have put under its messages.
 
 It is a pile of layers. A compaction, be it a snapshot or a summary, lies upon what was there before, so that an
 `expand` finds that again; any other snapshot begins a new pile.
@@ -42,40 +42,40 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Layers:
     """What context operations and summaries have put under a lane's messages.
 
     Attributes:
-        layers: The layers, the one in force last; none where nothing of the lane's past is known.
+        stack: The layers, the one in force last; none where nothing of the lane's past is known.
         pinned: The seqs of the entries that are pinned.
         seq: The entry as of which this is so.
     """
 
-    layers: tuple[Layer, ...] = (Layer(base=True),)
+    stack: tuple[Layer, ...] = (Layer(base=True),)
     pinned: tuple[int, ...] = ()
     seq: int = -1
 
     @property
     def known(self) -> bool:
         """Whether all that counts of it is known."""
-        return bool(self.layers) and self.layers[0].base
+        return bool(self.stack) and self.stack[0].base
 
     @property
     def top(self) -> Layer:
         """The layer in force."""
-        return self.layers[-1]
+        return self.stack[-1]
 
     @property
     def compacted(self) -> bool:
         """Whether there is something for an `expand` to take off."""
-        return len(self.layers) > 1
+        return len(self.stack) > 1
 
-    def under(self, entry: Entry) -> Ground:
-        """The ground once one of the lane's operations or summaries has been committed."""
+    def under(self, entry: Entry) -> Layers:
+        """The layers once one of the lane's operations or summaries has been committed."""
         body = entry.body
         if isinstance(body, SummaryPayload):
             # What a snapshot has taken out is not summed up, and a summary never gives way to one of less.
-            if not self.layers or body.to_seq < self.top.summed:
+            if not self.stack or body.to_seq < self.top.summed:
                 return self
             return self._with(replace(self.top, summary=entry.seq, summed=body.to_seq, base=False), entry)
         if not isinstance(body, OperationPayload):
@@ -87,21 +87,21 @@ class Ground:
                 layer = Layer(entry.seq, after=after, summed=after)
                 if operation.is_compaction:
                     return self._with(layer, entry)
-                return Ground((replace(layer, base=True),), seq=entry.seq)
+                return Layers((replace(layer, base=True),), seq=entry.seq)
             case AppliedExpand() if self.compacted or not self.known:
-                return Ground(self.layers[:-1], self.pinned, entry.seq)
+                return Layers(self.stack[:-1], self.pinned, entry.seq)
             case AppliedPin(seqs=seqs):
-                return Ground(self.layers, tuple(sorted(pinned | set(seqs))), entry.seq)
+                return Layers(self.stack, tuple(sorted(pinned | set(seqs))), entry.seq)
             case AppliedUnpin(seqs=seqs):
-                return Ground(self.layers, tuple(sorted(pinned - set(seqs))), entry.seq)
+                return Layers(self.stack, tuple(sorted(pinned - set(seqs))), entry.seq)
             case _:
                 return self
 
-    def _with(self, layer: Layer, entry: Entry) -> Ground:
-        lower = self.layers[1 - REMEMBERED :]
-        if len(lower) < len(self.layers):
+    def _with(self, layer: Layer, entry: Entry) -> Layers:
+        lower = self.stack[1 - REMEMBERED :]
+        if len(lower) < len(self.stack):
             lower = (replace(lower[0], base=True), *lower[1:])
-        return Ground((*lower, layer), self.pinned, entry.seq)
+        return Layers((*lower, layer), self.pinned, entry.seq)
 
 
 def is_base(entry: Entry) -> bool:

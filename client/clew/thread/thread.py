@@ -23,7 +23,7 @@ from clew.contract.payloads import (
 from clew.errors import Archived
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.lane import Gap, Lane
-from clew.thread.layers import Ground
+from clew.thread.layers import Layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Past:
     """What a thread keeps of its archived part: entries before its `first_seq`, in order, with gaps.
 
     It is enough for contexts at every seq from `upto` on: the configuration in force and the active lane, and of each
-    lane in `gaps` its ground, what its newest run's user has said (as far as `Gap.unheard` says), and every message
+    lane in `gaps` its layers, what its newest run's user has said (as far as `Gap.unheard` says), and every message
     after its gap. Of other lanes nothing is known.
 
     Attributes:
@@ -108,11 +108,11 @@ class Thread:
         if gap is None:
             newest = self.first_seq - 1
             unknown = Gap(newest, mark=newest, asked_after=newest, summed=newest)
-            return Lane(gap=unknown, grounds=[Ground(())])
-        if gap.ground is None:
+            return Lane(gap=unknown, layer_history=[Layers(())])
+        if gap.layers is None:
             return Lane(gap=gap)
-        # What of the past is kept is in the ground already.
-        return Lane(gap=gap, grounds=[gap.ground], folds_from=max(self.first_seq, gap.ground.seq + 1))
+        # What of the past is kept is in the layers already.
+        return Lane(gap=gap, layer_history=[gap.layers], folds_from=max(self.first_seq, gap.layers.seq + 1))
 
     @property
     def rev(self) -> int:
@@ -182,10 +182,10 @@ class Thread:
             Archived: it cannot be told from what the thread keeps of its past.
         """
         lane = self.lane(context_ref)
-        ground = lane.ground_at(seq) if lane else Ground()
-        if not ground.known:
+        layers = lane.layers_at(seq) if lane else Layers()
+        if not layers.known:
             raise Archived(f"the lane {context_ref!r} is in the archive: read it through ReadThread")
-        return self[ground.top.anchor] if ground.top.anchor >= 0 else None
+        return self[layers.top.anchor] if layers.top.anchor >= 0 else None
 
     def held_from(self, context_ref: str) -> int:
         """The seq from which on every message of a lane is held."""

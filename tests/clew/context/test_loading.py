@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew.context.contexts import context_of
-from clew.context.loading import part_of_thread
+from clew.context.loading import load_thread
 from clew.context.projection import Projection
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
@@ -42,7 +42,7 @@ def answer(thread: Thread, lane: str | None, policy: ContextPolicy, at_seq: int 
 
 
 def part(thread: Thread, upto: int, lane: str | None, policy: ContextPolicy) -> Thread:
-    return asyncio.run(part_of_thread(Back(thread, upto), lane, lambda _in_force: policy))
+    return asyncio.run(load_thread(Back(thread, upto), lane, lambda _in_force: policy))
 
 
 @settings(max_examples=200)

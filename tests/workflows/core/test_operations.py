@@ -274,7 +274,7 @@ def test_marks_wait_beside_the_operation_in_order() -> None:
     assert lanes(session) == [("p-1", "default"), ("p-2", "default"), ("s-2", "other"), ("u-1", "default")]
     lane = session.thread.lane("default")
     assert lane
-    assert lane.grounds[-1].pinned == (4,)
+    assert lane.layers.pinned == (4,)
     assert session.state.context_ref == "other"
 
 

@@ -106,8 +106,8 @@ def recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)
     entries = {entry.seq: entry for entry in (*thread.past.entries, *fetched_entries)}
     gap, known = _gap.validate_python(value["gap"]), thread.past.gaps.get(context_ref)
-    if known and known.ground:
-        gap = replace(gap, ground=known.ground)
+    if known and known.layers:
+        gap = replace(gap, layers=known.layers)
     gaps = {**thread.past.gaps, context_ref: gap}
     past = Past(thread.past.upto, tuple(entries[seq] for seq in sorted(entries)), gaps)
     return Thread(thread, thread.first_seq, past)

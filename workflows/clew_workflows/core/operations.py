@@ -16,7 +16,7 @@ from clew.errors import InvalidOperation, QueueFull
 from clew.model.canonical import canonical, digest
 from clew.thread.entries import Draft, Entry
 from clew.thread.lane import Lane
-from clew.thread.layers import Ground
+from clew.thread.layers import Layers
 from clew.thread.thread import Thread
 from clew_workflows.core import configuration, drafts, summaries
 from clew_workflows.core.decision import Decision
@@ -131,7 +131,7 @@ def _check_pins(state: State, thread: Thread, name: str, lane: Lane | None, pinn
     """
     if len(pinned) > MAX_PINNED:
         raise InvalidOperation(f"{len(pinned)} entries would be pinned, at most {MAX_PINNED} can be: unpin some")
-    already = lane.grounds[-1].pinned if lane else ()
+    already = lane.layers.pinned if lane else ()
     tokens = 0
     for seq in pinned:
         group = lane.group_at(seq) if lane else None
@@ -146,9 +146,9 @@ def _check_pins(state: State, thread: Thread, name: str, lane: Lane | None, pinn
         )
 
 
-def _layers(state: State, thread: Thread, name: str, lane: Lane | None) -> Ground:
+def _layers(state: State, thread: Thread, name: str, lane: Lane | None) -> Layers:
     """The layers and pins of a lane once the operations that wait have been applied."""
-    layers = lane.grounds[-1] if lane else Ground()
+    layers = lane.layers if lane else Layers()
     for number, waiting in enumerate(state.pending_ops):
         if (waiting.context_ref or state.context_ref) == name:
             draft = _draft(state, waiting, name, thread.rev + number)

@@ -109,7 +109,7 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
     bounded = policy.summarize_threshold is not None or policy.max_thread_tokens is not None
     if by_itself and not bounded and lane.said_between(first, last)[1] * 4 < policy.budget:
         raise NothingToSummarize("too little has been said since the last summary")
-    pinned = tuple(seq for seq in lane.grounds[-1].pinned if seq <= last)
+    pinned = tuple(seq for seq in lane.layers.pinned if seq <= last)
     return effect.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
 
 
@@ -124,7 +124,7 @@ def reach(thread: Thread, policy: ContextPolicy, effect: Summarize, as_it_is: in
         InvalidInput: `to_seq` is before the end of the summary in force.
     """
     lane, from_seq, to_seq = _lane(thread, effect.context_ref), effect.from_seq, effect.to_seq
-    top = lane.grounds[-1].top
+    top = lane.layers.top
     if to_seq is not None and top.summary >= 0 and to_seq < top.summed:
         raise InvalidInput(
             f"to_seq ({to_seq}) is before {top.summed}, up to which the summary in force (entry {top.summary}) "
@@ -161,9 +161,9 @@ def _before_last_turns(lane: Lane, turns: int, tokens: int) -> int:
 
 def _lane(thread: Thread, context_ref: str) -> Lane:
     lane = thread.lane(context_ref)
-    if lane is None or not (lane.message_seqs or lane.gap.newest >= 0 or lane.grounds[-1].compacted):
+    if lane is None or not (lane.message_seqs or lane.gap.newest >= 0 or lane.layers.compacted):
         raise NothingToSummarize(f"the lane {context_ref!r} has said nothing")
-    if not lane.grounds[-1].known:
+    if not lane.layers.known:
         raise Archived(f"the lane {context_ref!r} is in the archive: read it through ReadThread")
     return lane
 

@@ -140,5 +140,5 @@ def _cursor(state: State, thread: Thread) -> int:
     lane = thread.lane(state.context_ref)
     if lane is None:
         return -1
-    newest = [*lane.message_seqs[-1:], lane.grounds[-1].seq]
+    newest = [*lane.message_seqs[-1:], lane.layers.seq]
     return max(newest, default=-1)

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from clew.contract.policy import ContextPolicy
-from clew.thread.layers import Ground
+from clew.thread.layers import Layers
 from clew_workflows.protocol._value import Value
 from clew_workflows.protocol.packed import Packed
 
@@ -63,17 +63,22 @@ class Thawed(Packed):
 
 
 class Recall(Value):
-    """Fetch of a lane what contexts under some policies need and the session does not hold: what is before a seq.
+    """Fetch the part of a lane that contexts need and the session does not hold.
 
-    `ground` is what the lane stands upon, where the session knows: there may be newer operations than are in the
-    archive, and older ones that an `expand` has brought back.
+    Attributes:
+        archive: The archive.
+        context_ref: The lane.
+        policies: The policies of the contexts.
+        before: The session holds the lane's messages from this seq on.
+        layers: The lane's layers as the session knows them; None: as they are in the archive. The session may know
+            operations that are not archived yet, and older layers that an `expand` has brought back.
     """
 
     archive: ArchiveRef
     context_ref: str
     policies: tuple[ContextPolicy, ...]
     before: int
-    ground: Ground | None = None
+    layers: Layers | None = None
 
 
 class Recalled(Value):

@@ -9,7 +9,7 @@ from temporalio import workflow
 from clew.contract import ContextQuery
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, ClewError
-from clew.thread.layers import Ground
+from clew.thread.layers import Layers
 from clew_workflows.core import carried
 from clew_workflows.protocol import ArchiveRef, Failure, Recall
 from clew_workflows.shell import execution
@@ -67,13 +67,13 @@ class Recalling:
     def _effect(self, archive: ArchiveRef, context_ref: str, policy: ContextPolicy) -> Recall:
         thread = self._runtime.thread
         lane = thread.lane(context_ref)
-        ground = lane.grounds[-1] if lane else Ground()
+        layers = lane.layers if lane else Layers()
         return Recall(
             archive=archive,
             context_ref=context_ref,
             policies=(policy,),
             before=thread.held_from(context_ref),
-            ground=ground if ground.known else None,
+            layers=layers if layers.known else None,
         )
 
     def _covers(self, query: ContextQuery) -> bool:
