@@ -13,10 +13,12 @@ from pydantic_core import to_json
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from clew.contract import SessionConfig
+from clew.contract import SessionConfig, schemas, sizes
 from clew.errors import REFUSALS, ContextOverflow, InvalidInput
+from clew_activities import prepare, stored_results
 from clew_activities.providers.errors import ProviderError
 from clew_workflows import services
+from clew_workflows.core import drafts, inputs, operations, outcomes, profiles, state
 from clew_workflows.shell import ingress
 from docs.generate import CONTRACT, DOCS, messages, page, stale, write
 from docs.generate.messages import Exchange
@@ -187,6 +189,33 @@ def test_termination_reasons_are_those_that_runs_end_with() -> None:
     """The page has each reason that the code ends a run with, beside error types."""
     named = {cells[1].strip("`") for cells in table_after("### Termination reasons")} - {"an error type"}
     assert named == set(_reasons())
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (sizes.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
+        (ingress.MAX_DEPTH, "and {} levels of nesting"),
+        (prepare.MAX_SCHEMA_BYTES, "The schemas of all tools together have at most {}"),
+        (sizes.MAX_WAIT_SECONDS, "after {} seconds of waiting"),
+        (outcomes.REMEMBERED, "the newest {} requests"),
+        (inputs.REMEMBERED, "{} inputs and"),
+        (state.REMEMBERED_OPS, "{} operations, in every workflow run"),
+        (state.MAX_WAITING, "{} messages or 512 KiB"),
+        (operations.MAX_PINNED, "At most {} messages of a lane are pinned"),
+        (schemas.MAX_SCHEMA_BYTES, "An `output_schema` has at most {} bytes"),
+        (schemas.MAX_DEPTH, "{} levels, 3 000 subschemas"),
+        (schemas.MAX_SUBSCHEMAS, "{} subschemas"),
+        (schemas.MAX_OVERLAY, "{} that apply to one value"),
+        (profiles.REMEMBERED, "each of the newest {} models"),
+        (drafts.EXCERPT, "the first {} characters of what came"),
+        (sizes.MAX_TOKEN_BYTES, "It takes tokens up to {} bytes"),
+        (stored_results.MAX_STORED_BYTES, "the first {} bytes of a result"),
+    ],
+)
+def test_bounds_in_the_text_are_those_of_the_code(value: int, sentence: str) -> None:
+    """A bound that no type has, and that the text names, changes with the code."""
+    assert sentence.format(f"{value:,}".replace(",", " ")) in " ".join(PAGE.split())
 
 
 def _subclasses(cls: type[ProviderError]) -> Iterator[type[ProviderError]]:
