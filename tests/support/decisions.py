@@ -31,7 +31,7 @@ from clew.thread.entries import Draft
 from clew.thread.thread import Thread
 from clew_activities.prepare import profile_of
 from clew_workflows.core import advance, commands, decisions, outcomes, tool_rounds
-from clew_workflows.core.carried import carry, restore
+from clew_workflows.core.carried import RECENT_ENTRIES, carry, restore
 from clew_workflows.core.commands import Command
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.stamps import Stamps
@@ -275,8 +275,10 @@ def assert_valid(messages: list[Message]) -> None:
     assert not awaited
 
 
-def journey(session: Session, upto: int | None = None) -> advance.Session:
+def journey(session: Session, upto: int | None = None, recent_entries: int = RECENT_ENTRIES) -> advance.Session:
     """What arrives of a session whose entries up to a seq are in the archive."""
     place = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq if upto is None else upto)
     state = replace(session.state, archive=place)
-    return restore(json.loads(json.dumps(carry(replace(session.session, state=state)))))
+    return restore(
+        json.loads(json.dumps(carry(replace(session.session, state=state), recent_entries=recent_entries)))
+    )

@@ -50,7 +50,7 @@ class Opened:
     resumed: bool
 
 
-async def connect(place: Place) -> Clew:
+async def connect(place: Place, seconds: float = SERVER_SECONDS) -> Clew:
     """Connect, within seconds or not at all.
 
     Raises:
@@ -69,11 +69,11 @@ async def connect(place: Place) -> Clew:
     except (RuntimeError, OSError, ValueError) as error:
         raise Misconfigured(f"Temporal's configuration cannot be used: {error}") from error
     try:
-        return await within(SERVER_SECONDS, connecting)
+        return await within(seconds, connecting)
     except ValueError as error:
         raise Misconfigured(f"the address {address!r} cannot be used: {error}") from error
     except TimeoutError:
-        raise _no_server(address, f"silent for {SERVER_SECONDS:g} s") from None
+        raise _no_server(address, f"silent for {seconds:g} s") from None
     except ServerUnreachable as error:
         raise _no_server(address, _reason(str(error))) from error
 
@@ -142,17 +142,17 @@ async def opened(
     return Opened(session, await _status(session), resumed)
 
 
-async def answered(work: Coroutine[Any, Any, T], session_id: str) -> T:
+async def answered(work: Coroutine[Any, Any, T], session_id: str, seconds: float = WORKER_SECONDS) -> T:
     """What a worker answers at once, or the error that none does.
 
     Raises:
         WorkerUnavailable: it has been silent for too long.
     """
     try:
-        return await within(WORKER_SECONDS, work)
+        return await within(seconds, work)
     except TimeoutError:
         raise WorkerUnavailable(
-            f"no worker answers for session {session_id!r} within {WORKER_SECONDS:g} s, though one polled its task "
+            f"no worker answers for session {session_id!r} within {seconds:g} s, though one polled its task "
             "queue lately: start one with worker.py"
         ) from None
 

@@ -15,7 +15,7 @@ from temporalio.exceptions import TemporalError
 from clew.cli import show
 from clew.cli.ending import code_of, say
 from clew.cli.follow import follow, wait_for
-from clew.cli.reach import Opened, answered
+from clew.cli.reach import WORKER_SECONDS, Opened, answered
 from clew.cli.show import Receipt
 from clew.contract import OnBusy
 from clew.errors import ClewError, WorkerUnavailable
@@ -45,30 +45,48 @@ _COMMAND = re.compile(r"(/\w+)|(/(?:steer|cancel|approve|deny))\s+(.+)", re.DOTA
 
 
 async def ask(
-    opened: Opened, text: str, *, timeout_seconds: int | None, on_busy: OnBusy | None, as_json: bool
+    opened: Opened,
+    text: str,
+    *,
+    timeout_seconds: int | None,
+    on_busy: OnBusy | None,
+    as_json: bool,
+    grace_seconds: float = GRACE_SECONDS,
+    worker_seconds: float = WORKER_SECONDS,
 ) -> None:
     """Send one message and print its answer.
+
+    Args:
+        opened: The session.
+        text: The message.
+        timeout_seconds: The request's own time; it stands still while the request waits for its turn or an approval.
+        on_busy: What becomes of the message while a run is active.
+        as_json: Print JSON documents.
+        grace_seconds: Beyond its time, after which the command asks whether the session is still served.
+        worker_seconds: In which a worker has to answer that.
 
     Raises:
         ClewError: it was refused, or there is no answer.
     """
     session = opened.session
     request = await _send(session, text, timeout_seconds, on_busy)
-    patience = None if timeout_seconds is None else timeout_seconds + GRACE_SECONDS
+    patience = None if timeout_seconds is None else timeout_seconds + grace_seconds
     answering = asyncio.ensure_future(_answer(session, request, opened.status.rev, as_json, in_lines=False))
     try:
         while not (await asyncio.wait([answering], timeout=patience))[0]:
             # Its time does not run while it waits for its turn or for an approval. A worker would know.
-            await _still_served(session, request, timeout_seconds)
+            await _check_served(session, request, timeout_seconds, worker_seconds)
         answering.result()
     finally:
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
 
 
-async def _still_served(session: Session, request: Request, timeout_seconds: int | None) -> None:
+async def _check_served(
+    session: Session, request: Request, timeout_seconds: int | None, worker_seconds: float
+) -> None:
     try:
-        await answered(session.status(), session.id)
+        await answered(session.status(), session.id, worker_seconds)
     except WorkerUnavailable:
         raise WorkerUnavailable(
             f"request {request.request_id} has no outcome after its {timeout_seconds} s: no worker serves the "

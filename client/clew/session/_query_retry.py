@@ -36,7 +36,7 @@ _RETRIED = (
 )
 
 
-def retry_queries_soon(client: Client) -> Client:
+def retry_queries_soon(client: Client, *, patience_seconds: float = PATIENCE_SECONDS) -> Client:
     """A client like this one that repeats refused queries after milliseconds.
 
     While a workflow task is in progress, the server buffers one query and refuses the others
@@ -47,22 +47,29 @@ def retry_queries_soon(client: Client) -> Client:
     if any(isinstance(one, _RetryQueriesSoon) for one in config["interceptors"]):
         return client
     # The last one is the innermost: tracing interceptors see queries as before.
-    config["interceptors"] = [*config["interceptors"], _RetryQueriesSoon(client)]
+    config["interceptors"] = [*config["interceptors"], _RetryQueriesSoon(client, patience_seconds)]
     return Client(**config)
 
 
 class _RetryQueriesSoon(Interceptor):
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, patience_seconds: float) -> None:
         self._client = client
+        self._patience_seconds = patience_seconds
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's name
-        return _Outbound(next, self._client)
+        return _Outbound(next, self._client, self._patience_seconds)
 
 
 class _Outbound(OutboundInterceptor):
-    def __init__(self, next: OutboundInterceptor, client: Client) -> None:  # noqa: A002 - the SDK's name
+    def __init__(
+        self,
+        next: OutboundInterceptor,  # noqa: A002 - the SDK's name
+        client: Client,
+        patience_seconds: float,
+    ) -> None:
         super().__init__(next)
         self._client = client
+        self._patience_seconds = patience_seconds
 
     async def query_workflow(self, input: QueryWorkflowInput) -> Any:  # noqa: A002 - the SDK's name
         client = self._client
@@ -88,7 +95,7 @@ class _Outbound(OutboundInterceptor):
         return value
 
     async def _query(self, request: QueryWorkflowRequest, query: QueryWorkflowInput) -> QueryWorkflowResponse:
-        give_up_at, pause = time.monotonic() + PATIENCE_SECONDS, _FIRST_PAUSE
+        give_up_at, pause = time.monotonic() + self._patience_seconds, _FIRST_PAUSE
         while True:
             try:
                 return await self._client.workflow_service.query_workflow(

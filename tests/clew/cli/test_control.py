@@ -277,36 +277,22 @@ async def test_asking_a_busy_session(stack: Stack) -> None:
 
 
 async def test_a_request_that_waits_for_somebody_is_waited_for(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--timeout is the request's own, which stands still meanwhile: who asks gives up only if no worker is there."""
     session = await stack.open(adder, tools=["add"], require_approval=["add"])
-    opened, asked, still_served = (
-        await reach.existing(stack.clew, session.id),
-        asyncio.Event(),
-        talk._still_served,
-    )
-
-    async def observed(*arguments: Any) -> None:
-        await still_served(*arguments)
-        asked.set()
-
-    monkeypatch.setattr(talk, "_still_served", observed)
-    monkeypatch.setattr(talk, "GRACE_SECONDS", -59.9)
-    asking = asyncio.create_task(talk.ask(opened, "Add", timeout_seconds=60, on_busy=None, as_json=False))
+    opened = await reach.existing(stack.clew, session.id)
+    asked: dict[str, Any] = {"timeout_seconds": 60, "on_busy": None, "as_json": False, "grace_seconds": -59.9}
+    asking = asyncio.create_task(talk.ask(opened, "Add", **asked))
     await approvals(session)
-    await asked.wait()
+    # Long enough for several looks at the worker, one every tenth of a second.
+    await asyncio.sleep(0.5)
+    assert not asking.done()
     await asyncio.gather(session.approve("tool-1"), session.approve("tool-2"))
     await asking
     assert capsys.readouterr().out == "42 and 2\n"
-
-    async def deserted(*arguments: Any) -> None:
-        monkeypatch.setattr(reach, "WORKER_SECONDS", 0.0)
-        await still_served(*arguments)
-
-    monkeypatch.setattr(talk, "_still_served", deserted)
     with pytest.raises(WorkerUnavailable, match="has no outcome after its 60 s: no worker serves the session"):
-        await talk.ask(opened, "Add", timeout_seconds=60, on_busy=None, as_json=False)
+        await talk.ask(opened, "Add", **asked, worker_seconds=0)
 
 
 async def test_refusals_of_control(stack: Stack) -> None:

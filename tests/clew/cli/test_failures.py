@@ -36,13 +36,12 @@ async def test_without_a_server_every_command_says_how_to_start_one() -> None:
     assert (ended.code, ended.err, ended.json["error"]["type"]) == (3, "", "server_unreachable")
 
 
-async def test_a_server_that_says_nothing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_says_nothing_is_none() -> None:
     """What accepts connections and stays silent does not keep anybody waiting."""
-    monkeypatch.setattr(reach, "SERVER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ServerUnreachable, match=rf"at {address} \(silent for 0.2 s\): start one"):
-            await reach.connect(reach.Place(address, None, "clew"))
+            await reach.connect(reach.Place(address, None, "clew"), seconds=0.2)
 
 
 async def test_without_a_worker_nobody_waits(stack: Stack) -> None:
@@ -58,11 +57,10 @@ async def test_without_a_worker_nobody_waits(stack: Stack) -> None:
     assert (ended.code, ended.json["error"]["type"]) == (3, "worker_unavailable")
 
 
-async def test_a_worker_that_is_only_remembered_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_is_only_remembered_is_none() -> None:
     """The server remembers a killed worker for minutes; that it does not answer is found out within seconds."""
-    monkeypatch.setattr(reach, "WORKER_SECONDS", 0.01)
     with pytest.raises(WorkerUnavailable, match="no worker answers for session 's'"):
-        await reach.answered(asyncio.Event().wait(), "s")
+        await reach.answered(asyncio.Event().wait(), "s", seconds=0.01)
 
 
 async def test_refusals_and_failures(stack: Stack) -> None:

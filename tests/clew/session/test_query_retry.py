@@ -19,7 +19,6 @@ from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew import Clew
-from clew.session import _query_retry
 from clew.session._query_retry import retry_queries_soon
 from tests.support.stack import Stack
 
@@ -70,14 +69,14 @@ async def test_a_query_that_is_refused_for_now_is_asked_again(
 
 async def test_nobody_is_asked_for_ever(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that goes on refusing is reported; and at once where another attempt would change nothing."""
-    monkeypatch.setattr(_query_retry, "PATIENCE_SECONDS", 0.05)
     session = await stack.open()
-    handle = stack.clew.temporal.get_workflow_handle(session.id)
-    asked = refusing(stack.clew.temporal, monkeypatch, RPCStatusCode.UNAVAILABLE, times=1000)
+    client = retry_queries_soon(await Client.connect(stack.server.address), patience_seconds=0.05)
+    handle = client.get_workflow_handle(session.id)
+    asked = refusing(client, monkeypatch, RPCStatusCode.UNAVAILABLE, times=1000)
     with pytest.raises(RPCError, match="not now"):
         await handle.query("status")
     assert 2 <= len(asked) < 10
-    asked = refusing(stack.clew.temporal, monkeypatch, RPCStatusCode.PERMISSION_DENIED, times=1000)
+    asked = refusing(client, monkeypatch, RPCStatusCode.PERMISSION_DENIED, times=1000)
     with pytest.raises(RPCError, match="not now"):
         await handle.query("status")
     assert len(asked) == 1

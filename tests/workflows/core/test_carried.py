@@ -11,7 +11,7 @@ import pytest
 
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
-from clew_workflows.core import advance, carried
+from clew_workflows.core import advance
 from clew_workflows.core.carried import MAX_BYTES, carry, restore
 from clew_workflows.protocol import ArchiveRef, Packed
 from tests.support.decisions import Session, journey
@@ -110,11 +110,10 @@ def test_what_clew_has_not_written_is_refused(value: dict[str, Any]) -> None:
         restore(value)
 
 
-def test_a_carried_session_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_carried_session_is_what_it_was() -> None:
     """Also when hardly anything may be carried of the archived part."""
-    monkeypatch.setattr(carried, "RECENT_ENTRIES", 0)
     session = busy_session()
-    arrived = journey(session)
+    arrived = journey(session, recent_entries=0)
     assert arrived.thread.first_seq == session.thread.rev
     assert arrived.thread.config_at(arrived.thread.last_seq) == session.thread.config_at(session.thread.last_seq)
     with pytest.raises(LookupError):

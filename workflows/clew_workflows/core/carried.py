@@ -52,7 +52,7 @@ _gaps: TypeAdapter[dict[str, Gap]] = TypeAdapter(dict[str, Gap])
 _entries: TypeAdapter[tuple[Entry, ...]] = TypeAdapter(tuple[Entry, ...])
 
 
-def carry(session: Session) -> dict[str, Any]:
+def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str, Any]:
     """The session, as it travels: opaque, versioned, and under `MAX_BYTES` unless its queues alone are more."""
     state, thread, effect = session.state, session.thread, session.effect
     # Nothing that a call returns reaches the next run of the workflow: it stays in doubt.
@@ -61,7 +61,7 @@ def carry(session: Session) -> dict[str, Any]:
         state = replace(state, phase="idle")
     # A call that has been decided upon will be asked for with the thread as it was then.
     upto = effect.at_seq if isinstance(effect, CallModel) else thread.last_seq
-    first_seq, needs, room = min(_first_live(state, thread), upto + 1), _needs(state), 4 * MAX_BYTES
+    first_seq, needs, room = min(_first_live(state, thread, recent_entries), upto + 1), _needs(state), 4 * MAX_BYTES
     while True:
         packed = _packed(state, thread, effect, parted(thread, first_seq, needs, room, upto), first_seq)
         if len(packed.zlib) <= MAX_BYTES or not room:
@@ -132,11 +132,11 @@ def _packed(state: State, thread: Thread, effect: SessionEffect | None, past: Pa
     )
 
 
-def _first_live(state: State, thread: Thread) -> int:
+def _first_live(state: State, thread: Thread, recent_entries: int) -> int:
     """Where the live part of the thread begins: what is not archived, and what was said just before that."""
     seq = max((state.archive.upto if state.archive else -1) + 1, thread.first_seq)
     size = 0
-    for entry in reversed(thread.slice(max(seq - RECENT_ENTRIES, thread.first_seq), seq - 1)):
+    for entry in reversed(thread.slice(max(seq - recent_entries, thread.first_seq), seq - 1)):
         size += len(to_json(entry.as_json()))
         if size > RECENT_BYTES:
             break
