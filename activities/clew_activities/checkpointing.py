@@ -22,7 +22,7 @@ from clew_activities.heartbeat import beating
 from clew_activities.model_table import policy_of
 from clew_activities.session_queries import ask, own_session
 from clew_activities.tools import Tools
-from clew_workflows.core.checkpoints import fingerprint, fingerprinted, restoring
+from clew_workflows.core.checkpoints import fingerprint, fingerprint_input, restoring_operation
 from clew_workflows.protocol import OpenCheckpoint, OpenedCheckpoint, SignCheckpoint, Signed
 
 
@@ -69,7 +69,7 @@ class CheckpointActivities:
         async with beating(), _refusing():
             payload = verified(asked.token, self._keys, self._namespace, None)
             lane = payload["context_ref"]
-            await self._operate(asked.session_id, restoring(payload, op_id))
+            await self._operate(asked.session_id, restoring_operation(payload, op_id))
             if lane != DEFAULT_LANE:
                 switch = {"type": "switch", "reason": "restore"}
                 await self._operate(
@@ -85,7 +85,7 @@ class CheckpointActivities:
             raise TokenMismatch(f"the worker has no tool {unknown[0]!r}, which the checkpoint's session had")
         specs = [self._tools[name].spec for name in config.tools]
         policy = resolve(agent=config.context_policy or policy_of(config.model))
-        if fingerprint(fingerprinted(config, policy, specs)) != str(payload["fingerprint"]):
+        if fingerprint(fingerprint_input(config, policy, specs)) != str(payload["fingerprint"]):
             raise TokenMismatch("the schemas of the tools, or the model's policy, are not those of the checkpoint")
         return dict(payload["config"])
 

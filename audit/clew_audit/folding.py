@@ -80,7 +80,7 @@ class Folding:
                     self._learned = {}
                 self._config = config
             case ErrorPayload(retried=Retried() as retried):
-                self._learned = budgets.refused(self._learned, retried.model, retried.budget)
+                self._learned = budgets.learn_refusal(self._learned, retried.model, retried.budget)
             case OperationPayload() as applied:
                 self._note_operation(entry, applied)
             case SummaryPayload(usage=Usage() as usage):
@@ -131,7 +131,7 @@ class Folding:
     def _learn(self, recipe: Recipe) -> None:
         assert self._config is not None
         policy = self._config.policy.overlaid(recipe.policy)
-        self._learned = budgets.counted(
+        self._learned = budgets.learn_ratio(
             self._learned, recipe.model, policy, recipe.input_tokens, recipe.usage.input_tokens
         )
 

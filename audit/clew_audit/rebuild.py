@@ -33,7 +33,7 @@ from clew_workflows.core.state import State
 from clew_workflows.protocol import SessionEffect
 from clew_workflows.session import AgentSession
 from clew_workflows.shell import ingress
-from clew_workflows.shell.payload_converter import tolerant
+from clew_workflows.shell.payload_converter import make_tolerant
 from clew_workflows.shell.runtime import Runtime as SessionRuntime
 
 
@@ -71,7 +71,7 @@ async def rebuild(history: WorkflowHistory, converter: DataConverter = pydantic_
     Raises:
         DoesNotReplay: the code would have done another thing than the history says, or cannot read it.
     """
-    watch, converter = _Watch(), tolerant(converter)
+    watch, converter = _Watch(), make_tolerant(converter)
 
     replayer = Replayer(
         workflows=[_Replayed],

@@ -29,7 +29,7 @@ from clew_activities.archive import Archive, Store
 from clew_activities.checkpoint_tokens import VARIABLE, Keys, keys_from_env, op_id_of, sign, verified
 from clew_activities.checkpointing import CheckpointActivities
 from clew_activities.model_table import policy_of
-from clew_workflows.core.checkpoints import base64url, fingerprint, fingerprinted, signed_part
+from clew_workflows.core.checkpoints import base64url, fingerprint, fingerprint_input, signed_part
 
 NOW = 1_750_000_000
 OLD, NEW = b"o" * 32, b"n" * 40
@@ -231,7 +231,7 @@ def test_a_policy_that_was_the_models_own_is_found_again() -> None:
     config = SessionConfig(model="openai:gpt-4", tools=("add",))
     policy = policy_of(config.model)
     activities = CheckpointActivities(KEYS, {"add": add}, Archive(Store.from_url("memory://"), "default"), "default")
-    was = fingerprint(fingerprinted(config, policy, [add.spec]))
+    was = fingerprint(fingerprint_input(config, policy, [add.spec]))
     payload = {"config": config.model_dump(mode="json", exclude_unset=True), "fingerprint": was}
     assert activities._checked_config(payload) == payload["config"]
     with pytest.raises(TokenMismatch):

@@ -123,7 +123,7 @@ class Session:
         if decision.effect:
             self.asked_for.append(decision.effect)
             if isinstance(decision.effect, RunTools) and self.dispatching:
-                self.apply(tool_rounds.scheduled(self.state))
+                self.apply(tool_rounds.schedule(self.state))
             if isinstance(decision.effect, DescribeModel) and self.describing:
                 self.happened(self.profile(decision.effect.model))
 
@@ -134,7 +134,7 @@ class Session:
     def happened(self, event: Event) -> None:
         """What was being carried out has come to its end."""
         self.effect = None
-        self.apply(decisions.happened(self.state, event, self.now))
+        self.apply(decisions.take_event(self.state, event, self.now))
 
     def do(self, command: Command, own_id: str | None = None) -> commands.Answer:
         """A command, decided and carried out."""
@@ -203,7 +203,7 @@ class Session:
         """One tool call returns, be it after its run."""
         answer = None if content is None else ToolAnswered(content=content)
         event = ToolReturned(tool_call_id=tool_call_id, answer=answer, failure=failure)
-        self.apply(decisions.happened(self.state, event, self.now))
+        self.apply(decisions.take_event(self.state, event, self.now))
 
     def fail(self, error: str = "bad_request") -> None:
         self.happened(Failure(type=error, message=f"it was {error}"))

@@ -30,7 +30,7 @@ from clew.errors import (
 from clew.model.messages import Message, call_ids
 from clew.thread.entries import Draft
 from clew_activities.checkpoint_tokens import Keys
-from clew_workflows.core.checkpoints import drafted, restoring
+from clew_workflows.core.checkpoints import draft_checkpoint, restoring_operation
 from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall
 from tests.support import decisions as paper
@@ -47,7 +47,9 @@ def payload_of(token: str) -> dict[str, Any]:
 
 
 def draft_of(session: paper.Session, lane: str = "default") -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(drafted(session.state, session.thread, lane, session.thread.last_seq).payload)
+    value: dict[str, Any] = json.loads(
+        draft_checkpoint(session.state, session.thread, lane, session.thread.last_seq).payload
+    )
     return value
 
 
@@ -315,7 +317,7 @@ def test_a_restored_session_takes_its_context_as_any_snapshot() -> None:
     ids = ["tool-1"]
     for _ in range(3):
         session = paper.Session()
-        session.do(ContextOperation.model_validate_json(json.dumps(restoring(payload, "o"))))
+        session.do(ContextOperation.model_validate_json(json.dumps(restoring_operation(payload, "o"))))
         asked, told = session.context().messages
         (call_id,) = call_ids(asked)
         assert told.get("tool_call_id") == call_id not in ids

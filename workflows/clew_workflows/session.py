@@ -294,7 +294,7 @@ class AgentSession:
         # they gave up is over, whatever came of it.
         if runtime.effect is effect:
             runtime.effect = None
-            runtime.apply(decisions.happened(runtime.state, event, runtime.now))
+            runtime.apply(decisions.take_event(runtime.state, event, runtime.now))
 
     async def _perform(self, effect: Prepare | DescribeModel | CallModel | Summarize) -> Event:
         if isinstance(effect, CallModel):

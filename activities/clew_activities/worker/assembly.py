@@ -36,7 +36,7 @@ from clew_activities.worker.capacity import Capacity
 from clew_workflows.protocol import Thresholds, model_queue, tool_queue
 from clew_workflows.services import SERVICES
 from clew_workflows.session import AgentSession
-from clew_workflows.shell.payload_converter import tolerant
+from clew_workflows.shell.payload_converter import make_tolerant
 
 GRACE = timedelta(seconds=20)
 """How long running activities may go on at a stop; then another worker takes them over."""
@@ -181,5 +181,5 @@ def workflow_sandbox() -> SandboxedWorkflowRunner:
 def _tolerant_client(client: Client) -> Client:
     """The same client, with a data converter that no payload makes fail."""
     config = client.config()
-    config["data_converter"] = tolerant(client.data_converter)
+    config["data_converter"] = make_tolerant(client.data_converter)
     return Client(**config)

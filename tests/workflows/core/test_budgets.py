@@ -134,7 +134,9 @@ def test_whatever_a_refusal_tells_the_budget_gets_smaller(limit: Any, actual: An
     """It is at least one token, and a tenth less than what was refused; or there is no other attempt."""
     session = small(model_options=ModelOptions(max_output_tokens=output))
     session.ask("hello")
-    left = budgets.left_by(session.state, session.call, refusal(session, limit=limit, actual=actual, counted=counted))
+    left = budgets.budget_left(
+        session.state, session.call, refusal(session, limit=limit, actual=actual, counted=counted)
+    )
     assert left is None or 1 <= left <= min(counted * 9 // 10, 1_000)
 
 
@@ -154,7 +156,7 @@ def test_the_budget_that_a_refusal_leaves(told: dict[str, int], left: int) -> No
     """The window less the reply, in tokens of ours, a tenth to spare; half where the provider tells too little."""
     session = small()
     session.ask("hello")
-    assert budgets.left_by(session.state, session.call, refusal(session, **told)) == left
+    assert budgets.budget_left(session.state, session.call, refusal(session, **told)) == left
 
 
 def test_what_must_fit_and_does_not_fit_any_more_is_the_failure() -> None:
@@ -229,13 +231,13 @@ def test_a_ratio_is_steady() -> None:
     learned: Mapping[str, Learned] = {}
     hashes = []
     for theirs in (1_000, 1_260, 1_200, 1_150, 1_255, 1_130, 1_040, 1_010):
-        learned = budgets.counted(learned, MODEL, policy, 1_000, theirs)
+        learned = budgets.learn_ratio(learned, MODEL, policy, 1_000, theirs)
         hashes.append(learned[MODEL].eighths if learned else EIGHTHS)
     assert hashes == [8, 10, 10, 10, 10, 10, 10, 8]
 
 
 def test_a_ratio_has_an_end() -> None:
-    learned = budgets.counted({}, MODEL, SMALL, 1_000, 10**15)
+    learned = budgets.learn_ratio({}, MODEL, SMALL, 1_000, 10**15)
     assert learned[MODEL].ratio == 4
     assert Learned(eighths=32).of(3) == 1
 
@@ -259,10 +261,10 @@ def test_what_was_learned_is_carried_and_bounded() -> None:
     assert journey(session).state.learned == session.state.learned
     learned: Any = {}
     for number in range(40):
-        learned = budgets.refused(learned, f"local:m{number % 20}", 100 + number)
+        learned = budgets.learn_refusal(learned, f"local:m{number % 20}", 100 + number)
     assert list(learned) == [f"local:m{number}" for number in range(4, 20)]
     assert learned["local:m4"] == Learned(budget=124)
-    assert budgets.refused(learned, "local:m4", 500) == learned
+    assert budgets.learn_refusal(learned, "local:m4", 500) == learned
 
 
 @settings(max_examples=40, deadline=None)

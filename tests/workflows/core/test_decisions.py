@@ -194,8 +194,8 @@ def test_a_decision_is_a_value_of_what_it_was_given() -> None:
     answer = answered(tool_calls=(AskedTool(name="add", arguments=arguments), AskedTool(name="fly")))
     state, now = session.state, session.now
     kept = copy.deepcopy((state, answer))
-    first = runs.model_answered(state, answer, now)
-    assert first == runs.model_answered(state, answer, now)
+    first = runs.take_reply(state, answer, now)
+    assert first == runs.take_reply(state, answer, now)
     assert (state, answer) == kept
     for value in (state, first, state.run, now):
         assert value is not None

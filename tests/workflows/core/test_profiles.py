@@ -221,9 +221,9 @@ def test_a_session_from_a_checkpoint_is_counted_as_the_other_was() -> None:
     session = Session(table=True, model="openai:gpt-4", tools=())
     session.ask()
     session.reply("fine")
-    draft = checkpoints.drafted(session.state, session.thread, "default", session.thread.last_seq)
+    draft = checkpoints.draft_checkpoint(session.state, session.thread, "default", session.thread.last_seq)
     assert '"config":{"encoding":"cl100k_base","model":"openai:gpt-4","tools":[]}' in draft.payload
     session.configure(context_policy=ContextPolicy(keep_last_turns=1))
-    draft = checkpoints.drafted(session.state, session.thread, "default", session.thread.last_seq)
+    draft = checkpoints.draft_checkpoint(session.state, session.thread, "default", session.thread.last_seq)
     assert '"keep_last_turns":1' in draft.payload
     assert '"window":"epoch"' in draft.payload

@@ -185,7 +185,7 @@ def test_a_timeout_says_what_stood_in_its_way() -> None:
     session = Session()
     session.ask(timeout_seconds=5)
     assert session.state.run is not None
-    failure = runs.timed_out(session.state.run, "overloaded: try later")
+    failure = runs.timeout_failure(session.state.run, "overloaded: try later")
     assert failure.message == "no answer within 5 seconds: overloaded: try later"
 
 

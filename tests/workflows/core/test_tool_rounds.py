@@ -172,7 +172,9 @@ def test_a_late_result_in_doubt_adds_nothing() -> None:
     session.cancel()
     last_seq = session.thread.last_seq
     answer = ToolAnswered(content="who knows", is_error=True, in_doubt=True)
-    session.apply(decisions.happened(session.state, ToolReturned(tool_call_id="tool-2", answer=answer), session.now))
+    session.apply(
+        decisions.take_event(session.state, ToolReturned(tool_call_id="tool-2", answer=answer), session.now)
+    )
     assert session.thread.last_seq == last_seq
 
 

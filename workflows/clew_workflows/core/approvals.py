@@ -34,14 +34,14 @@ def resolve(state: State, thread: Thread, command: ApprovalInput, at: Moment) ->
     """
     call = _pending(state, thread, command.tool_call_id)
     _check_arguments(state, call, command)
-    run = runs.running(state)
+    run = runs.active_run(state)
     payload = ApprovalPayload.from_json(command.model_dump())
     fact = Draft(payload, drafts.run_refs(state, run) | {"tool_call_id": command.tool_call_id})
     if command.decision == "deny":
         denied = ToolAnswered(content=f"denied: {command.reason or 'no reason was given'}", is_error=True)
         decision = tool_rounds.commit(state, run, call, denied).after(fact)
     else:
-        decision = Decision(replace(state, run=_approved(run, call, command.arguments)), (fact,))
+        decision = Decision(replace(state, run=_approve(run, call, command.arguments)), (fact,))
     return decision if pending_approvals(decision.state) else decision.then(_resume, at)
 
 
@@ -64,7 +64,7 @@ def _check_arguments(state: State, call: AskedCall, command: ApprovalInput) -> N
         raise InvalidInput(f"arguments: {problem}")
 
 
-def _approved(run: Run, call: AskedCall, arguments: dict[str, Any] | None) -> Run:
+def _approve(run: Run, call: AskedCall, arguments: dict[str, Any] | None) -> Run:
     approved = replace(call, needs_approval=False)
     if arguments is not None and arguments != call.arguments:
         approved = replace(approved, arguments=arguments, edited=True)
@@ -73,7 +73,7 @@ def _approved(run: Run, call: AskedCall, arguments: dict[str, Any] | None) -> Ru
 
 def _resume(state: State, at: Moment) -> Decision:
     """The round runs. What the decisions have taken is not the request's time."""
-    run = runs.running(state)
+    run = runs.active_run(state)
     waited = 0.0 if run.paused_at is None else at.time - run.paused_at
     resumed = replace(run, deadline=run.deadline + waited, paused_at=None)
     return runs.run_tools(replace(state, run=resumed), at)

@@ -37,14 +37,14 @@ def policy_of_call(state: State, request: Request) -> ContextPolicy | None:
     return own.overlaid(tighter) if own else tighter
 
 
-def noted(state: State, call: CallModel, answer: ModelAnswered) -> State:
+def note_reply(state: State, call: CallModel, answer: ModelAnswered) -> State:
     """The session with what a reply tells of how its provider counts."""
     policy = state.policy.overlaid(call.context_policy)
     told = answer.reply.usage.input_tokens
-    return replace(state, learned=counted(state.learned, call.model, policy, answer.input_tokens, told))
+    return replace(state, learned=learn_ratio(state.learned, call.model, policy, answer.input_tokens, told))
 
 
-def counted(
+def learn_ratio(
     learned: Mapping[str, Learned], model: str, policy: ContextPolicy, ours: int, theirs: int
 ) -> Mapping[str, Learned]:
     """What is known when a provider has counted a context, made under a policy, that has so many tokens of ours.
@@ -61,7 +61,7 @@ def counted(
     return _with(learned, model, replace(known, eighths=seen))
 
 
-def left_by(state: State, call: CallModel, refusal: Failure) -> int | None:
+def budget_left(state: State, call: CallModel, refusal: Failure) -> int | None:
     """What a refusal leaves of the budget for another attempt, in tokens of ours; None: nothing to try it with.
 
     Workers tell how many tokens of ours were refused. What the provider tells is taken with a tenth to spare. The
@@ -83,7 +83,7 @@ def left_by(state: State, call: CallModel, refusal: Failure) -> int | None:
     return left if left > 0 else None
 
 
-def refused(learned: Mapping[str, Learned], model: str, budget: int) -> Mapping[str, Learned]:
+def learn_refusal(learned: Mapping[str, Learned], model: str, budget: int) -> Mapping[str, Learned]:
     """What is known when a refusal has left a budget."""
     known = learned.get(model, NOTHING)
     least = budget if known.budget is None else min(budget, known.budget)

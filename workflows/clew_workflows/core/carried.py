@@ -100,7 +100,7 @@ def restore(carried: Mapping[str, Any]) -> Session:
         raise InvalidInput(f"carried is written by Clew alone: {str(error)[:200]}") from None
 
 
-def recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
+def add_recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     """The thread with what was fetched of a lane's past."""
     value = fetched.packed.value
     fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)

@@ -59,10 +59,10 @@ def check(state: State, thread: Thread, command: CheckpointInput) -> None:
         raise UnknownLane(f"the thread has no lane {lane!r}")
     # What is in the archive is fetched before the checkpoint is made.
     with suppress(Archived):
-        drafted(state, thread, lane, thread.last_seq)
+        draft_checkpoint(state, thread, lane, thread.last_seq)
 
 
-def drafted(state: State, thread: Thread, context_ref: str, at_seq: int) -> Draft:
+def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int) -> Draft:
     """The checkpoint of a lane, as it is at a seq.
 
     Raises:
@@ -85,7 +85,7 @@ def drafted(state: State, thread: Thread, context_ref: str, at_seq: int) -> Draf
     }
     text = _text(payload)
     try:
-        operation = ContextOperation.model_validate_json(to_json(restoring(payload, "restore-" + "0" * 64)))
+        operation = ContextOperation.model_validate_json(to_json(restoring_operation(payload, "restore-" + "0" * 64)))
     except ValidationError as error:
         raise InvalidOperation(f"the context cannot be put under a lane again: {str(error)[:300]}") from None
     room = state.config.limits.max_message_bytes
@@ -94,10 +94,10 @@ def drafted(state: State, thread: Thread, context_ref: str, at_seq: int) -> Draf
     ) > _MAX_PAYLOAD_BYTES:
         raise TooLarge(f"the checkpoint has {size} bytes: a session takes {room} at once, a token {MAX_TOKEN_BYTES}")
     tools = [tool.spec for tool in state.tools or () if tool.spec["name"] in state.config.tools]
-    return Draft(text, fingerprinted(state.config, state.policy, tools))
+    return Draft(text, fingerprint_input(state.config, state.policy, tools))
 
 
-def fingerprinted(config: SessionConfig, policy: ContextPolicy, tools: list[ToolSpec]) -> dict[str, Any]:
+def fingerprint_input(config: SessionConfig, policy: ContextPolicy, tools: list[ToolSpec]) -> dict[str, Any]:
     """What a checkpoint's fingerprint is over: all that shapes a model's input beside the context itself."""
     return {
         "model": config.model,
@@ -113,7 +113,7 @@ def fingerprint(of: Mapping[str, Any]) -> str:
     return digest(of)
 
 
-def restoring(payload: Mapping[str, Any], op_id: str) -> dict[str, Any]:
+def restoring_operation(payload: Mapping[str, Any], op_id: str) -> dict[str, Any]:
     """The context operation that puts a checkpoint's context under its lane."""
     origin = {"session_id": payload["session_id"], "at_seq": payload["at_seq"]}
     operation = {"type": "replace", "reason": "restore", "result_context": payload["context"], "meta": origin}

@@ -30,21 +30,21 @@ def configure(state: State, change: ConfigureInput) -> tuple[Decision, Status]:
     waiting = state.pending_config
     if not state.busy and state.phase != "preparing":
         return _configure(state, change), "applied"
-    laid_over = _laid_over(waiting, change)
-    configured(state, laid_over)
+    laid_over = _merge(waiting, change)
+    change_config(state, laid_over)
     merged: tuple[Draft, ...] = ()
     if waiting:
         merged = (drafts.input_entry(state, "merged", "configure", "a later change adds to it", _excerpt(waiting)),)
     return Decision(replace(state, pending_config=laid_over), merged), "deferred"
 
 
-def configured(state: State, change: ConfigureInput) -> State:
+def change_config(state: State, change: ConfigureInput) -> State:
     """The session as a change of configuration would have it.
 
     Raises:
         InvalidInput, InvalidTokenBudget, UnknownTool: see `configure`.
     """
-    changed = _named(change)
+    changed = _set_fields(change)
     changed.pop("context_policy", None)
     if change.model_options:
         changed["model_options"] = state.config.model_options.overlaid(change.model_options)
@@ -102,23 +102,23 @@ def drop_config(state: State, reason: str) -> Decision:
 
 def _configure(state: State, change: ConfigureInput) -> Decision:
     before = state.preparation
-    state = configured(state, change)
+    state = change_config(state, change)
     if state.preparation == before:
         return Decision(state, (drafts.config_entry(state),))
     return Decision(replace(state, phase="preparing", config_due=True), (), state.preparation)
 
 
-def _named(change: ConfigureInput) -> dict[str, Any]:
+def _set_fields(change: ConfigureInput) -> dict[str, Any]:
     """What a change names. Null is as good as absent; within options and limits it takes a value away."""
     return {name: value for name, value in change.model_dump(exclude_unset=True).items() if value is not None}
 
 
-def _laid_over(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInput:
+def _merge(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInput:
     """Two changes of configuration as one: field by field, and within options, policy and limits too."""
     if lower is None:
         return upper
-    merged = _named(lower)
-    for name, value in _named(upper).items():
+    merged = _set_fields(lower)
+    for name, value in _set_fields(upper).items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
         merged[name] = merged[name] | value if both else value
     return ConfigureInput.model_validate(merged)

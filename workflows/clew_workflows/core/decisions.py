@@ -41,34 +41,34 @@ def begin(session_id: str, config: SessionConfig) -> State:
     return state
 
 
-def happened(state: State, event: Event, at: Moment) -> Decision:
+def take_event(state: State, event: Event, at: Moment) -> Decision:
     """An effect has come to its end; nothing of it matters to a session that has closed."""
     if state.closed:
         return Decision(state)
     match event:
         case Prepared():
-            return prepared(state, event, at)
+            return take_preparation(state, event, at)
         case ModelProfile():
-            return runs.model_described(state, event, at)
+            return runs.take_profile(state, event, at)
         case ModelAnswered():
-            return runs.model_answered(state, event, at)
+            return runs.take_reply(state, event, at)
         case ToolReturned():
-            return runs.tool_returned(state, event, at)
+            return runs.take_result(state, event, at)
         case Summarized():
-            return _after_summary(summaries.written(state, event, at), at)
+            return _follow_summary(summaries.commit_written(state, event, at), at)
         case Failure() if state.phase == "summarizing":
-            return _after_summary(summaries.failed(state, event, at), at)
+            return _follow_summary(summaries.note_failure(state, event, at), at)
         case Failure() if state.phase == "preparing" and not state.describing:
-            return prepared(state, Prepared(tools=state.tools or (), problem=event), at)
+            return take_preparation(state, Prepared(tools=state.tools or (), problem=event), at)
         case Failure(type="timeout"):
-            return runs.fail(state, runs.timed_out(runs.running(state), event.message), at)
+            return runs.fail(state, runs.timeout_failure(runs.active_run(state), event.message), at)
         case Failure(type="context_length_exceeded"):
-            return runs.too_long(state, event, at)
+            return runs.shorten_context(state, event, at)
         case Failure():
             return runs.fail(state, event, at)
 
 
-def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
+def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
     """A worker has resolved the configuration, or said what it does not know.
 
     A session that cannot be prepared still lives: its requests fail with the reason, and each tries again.
@@ -79,10 +79,10 @@ def prepared(state: State, answer: Prepared, at: Moment) -> Decision:
     state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", config_due=False)
     ready = Decision(state, (drafts.config_entry(state),) if changed else ())
     if state.run:
-        return ready.then(_resumed, at)
+        return ready.then(_resume_run, at)
     # Operations that wait beside a request came after it.
     apply = configuration.apply_config if state.queue else operations.apply_deferred
-    return ready.then(apply, at).then(_first_run, at)
+    return ready.then(apply, at).then(_open_first_run, at)
 
 
 def reject(state: State, signal: str, reason: str, content: str) -> Decision:
@@ -122,7 +122,7 @@ def close(state: State, at: Moment, reason: str | None = None) -> Decision:
     """The session ends. What runs is cancelled; what was accepted and never ran leaves its outcome too."""
     if state.closed:
         return Decision(state)
-    cut = _cut(state, "closed", at, reason)
+    cut = _end_all(state, "closed", at, reason)
     # A thread begins with its configuration, and not with its end.
     told = (drafts.session_entry(state, "closed", reason),) if at.rev else ()
     return Decision(replace(cut.state, phase="closed"), (*cut.commit, *told))
@@ -133,12 +133,12 @@ def recover(state: State, at: Moment) -> Decision:
 
     A configuration that no worker has resolved is still due.
     """
-    cut = _cut(replace(state, config_due=False), "recovered", at)
+    cut = _end_all(replace(state, config_due=False), "recovered", at)
     ended = replace(cut.state, phase="idle", config_due=state.config_due, late_calls=())
     return Decision(ended, cut.commit)
 
 
-def _cut(state: State, reason: str, at: Moment, explanation: str | None = None) -> Decision:
+def _end_all(state: State, reason: str, at: Moment, explanation: str | None = None) -> Decision:
     """What was begun ends; whatever was accepted and waits leaves a fact, and requests leave their outcome."""
     decision = (
         runs.end_run(state, "cancelled", reason, inputs="drop", explanation=explanation)
@@ -152,21 +152,21 @@ def _drop_waiting(state: State, reason: str, at: Moment) -> Decision:
     decision = operations.drop_deferred(state, reason)
     decision = decision.then(lambda state, _at: configuration.drop_config(state, reason), at)
     for request in state.queue:
-        dropped = inputs.never_ran(decision.state, request, reason, at)
+        dropped = inputs.drop_request(decision.state, request, reason, at)
         decision = Decision(dropped.state, (*decision.commit, *dropped.commit))
     return decision
 
 
-def _after_summary(decision: Decision, at: Moment) -> Decision:
+def _follow_summary(decision: Decision, at: Moment) -> Decision:
     """What waited for the summary comes next, in the order of a run's end."""
     return decision.then(operations.apply_deferred, at).then(runs.next_run, at)
 
 
-def _resumed(state: State, at: Moment) -> Decision:
+def _resume_run(state: State, at: Moment) -> Decision:
     return runs.fail(state, state.problem, at) if state.problem else runs.start(state, at)
 
 
-def _first_run(state: State, at: Moment) -> Decision:
+def _open_first_run(state: State, at: Moment) -> Decision:
     """The request that waited for the preparation; it fails with its answer if that is a problem."""
     if state.phase != "idle" or not state.queue:
         return Decision(state)

@@ -45,7 +45,7 @@ def fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequenc
     if config is None:
         state = replace(state, tools=None, config_due=True)
     elif state.config_due or newest is None or newest.seq != config.seq:
-        state = _as_configured(state, config)
+        state = _configure_as(state, config)
     outcomes = {name: outcome for name, outcome in state.outcomes.items() if outcome.last_seq <= at_seq}
     return replace(
         state,
@@ -69,7 +69,7 @@ def fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequenc
     )
 
 
-def _as_configured(state: State, config: Entry) -> State:
+def _configure_as(state: State, config: Entry) -> State:
     """The session under an earlier configuration, as far as its entry tells; all else is as it is now."""
     held = config.read(ConfigPayload)
     policy = held.policy

@@ -114,12 +114,14 @@ def cancel(state: State, thread: Thread, command: CancelInput, at: Moment) -> tu
         return decision, CancelReceipt(request_id=request_id, cancelled=True)
     for waiting in state.queue:
         if waiting.request_id == request_id:
-            decision = never_ran(state, waiting, "cancelled", at, inputs=command.inputs, explanation=command.reason)
+            decision = drop_request(
+                state, waiting, "cancelled", at, inputs=command.inputs, explanation=command.reason
+            )
             return decision, CancelReceipt(request_id=request_id, cancelled=True)
     return Decision(state), CancelReceipt(request_id=request_id, cancelled=False)
 
 
-def never_ran(
+def drop_request(
     state: State,
     request: Request,
     reason: str,

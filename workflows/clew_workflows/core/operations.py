@@ -20,7 +20,7 @@ from clew.thread.layers import Layers
 from clew.thread.thread import Thread
 from clew_workflows.core import configuration, drafts, summaries
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES, Moment, State, remembering
+from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES, Moment, State, remember_op
 
 MAX_PINNED = 64
 """Entries of a lane that may be pinned at a time."""
@@ -50,7 +50,7 @@ def submit(state: State, thread: Thread, command: ContextOperation, at: Moment) 
     written = []
     for waiting in overtaken:
         # A repetition of the overtaken operation would be no newer than it was.
-        state = remembering(state, waiting.op_id)
+        state = remember_op(state, waiting.op_id)
         reason = f"operation {command.op_id!r} came after it"
         written.append(
             drafts.input_entry(state, "superseded", "modify_context", reason, _excerpt(waiting), op_id=waiting.op_id)
@@ -179,7 +179,7 @@ def _apply_next(state: State, at: Moment) -> Decision:
 def _apply(state: State, command: ContextOperation, at: Moment) -> Decision:
     lane = command.context_ref or state.context_ref
     draft = _draft(state, command, lane, at.rev)
-    state = remembering(state, command.op_id)
+    state = remember_op(state, command.op_id)
     match command.operation:
         case Replace() as operation:
             if operation.written_by_session:
@@ -198,7 +198,7 @@ def _draft(state: State, command: ContextOperation, lane: str, seq: int) -> Draf
     operation = command.operation.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     operation.setdefault("reason", command.operation.reason)
     if snapshot := operation.get("result_context"):
-        snapshot["messages"] = [_renamed(message, command.op_id, seq) for message in snapshot["messages"]]
+        snapshot["messages"] = [_rename_calls(message, command.op_id, seq) for message in snapshot["messages"]]
     elif command.operation.type == "replace":
         # A compaction that is yet to be written: its layer is known, its messages are not.
         operation["result_context"] = {"messages": []}
@@ -206,7 +206,7 @@ def _draft(state: State, command: ContextOperation, lane: str, seq: int) -> Draf
     return Draft(payload, drafts.session_refs(state))
 
 
-def _renamed(message: dict[str, Any], op_id: str, seq: int) -> dict[str, Any]:
+def _rename_calls(message: dict[str, Any], op_id: str, seq: int) -> dict[str, Any]:
     """A message of a snapshot whose tool calls have ids that are unique in the thread, results along with calls."""
 
     def unique(tool_call_id: str) -> str:

@@ -55,7 +55,7 @@ def follow_up(state: State, request_id: str, inputs: tuple[Input, ...]) -> Reque
     return replace(request_of(state, MessageInput(content=""), request_id), message=None, inputs=inputs)
 
 
-def renewed(state: State, request: Request) -> Request:
+def renew(state: State, request: Request) -> Request:
     """The request under the lane and the configuration that are in force now; they may have changed meanwhile.
 
     Raises:

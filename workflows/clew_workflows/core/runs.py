@@ -39,7 +39,7 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
     """
     refused: Failure | None = None
     try:
-        request = requests.renewed(state, request)
+        request = requests.renew(state, request)
     except Refusal as refusal:
         refused = Failure(type=refusal.type, message=refusal.message)
     number = state.runs + 1
@@ -60,17 +60,17 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
 
 def start(state: State, at: Moment) -> Decision:
     """The run's first model call, once a worker has told of the model."""
-    model = running(state).request.model
+    model = active_run(state).request.model
     if profiles.knows(state, model):
         return call_model(state, at)
     return Decision(replace(state, phase="preparing"), (), DescribeModel(model=model))
 
 
-def model_described(state: State, profile: ModelProfile, at: Moment) -> Decision:
+def take_profile(state: State, profile: ModelProfile, at: Moment) -> Decision:
     """A worker has told of the model that the request names: its settings are filled in again."""
-    run, state = running(state), profiles.remember(state, profile)
+    run, state = active_run(state), profiles.remember(state, profile)
     try:
-        request = requests.renewed(state, run.request)
+        request = requests.renew(state, run.request)
     except Refusal as refusal:
         return fail(state, Failure(type=refusal.type, message=refusal.message), at)
     return call_model(replace(state, run=replace(run, request=request)), at)
@@ -80,16 +80,16 @@ def call_model(state: State, at: Moment) -> Decision:
     """The next model call of the run, pinned to all that is committed by now, step inputs included."""
     steps = tuple(unread for unread in state.inbox if unread.at == "step")
     if steps:
-        return _drained(state, steps).then(_call, at)
+        return _drain(state, steps).then(_call, at)
     return _call(state, at)
 
 
 def _call(state: State, at: Moment, instead_of: CallModel | None = None) -> Decision:
-    run = running(state)
-    if problem := spent(state):
+    run = active_run(state)
+    if problem := limit_failure(state):
         return fail(state, problem, at)
     if at.time >= run.deadline:
-        return fail(state, timed_out(run, ", ".join(run.cut)), at)
+        return fail(state, timeout_failure(run, ", ".join(run.cut)), at)
     request = run.request
     ratio = state.learned.get(request.model, budgets.NOTHING).ratio
     parent = run.call.call_id if run.call else None
@@ -113,7 +113,7 @@ def _call(state: State, at: Moment, instead_of: CallModel | None = None) -> Deci
     return Decision(replace(state, run=run, calls=state.calls + 1, phase="awaiting_model"), (), call)
 
 
-def spent(state: State) -> Failure | None:
+def limit_failure(state: State) -> Failure | None:
     """Why the session may spend no more, where it may not."""
     limits, usage = state.config.limits, state.usage
     tokens, cost = usage.input_tokens + usage.output_tokens, usage.cost_usd or 0.0
@@ -126,11 +126,11 @@ def spent(state: State) -> Failure | None:
     return None
 
 
-def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
+def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
     """The reply is committed; it asks for tools, or it is an answer, which ends the run if nothing waits."""
-    run, reply = running(state), answer.reply
+    run, reply = active_run(state), answer.reply
     if run.call:
-        state = budgets.noted(state, run.call, answer)
+        state = budgets.note_reply(state, run.call, answer)
     used = reply.usage.model_copy(update={"model_calls": 1})
     calls = tool_rounds.open_calls(state, reply.tool_calls)
     calls_of_round = tuple(call for call, _ in calls)
@@ -155,30 +155,30 @@ def model_answered(state: State, answer: ModelAnswered, at: Moment) -> Decision:
             return committed.then(lambda state, at: finish(state, "completed", "max_iterations", at), at)
         return committed.then(run_tools, at)
     if state.inbox:
-        return committed.then(lambda state, at: _drained(state, state.inbox).then(call_model, at), at)
+        return committed.then(lambda state, at: _drain(state, state.inbox).then(call_model, at), at)
     if answer.schema_problem is not None:
         return committed.then(lambda state, at: _repair(state, answer.schema_problem or "", exhausted, at), at)
     reason = "max_output_tokens" if reply.stop_reason == "length" else "final_answer"
     return committed.then(lambda state, at: finish(state, "completed", reason, at), at)
 
 
-def too_long(state: State, refusal: Failure, at: Moment) -> Decision:
+def shorten_context(state: State, refusal: Failure, at: Moment) -> Decision:
     """The provider refuses the context for its length: it is made shorter, once in a run, by what that tells."""
-    run = running(state)
+    run = active_run(state)
     call = run.call
-    budget = None if run.tightened or call is None else budgets.left_by(state, call, refusal)
+    budget = None if run.tightened or call is None else budgets.budget_left(state, call, refusal)
     if call is None or budget is None:
         return fail(state, refusal, at)
     again = Retried(call_id=f"call-{state.calls + 1}", model=call.model, budget=budget)
     error = drafts.error_entry(state, run, refusal, drafts.call_refs(run), retried=again)
-    learned = budgets.refused(state.learned, call.model, budget)
+    learned = budgets.learn_refusal(state.learned, call.model, budget)
     state = replace(state, learned=learned, run=replace(run, tightened=True))
     return Decision(state, (error,)).then(lambda state, at: _call(state, at, instead_of=call), at)
 
 
 def run_tools(state: State, at: Moment) -> Decision:
     """The tools of a round run side by side, once those that need it are approved."""
-    run = running(state)
+    run = active_run(state)
     if tool_rounds.needing_approval(run.tool_calls):
         return Decision(replace(state, run=replace(run, paused_at=at.time), phase="awaiting_approval"))
     effect = tool_rounds.effect_of(state, run)
@@ -187,9 +187,9 @@ def run_tools(state: State, at: Moment) -> Decision:
     return Decision(replace(state, phase="awaiting_tools"), (), effect)
 
 
-def tool_returned(state: State, event: ToolReturned, at: Moment) -> Decision:
+def take_result(state: State, event: ToolReturned, at: Moment) -> Decision:
     """A tool call has returned; after the last one of its round the model reads the results."""
-    decision = tool_rounds.returned(state, event)
+    decision = tool_rounds.take_result(state, event)
     run = decision.state.run
     if run is None or decision.state.phase != "awaiting_tools" or not all(call.returned for call in run.tool_calls):
         return decision
@@ -198,7 +198,7 @@ def tool_returned(state: State, event: ToolReturned, at: Moment) -> Decision:
 
 def fail(state: State, failure: Failure, at: Moment) -> Decision:
     """The run cannot go on: the failure becomes a fact, and the run ends."""
-    return Decision(state, (drafts.error_entry(state, running(state), failure),)).then(
+    return Decision(state, (drafts.error_entry(state, active_run(state), failure),)).then(
         lambda state, at: finish(state, "failed", failure.type, at, failure=failure), at
     )
 
@@ -243,7 +243,7 @@ def end_run(
 
     `explanation` is what the caller gave as the reason of a cancellation.
     """
-    run = running(state)
+    run = active_run(state)
     closers, late = tool_rounds.close(state, run, reason)
     unread = leave_unread(state, run, reason, inputs)
 
@@ -284,28 +284,28 @@ def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "f
     return Decision(replace(state, inbox=(), queue=(*later, *state.queue)), dropped)
 
 
-def timed_out(run: Run, last: str | None = None) -> Failure:
+def timeout_failure(run: Run, last: str | None = None) -> Failure:
     """The request's time is over; `last` is what was under way by then."""
     message = f"no answer within {run.request.timeout_seconds} seconds"
     return Failure(type="timeout", message=f"{message}: {last}" if last else message, retryable=True)
 
 
-def running(state: State) -> Run:
+def active_run(state: State) -> Run:
     """The run in progress, where there must be one."""
     assert state.run is not None, "no run is active"
     return state.run
 
 
-def _drained(state: State, inputs: tuple[Input, ...]) -> Decision:
+def _drain(state: State, inputs: tuple[Input, ...]) -> Decision:
     """Inputs enter the thread, first in, first out, one user message each."""
-    run = running(state)
+    run = active_run(state)
     messages = tuple(drafts.user_message(state, run, unread.content, unread) for unread in inputs)
     return Decision(replace(state, inbox=tuple(i for i in state.inbox if i not in inputs)), messages)
 
 
 def _repair(state: State, problem: str, exhausted: bool, at: Moment) -> Decision:
     """An answer that is not of the form asked for gets one more turn, and then is a failure."""
-    run = running(state)
+    run = active_run(state)
     if run.repaired or exhausted:
         message = f"the answer is not what output_schema asks for: {problem}"
         return fail(state, Failure(type="invalid_output", message=message, retryable=True), at)
@@ -313,4 +313,4 @@ def _repair(state: State, problem: str, exhausted: bool, at: Moment) -> Decision
     wanted = f"Your answer is not of the form asked for: {problem}\nAnswer again with nothing but JSON of that form."
     request = Input(f"input-{number}", "repair", wanted, "terminal", "drop", "repair")
     state = replace(state, run=replace(run, repaired=True), inputs=number)
-    return _drained(state, (request,)).then(call_model, at)
+    return _drain(state, (request,)).then(call_model, at)

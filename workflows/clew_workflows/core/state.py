@@ -292,7 +292,7 @@ class State:
         return (*served, *(request.request_id for request in self.queue))
 
 
-def remembering(state: State, op_id: str) -> State:
+def remember_op(state: State, op_id: str) -> State:
     """The session with an operation's id as the newest that it knows."""
     others = (known for known in state.known_ops if known != op_id)
     return replace(state, known_ops=(*others, op_id)[-REMEMBERED_OPS:])

@@ -18,7 +18,7 @@ from clew.thread.entries import Draft
 from clew.thread.lane import Lane
 from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Moment, State, Summarizing, remembering
+from clew_workflows.core.state import Moment, State, Summarizing, remember_op
 from clew_workflows.protocol import Failure, Summarize, Summarized
 
 RUNS_WITHOUT = 10
@@ -176,7 +176,7 @@ def _end_of_group(lane: Lane, seq: int) -> int:
     return max(lane.groups[place - 1].entries[-1].seq, min(seq, lane.gap.newest))
 
 
-def written(state: State, event: Summarized, _at: Moment) -> Decision:
+def commit_written(state: State, event: Summarized, _at: Moment) -> Decision:
     """What was written is committed, and the session is idle."""
     effect, answer, making = event.effect, event.written, state.summarizing
     assert effect.from_seq is not None, "the range is known once it is written"
@@ -207,10 +207,10 @@ def written(state: State, event: Summarized, _at: Moment) -> Decision:
     asked_for = making.operation if making else None
     op_id = asked_for.op_id if asked_for else f"compaction:{effect.summary_id}"
     compaction = OperationPayload(op_id=op_id, context_ref=effect.context_ref, operation=operation)
-    return Decision(remembering(state, op_id), (Draft(compaction, refs),))
+    return Decision(remember_op(state, op_id), (Draft(compaction, refs),))
 
 
-def failed(state: State, failure: Failure, _at: Moment) -> Decision:
+def note_failure(state: State, failure: Failure, _at: Moment) -> Decision:
     """The session goes on without the summary, and the thread says why; that nothing was to be said is no failure."""
     making = state.summarizing
     assert making is not None, "no summary is in the making"

@@ -77,7 +77,7 @@ def effect_of(state: State, run: Run) -> RunTools | None:
     return RunTools(calls=calls) if calls else None
 
 
-def scheduled(state: State) -> Decision:
+def schedule(state: State) -> Decision:
     """The activities of the round are being started: from now on its calls may have run."""
     run = state.run
     if run is None:
@@ -86,7 +86,7 @@ def scheduled(state: State) -> Decision:
     return Decision(replace(state, run=replace(run, tool_calls=calls)))
 
 
-def returned(state: State, event: ToolReturned) -> Decision:
+def take_result(state: State, event: ToolReturned) -> Decision:
     """A call has returned: its result is committed at once, also where its run has ended meanwhile."""
     run = state.run
     call = next((call for call in run.tool_calls if call.tool_call_id == event.tool_call_id), None) if run else None

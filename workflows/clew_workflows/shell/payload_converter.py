@@ -20,7 +20,7 @@ class _WithoutExternalStorage(DataConverter):
         return list(payloads)
 
 
-def tolerant(converter: DataConverter) -> DataConverter:
+def make_tolerant(converter: DataConverter) -> DataConverter:
     """The same converter, which takes a reference to external storage for a payload like any other.
 
     Any caller can write such a reference into a signal. Where no external storage is configured the SDK fails the

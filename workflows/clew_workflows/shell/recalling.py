@@ -35,7 +35,7 @@ class Recalling:
             fetched = await execution.carry_out(self._effect(archive, context_ref, policy), time_left)
             if isinstance(fetched, Failure):
                 return fetched
-            runtime.thread = carried.recalled(runtime.thread, context_ref, fetched)
+            runtime.thread = carried.add_recalled(runtime.thread, context_ref, fetched)
             self._fullness.fetched(info.get_current_history_length() - events, info.get_current_history_size() - size)
             if not self._covers(query) and runtime.thread.held_from(context_ref) >= before:
                 return Failure(type="archived", message="the context needs more of the archive than can be fetched")

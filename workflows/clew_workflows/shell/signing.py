@@ -48,7 +48,7 @@ class Signing:
             raise _refusal(failure)
         number = self._number = self._number + 1
         try:
-            draft = checkpoints.drafted(
+            draft = checkpoints.draft_checkpoint(
                 checkpointing.state, self._runtime.thread, checkpointing.context_ref, checkpointing.at_seq
             )
             self._drafts[number] = draft

@@ -76,7 +76,7 @@ class Startup:
             runtime.resume(await self._thaw(found.archive, found.state))
         else:
             runtime.state = replace(runtime.state, archive=found.archive)
-            runtime.apply(decisions.happened(runtime.state, found, runtime.now))
+            runtime.apply(decisions.take_event(runtime.state, found, runtime.now))
 
     async def _thaw(self, archive: ArchiveRef, state: str) -> Session:
         """What an archived session goes on from. Its tools are those of the worker that it finds."""

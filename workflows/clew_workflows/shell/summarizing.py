@@ -21,7 +21,7 @@ from clew_workflows.shell.runtime import Runtime
 async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -> Event:
     """What came of a summary that was asked for."""
     lane = effect.context_ref
-    if problem := runs.spent(runtime.state):
+    if problem := runs.limit_failure(runtime.state):
         return problem
     if failure := await recalling.recall(lane, runtime.state.policy, ContextQuery(context_ref=lane)):
         return failure

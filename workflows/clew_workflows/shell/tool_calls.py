@@ -26,7 +26,7 @@ class ToolCalls:
         The activities of a run that has ended are asked to stop. One that cannot stop may still return.
         """
         runtime = self._runtime
-        runtime.apply(tool_rounds.scheduled(runtime.state))
+        runtime.apply(tool_rounds.schedule(runtime.state))
         activities = []
         for tool_call in effect.calls:
             activity = execution.start(tool_call, runtime.time_left)
@@ -38,15 +38,15 @@ class ToolCalls:
                 activity.cancel()
 
     async def _commit(self, call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> None:
-        event = await _returned(call, activity)
+        event = await _await_result(call, activity)
         runtime, before = self._runtime, self._runtime.effect
-        runtime.apply(decisions.happened(runtime.state, event, runtime.now))
+        runtime.apply(decisions.take_event(runtime.state, event, runtime.now))
         if runtime.effect is before:
             # Nothing follows from the result yet: the task that commits it would have no command.
             self._task_commands.ensure()
 
 
-async def _returned(call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
+async def _await_result(call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
     """What came of a tool call; nothing where it was cancelled."""
     try:
         answer = await execution.answer_of(activity)
