@@ -29,12 +29,12 @@ from clew.errors import (
     NotFound,
 )
 from clew.thread import Thread
-from clew_activities.archive import Archive, Store, StoreUnavailable
+from clew_activities.archive import Archive, Store
 from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall, temporal_server
 from tests.support.hostile_input import MALFORMED
 from tests.support.impatient import HASTY
-from tests.support.rolling import name, rolling, runs_of
+from tests.support.rolling import Fickle, name, rolling, runs_of
 from tests.support.scripts import script
 from tests.support.stack import Stack, last
 
@@ -369,25 +369,28 @@ async def test_damage_is_named(stack: Stack) -> None:
         assert await session.entries() == entries
 
 
-async def test_a_store_that_is_away_is_told_in_time(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+class Counting(Fickle):
+    """Counts how often it was asked while it was away."""
+
+    attempts = 0
+
+    async def get(self, path: str) -> bytes:
+        self.attempts += self.away
+        return await super().get(path)
+
+
+async def test_a_store_that_is_away_is_told_in_time(stack: Stack) -> None:
     """`archive_unavailable`, and not before it was tried again; when it is back, all is there."""
-    store = Store.from_url("memory://")
+    store = Counting()
     async with rolling(stack, store=store, workflows=HASTY) as clew:
         session = await clew.open(name(), model=stack.model("fine"))
         await session.ask("hi")
         await session.hibernate()
-        attempts = 0
-
-        async def away(path: str) -> bytes:
-            nonlocal attempts
-            attempts += 1
-            raise StoreUnavailable(path, "no route to host")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(store, "get", away)
-            with pytest.raises(ArchiveUnavailable, match="no route to host"):
-                await session.entries()
-        assert attempts > 1
+        store.away = True
+        with pytest.raises(ArchiveUnavailable, match="it is away"):
+            await session.entries()
+        store.away = False
+        assert store.attempts > 1
         assert len(await session.entries()) == 5
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -276,9 +277,9 @@ def test_no_budget_is_refused(most: int, reserve: int) -> None:
         made(Thread(), ContextPolicy(max_input_tokens=most, reserve_output_tokens=reserve))
 
 
-def test_a_projector_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_projector_of_ones_own() -> None:
     """A policy chooses a projector by its name; a name is given once."""
-    monkeypatch.setattr("clew.context.projection._projectors", {"default": projector_named("default")})
+    name = f"loud-{uuid.uuid4().hex}"
 
     def loud(given: ProjectionInput) -> Projection:
         quiet = projector_named("default")(given)
@@ -286,10 +287,10 @@ def test_a_projector_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
             quiet, messages=[{**message, "content": message["content"].upper()} for message in quiet.messages]
         )
 
-    register_projector("loud", loud)
-    assert shown(Writer().talk(said("a")).thread, ContextPolicy(projector="loud")) == [said("A")]
+    register_projector(name, loud)
+    assert shown(Writer().talk(said("a")).thread, ContextPolicy(projector=name)) == [said("A")]
     with pytest.raises(ValueError, match="already registered"):
-        register_projector("loud", loud)
+        register_projector(name, loud)
 
 
 def test_the_default_lane_is_called_default() -> None:
