@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew_activities.providers.redaction import MARK, SHORTEST, GrowingText, Redaction, secrets_from_env
+from clew_activities.providers.redaction import (
+    MARK,
+    SHORTEST,
+    GrowingText,
+    Redaction,
+    secrets_from_env,
+    suspected_secrets,
+)
 from tests.support.provider_echoes import FORMS, leaks
 
 KEY = "sk-ant-api03-" + string.ascii_letters[::-1] + "_-" + string.digits
@@ -184,3 +191,9 @@ def test_the_value_of_a_secret_header_is_redacted_whatever_it_is(text: str, safe
     """Providers name the headers; a server may quote a key that is not this worker's."""
     assert Redaction(headers=["authorization", "x-api-key"]).hide_headers(text) == safe
     assert Redaction().hide_headers(text) == text
+
+
+def test_before_the_environment_is_understood_every_variable_that_sounds_secret_is() -> None:
+    """The known ones, and those of providers that could not be made."""
+    environ = {"MY_API_KEY": " one ", "A_TOKEN": "two", "DB_PASSWORD": "three", "KEYBOARD": "us", "EMPTY_SECRET": ""}
+    assert suspected_secrets({**environ, "CLEW_CHECKPOINT_KEYS": "a:four"}) == ("four", "one", "two", "three")

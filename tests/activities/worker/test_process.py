@@ -127,6 +127,14 @@ def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: s
     assert worker.returncode == 1
 
 
+@pytest.mark.parametrize("named", ["no_such_package.providers", "json"])
+def test_providers_that_cannot_be_had_are_told_before_anything(named: str) -> None:
+    """No server is needed to say so; the module is named."""
+    worker = ended(CLEW_PROVIDERS=named)
+    assert told(worker).startswith(f"the worker cannot start: the providers module {named!r} ")
+    assert worker.returncode == 1
+
+
 def test_a_server_that_does_not_answer_is_told() -> None:
     """With its address."""
     line = told(ended())
