@@ -10,13 +10,13 @@ import typer
 
 from clew.cli import options, reach, show
 from clew.cli.ending import ending
-from clew.cli.reach import Place
+from clew.cli.reach import Target
 from clew.errors import WorkerUnavailable
 from clew.session.session import Session
 
 
 def act(
-    place: Place,
+    target: Target,
     session_id: str,
     action: Callable[[Session], Coroutine[Any, Any, show.Receipt]],
     as_json: bool,
@@ -30,7 +30,7 @@ def act(
             raise WorkerUnavailable(f"{error}; it may still be accepted when one comes") from None
 
     with ending(as_json):
-        show.print_receipt(options.of_existing(place, session_id, acting), as_json)
+        show.print_receipt(options.ask_existing(target, session_id, acting), as_json)
 
 
 def parse_object(text: str, hint: str) -> dict[str, Any]:

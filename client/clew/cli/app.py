@@ -27,7 +27,7 @@ from clew.cli.options import (
     TaskQueue,
     Tools,
 )
-from clew.cli.reach import Place
+from clew.cli.reach import Target
 from clew.contract import TASK_QUEUE
 from clew.session.options import EntryFilters
 
@@ -76,11 +76,11 @@ def ask(
 ) -> None:
     """Ask one thing and print the answer. The session is opened, or resumed where it exists."""
     content = options.text_of(text)
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
 
     async def work() -> None:
         opened = await _open(
-            place, session, model=model, system=system, tools=tool, require_approval=require_approval
+            target, session, model=model, system=system, tools=tool, require_approval=require_approval
         )
         await talk.ask(opened, content, timeout_seconds=timeout, on_busy=options.word(on_busy), as_json=as_json)
 
@@ -103,9 +103,9 @@ def chat(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Converse in the terminal. A message a line, replies as they grow; Ctrl-D leaves, and the session stays."""
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
     with ending(as_json), asyncio.Runner() as runner:
-        opening = _open(place, session, model=model, system=system, tools=tool, require_approval=require_approval)
+        opening = _open(target, session, model=model, system=system, tools=tool, require_approval=require_approval)
         opened = runner.run(opening)
         code = talk.Chat(runner, opened, as_json, options.word(on_busy)).run()
     raise typer.Exit(code)
@@ -121,9 +121,9 @@ def status(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """What the session is doing."""
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
     with ending(as_json):
-        answer = options.of_existing(place, session, lambda reached: reached.status())
+        answer = options.ask_existing(target, session, lambda reached: reached.status())
         if as_json:
             show.document(answer.as_json())
         else:
@@ -144,10 +144,10 @@ def transcript(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """What was said, message by message."""
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
     with ending(as_json):
-        said = options.of_any(
-            place,
+        said = options.ask_any(
+            target,
             session,
             lambda _clew, reached: reached.transcript(
                 context_ref=lane, from_seq=from_seq, limit=_one_more(limit), include_system=system
@@ -182,10 +182,10 @@ def context(
 ) -> None:
     """What a model is shown. The projected messages, and what is known of them."""
     messages = [options.text_of(text) for text in pending] if pending else None
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
     with ending(as_json):
-        answer = options.of_any(
-            place,
+        answer = options.ask_any(
+            target,
             session,
             lambda _clew, reached: reached.context(context_ref=lane, at_seq=at, call_id=call, pending=messages),
         )
@@ -229,10 +229,10 @@ def entries(
         "source": source,
         "context_ref": lane,
     }
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
     with ending(as_json):
-        found = options.of_any(
-            place,
+        found = options.ask_any(
+            target,
             session,
             lambda _clew, reached: reached.entries(from_seq=from_seq, limit=_one_more(limit), **filters),
         )
@@ -250,7 +250,7 @@ offline.register(app)
 
 
 async def _open(
-    place: Place,
+    target: Target,
     session_id: str,
     *,
     model: str | None,
@@ -258,7 +258,7 @@ async def _open(
     tools: list[str] | None,
     require_approval: list[str] | None,
 ) -> reach.Opened:
-    clew = await reach.connect(place)
+    clew = await reach.connect(target)
     opened = await reach.opened(
         clew, session_id, model=model, system_prompt=system, tools=tools, require_approval=require_approval
     )

@@ -35,8 +35,8 @@ def summarize(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Have a summary written, which stands for what it sums up from then on; `clew expand` undoes it."""
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.summarize(from_seq, to_seq, context_ref=lane), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.summarize(from_seq, to_seq, context_ref=lane), as_json)
 
 
 def compact(
@@ -51,8 +51,8 @@ def compact(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Have a summary written and put under the lane in place of what it sums up; `clew expand` undoes it."""
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.compact(op_id=op_id, context_ref=lane, to_seq=to_seq), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.compact(op_id=op_id, context_ref=lane, to_seq=to_seq), as_json)
 
 
 def expand(
@@ -66,8 +66,8 @@ def expand(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Undo the lane's latest compaction: its contexts are made of what was there before."""
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.expand(op_id=op_id, context_ref=lane), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.expand(op_id=op_id, context_ref=lane), as_json)
 
 
 def pin(
@@ -82,8 +82,8 @@ def pin(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Keep messages in every context of a lane, word for word, whatever is cut or summed up."""
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.pin(*seqs, op_id=op_id, context_ref=lane), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.pin(*seqs, op_id=op_id, context_ref=lane), as_json)
 
 
 def unpin(
@@ -98,8 +98,8 @@ def unpin(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Let messages go again that were pinned."""
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.unpin(*seqs, op_id=op_id, context_ref=lane), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.unpin(*seqs, op_id=op_id, context_ref=lane), as_json)
 
 
 COMMANDS = (summarize, compact, expand, pin, unpin)

@@ -57,13 +57,13 @@ def compare(
         raise typer.BadParameter("either a session's id or --from-file", param_hint="SESSION")
     if model is not None and not all(model.partition(":")):
         raise typer.BadParameter("a provider and a name, as in openai:gpt-4o", param_hint="--model")
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
     with ending(as_json):
         policies = _policies(policy or ())
         if from_file is not None:
             entries = _exported(from_file)
         else:
-            entries = options.of_any(place, session or "", lambda _clew, reached: reached.entries())
+            entries = options.ask_any(target, session or "", lambda _clew, reached: reached.entries())
         trials = compare_policies(Thread(entries), policies, _list_prices(model))
         if as_json:
             document = {"entries": len(entries), "trials": [trial.as_json() for trial in trials]}
@@ -155,16 +155,16 @@ _TITLES = (
 
 def _cells(trial: Trial) -> tuple[str, ...]:
     """A trial's column."""
-    told = trial.reported
+    reported = trial.reported
     return (
         show.thousands(trial.calls),
         show.thousands(trial.input_tokens),
         show.thousands(trial.cached_tokens),
         _percent(trial.cached_tokens, trial.input_tokens),
         _dollars(trial.cost_usd),
-        show.thousands(told.input_tokens) if told else "",
-        _percent(told.cached_tokens, told.input_tokens) if told else "",
-        _dollars(told.cost_usd) if told else "",
+        show.thousands(reported.input_tokens) if reported else "",
+        _percent(reported.cached_tokens, reported.input_tokens) if reported else "",
+        _dollars(reported.cost_usd) if reported else "",
         show.thousands(trial.truncated),
         f"{trial.left_out_mean:.1f}",
         show.thousands(trial.left_out_most),

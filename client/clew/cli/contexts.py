@@ -38,9 +38,9 @@ def replace(
 ) -> None:
     """Put a context of one's own under a lane. While a request is served, when it has ended."""
     messages, system_prompt = _snapshot(file)
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
     act(
-        place,
+        target,
         session,
         lambda reached: reached.replace_context(
             messages,
@@ -68,8 +68,8 @@ def switch(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Make another lane the active one. While a request is served, when it has ended."""
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json)
 
 
 def reset(
@@ -83,8 +83,8 @@ def reset(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Empty a lane; what it said stays in the thread. While a request is served, when it has ended."""
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json)
 
 
 COMMANDS = (replace, switch, reset)

@@ -52,10 +52,10 @@ def steer(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Correct the run in progress. The model reads it as one more message of the user's."""
-    given = _input(at, input_id, expect, on_failure, source)
+    input_options = _input(at, input_id, expect, on_failure, source)
     content = options.text_of(text)
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.steer(content, **given), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.steer(content, **input_options), as_json)
 
 
 def inject(
@@ -73,10 +73,10 @@ def inject(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Tell the run in progress something, as a program. Otherwise like steer."""
-    given = _input(at, input_id, expect, on_failure, source)
+    input_options = _input(at, input_id, expect, on_failure, source)
     content = options.text_of(text)
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.inject(content, **given), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.inject(content, **input_options), as_json)
 
 
 def cancel(
@@ -95,9 +95,9 @@ def cancel(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Cancel the request that is served, or one that waits."""
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
     unread = options.word(inputs)
-    act(place, session, lambda reached: reached.cancel(request, reason=reason, inputs=unread), as_json)
+    act(target, session, lambda reached: reached.cancel(request, reason=reason, inputs=unread), as_json)
 
 
 def configure(
@@ -134,15 +134,15 @@ def configure(
         "on_busy": on_busy,
         "steering": steering,
     }
-    asked = parse_object(changes, "--changes") if changes is not None else {}
-    for field in asked.keys() - ConfigureInput.model_fields.keys():
+    fields = parse_object(changes, "--changes") if changes is not None else {}
+    for field in fields.keys() - ConfigureInput.model_fields.keys():
         known = ", ".join(ConfigureInput.model_fields)
         raise typer.BadParameter(f"{field!r} cannot be changed; these can: {known}", param_hint="--changes")
-    asked |= {field: value for field, value in named.items() if value is not None}
-    if not asked:
+    fields |= {field: value for field, value in named.items() if value is not None}
+    if not fields:
         raise typer.BadParameter("there is nothing to change: name a field", param_hint="--changes")
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.configure(**asked), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.configure(**fields), as_json)
 
 
 def approve(
@@ -160,8 +160,8 @@ def approve(
 ) -> None:
     """Let a tool call run that waits for approval."""
     edited = None if arguments is None else parse_object(arguments, "--arguments")
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.approve(tool_call_id, arguments=edited, reason=reason), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.approve(tool_call_id, arguments=edited, reason=reason), as_json)
 
 
 def deny(
@@ -175,8 +175,8 @@ def deny(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Keep a tool call from running that waits for approval."""
-    place = options.place(address, namespace, task_queue)
-    act(place, session, lambda reached: reached.deny(tool_call_id, reason=reason), as_json)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.deny(tool_call_id, reason=reason), as_json)
 
 
 COMMANDS = (steer, inject, cancel, configure, approve, deny)

@@ -37,16 +37,16 @@ def fork(
 ) -> None:
     """Begin a new session with the entries of this one. From there on each goes its own way."""
     notes = dict(_note(text) for text in metadata or ())
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
 
     async def act(_clew: Clew, reached: Session) -> ForkReceipt:
         made = await reached.fork(at, new_id, metadata=notes or None)
-        told = [entry.read(ForkPayload) async for entry in made.read(from_seq=at or 0, kind="fork")]
-        seqs = [origin.fork_seq for origin in told if origin.session_id == session]
+        forks = [entry.read(ForkPayload) async for entry in made.read(from_seq=at or 0, kind="fork")]
+        seqs = [origin.fork_seq for origin in forks if origin.session_id == session]
         return ForkReceipt(session_id=made.id, fork_seq=seqs[-1])
 
     with ending(as_json):
-        show.print_receipt(options.of_any(place, session, act), as_json)
+        show.print_receipt(options.ask_any(target, session, act), as_json)
 
 
 def hibernate(
@@ -59,9 +59,9 @@ def hibernate(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Put the session away. It is in the archive whole, and the next message takes it up again."""
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
     with ending(as_json):
-        show.print_receipt(options.of_existing(place, session, lambda reached: reached.hibernate(reason)), as_json)
+        show.print_receipt(options.ask_existing(target, session, lambda reached: reached.hibernate(reason)), as_json)
 
 
 def delete(
@@ -76,13 +76,13 @@ def delete(
     """End the session and delete all of it. What its forks share with it stays."""
     if not yes:
         typer.confirm(f"Delete session {show.plain(session)} and all that was said in it?", abort=True, err=True)
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
 
     async def act(clew: Clew, reached: Session) -> DeleteReceipt:
         return DeleteReceipt(deleted_segments=await clew.delete(reached.id))
 
     with ending(as_json):
-        show.print_receipt(options.of_any(place, session, act), as_json)
+        show.print_receipt(options.ask_any(target, session, act), as_json)
 
 
 def checkpoint(
@@ -99,12 +99,12 @@ def checkpoint(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Print a lane's context and the configuration as a signed token. It is not encrypted."""
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
 
     async def signed(reached: Session) -> CheckpointReceipt:
         return CheckpointReceipt(token=await reached.checkpoint(lane, expires_seconds=expires))
 
-    act(place, session, signed, as_json)
+    act(target, session, signed, as_json)
 
 
 def restore(
@@ -122,13 +122,13 @@ def restore(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Start a session that goes on from a checkpoint, and print its id."""
-    given = options.text_of(token).strip()
-    place = options.place(address, namespace, task_queue)
+    checkpoint_token = options.text_of(token).strip()
+    target = options.make_target(address, namespace, task_queue)
 
     async def work() -> RestoreReceipt:
-        clew = await reach.connect(place)
+        clew = await reach.connect(target)
         await clew.check_worker()
-        return RestoreReceipt(session_id=(await clew.restore(given, new_id)).id)
+        return RestoreReceipt(session_id=(await clew.restore(checkpoint_token, new_id)).id)
 
     with ending(as_json):
         show.print_receipt(options.run(work()), as_json)

@@ -54,7 +54,7 @@ def audit(
     """
     if (session is None) is (from_file is None):
         raise typer.BadParameter("either a session's id or --from-file", param_hint="SESSION")
-    place = options.place(address, namespace, TASK_QUEUE)
+    target = options.make_target(address, namespace, TASK_QUEUE)
 
     async def work() -> Report:
         from clew import operators  # noqa: PLC0415 - the extra may be missing
@@ -63,7 +63,7 @@ def audit(
             with opened(from_file, "rb") as file:
                 saved = operators.Saved(file)
                 return await operators.audit_file(saved, _archive(saved.namespace))
-        client = (await reach.connect(place)).temporal
+        client = (await reach.connect(target)).temporal
         archive = _archive(client.namespace)
         if save is None:
             return await operators.audit_session(client, archive, session or "")
@@ -91,13 +91,13 @@ def recover(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Put a session together again that was terminated, has timed out or was reset, and let it go on."""
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
     kept: Literal["archive", "history"] | None = options.word(keep)
 
     async def work() -> dict[str, Any]:
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
-        client = (await reach.connect(place)).temporal
+        client = (await reach.connect(target)).temporal
         archive = _archive(client.namespace)
         found = await operators.recover(client, archive, session, task_queue=task_queue, keep=kept)
         return found.as_json()
@@ -140,12 +140,12 @@ def export(
     namespace: Namespace = None,
 ) -> None:
     """Write the whole thread to a file, archived and live as one: JSON Lines, with a checksum at its end."""
-    place = options.place(address, namespace, TASK_QUEUE)
+    target = options.make_target(address, namespace, TASK_QUEUE)
 
     async def work() -> int:
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
-        client = (await reach.connect(place)).temporal
+        client = (await reach.connect(target)).temporal
         with opened(file, "wb") as to:
             return await operators.export_session(client, _archive(client.namespace), session, to)
 
@@ -167,12 +167,12 @@ def import_(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Make a session of an exported thread, every entry as it was. It goes on where the thread ends."""
-    place = options.place(address, namespace, task_queue)
+    target = options.make_target(address, namespace, task_queue)
 
     async def work() -> tuple[str, int]:
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
-        client = (await reach.connect(place)).temporal
+        client = (await reach.connect(target)).temporal
         archive = _archive(client.namespace)
         with opened(file, "rb") as source:
             return await operators.import_session(client, archive, source, session_id=as_id, task_queue=task_queue)

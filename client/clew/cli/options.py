@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from clew.cli import reach
-from clew.cli.reach import Place
+from clew.cli.reach import Target
 from clew.session.connection import Clew
 from clew.session.session import Session
 
@@ -108,11 +108,11 @@ def word(choice: StrEnum | None) -> Any:
     return None if choice is None else choice.value
 
 
-def place(address: str | None, namespace: str | None, task_queue: str) -> Place:
+def make_target(address: str | None, namespace: str | None, task_queue: str) -> Target:
     """Where the command looks for sessions."""
     if address and "://" in address:
         raise typer.BadParameter("a host and a port, without a scheme", param_hint="--address")
-    return Place(address, namespace, task_queue)
+    return Target(address, namespace, task_queue)
 
 
 def text_of(given: str) -> str:
@@ -130,21 +130,21 @@ def stdin(hint: str) -> str:
         raise typer.Exit(130) from None
 
 
-def of_existing(where: Place, session_id: str, question: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+def ask_existing(target: Target, session_id: str, question: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
     """What an existing session answers."""
 
     async def work() -> T:
-        opened = await reach.existing(await reach.connect(where), session_id)
+        opened = await reach.existing(await reach.connect(target), session_id)
         return await question(opened.session)
 
     return run(work())
 
 
-def of_any(where: Place, session_id: str, question: Callable[[Clew, Session], Coroutine[Any, Any, T]]) -> T:
+def ask_any(target: Target, session_id: str, question: Callable[[Clew, Session], Coroutine[Any, Any, T]]) -> T:
     """What is known of a session, be it in its archive alone."""
 
     async def work() -> T:
-        clew = await reach.anywhere(await reach.connect(where), session_id)
+        clew = await reach.anywhere(await reach.connect(target), session_id)
         return await question(clew, clew.session(session_id))
 
     return run(work())

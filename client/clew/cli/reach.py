@@ -33,7 +33,7 @@ class Misconfigured(ClewError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Target:
     """Where sessions live. What is None comes from Temporal's environment configuration."""
 
     address: str | None
@@ -50,7 +50,7 @@ class Opened:
     resumed: bool
 
 
-async def connect(place: Place, seconds: float = SERVER_SECONDS) -> Clew:
+async def connect(target: Target, seconds: float = SERVER_SECONDS) -> Clew:
     """Connect, within seconds or not at all.
 
     Raises:
@@ -58,11 +58,11 @@ async def connect(place: Place, seconds: float = SERVER_SECONDS) -> Clew:
         ServerUnreachable: no server answers; the message says where, and how to start one.
     """
     try:
-        address = place.address or ClientConfig.load_client_connect_config().get("target_host") or "localhost:7233"
+        address = target.address or ClientConfig.load_client_connect_config().get("target_host") or "localhost:7233"
         connecting = Clew.connect(
             address,
-            namespace=place.namespace,
-            task_queue=place.task_queue,
+            namespace=target.namespace,
+            task_queue=target.task_queue,
             # The SDK's own warnings would end up in the middle of the output.
             runtime=Runtime(telemetry=TelemetryConfig(logging=None)),
         )

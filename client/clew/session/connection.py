@@ -118,7 +118,7 @@ class Clew:
             config: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
         except (RuntimeError, OSError, ValueError) as error:
             raise InvalidInput(f"Temporal's configuration cannot be used: {error}") from error
-        given = {
+        options = {
             "target_host": address or None,
             "namespace": namespace or None,
             "api_key": api_key,
@@ -127,7 +127,7 @@ class Clew:
             "rpc_metadata": rpc_metadata,
             "runtime": runtime,
         }
-        config |= {name: value for name, value in given.items() if value is not None}
+        config |= {name: value for name, value in options.items() if value is not None}
         config |= {"data_converter": data_converter, "interceptors": interceptors, "plugins": plugins}
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -265,7 +265,7 @@ class Clew:
             InvalidInput: the arguments do not go together.
             NotFound: there is no such session.
         """
-        asked = {
+        query = {
             **filters,
             "session_id": validate_id(session_id),
             "from_seq": from_seq,
@@ -273,7 +273,7 @@ class Clew:
             "limit": limit,
             "newest": newest,
         }
-        return read_thread(self._handle(session_id), make_input(ReadThreadInput, asked))
+        return read_thread(self._handle(session_id), make_input(ReadThreadInput, query))
 
     async def delete(self, session_id: str) -> int:
         """End a session and delete its archive and its event histories: the number of archived segments deleted.
@@ -283,8 +283,8 @@ class Clew:
         Raises:
             NotFound: there is no such session, or no longer.
         """
-        asked = DeleteSessionInput(session_id=validate_id(session_id))
-        answer = await run_service(self.temporal, self.task_queue, DELETE_WORKFLOW, asked, session_id)
+        command = DeleteSessionInput(session_id=validate_id(session_id))
+        answer = await run_service(self.temporal, self.task_queue, DELETE_WORKFLOW, command, session_id)
         return DeleteReceipt.model_validate(answer).deleted_segments
 
     async def restore(self, token: str, session_id: str | None = None) -> Session:
@@ -299,9 +299,9 @@ class Clew:
                 is not taken, for the reason that the class says.
             TokenMismatch: the workers' tools or models are not what they were.
         """
-        asked = make_input(RestoreInput, {"token": token, "session_id": session_id})
+        command = make_input(RestoreInput, {"token": token, "session_id": session_id})
         about = session_id or "new"
-        answer = await run_service(self.temporal, self.task_queue, RESTORE_WORKFLOW, asked, about)
+        answer = await run_service(self.temporal, self.task_queue, RESTORE_WORKFLOW, command, about)
         return self.session(RestoreReceipt.model_validate(answer).session_id)
 
     async def check_worker(self) -> None:

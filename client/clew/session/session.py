@@ -144,8 +144,8 @@ class Session:
             Idle: no request is served.
             RequestMismatch: `request_id` names neither the request that is served nor one that waits.
         """
-        given = {"request_id": request_id, "reason": reason, "inputs": inputs}
-        return await self._handle.call("cancel_request", make_input(CancelInput, given), CancelReceipt)
+        command = {"request_id": request_id, "reason": reason, "inputs": inputs}
+        return await self._handle.call("cancel_request", make_input(CancelInput, command), CancelReceipt)
 
     async def replace_context(
         self,
@@ -193,8 +193,8 @@ class Session:
             NothingToSummarize: the lane has no messages there.
             Refusal: the model wrote no usable summary (`unusable_summary`), or its provider failed.
         """
-        given = {"context_ref": context_ref, "from_seq": from_seq, "to_seq": to_seq}
-        return await self._handle.call("summarize", make_input(SummarizeInput, given), SummaryReceipt)
+        command = {"context_ref": context_ref, "from_seq": from_seq, "to_seq": to_seq}
+        return await self._handle.call("summarize", make_input(SummarizeInput, command), SummaryReceipt)
 
     async def compact(
         self, *, op_id: str, context_ref: str | None = None, to_seq: int | None = None
@@ -340,8 +340,8 @@ class Session:
             CheckpointUnavailable: the workers have no key for checkpoints.
             TooLarge: the context is larger than a token may be, or than a session takes in one message.
         """
-        given = make_input(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
-        return (await self._handle.call("checkpoint", given, CheckpointReceipt)).token
+        command = make_input(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
+        return (await self._handle.call("checkpoint", command, CheckpointReceipt)).token
 
     async def hibernate(self, reason: str | None = None) -> HibernateReceipt:
         """Archive the whole session and end its workflow. `Clew.open` resumes it.
@@ -390,16 +390,16 @@ class Session:
 async def _submit(
     handle: SessionHandle, kind: Literal["steer", "inject"], content: str, options: InputOptions
 ) -> InputReceipt:
-    given = make_input(SubmitInput, {**options, "kind": kind, "content": content})
-    return await handle.call("submit_input", given, InputReceipt)
+    command = make_input(SubmitInput, {**options, "kind": kind, "content": content})
+    return await handle.call("submit_input", command, InputReceipt)
 
 
 async def _operate(
     handle: SessionHandle, op_id: str, context_ref: str | None, operation: dict[str, Any]
 ) -> OperationReceipt:
     fields = {name: value for name, value in operation.items() if value is not None}
-    given = make_input(ContextOperation, {"op_id": op_id, "context_ref": context_ref, "operation": fields})
-    return await handle.call("submit_context_operation", given, OperationReceipt)
+    command = make_input(ContextOperation, {"op_id": op_id, "context_ref": context_ref, "operation": fields})
+    return await handle.call("submit_context_operation", command, OperationReceipt)
 
 
 async def _resolve(
@@ -409,8 +409,8 @@ async def _resolve(
     reason: str | None,
     arguments: Mapping[str, Any] | None,
 ) -> ApprovalReceipt:
-    given = {"tool_call_id": tool_call_id, "decision": decision, "reason": reason, "arguments": arguments}
-    return await handle.call("resolve_approval", make_input(ApprovalInput, given), ApprovalReceipt)
+    command = {"tool_call_id": tool_call_id, "decision": decision, "reason": reason, "arguments": arguments}
+    return await handle.call("resolve_approval", make_input(ApprovalInput, command), ApprovalReceipt)
 
 
 def _from_user(message: str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -35,14 +35,14 @@ ACCEPT_SECONDS = 60
 """Seconds that an update waits for a worker to accept it."""
 
 
-def make_input(model: type[M], given: Mapping[str, Any]) -> M:
+def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
     """The input of these fields; a field that is None is left out.
 
     Raises:
         InvalidInput: a field is unknown, missing or of another shape.
         InvalidOperation: the context operation in it is malformed.
     """
-    values = {name: value for name, value in given.items() if value is not None}
+    values = {name: value for name, value in fields.items() if value is not None}
     try:
         # Through JSON, as it will travel: lists are tuples there, and a mapping is an object.
         return model.model_validate_json(json.dumps(values, default=_plain))

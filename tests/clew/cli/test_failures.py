@@ -41,7 +41,7 @@ async def test_a_server_that_says_nothing_is_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ServerUnreachable, match=rf"at {address} \(silent for 0.2 s\): start one"):
-            await reach.connect(reach.Place(address, None, "clew"), seconds=0.2)
+            await reach.connect(reach.Target(address, None, "clew"), seconds=0.2)
 
 
 async def test_without_a_worker_nobody_waits(stack: Stack) -> None:
