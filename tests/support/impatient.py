@@ -56,8 +56,8 @@ class HastyRead(ReadThread):
     timeout = timedelta(seconds=1.5)
 
     @workflow.run
-    async def run(self, asked: RawValue = NOTHING) -> dict[str, Any]:
-        return await super().run(asked)
+    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
+        return await super().run(argument)
 
 
 IMPATIENT = (Impatient, *SERVICES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 
@@ -78,7 +78,7 @@ def providers_from_env(environ: Mapping[str, str]) -> Providers:
 
 def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:
     """The providers that a module makes, each of them checked."""
-    make = getattr(_import(name), "make_providers", None)
+    make: Callable[[Mapping[str, str]], Iterable[Provider]] | None = getattr(_import(name), "make_providers", None)
     if not callable(make):
         raise _unusable(name, "defines no function make_providers(environ)")
     try:
