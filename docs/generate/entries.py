@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any, Literal
 
@@ -51,6 +51,7 @@ def payload_types() -> dict[str, list[type[Payload]]]:
     return {kind: [one for one in leaves if one.entry_kind == kind] for kind in KINDS}
 
 
+@cache
 def entry_types() -> dict[str, Any]:
     """A type for the entries of each kind, by its name: all that an entry has, with the payload of its kind."""
     meanings = docstring_of(Entry)[1] | {"payload": "What it holds, by its kind."}

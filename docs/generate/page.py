@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 from clew.contract.payloads import KINDS
 from clew.errors import REFUSALS, ContextOverflow
@@ -20,6 +21,7 @@ from docs.generate.tables import forms_table, table, type_and_bounds, type_table
 _BLOCK = re.compile(r"<!-- begin (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
+@cache
 def blocks() -> dict[str, str]:
     """The text of each block, by name: the overviews, and one for each type."""
     schemas = all_definitions()

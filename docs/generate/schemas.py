@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 from clew.contract import EntriesPage
@@ -31,6 +32,7 @@ def all_types() -> dict[str, Any]:
     return messages.wire_types() | held | {ENTRY: entry_union(), Retried.__name__: Retried}
 
 
+@cache
 def all_definitions() -> dict[str, JsonSchema]:
     """The schema of every type of the contract, by name."""
     return _with_entries(definitions(list(all_types().items())))
@@ -43,6 +45,7 @@ def _with_entries(schemas: dict[str, JsonSchema]) -> dict[str, JsonSchema]:
     return schemas | {EntriesPage.__name__: page | {"properties": page["properties"] | {"entries": entries}}}
 
 
+@cache
 def files() -> dict[str, str]:
     """The text of each file, by its name: a JSON Schema for each message, an index, the TypeScript declarations."""
     made = {f"{name}.json": _json(schema_of(name, type_)) for name, type_ in all_types().items()}
