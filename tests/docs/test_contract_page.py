@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from clew.errors import REFUSALS, ContextOverflow, InvalidInput
 from clew_activities import prepare, stored_results
 from clew_activities.providers.errors import ProviderError
 from clew_workflows import services
-from clew_workflows.core import drafts, inputs, operations, outcomes, profiles, state
+from clew_workflows.core import decisions, drafts, inputs, operations, outcomes, profiles, state
 from clew_workflows.shell import ingress
 from docs.generate import CONTRACT, DOCS, messages, page, stale, write
 from docs.generate.messages import Exchange
 from docs.generate.schemas import all_definitions
+from tests.support.decisions import Session
 
 REPOSITORY = DOCS.parent
 CONFIG = SessionConfig(model="local:scripted")
@@ -185,10 +186,32 @@ def test_error_types_are_those_that_the_code_gives() -> None:
     assert named - given <= {*REFUSALS, ContextOverflow.type}
 
 
-def test_termination_reasons_are_those_that_runs_end_with() -> None:
-    """The page has each reason that the code ends a run with, beside error types."""
-    named = {cells[1].strip("`") for cells in table_after("### Termination reasons")} - {"an error type"}
-    assert named == set(_reasons())
+def ends() -> dict[tuple[str, str], Callable[[Session], object]]:
+    """How a request ends, and what brings that about while its model is called."""
+    return {
+        ("completed", "final_answer"): lambda session: session.reply("this"),
+        ("completed", "max_output_tokens"): lambda session: session.reply("thi", stop_reason="length"),
+        ("completed", "max_iterations"): lambda session: session.reply("", "look"),
+        ("cancelled", "cancelled"): lambda session: session.cancel(),
+        ("cancelled", "interrupted"): lambda session: session.ask("rather that", on_busy="interrupt"),
+        ("cancelled", "closed"): lambda session: session.close(),
+        ("cancelled", "recovered"): lambda session: session.apply(decisions.recover(session.state, session.now)),
+    }
+
+
+def test_termination_reasons_are_all_on_the_page() -> None:
+    """The table has these, and error types."""
+    named = {(cells[0].strip("`"), cells[1].strip("`")) for cells in table_after("### Termination reasons")}
+    assert named == {*ends(), ("failed", "an error type")}
+
+
+@pytest.mark.parametrize("wanted", ends(), ids=" ".join)
+def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str, str]) -> None:
+    """What the table says of how a request ends is so."""
+    session = Session(max_iterations=1)
+    session.ask("what?", request_id="r-1")
+    ends()[wanted](session)
+    assert session.ended("r-1") == wanted
 
 
 @pytest.mark.parametrize(
@@ -241,24 +264,6 @@ def _failures() -> Iterator[str]:
                     if keyword.arg == "type"
                     and isinstance(keyword.value, ast.Constant)
                     and isinstance(keyword.value.value, str)
-                )
-
-
-def _reasons() -> Iterator[str]:
-    """Every constant that the core ends a run, or a request that never ran, with."""
-    status = {"completed", "failed", "cancelled"}
-    for tree in _trees("workflows/clew_workflows/core"):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _name(node.func) in ("finish", "end_run", "never_ran", "_cut"):
-                texts = [
-                    arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
-                ]
-                yield from texts[1:] if texts and texts[0] in status else texts
-            if isinstance(node, ast.Assign) and _name(node.targets[0]) == "reason":
-                yield from (
-                    found.value
-                    for found in (getattr(node.value, "body", None), getattr(node.value, "orelse", None))
-                    if isinstance(found, ast.Constant) and isinstance(found.value, str)
                 )
 
 
