@@ -171,6 +171,19 @@ def test_private_modules_are_imported_within_their_package() -> None:
     assert not entering
 
 
+def test_tests_import_private_modules_of_what_they_mirror_alone() -> None:
+    """`tests/clew/session` may test a private module of `clew.session`; no other test knows it."""
+    entering = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        folder = path.parent.relative_to(ROOT / "tests").parts
+        mirrored = ".".join(folder) if folder[:1] == ("clew",) else f"clew_{'.'.join(folder)}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            private = _private_part(node.module or "") if isinstance(node, ast.ImportFrom) else None
+            if private and private.startswith("clew") and private != mirrored:
+                entering.append(f"{path.name} imports from {private}")
+    assert not entering
+
+
 def _private_part(name: str) -> str | None:
     """The package whose private module a name leads into."""
     parts = name.split(".")

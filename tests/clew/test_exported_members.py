@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import clew
+from clew import errors
 
 FACES = ("clew", "clew.contract", "clew.errors", "clew.thread", "clew.context", "clew.model", "clew.session")
 
@@ -32,9 +33,9 @@ def test_a_package_exports_what_it_names(name: str) -> None:
 
 def test_every_error_is_exported() -> None:
     """The tree in `clew.errors` is what can be imported from it."""
-    classes = {name for name, value in vars(clew.errors).items() if isinstance(value, type)}
-    own = {name for name in classes if vars(clew.errors)[name].__module__ == "clew.errors"}
-    assert set(clew.errors.__all__) == own | {"REFUSALS", "refusal"}
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    own = {name for name in classes if vars(errors)[name].__module__ == "clew.errors"}
+    assert set(errors.__all__) == own | {"REFUSALS", "refusal"}
 
 
 def test_the_face_is_small() -> None:
