@@ -68,6 +68,20 @@ def test_every_name_on_the_page_exists(page: str) -> None:
     assert sorted(name for name in named if not exists(name)) == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_every_private_name_on_the_page_exists(page: str) -> None:
+    """A table or a function within a module, named alone, is in one of the packages."""
+    named = re.findall(r"`(_[A-Za-z]\w*)`", (DOCS / page).read_text())
+    assert sorted(name for name in named if not any(hasattr(module, name) for module in modules().values())) == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, "../CONTRIBUTING.md", "../README.md"])
+def test_every_file_on_the_page_exists(page: str) -> None:
+    """A path that a page names is in the repository."""
+    named = re.findall(r"`((?:\w+/)+\w[\w.]*/?)`", (DOCS / page).read_text())
+    assert sorted(path for path in named if not (DOCS.parent / path).exists()) == []
+
+
 def test_a_name_that_is_not_there_is_noticed() -> None:
     """The check finds what it is for."""
     assert exists("runs.open_run")
