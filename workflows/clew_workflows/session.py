@@ -112,7 +112,7 @@ class AgentSession:
             start = ingress.decode_start(info.workflow_id, args, is_continued=ingress.is_continued(info))
             if start.carried is not None:
                 begun = carried.restore(start.carried)
-                self._fullness.fetched(events=0, size=len(args[0].payload.data))
+                self._fullness.count_fetched(events=0, size=len(args[0].payload.data))
             else:
                 begun = Session(decisions.begin(info.workflow_id, start.config), Thread())
             self._runtime = Runtime(begun, self.waits)
@@ -232,7 +232,7 @@ class AgentSession:
             if not self._intake.is_open and name != "status":
                 raise Starting("the session is looking for its archive: ask again in a moment")
             if name == "carried":
-                return self._rollover.whole()
+                return self._rollover.archive_state()
             match query:
                 case None:
                     return views.status(state, thread)
@@ -254,7 +254,7 @@ class AgentSession:
         # What of the active lane could not be carried is fetched; without the archive it stays as it is.
         await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
         if seconds := runtime.state.config.idle_timeout_seconds:
-            asyncio.create_task(self._hibernation.doze(seconds))  # noqa: RUF006 - the workflow's loop holds its tasks
+            asyncio.create_task(self._hibernation.hibernate_when_idle(seconds))  # noqa: RUF006 - the workflow's loop holds its tasks
         while True:
             self._before_waiting()
             # Woken by whatever decides: a message that opens a run, a signal that closes the session, a full history.

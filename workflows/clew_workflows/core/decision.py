@@ -1,4 +1,4 @@
-"""What a decision is: effects and facts as data, which the workflow commits and carries out."""
+"""A decision: what follows from an event or a command, as data."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from clew_workflows.protocol import SessionEffect
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows: the next state, the facts to commit, in order, and the effect to carry out."""
+    """What follows.
+
+    Attributes:
+        state: The next state.
+        commit: The entries to commit, in order.
+        effect: What is to be carried out next; None: nothing, or what is being carried out already.
+    """
 
     state: State
     commit: tuple[Draft, ...] = ()
     effect: SessionEffect | None = None
 
     def after(self, *earlier: Draft) -> Decision:
-        """This decision, with other facts committed before its own."""
+        """This decision, with other entries committed before its own."""
         return replace(self, commit=(*earlier, *self.commit))
 
     def then(self, follow: Callable[[State, Moment], Decision], at: Moment) -> Decision:

@@ -1,6 +1,6 @@
 """The session's decisions: pure functions from what is and what happened to what follows.
 
-A decision says what the session becomes, which facts enter the thread, in order, and what is asked of the world
+A decision says what the session becomes, which entries enter the thread, in order, and which effect is carried out
 next. The clock and the thread's next seq are passed in as a `Moment`; the workflow commits, then acts. What is
 decided about a run stands in `runs`, about what is asked in `inputs`, about contexts in `operations`.
 """

@@ -54,7 +54,7 @@ class Answers:
             case commands.Hibernating(reason):
                 return await self._hibernation.hibernate(reason)
             case commands.Closing():
-                return await self._hibernation.closed()
+                return await self._hibernation.wait_for_end()
             case None:
                 return {}
             case receipt:

@@ -1,4 +1,4 @@
-"""How full the history of a run of the workflow is."""
+"""How full the event history of a workflow run is."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from temporalio import workflow
 from clew_workflows.protocol import Thresholds
 
 FULL = 3.0
-"""At so many times a threshold no new message is taken."""
+"""Multiple of a threshold from which on no new message is accepted."""
 PRESSING = 1.5
-"""At so many times a threshold a run of the session is not waited for any longer."""
+"""Multiple of a threshold from which on a rollover no longer waits for the end of a run."""
 SUGGESTED_EVENTS = 500
-"""Below so many events of its own a run goes on, whatever the server suggests: what was fetched may weigh as much."""
+"""Events below which the server's suggestion to continue as new is ignored: what was fetched may weigh as much."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Fullness:
             PRESSING if suggested else 0.0,
         )
 
-    def fetched(self, events: int, size: int) -> None:
-        """So much of the history is what was carried over or fetched from the archive."""
+    def count_fetched(self, events: int, size: int) -> None:
+        """Count events and bytes that were carried over or fetched from the archive."""
         self._fetched_events += events
         self._fetched_bytes += size

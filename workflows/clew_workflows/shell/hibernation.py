@@ -1,4 +1,4 @@
-"""The ends of a session: it is archived whole, when it is closed, asked to hibernate, or has idled long enough."""
+"""Hibernation and close: all of a session is archived before its workflow completes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Hibernation:
         self._refusal: Refusal | None = None
 
     async def hibernate(self, reason: str | None) -> dict[str, Any]:
-        """The session ends with all that it is in the archive, or goes on as before.
+        """Archive all of the session and end it, or let it go on as before.
 
         Raises:
             ArchiveUnavailable: the archive cannot be written at present.
@@ -62,7 +62,7 @@ class Hibernation:
         finally:
             self._ended = True
 
-    async def closed(self) -> dict[str, Any]:
+    async def wait_for_end(self) -> dict[str, Any]:
         """The answer to a close. The workflow completes right after it.
 
         Raises:
@@ -80,8 +80,8 @@ class Hibernation:
             raise self._refusal
         return CloseReceipt(last_seq=self._runtime.thread.last_seq).as_json()
 
-    async def doze(self, seconds: int) -> None:
-        """Hibernate when nothing has happened for so long; if that cannot be done, try again after as long."""
+    async def hibernate_when_idle(self, seconds: int) -> None:
+        """Hibernate after so many idle seconds; if that fails, try again after as many."""
         runtime = self._runtime
         while not runtime.state.closed:
             await workflow.wait_condition(lambda: not runtime.state.busy and not runtime.state.late_calls)

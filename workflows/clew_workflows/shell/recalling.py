@@ -36,7 +36,9 @@ class Recalling:
             if isinstance(fetched, Failure):
                 return fetched
             runtime.thread = carried.add_recalled(runtime.thread, context_ref, fetched)
-            self._fullness.fetched(info.get_current_history_length() - events, info.get_current_history_size() - size)
+            self._fullness.count_fetched(
+                info.get_current_history_length() - events, info.get_current_history_size() - size
+            )
             if not self._covers(query) and runtime.thread.held_from(context_ref) >= before:
                 return Failure(type="archived", message="the context needs more of the archive than can be fetched")
         return None

@@ -20,7 +20,7 @@ from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.startup import unavailable
 from clew_workflows.shell.waiters import Waiters
 
-# What is being done ends in this run of the workflow. A summary adds next to nothing, and who asked for it waits.
+# Phases that end in this workflow run. A summary adds next to nothing to the history, and its caller waits.
 _STAYING = ("summarizing", "hibernating", "closed")
 
 
@@ -40,7 +40,7 @@ class Rollover:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to go on in a new run: between requests if that can be had, else between steps."""
+        """Whether the next workflow run should begin: between requests if that can be had, else between steps."""
         state = self._runtime.state
         if state.archive is None or self.pause:
             return False
@@ -53,7 +53,7 @@ class Rollover:
 
     @property
     def full(self) -> bool:
-        """Whether nothing new can be taken until the archive is there again."""
+        """Whether no new message is accepted until the archive can be written again."""
         archive = self._runtime.state.archive
         return archive is not None and self._fullness.share(archive.thresholds) >= FULL
 
@@ -67,7 +67,7 @@ class Rollover:
         return timedelta(seconds=left) if left > 0 and (self._full_when_asked or not self.full) else None
 
     async def roll(self) -> None:
-        """Go on in a new run of the workflow, once all is in the archive. Back where that could not be done."""
+        """Archive all entries and continue as new. Returns where that cannot be done at present."""
         runtime = self._runtime
         self._ask_again_at = workflow.time() + runtime.waits.pause.total_seconds()
         self._full_when_asked = self.full
@@ -113,16 +113,16 @@ class Rollover:
         except TimeoutError:
             raise unavailable(None) from None
 
-    def whole(self) -> dict[str, Any]:
+    def archive_state(self) -> dict[str, Any]:
         """The session as it is archived: what it goes on from when all its entries are there."""
         runtime, state = self._runtime, self._runtime.state
         last_seq = runtime.thread.last_seq
         if state.archive:
             state = replace(state, archive=state.archive.model_copy(update={"upto": last_seq}))
-        whole = carried.carry(replace(runtime.session, state=state))
-        if carried.size_of(whole) > carried.MOST_BYTES:
+        state_to_keep = carried.carry(replace(runtime.session, state=state))
+        if carried.size_of(state_to_keep) > carried.MOST_BYTES:
             raise TooLarge("more waits for its turn than can be carried: it becomes less as the session works")
-        return {"last_seq": last_seq, "carried": whole}
+        return {"last_seq": last_seq, "carried": state_to_keep}
 
     def _start(self) -> dict[str, Any]:
         """What the next run of the workflow starts with."""

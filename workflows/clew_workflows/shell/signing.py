@@ -1,4 +1,4 @@
-"""Signing: what a session holds ready for a worker to sign, and the token that becomes of it."""
+"""Signing: a worker signs the checkpoint that a session has drafted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clew_workflows.shell.runtime import Runtime
 
 
 class Signing:
-    """Has checkpoints signed by a worker, which fetches them by query: the history holds the token alone."""
+    """Has checkpoints signed. The worker fetches a draft by query, so that the history holds the token alone."""
 
     def __init__(self, runtime: Runtime, recalling: Recalling) -> None:
         self._runtime = runtime
@@ -25,7 +25,7 @@ class Signing:
         self._number = 0
 
     def draft(self, number: int) -> dict[str, Any]:
-        """What a worker is to sign.
+        """A draft for a worker to sign.
 
         Raises:
             CheckpointUnavailable: there is nothing under that number (any more).

@@ -1,4 +1,4 @@
-"""Carrying a summary out: what is to be summed up is settled by the thread as it is when its turn comes."""
+"""Summarizing: the range of a summary is found in the thread as it is when the summary is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clew_workflows.shell.runtime import Runtime
 
 
 async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -> Event:
-    """What came of a summary that was asked for."""
+    """Find the range of a summary and have it written; the event says what came of it."""
     lane = effect.context_ref
     if problem := runs.limit_failure(runtime.state):
         return problem
@@ -38,16 +38,16 @@ async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -
 
 
 def receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:
-    """What who asked for a summary is answered, once it has been made.
+    """The answer to the update `summarize`, once the summary has been written.
 
     Raises:
         ApplicationError: it was not, for the reason that the thread gives.
     """
-    found = runtime.thread.filter_by_ref("summary_id", summary_id)
-    if not found:
+    entries = runtime.thread.filter_by_ref("summary_id", summary_id)
+    if not entries:
         message = "the summary is still in the making, while the session goes on in a new run of its workflow"
         raise ApplicationError(message, type="busy", non_retryable=True)
-    entry = found[-1]
+    entry = entries[-1]
     held = entry.body
     if isinstance(held, ErrorPayload):
         raise ApplicationError(held.message, type=held.type, non_retryable=True)

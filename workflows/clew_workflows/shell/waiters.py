@@ -1,4 +1,4 @@
-"""Callers who wait for the outcome of a request, and for how long they do."""
+"""Waiters: callers that wait for the outcome of a request, and how long they do."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from clew.contract import MAX_WAITERS
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A caller who waits since a time of the workflow's clock, unless there were too many."""
+    """A caller that waits.
+
+    Attributes:
+        since: When it came, in seconds of the workflow's clock.
+        expired: It is answered `running`: it has waited long enough, or there were too many.
+    """
 
     since: float
     expired: bool
 
 
 class Waiters:
-    """All callers of one run of the workflow. One timer serves them all, so that a turn costs none."""
+    """The waiters of one workflow run. They share one timer, so that a turn adds no timer to the history."""
 
     def __init__(self, longest: timedelta) -> None:
         self._longest_seconds = longest.total_seconds()
@@ -35,7 +40,7 @@ class Waiters:
         return bool(self._waiting)
 
     def enter(self) -> Waiter:
-        """A caller comes."""
+        """Let a caller wait, unless there are too many."""
         waiter = Waiter(since=workflow.time(), expired=self._dismissed or len(self._waiting) >= MAX_WAITERS)
         if not waiter.expired:
             self._waiting.add(waiter)
@@ -45,17 +50,17 @@ class Waiters:
         return waiter
 
     async def wait(self, waiter: Waiter | None, done: Callable[[], bool]) -> None:
-        """Back when there is an answer, or when the caller has waited long enough."""
+        """Wait until there is an answer, or until the caller has waited long enough."""
         await workflow.wait_condition(lambda: waiter is None or waiter.expired or done())
         self.leave(waiter)
 
     def leave(self, waiter: Waiter | None) -> None:
-        """A caller waits no longer."""
+        """Remove a caller that waits no longer."""
         if waiter:
             self._waiting.discard(waiter)
 
     def dismiss(self) -> None:
-        """Everybody has waited long enough, and who is still to come, for this run of the workflow ends."""
+        """Release all waiters, present and future: this workflow run is about to end."""
         self._dismissed = True
         for waiter in self._waiting:
             waiter.expired = True
