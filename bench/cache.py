@@ -41,7 +41,7 @@ from rich.console import Console
 from rich.table import Table
 
 from clew import Clew, ContextPolicy
-from clew.context.contexts import context_of, context_of_call
+from clew.context.contexts import build_context, rebuild_context
 from clew.context.projection import Projection
 from clew.contract import ModelOptions, SessionConfig
 from clew.contract.payloads import AssistantMessage, ConfigPayload, Payload, UserMessage
@@ -184,7 +184,7 @@ async def talk(clew: Clew, counters: httpx.AsyncClient, name: str, turns: int, p
     seconds = time.monotonic() - begun
     reading = (await Reading.of(counters)).since(before)
     thread = Thread(await session.entries())
-    contexts = [context_of_call(thread, entry.recipe, None) for entry in thread if entry.recipe]
+    contexts = [rebuild_context(thread, entry.recipe, None) for entry in thread if entry.recipe]
     return Talk(reading, predicted(contexts), seconds)
 
 
@@ -223,7 +223,7 @@ def contexts_of(thread: Thread, turns: int, policy: ContextPolicy) -> list[Proje
     """The contexts that a point is made of, once so many turns have filled the window."""
     lane = thread.lane(DEFAULT_LANE)
     starts = lane.turn_starts[turns:] if lane else []
-    contexts = (context_of(thread, at_seq=seq, policy=policy) for seq in starts)
+    contexts = (build_context(thread, at_seq=seq, policy=policy) for seq in starts)
     if policy.window == "sliding":
         return list(islice(contexts, SLIDING_CALLS + 1))
     return whole_epochs(contexts, EPOCH_CALLS)

@@ -24,7 +24,7 @@ print(json.dumps({"names": names, "files": files, "loaded": loaded, "home": clew
 USE = """
 from clew import ContextPolicy, ToolContext, tool
 from clew.thread import Thread
-from clew.context import context_of
+from clew.context import build_context
 
 @tool
 def add(a: int, context: ToolContext, b: int = 2) -> int:
@@ -32,7 +32,7 @@ def add(a: int, context: ToolContext, b: int = 2) -> int:
     return a + b
 
 assert add.spec["description"] == "The sum."
-assert context_of(Thread(), policy=ContextPolicy.long_context()).messages == []
+assert build_context(Thread(), policy=ContextPolicy.long_context()).messages == []
 """
 
 

@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.context.loading import load_lane, make_archived_thread
-from clew.context.retention import parted
+from clew.context.retention import retain
 from clew.errors import InvalidInput, Refusal
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
@@ -157,7 +157,7 @@ def fitted(thread: Thread, asked: Recall) -> Recalled:
     )
     room = 4 * MAX_RECALLED_BYTES
     while True:
-        past = parted(thread, thread.first_seq, {lane: asked.policies}, held + room)
+        past = retain(thread, thread.first_seq, {lane: asked.policies}, held + room)
         new = (entry for entry in past.entries if entry.seq < asked.before or entry.kind != "ai_message")
         packed = Packed.of(
             {

@@ -7,7 +7,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from clew.context.contexts import context_of, context_of_call, context_page
+from clew.context.contexts import build_context, rebuild_context, take_page
 from clew.context.loading import load_thread
 from clew.context.projection import Projection
 from clew.contract import ReadContextInput
@@ -42,14 +42,14 @@ class ContextActivities:
     async def _page(self, location: ThreadLocation, asked: ReadContextInput) -> dict[str, Any]:
         if asked.pending is not None:
             # A session that lives knows what a call would be like; what it holds of its past may not be enough.
-            return await _asked_of_session(location, asked) or context_page(
+            return await _asked_of_session(location, asked) or take_page(
                 await self._preview(location, asked), asked.page
             )
         if asked.call_id is None:
-            return context_page(await self._projected(location, asked), asked.page)
+            return take_page(await self._projected(location, asked), asked.page)
         back = await self._threads.freeze(location)
         if (recipe := await _recipe_of(back, asked.call_id)) is not None:
-            return context_page(await _projected_for(back, recipe), asked.page)
+            return take_page(await _projected_for(back, recipe), asked.page)
         # Of a call that is being made only the session knows.
         if location.running and (page := await _asked_of_session(location, asked)):
             return page
@@ -58,7 +58,7 @@ class ContextActivities:
     async def _projected(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
         back, own = await self._threads.freeze(location, asked.at_seq), asked.context_policy
         thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlaid(own))
-        return context_of(thread, context_ref=asked.context_ref, policy=own)
+        return build_context(thread, context_ref=asked.context_ref, policy=own)
 
     async def _preview(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
         state = (await self._threads.carried(location)).state
@@ -97,4 +97,4 @@ async def _projected_for(back: FrozenThread, recipe: Recipe) -> Projection:
     if (seq := recipe.output_schema_seq) is not None:
         async for entry in basis.read("ai_message", from_seq=seq, to_seq=seq):
             schema = entry.read(UserMessage).output_schema
-    return context_of_call(thread, recipe, schema)
+    return rebuild_context(thread, recipe, schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from clew.context.contexts import context_of_call, output_schema_of
+from clew.context.contexts import find_output_schema, rebuild_context
 from clew.context.projection import Projection
 from clew.contract.payloads import Recipe
 from clew.errors import Archived, ClewError
@@ -46,7 +46,7 @@ def context(thread: Thread, recipe: Recipe) -> Projection:
     Raises:
         ClewError: it cannot be made of this thread.
     """
-    return context_of_call(thread, recipe, output_schema_of(thread, recipe))
+    return rebuild_context(thread, recipe, find_output_schema(thread, recipe))
 
 
 def _compared(entry: Entry, recipe: Recipe, call_id: str, made: Projection) -> Iterator[Difference]:

@@ -20,7 +20,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
-from clew.context.contexts import context_page
+from clew.context.contexts import take_page
 from clew.contract import ContextQuery, ModelOptions
 from clew.contract.outputs import Context
 from clew.contract.policy import ContextPolicy
@@ -82,7 +82,7 @@ class Queried(Interceptor):
             return answer
         query = ContextQuery.model_validate(asked.args[0])
         whole = views.projection(self.session.state, self.session.thread, query)
-        return context_page(whole, query.page)
+        return take_page(whole, query.page)
 
 
 async def environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
@@ -156,7 +156,7 @@ async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
 async def test_a_context_that_does_not_arrive_as_it_was_projected_is_not_sent(damage: str) -> None:
     """It is checked against its digest, and another attempt may fetch it whole."""
     session = asking()
-    page = context_page(session.shown(session.call), 0)
+    page = take_page(session.shown(session.call), 0)
     match damage:
         case "a message":
             page["messages"] = [{"role": "user", "content": "hello!"}]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from tests.support.threads import Writer, answered, asked_tool, said, tool_said
 
 CLIENT = Path(__file__).parents[2] / "client"
@@ -27,12 +27,12 @@ for name in {PURE!r}:
     package = importlib.import_module("clew." + name)
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"clew.{{name}}.{{module.name}}")
-from clew.context import context_of
+from clew.context import build_context
 from clew.errors import EncodingUnavailable
 from clew.model import encoding
 from clew.thread import Entry, Thread
 
-context = context_of(Thread(map(Entry.from_json, json.load(sys.stdin))))
+context = build_context(Thread(map(Entry.from_json, json.load(sys.stdin))))
 try:
     encoding("o200k_base")
 except EncodingUnavailable as error:
@@ -53,6 +53,6 @@ def test_a_thread_is_projected_without_the_workers_libraries() -> None:
     )
     assert not done.stderr
     messages, meta, refused = json.loads(done.stdout)
-    here = context_of(writer.thread)
+    here = build_context(writer.thread)
     assert (messages, meta) == (here.messages, here.meta.as_json())
     assert "install 'clew[worker]'" in refused

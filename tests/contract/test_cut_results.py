@@ -12,7 +12,7 @@ from clew import (
     ContextPolicy,
     Session,
 )
-from clew.context.contexts import context_of_call
+from clew.context.contexts import rebuild_context
 from clew.model.canonical import digest
 from clew.thread.thread import Thread
 from clew_activities.archive import Archive
@@ -52,7 +52,7 @@ async def assert_made_again(stack: Stack, clew: Clew, session: Session) -> list[
     for (entry, recipe), body in zip(replies, received, strict=True):
         sent = recipe.digest
         assert digest(decoded(body)) == sent
-        assert context_of_call(thread, recipe, None).meta.digest == sent
+        assert rebuild_context(thread, recipe, None).meta.digest == sent
         seen = await session.context(call_id=entry.refs["call_id"])
         assert seen.meta.digest == sent
         assert seen.meta.cut_tool_results == recipe.cut_tool_results

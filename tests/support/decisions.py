@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.context.projection import Projection
 from clew.contract import (
     ApprovalInput,
@@ -247,11 +247,11 @@ class Session:
 
     def context(self) -> Projection:
         """The active lane's context as it is now."""
-        return context_of(self.thread)
+        return build_context(self.thread)
 
     def shown(self, call: CallModel) -> Projection:
         """What the model is shown for a call."""
-        return context_of(
+        return build_context(
             self.thread,
             context_ref=call.context_ref,
             at_seq=call.at_seq,

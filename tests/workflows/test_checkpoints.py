@@ -14,7 +14,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from clew import ClearToolResults, ContextPolicy, Session
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.contract import ContextOperation
 from clew.contract.payloads import SummaryPayload
 from clew.errors import (
@@ -113,7 +113,7 @@ def test_a_checkpoint_holds_the_results_that_a_context_has_cleared() -> None:
     session.reply("", "look")
     session.results("blue " * 100)
     session.reply("it is blue")
-    cleared = context_of(session.thread)
+    cleared = build_context(session.thread)
     assert cleared.meta.cleared_tool_results == 1
     assert [message["content"] for message in draft_of(session)["context"]["messages"]] == [
         *("look", "", "blue " * 100, "it is blue")

@@ -11,7 +11,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from clew import Clew, ContextPolicy
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.thread import Thread
 from clew_activities.archive import Store
 from deploy.local import Reply
@@ -152,5 +152,5 @@ async def test_every_seq_of_an_archive_is_that_of_the_whole_thread(stack: Stack,
     whole = Thread(await session.entries())
     for at_seq in range(0, whole.rev, 9):
         answer = await read(clew, session.id, at_seq=at_seq)
-        expected = context_of(whole, at_seq=at_seq)
+        expected = build_context(whole, at_seq=at_seq)
         assert (answer["messages"], answer["meta"]) == (expected.messages, expected.meta.as_json())

@@ -21,7 +21,7 @@ from clew import (
     Entry,
     Session,
 )
-from clew.context.contexts import context_of, window_of
+from clew.context.contexts import build_context, build_window
 from clew.errors import (
     ArchiveDamaged,
     ArchiveUnavailable,
@@ -213,7 +213,7 @@ async def test_every_context_and_window_is_projected_anywhere(long: Long) -> Non
     async def check(seq: int) -> None:
         for given in asked:
             shown = await long.session.context(at_seq=seq, **given)
-            expected = context_of(
+            expected = build_context(
                 whole, at_seq=seq, context_ref=given.get("context_ref"), policy=given.get("context_policy")
             )
             assert shown.meta == expected.meta
@@ -221,7 +221,7 @@ async def test_every_context_and_window_is_projected_anywhere(long: Long) -> Non
 
     await asyncio.gather(*(check(seq) for seq in range(0, len(long.recorded), 17)))
     for budget in (50, 5000):
-        expected = window_of(whole, "draft", budget)
+        expected = build_window(whole, "draft", budget)
         assert (await long.session.window(budget, context_ref="draft")).messages == expected.messages
 
 

@@ -16,7 +16,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from clew.context.contexts import context_page
+    from clew.context.contexts import take_page
     from clew.contract import (
         WORKFLOW_TYPE,
         AwaitRequestInput,
@@ -239,7 +239,7 @@ class AgentSession:
                 case DraftQuery():
                     return self._signing.draft(query.number)
                 case ContextQuery():
-                    return context_page(self._runtime.projection(query), query.page)
+                    return take_page(self._runtime.projection(query), query.page)
                 case TranscriptQuery():
                     return views.transcript(state, thread, query)
                 case EntriesQuery():

@@ -1,6 +1,6 @@
 """Contexts: pure projections of a thread, and what they are made of."""
 
-from clew.context.contexts import context_of, context_of_call, window_of
+from clew.context.contexts import build_context, build_window, rebuild_context
 from clew.context.projection import Projection, Projector, project, register_projector
 from clew.context.projection_input import ProjectionInput
 
@@ -8,9 +8,9 @@ __all__ = [
     "Projection",
     "ProjectionInput",
     "Projector",
-    "context_of",
-    "context_of_call",
+    "build_context",
+    "build_window",
     "project",
+    "rebuild_context",
     "register_projector",
-    "window_of",
 ]

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from clew.context.blocks import Block, Rendering, archived, newest_first
+from clew.context.blocks import Block, Rendering, archived, render_newest_first
 from clew.context.clearing import READ_RESULT
 from clew.context.projection_input import ProjectionInput
-from clew.context.truncation import Cutter, results_share, saved_by, savings_of
+from clew.context.truncation import Cutter, compute_results_share, count_saved, update_savings
 from clew.contract.payloads import MessagePayload, OperationPayload, StoredSnapshot, ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
@@ -34,9 +34,9 @@ class LaneView:
         if self.upto < thread.past.upto:
             raise Archived(f"entry {self.upto} is in the archive: read it through ReadThread")
         self.lane = thread.lane(given.context_ref) or Lane()
-        self.rendering = Rendering(given.provider, estimator_of(policy))
+        self.rendering = Rendering(given.provider, choose_estimator(policy))
         has_reader = any(tool["name"] == READ_RESULT for tool in given.tools)
-        self.cutter = Cutter(results_share(policy), readable=has_reader and not given.standalone)
+        self.cutter = Cutter(compute_results_share(policy), readable=has_reader and not given.standalone)
         self.layers = self.lane.layers_at(self.upto)
         if not self.layers.known:
             raise archived(self.lane)
@@ -106,40 +106,40 @@ class LaneView:
             found[newest.start] = "tool_results"
         return [(self._block_at(seq), part) for seq, part in found.items()]
 
-    def fitted(self, kept: Sequence[tuple[Block, str]], room: int) -> list[Block]:
+    def fit_required(self, kept: Sequence[tuple[Block, str]], room: int) -> list[Block]:
         """What is kept before anything else; what has no room is cut, the newest results before those pinned."""
         blocks = [block for block, _ in kept]
         for place, (block, part) in enumerate(kept):
             if part == "tool_results":
                 left = room - sum(other.tokens for other in blocks) + block.tokens
-                standing = self.cutter.standing(block)
-                forms = [standing] if self.policy.window == "epoch" else [block, standing]
+                at_share = self.cutter.cut_to_share(block)
+                forms = [at_share] if self.policy.window == "epoch" else [block, at_share]
                 fitting = [form for form in forms if form.tokens <= left]
-                (blocks[place],) = fitting[:1] or self.cutter.fitted([block], left)
+                (blocks[place],) = fitting[:1] or self.cutter.cut_to_room([block], left)
         if sum(block.tokens for block in blocks) > room:
-            blocks = self.cutter.fitted(blocks, room)
+            blocks = self.cutter.cut_to_room(blocks, room)
         return blocks
 
     def _block_at(self, start: int) -> Block:
         group = self.lane.groups[bisect_right(self.lane.group_starts, start) - 1]
-        return self.rendering.of_group(group, self.upto)
+        return self.rendering.render_group(group, self.upto)
 
     def blocks(self) -> Iterator[Block]:
         """Everything the window may keep, from the newest on."""
-        whole = newest_first(self.lane, self.rendering, self.after, self.upto)
+        whole = render_newest_first(self.lane, self.rendering, self.after, self.upto)
         if self.layers.pinned:
             pinned = set(self._pinned_starts())
             whole = (replace(block, pinned=True) if block.start in pinned else block for block in whole)
         if self.policy.window == "epoch":
-            whole = map(self.cutter.standing, whole)
+            whole = map(self.cutter.cut_to_share, whole)
         return filter(self._included, chain(whole, self._snapshot_blocks()))
 
     def _included(self, block: Block) -> bool:
-        return includes(self.policy, block)
+        return shows_block(self.policy, block)
 
     def _snapshot_blocks(self) -> Iterator[Block]:
         if self.snapshot:
-            yield from reversed(self.rendering.of_snapshot(self.snapshot, self._late_results()))
+            yield from reversed(self.rendering.render_snapshot(self.snapshot, self._late_results()))
 
     def _late_results(self) -> Iterator[Entry]:
         """The results that come first where the lane's own messages begin."""
@@ -157,12 +157,12 @@ class LaneView:
             return False
         if truncated:
             return True
-        messages, tokens = self.said_since(self.summed)
+        messages, tokens = self.count_since(self.summed)
         return (policy.summarize_threshold is not None and messages > policy.summarize_threshold) or (
             policy.max_thread_tokens is not None and tokens > policy.max_thread_tokens
         )
 
-    def said_since(self, seq: int) -> tuple[int, int]:
+    def count_since(self, seq: int) -> tuple[int, int]:
         """How many messages the lane has had since a seq, and their tokens."""
         lane = self.lane
         messages, tokens = lane.said_between(seq + 1, self.upto)
@@ -174,10 +174,10 @@ class LaneView:
             return messages + lane.gap.summed_messages, tokens + lane.gap.summed_tokens
         raise archived(lane)
 
-    def saved_since(self, seq: int) -> int:
+    def count_saved_since(self, seq: int) -> int:
         """How many tokens less than the lane has said since a seq are shown, with all results cut to their share."""
         lane, share = self.lane, self.cutter.share
-        saved = self.saved_between(seq + 1)
+        saved = self.count_saved_from(seq + 1)
         if seq >= lane.gap.newest:
             return saved
         known = dict(lane.gap.saved if seq == lane.gap.mark else lane.gap.summed_saved)
@@ -185,21 +185,21 @@ class LaneView:
             raise archived(lane)
         return saved + known[share]
 
-    def saved_between(self, first: int) -> int:
+    def count_saved_from(self, first: int) -> int:
         """As `saved_since`, of the groups held that start at `first` or later."""
         groups = bisect_right(self.lane.group_starts, self.upto)
         if not groups or self.lane.group_starts[groups - 1] < first:
             return 0
         # The newest group may still grow, or have grown since.
         newest = self.lane.groups[groups - 1]
-        savings = savings_of(self.lane, self.cutter, self.rendering)
-        return savings.between(first, newest.start - 1) + saved_by(newest, self.cutter, self.rendering, self.upto)
+        savings = update_savings(self.lane, self.cutter, self.rendering)
+        return savings.between(first, newest.start - 1) + count_saved(newest, self.cutter, self.rendering, self.upto)
 
     @property
     def measure(self) -> tuple[int, int]:
         """How many messages a context could be made of, a snapshot's included, and their tokens."""
-        messages, tokens = self.said_since(self.after)
-        tokens -= self.saved_since(self.after)
+        messages, tokens = self.count_since(self.after)
+        tokens -= self.count_saved_since(self.after)
         if self.snapshot:
             counts = self.snapshot.tokens or ()
             return messages + len(counts), tokens + sum(counts)
@@ -211,12 +211,12 @@ class LaneView:
         for block in self.blocks():
             if block.start is not None:
                 messages, tokens = self.lane.said_between(block.start, self.upto)
-                tokens -= self.saved_between(block.start)
+                tokens -= self.count_saved_from(block.start)
             else:
                 messages, tokens = messages + len(block.messages), tokens + block.tokens
             yield block, messages, tokens
 
-    def shared_prefix(self, window: tuple[int, ...] | None) -> int | None:
+    def count_shared_prefix(self, window: tuple[int, ...] | None) -> int | None:
         """The tokens that this context has in common with the beginning of the lane's call before it.
 
         That is all of it, unless the window has been cut since, or what shapes contexts has changed.
@@ -242,12 +242,12 @@ class LaneView:
         return recipe.input_tokens if same else 0
 
 
-def includes(policy: ContextPolicy, block: Block) -> bool:
+def shows_block(policy: ContextPolicy, block: Block) -> bool:
     """Whether a policy's contexts show blocks of this kind."""
     needed = {"message": {"message"}, "tool_call": {"tool_call", "tool_result"}}
     return needed[block.kind] <= set(policy.include_kinds)
 
 
-def estimator_of(policy: ContextPolicy) -> Encoding | None:
+def choose_estimator(policy: ContextPolicy) -> Encoding | None:
     """What sizes messages in place of their recorded counts, where the policy asks for it."""
     return encoding("heuristic") if policy.token_estimator == "heuristic" else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from clew.context.blocks import Block
-from clew.context.clearing import cleared_in_steps, older_cleared
+from clew.context.clearing import clear_in_steps, clear_older
 from clew.context.truncation import Cutter
 from clew.contract.policy import ContextPolicy
 
@@ -56,17 +56,19 @@ class View(Protocol):
         ...
 
 
-def slide(view: View, room: int, current: Sequence[Block], summary: Block | None) -> Window:
+def fill_sliding_window(view: View, room: int, current: Sequence[Block], summary: Block | None) -> Window:
     """The sliding window over blocks that come newest first; what clearing frees lets older ones in."""
     if rule := view.policy.clear_tool_results:
-        window = _slid(view, older_cleared(view.blocks(), rule), room, current, summary)
+        window = _fill_newest_first(view, clear_older(view.blocks(), rule), room, current, summary)
         freed = sum(block.freed for block in window.blocks)
         if freed and freed >= rule.min_tokens:
             return window
-    return _slid(view, view.blocks(), room, current, summary)
+    return _fill_newest_first(view, view.blocks(), room, current, summary)
 
 
-def _slid(view: View, blocks: Iterable[Block], room: int, current: Sequence[Block], summary: Block | None) -> Window:
+def _fill_newest_first(
+    view: View, blocks: Iterable[Block], room: int, current: Sequence[Block], summary: Block | None
+) -> Window:
     """The window over the blocks as they are: cleared, or not.
 
     What is `current` is kept before anything else. Then come the last `keep_last_turns` turns, then the summary,
@@ -90,7 +92,7 @@ def _slid(view: View, blocks: Iterable[Block], room: int, current: Sequence[Bloc
                     window.truncated = True
                     return
                 left = room - window.tokens
-                shown = block if block.tokens <= left else cutter.standing(block)
+                shown = block if block.tokens <= left else cutter.cut_to_share(block)
                 if shown.tokens > left:
                     window.truncated, overflowing = True, block
                     return
@@ -108,14 +110,14 @@ def _slid(view: View, blocks: Iterable[Block], room: int, current: Sequence[Bloc
     if not window.truncated:
         take(rows)
     if overflowing:
-        (shown,) = cutter.fitted([overflowing], room - window.tokens)
+        (shown,) = cutter.cut_to_room([overflowing], room - window.tokens)
         if shown.tokens <= room - window.tokens:
             window.tokens += shown.tokens
             window.blocks.append(shown)
     window.blocks += reversed(waiting.values())
     for place, block in enumerate(window.blocks):
         if block.uncut:
-            (window.blocks[place],) = cutter.fitted([block], room - window.tokens + block.tokens)
+            (window.blocks[place],) = cutter.cut_to_room([block], room - window.tokens + block.tokens)
             window.tokens += window.blocks[place].tokens - block.tokens
     window.blocks.reverse()
     return window
@@ -128,7 +130,7 @@ def _last_turns(rows: Iterator[Block], count: int) -> Iterator[Block]:
         count -= block.opens_turn
 
 
-def epoch(view: View, room: int, current: Sequence[Block], summary: Block | None) -> Window:
+def fill_epoch_window(view: View, room: int, current: Sequence[Block], summary: Block | None) -> Window:
     """A window that begins where it began until it overflows, and then at its low-water mark.
 
     Where it begins follows from how much the lane has said alone: whenever that passes the room by a whole step (the
@@ -181,10 +183,10 @@ def epoch(view: View, room: int, current: Sequence[Block], summary: Block | None
     begins = [-snapshot if block.start is None else block.start for block in (*older, *recent[-1:])]
     window.epoch = tuple(begins if recent else [*begins, *begins[-1:]])
     for block in current:
-        if block.start is not None and block.tokens < view.cutter.standing(block).tokens:
+        if block.start is not None and block.tokens < view.cutter.cut_to_share(block).tokens:
             window.epoch += (block.start, block.tokens)
     if rule := policy.clear_tool_results:
-        whole, reached = cleared_in_steps(whole, rule)
+        whole, reached = clear_in_steps(whole, rule)
         window.epoch += (reached,)
     window.blocks, window.tokens = whole, window.tokens + sum(block.tokens for block in whole)
     return window

@@ -95,7 +95,7 @@ class Rendering:
     provider: str | None = None
     estimator: Encoding | None = None
 
-    def of_group(self, group: Group, at_seq: int) -> Block:
+    def render_group(self, group: Group, at_seq: int) -> Block:
         """A group as far as it goes up to a seq. Of a whole one, as most are, the group remembers how it looks."""
         whole = (*group.entries, *group.late)[-1].seq <= at_seq
         key = (self, len(group.entries), len(group.late))
@@ -114,7 +114,7 @@ class Rendering:
             group.rendered = (key, block)
         return block
 
-    def of_snapshot(self, snapshot: StoredSnapshot, late: Iterable[Entry] = ()) -> list[Block]:
+    def render_snapshot(self, snapshot: StoredSnapshot, late: Iterable[Entry] = ()) -> list[Block]:
         """The messages that a `replace` put under its lane, in order. A result without its call is left out.
 
         `late` are the results that come right after the snapshot: they may answer its last calls.
@@ -204,7 +204,7 @@ def _in_call_order(group: Group, at_seq: int) -> list[Entry]:
     return [first, *(by_call[call_id] for call_id in first.read(MessagePayload).call_ids if call_id in by_call)]
 
 
-def newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Iterator[Block]:
+def render_newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Iterator[Block]:
     """A lane's own groups that start after one seq and not after another, from the newest on.
 
     Raises:
@@ -214,7 +214,7 @@ def newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Ite
     oldest = max(after, lane.gap.newest)
     while place and lane.group_starts[place - 1] > oldest:
         place -= 1
-        yield rendering.of_group(lane.groups[place], upto)
+        yield rendering.render_group(lane.groups[place], upto)
     if lane.gap.newest > after:
         raise archived(lane)
 

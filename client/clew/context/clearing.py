@@ -20,18 +20,18 @@ READ_RESULT = "read_result"
 _MARKER_TOKENS = 24
 
 
-def marker(tool_call_id: str) -> str:
+def format_cleared_marker(tool_call_id: str) -> str:
     """What stands in the place of a result."""
     return f"[cleared: {READ_RESULT}(tool_call_id={tool_call_id!r}) reads it again]"
 
 
-def marker_tokens(message: Message) -> int:
+def count_cleared_marker(message: Message) -> int:
     """What a result costs once it is cleared."""
     named = f"{message.get('tool_call_id', '')}{message.get('name', '')}"
     return _MARKER_TOKENS + len(named.encode())
 
 
-def older_cleared(blocks: Iterable[Block], rule: ClearToolResults) -> Iterator[Block]:
+def clear_older(blocks: Iterable[Block], rule: ClearToolResults) -> Iterator[Block]:
     """Blocks that come newest first, without the results that the rule lets go.
 
     The newest block keeps all of its own: they are what the next reply answers.
@@ -39,11 +39,11 @@ def older_cleared(blocks: Iterable[Block], rule: ClearToolResults) -> Iterator[B
     keep = rule.keep
     for number, block in enumerate(blocks):
         older = max(len(block.results) - keep, 0)
-        yield cleared(block, older, rule) if number and older else block
+        yield clear_results(block, older, rule) if number and older else block
         keep = max(keep - len(block.results), 0)
 
 
-def cleared_in_steps(blocks: Sequence[Block], rule: ClearToolResults) -> tuple[list[Block], int]:
+def clear_in_steps(blocks: Sequence[Block], rule: ClearToolResults) -> tuple[list[Block], int]:
     """Blocks that come oldest first, without the results that the steps taken so far have reached, and their number.
 
     A step is as many results as free `min_tokens`. It is taken once the last of them is older than those that the
@@ -58,7 +58,7 @@ def cleared_in_steps(blocks: Sequence[Block], rule: ClearToolResults) -> tuple[l
             reached, freed = place, 0
     shown, left = [], reached
     for block in blocks:
-        shown.append(cleared(block, left, rule) if left > 0 else block)
+        shown.append(clear_results(block, left, rule) if left > 0 else block)
         left -= len(block.results)
     return shown, reached
 
@@ -71,12 +71,12 @@ def _freed(block: Block, rule: ClearToolResults) -> list[int]:
     return [
         0
         if names.get(message.get("tool_call_id", "")) in rule.exclude_tools
-        else max(result.tokens - marker_tokens(message), 0)
+        else max(result.tokens - count_cleared_marker(message), 0)
         for message, result in zip(block.messages[1:], block.results, strict=False)
     ]
 
 
-def cleared(block: Block, count: int, rule: ClearToolResults) -> Block:
+def clear_results(block: Block, count: int, rule: ClearToolResults) -> Block:
     """A block with its first results cleared, where that frees anything."""
     gone = {place: tokens for place, tokens in enumerate(_freed(block, rule)[:count]) if tokens}
     if not gone:
@@ -85,9 +85,9 @@ def cleared(block: Block, count: int, rule: ClearToolResults) -> Block:
     results = list(block.results)
     for place in gone:
         message = messages[place + 1]
-        content = marker(message.get("tool_call_id", ""))
+        content = format_cleared_marker(message.get("tool_call_id", ""))
         messages[place + 1] = {**message, "content": content}
-        results[place] = Result(marker_tokens(message))
+        results[place] = Result(count_cleared_marker(message))
     freed = sum(gone.values())
     ids = {messages[place + 1].get("tool_call_id") for place in gone}
     return replace(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clew.context.contexts import context_of, output_schema_of
+from clew.context.contexts import build_context, find_output_schema
 from clew.context.projection import Projection
 from clew.contract.outputs import ContextMeta
 from clew.contract.payloads import ErrorPayload, Recipe
@@ -163,7 +163,7 @@ class _Session:
                 tally.overflowing.append(reply.entry.refs.get("call_id", ""))
                 continue
             read, earlier = before.get(lane, ("", None))
-            cached = common_prefix(earlier, shown) if earlier and read == model else 0
+            cached = count_common_prefix(earlier, shown) if earlier and read == model else 0
             before[lane] = (model, shown)
             spent = Usage(
                 input_tokens=shown.meta.estimated_tokens,
@@ -173,18 +173,18 @@ class _Session:
             tally.add(shown.meta, spent, self._cost(reply, spent))
             tally.leave_out(_said(self.thread, lane, seq) - shown.meta.entries_included)
             if found := self.thread.lane(lane):
-                tally.lost_pins |= set(found.layers_at(seq).pinned) - set(seqs_shown(shown))
+                tally.lost_pins |= set(found.layers_at(seq).pinned) - set(list_seqs(shown))
         return tally
 
     def _projected(self, recipe: Recipe, policy: ContextPolicy | None) -> Projection:
         """What a call is shown under a policy that lies over its own."""
-        return context_of(
+        return build_context(
             self.thread,
             context_ref=recipe.context_ref,
             at_seq=recipe.basis_seq,
             policy=recipe.policy.overlaid(policy) if recipe.policy else policy,
             model=recipe.model,
-            output_schema=output_schema_of(self.thread, recipe),
+            output_schema=find_output_schema(self.thread, recipe),
         )
 
     def _charged(self, usage: Usage) -> float | None:
@@ -242,7 +242,7 @@ class _Tally:
         )
 
 
-def common_prefix(before: Projection, now: Projection) -> int:
+def count_common_prefix(before: Projection, now: Projection) -> int:
     """The tokens of the longest beginning that two contexts share, tool schemas and system prompt included.
 
     It is found block by block: a message alone, or tool calls with their results.
@@ -257,7 +257,7 @@ def common_prefix(before: Projection, now: Projection) -> int:
     return tokens
 
 
-def seqs_shown(shown: Projection) -> Iterator[int]:
+def list_seqs(shown: Projection) -> Iterator[int]:
     """The seqs of the entries whose messages a context holds."""
     return (seq for block in shown.blocks for seq in block.seqs)
 

@@ -18,7 +18,7 @@ from clew.thread.thread import Thread
 T = TypeVar("T")
 
 
-def context_of(
+def build_context(
     thread: Thread,
     *,
     context_ref: str | None = None,
@@ -64,13 +64,13 @@ def context_of(
     )
 
 
-def context_of_call(thread: Thread, recipe: Recipe, output_schema: dict[str, Any] | None) -> Projection:
+def rebuild_context(thread: Thread, recipe: Recipe, output_schema: dict[str, Any] | None) -> Projection:
     """What a model call was shown, by its recipe. `output_schema` is what its answer was to look like.
 
     Raises:
         Archived: the thread does not keep enough of it.
     """
-    return context_of(
+    return build_context(
         thread,
         context_ref=recipe.context_ref,
         at_seq=recipe.basis_seq,
@@ -80,7 +80,7 @@ def context_of_call(thread: Thread, recipe: Recipe, output_schema: dict[str, Any
     )
 
 
-def output_schema_of(thread: Thread, recipe: Recipe) -> dict[str, Any] | None:
+def find_output_schema(thread: Thread, recipe: Recipe) -> dict[str, Any] | None:
     """What the answer to a model call was to look like.
 
     Raises:
@@ -90,7 +90,7 @@ def output_schema_of(thread: Thread, recipe: Recipe) -> dict[str, Any] | None:
     return None if seq is None else thread[seq].read(UserMessage).output_schema
 
 
-def context_page(whole: Projection, first: int) -> dict[str, Any]:
+def take_page(whole: Projection, first: int) -> dict[str, Any]:
     """One page of a context, from a message on; the tool schemas are on the first.
 
     The next page is asked for with the answer's `next_page` and `at_seq`: so it is one of the same context, whatever
@@ -107,13 +107,15 @@ def context_page(whole: Projection, first: int) -> dict[str, Any]:
     return answer
 
 
-def window_of(thread: Thread, context_ref: str, token_budget: int) -> Projection:
+def build_window(thread: Thread, context_ref: str, token_budget: int) -> Projection:
     """The newest messages of a lane that fit a budget and one page, grouped and filtered by the policy in force."""
     config = thread.config_at(thread.last_seq)
     policy = config.read(ConfigPayload).policy if config else ContextPolicy()
     while True:
         whole = project(
-            ProjectionInput(thread, windowed(policy, token_budget), context_ref=context_ref, request_must_fit=False)
+            ProjectionInput(
+                thread, make_window_policy(policy, token_budget), context_ref=context_ref, request_must_fit=False
+            )
         )
         size = len(to_json({"messages": whole.messages, "meta": whole.meta.as_json()}))
         if size <= MAX_PAGE_BYTES:
@@ -122,12 +124,12 @@ def window_of(thread: Thread, context_ref: str, token_budget: int) -> Projection
         token_budget = max(min(token_budget, whole.meta.estimated_tokens) * MAX_PAGE_BYTES // (size + 1), 1)
 
 
-def windowed(policy: ContextPolicy, token_budget: int) -> ContextPolicy:
+def make_window_policy(policy: ContextPolicy, token_budget: int) -> ContextPolicy:
     """A policy for a window of so many tokens."""
     return policy.model_copy(update={"max_input_tokens": token_budget, "reserve_output_tokens": 0})
 
 
-def prompt_of_lane(thread: Thread, context_ref: str) -> str | None:
+def find_lane_prompt(thread: Thread, context_ref: str) -> str | None:
     """The system prompt that a lane has from the snapshot under it, where that is in force.
 
     Raises:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from clew.context._lane_view import estimator_of, includes
+from clew.context._lane_view import choose_estimator, shows_block
 from clew.context.blocks import Rendering
-from clew.context.truncation import Cutter, results_share, saved_by, smallest
+from clew.context.truncation import Cutter, compute_results_share, count_saved, count_smallest
 from clew.contract.payloads import AppliedSwitch, ConfigPayload, MessagePayload, OperationPayload, ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import DEFAULT_LANE, Entry
@@ -42,7 +42,7 @@ async def load_lane(
     top = layers.top
     after = top.summed if all(policy.uses_summary for policy in policies) else top.after
     reach, kept = _Reach(policies), {entry.seq for entry in pinned}
-    cutters = [Cutter(results_share(policy)) for policy in policies if policy.window == "epoch"]
+    cutters = [Cutter(compute_results_share(policy)) for policy in policies if policy.window == "epoch"]
     saved, summed_saved, groups = Counter[int](), Counter[int](), Groups()
     messages: list[Entry] = []
     # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
@@ -69,7 +69,7 @@ async def load_lane(
         )
         if group := groups.older(entry):
             for cutter in cutters:
-                tokens = saved_by(group, cutter, Rendering(), group.entries[-1].seq)
+                tokens = count_saved(group, cutter, Rendering(), group.entries[-1].seq)
                 saved[cutter.share] += tokens
                 summed_saved[cutter.share] += tokens if summed else 0
     shares = sorted({cutter.share for cutter in cutters})
@@ -236,9 +236,9 @@ class _Reach:
         role = entry.read(MessagePayload).role
         if group := self._groups.older(entry):
             for place, policy in enumerate(self._policies):
-                block = Rendering(estimator=estimator_of(policy)).of_group(group, group.entries[-1].seq)
-                if includes(policy, block):
-                    self._left[place] -= smallest(block, policy)
+                block = Rendering(estimator=choose_estimator(policy)).render_group(group, group.entries[-1].seq)
+                if shows_block(policy, block):
+                    self._left[place] -= count_smallest(block, policy)
         if role == "user":
             run_id = entry.refs.get("run_id")
             if self._asked == 0 or run_id is None or run_id != self._run_id:

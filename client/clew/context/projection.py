@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from clew.context._lane_view import LaneView, estimator_of
-from clew.context._window import epoch, slide
+from clew.context._lane_view import LaneView, choose_estimator
+from clew.context._window import fill_epoch_window, fill_sliding_window
 from clew.context.blocks import Block
 from clew.context.projection_input import ProjectionInput
 from clew.contract.outputs import ContextMeta
@@ -63,7 +63,7 @@ def register_projector(name: str, projector: Projector) -> None:
     _projectors[name] = projector
 
 
-def projector_named(name: str) -> Projector:
+def find_projector(name: str) -> Projector:
     """The projector that a policy chose.
 
     Raises:
@@ -82,7 +82,7 @@ def project(given: ProjectionInput) -> Projection:
         InvalidInput: the policy names a projector that does not exist.
         InvalidTokenBudget: the policy leaves no budget.
     """
-    return projector_named(given.policy.checked().projector)(given)
+    return find_projector(given.policy.checked().projector)(given)
 
 
 def compose(*segments: Iterable[Message]) -> list[Message]:
@@ -105,7 +105,7 @@ def default_projector(given: ProjectionInput) -> Projection:
     first = []
     if given.request_must_fit:
         first = view.pinned() if given.pending else view.kept()
-    kept = view.fitted(first, room)
+    kept = view.fit_required(first, room)
     left = room
     for block, (_, part) in zip(kept, first, strict=True):
         if block.tokens > left:
@@ -113,7 +113,7 @@ def default_projector(given: ProjectionInput) -> Projection:
         left -= block.tokens
 
     summary = sizes.of_summary(view.summary)
-    window = (epoch if policy.window == "epoch" else slide)(view, room, kept, summary)
+    window = (fill_epoch_window if policy.window == "epoch" else fill_sliding_window)(view, room, kept, summary)
     shown = summary if window.summary_kept else None
     blocks = (
         *_segment([{"role": "system", "content": given.system}] if given.system else [], sizes.system),
@@ -139,7 +139,7 @@ def default_projector(given: ProjectionInput) -> Projection:
             entries_total=basis_last_seq + 1,
             policy_hash=policy.hash,
             epoch=window.epoch,
-            shared_prefix_tokens=view.shared_prefix(window.epoch),
+            shared_prefix_tokens=view.count_shared_prefix(window.epoch),
             cleared_tool_results=(
                 sum(block.cleared for block in window.blocks) if policy.clear_tool_results else None
             ),
@@ -174,7 +174,7 @@ class _Sizes:
     """The tokens of what surrounds the history: recorded where the thread has them, counted where not."""
 
     def __init__(self, given: ProjectionInput) -> None:
-        self._estimator = estimator_of(given.policy)
+        self._estimator = choose_estimator(given.policy)
         self._given = given
         self.tools = self._sized(given.tools_tokens, lambda by: by.tools(given.tools)) if given.tools else 0
         self.system = self._sized(given.system_tokens, lambda by: by.system(given.system)) if given.system else 0

@@ -29,7 +29,7 @@ class ProjectionInput:
         system_tokens: The tokens of the system prompt, where they are known.
         tools_tokens: The tokens of the tool schemas, where they are known.
         encoding: What is not counted yet is counted under it.
-        request_must_fit: Whether the current request is kept at any price, or windowed like all else.
+        request_must_fit: Whether the current request is kept at any price, or windowed like the rest of the history.
         standalone: Whether the context is for a model that cannot read this thread: its `read_result` finds nothing.
     """
 

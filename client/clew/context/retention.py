@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from clew.context._lane_view import LaneView
 from clew.context.projection_input import ProjectionInput
-from clew.context.truncation import saved_by, smallest
+from clew.context.truncation import count_saved, count_smallest
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
 from clew.thread.entries import Entry
@@ -20,7 +20,7 @@ from clew.thread.layers import Layers
 from clew.thread.thread import Past, Thread, last_at
 
 
-def parted(
+def retain(
     thread: Thread, first_seq: int, needs: Mapping[str, Sequence[ContextPolicy]], room: int, upto: int | None = None
 ) -> Past:
     """What a thread must keep, once its entries before `first_seq` are gone, to go on answering as it does now.
@@ -129,7 +129,7 @@ def _weight(entries: Iterable[Entry]) -> int:
 def _counted(view: LaneView, mark: int, stays: Sequence[int], newest: int) -> tuple[int, int, int]:
     """How much goes of what the lane has said after a mark, as messages and tokens; the mark moves where unknown."""
     try:
-        messages, tokens = view.said_since(mark)
+        messages, tokens = view.count_since(mark)
     except Archived:
         return newest, 0, 0
     later = [view.thread[seq] for seq in stays[bisect_right(stays, mark) :]]
@@ -148,8 +148,8 @@ def _saved(views: Sequence[LaneView], mark: int, stays: Sequence[int]) -> tuple[
         if view.policy.window == "epoch":
             cutter, rendering = view.cutter, view.rendering
             with suppress(Archived):
-                here = sum(saved_by(group, cutter, rendering, upto) for group in groups if group.start in kept)
-                saved[cutter.share] = view.saved_since(mark) - here
+                here = sum(count_saved(group, cutter, rendering, upto) for group in groups if group.start in kept)
+                saved[cutter.share] = view.count_saved_since(mark) - here
     return tuple(sorted(saved.items()))
 
 
@@ -158,7 +158,7 @@ def _reach(view: LaneView) -> int:
     left = view.policy.budget
     try:
         for block in view.blocks():
-            left -= smallest(block, view.policy)
+            left -= count_smallest(block, view.policy)
             if left < 0 and block.start is not None:
                 return block.start
     except Archived:

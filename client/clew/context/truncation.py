@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from clew.context.blocks import Block, Rendering, Result
-from clew.context.clearing import READ_RESULT, cleared
+from clew.context.clearing import READ_RESULT, clear_results
 from clew.contract.policy import ContextPolicy
 from clew.model.messages import Message
 from clew.model.pieces import piece_starts
@@ -27,7 +27,7 @@ _SHARE = 3
 _SHARE_BITS = 3
 
 
-def results_share(policy: ContextPolicy) -> int:
+def compute_results_share(policy: ContextPolicy) -> int:
     """The tokens that the results of one round are shown with at most, where not everything has room.
 
     It is a third of the budget, so that the rounds before and after it have room too. It is rounded down to three
@@ -38,28 +38,28 @@ def results_share(policy: ContextPolicy) -> int:
     return share // step * step
 
 
-def cut_marker(tool_call_id: str, begin: int, end: int, size: int, *, readable: bool) -> str:
+def format_cut_marker(tool_call_id: str, begin: int, end: int, size: int, *, readable: bool) -> str:
     """What stands in the place of a part of a result, from one byte to another of all its bytes."""
     how = f": {READ_RESULT}(tool_call_id={tool_call_id!r}, offset={begin}) reads on" if readable else ""
     return f"[bytes {begin} to {end} of {size} are left out{how}]"
 
 
-def cut_marker_tokens(message: Message) -> int:
+def count_cut_marker(message: Message) -> int:
     """What a result costs of which nothing but the marker is shown."""
     named = f"{message.get('tool_call_id', '')}{message.get('name', '')}"
     return _MARKER_TOKENS + len(named.encode())
 
 
-def smallest(block: Block, policy: ContextPolicy) -> int:
+def count_smallest(block: Block, policy: ContextPolicy) -> int:
     """The fewest tokens of a block in any window of a policy, but for the oldest and the newest block in it."""
-    cutter, rule = Cutter(results_share(policy)), policy.clear_tool_results
+    cutter, rule = Cutter(compute_results_share(policy)), policy.clear_tool_results
     # A late result may be smaller than what is said of the doubt, and epochs do not count results that are missing.
     unsure = sum(result.tokens for result in block.results if result.in_doubt) + block.missing_tokens
     # The window of an epoch is cut by what was said, and cleared after that.
     if rule is None or policy.window == "epoch":
-        return max(cutter.standing(block).tokens - unsure, 0)
+        return max(cutter.cut_to_share(block).tokens - unsure, 0)
     counts = range(len(block.results) + 1)
-    return max(min(cutter.standing(cleared(block, count, rule)).tokens for count in counts) - unsure, 0)
+    return max(min(cutter.cut_to_share(clear_results(block, count, rule)).tokens for count in counts) - unsure, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,15 @@ class Cutter:
     share: int
     readable: bool = True
 
-    def standing(self, block: Block) -> Block:
+    def cut_to_share(self, block: Block) -> Block:
         """A block whose results take no more than their share: it is the same in every context of a policy."""
         whole = block.uncut or block
         taken = sum(result.tokens for result in whole.results)
         if whole.pinned or taken <= self.share:
             return whole
-        return self.fitted((whole,), whole.tokens - taken + self.share)[0]
+        return self.cut_to_room((whole,), whole.tokens - taken + self.share)[0]
 
-    def fitted(self, blocks: Sequence[Block], room: int) -> list[Block]:
+    def cut_to_room(self, blocks: Sequence[Block], room: int) -> list[Block]:
         """Blocks with their largest results cut, so that all have room together; or as small as they can be."""
         whole = [block.uncut or block for block in blocks]
         if sum(block.tokens for block in whole) <= room:
@@ -135,20 +135,20 @@ class Savings:
         return self.upto[count - 1] if count else 0
 
 
-def savings_of(lane: Lane, cutter: Cutter, rendering: Rendering) -> Savings:
+def update_savings(lane: Lane, cutter: Cutter, rendering: Rendering) -> Savings:
     """The savings in a lane, which remembers them: each group is looked at once."""
     savings: Savings = lane.savings.setdefault(cutter.share, Savings())
     for group in lane.groups[savings.seen : -1]:
-        savings.add(group.start, saved_by(group, cutter, rendering, group.entries[-1].seq))
+        savings.add(group.start, count_saved(group, cutter, rendering, group.entries[-1].seq))
     return savings
 
 
-def saved_by(group: Group, cutter: Cutter, rendering: Rendering, upto: int) -> int:
+def count_saved(group: Group, cutter: Cutter, rendering: Rendering, upto: int) -> int:
     """What is saved by a group as far as it goes up to a seq."""
     if sum(entry.tokens for entry in group.entries[1:] if entry.seq <= upto) <= cutter.share:
         return 0
-    block = rendering.of_group(group, upto)
-    return block.tokens - cutter.standing(block).tokens
+    block = rendering.render_group(group, upto)
+    return block.tokens - cutter.cut_to_share(block).tokens
 
 
 class _Cuttable:
@@ -157,7 +157,7 @@ class _Cuttable:
     def __init__(self, result: Result, message: Message) -> None:
         self.result = result
         self._message = message
-        marker = cut_marker_tokens(message) + result.note[1] + _JOIN_TOKENS * bool(result.note[0])
+        marker = count_cut_marker(message) + result.note[1] + _JOIN_TOKENS * bool(result.note[0])
         self._least = min(marker, result.tokens) if result.bytes is not None else result.tokens
         pieces = result.pieces
         order = (pieces[place // 2] if place % 2 == 0 else pieces[-(place // 2) - 1] for place in range(len(pieces)))
@@ -178,7 +178,7 @@ class _Cuttable:
         taken = self._taken(level)
         begin, end = bounds[(taken + 1) // 2], bounds[-(taken // 2) - 1]
         size = self.result.bytes or 0
-        marker = cut_marker(
+        marker = format_cut_marker(
             self._message.get("tool_call_id", ""), begin, end if end < len(data) else size, size, readable=readable
         )
         parts = (data[:begin].decode(), marker, data[end:].decode())

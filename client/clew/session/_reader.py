@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic_core import to_json
 
-from clew.context.contexts import window_of, windowed
+from clew.context.contexts import build_window, make_window_policy
 from clew.context.loading import load_thread
 from clew.contract import (
     READ_CONTEXT_WORKFLOW,
@@ -82,8 +82,8 @@ async def read_window(handle: SessionHandle, query: WindowQuery) -> Window:
     except (Archived, Closed):
         frozen = await freeze_thread(handle)
     budget = query.token_budget
-    thread = await load_thread(frozen, query.context_ref, lambda policy: windowed(policy, budget))
-    projection = window_of(thread, query.context_ref or thread.active_lane_at(frozen.upto), budget)
+    thread = await load_thread(frozen, query.context_ref, lambda policy: make_window_policy(policy, budget))
+    projection = build_window(thread, query.context_ref or thread.active_lane_at(frozen.upto), budget)
     return Window(messages=projection.messages, meta=projection.meta)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.context.clearing import marker, marker_tokens
+from clew.context.clearing import count_cleared_marker, format_cleared_marker
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.model.messages import Message
 from clew.model.tokens import encoding
@@ -38,7 +38,7 @@ def results(thread: Thread, policy: ContextPolicy) -> list[str]:
     said_there = [message for message in shown(thread, policy) if message["role"] == "tool"]
     for message in said_there:
         if message["content"].startswith("[cleared"):
-            assert message["content"] == marker(message.get("tool_call_id", ""))
+            assert message["content"] == format_cleared_marker(message.get("tool_call_id", ""))
     return ["cleared" if m["content"].startswith("[cleared") else m["content"] for m in said_there]
 
 
@@ -75,7 +75,7 @@ def test_what_the_next_reply_answers_stays() -> None:
 def test_nothing_is_cleared_for_little() -> None:
     """It must free so many tokens, all together; of excluded tools and of short results nothing is freed."""
     thread = rounds(LONG, "short", LONG).talk(answered("done")).thread
-    freed = 2 * (thread[2].tokens - marker_tokens(thread[2].message))
+    freed = 2 * (thread[2].tokens - count_cleared_marker(thread[2].message))
     assert results(thread, clearing(0, freed)) == ["cleared", "short", "cleared"]
     assert results(thread, clearing(0, freed + 1)) == [LONG, "short", LONG]
     assert made(thread, clearing(0, freed + 1)).meta.cleared_tool_results == 0
@@ -107,7 +107,7 @@ def test_an_epoch_is_cleared_in_steps() -> None:
     """Each frees the least that the policy asks for and is an epoch of its own; between them all stays as it was."""
     one = rounds(LONG).thread[2]
     # Later ids are a little longer.
-    step = 3 * (one.tokens - marker_tokens(one.message)) - 10
+    step = 3 * (one.tokens - count_cleared_marker(one.message)) - 10
     policy = clearing(1, step, window="epoch")
     writer, seen = Writer(), []
     for number in range(12):
@@ -127,8 +127,13 @@ def test_an_epoch_is_cleared_in_steps() -> None:
 )
 def test_a_marker_is_sized_without_a_vocabulary(name: str, call_id: str, tool: str) -> None:
     """Its size is the same for every reader, and no less than any encoding counts."""
-    message: Message = {"role": "tool", "content": marker(call_id), "tool_call_id": call_id, "name": tool}
-    assert encoding(name).message(message) <= marker_tokens(message)
+    message: Message = {
+        "role": "tool",
+        "content": format_cleared_marker(call_id),
+        "tool_call_id": call_id,
+        "name": tool,
+    }
+    assert encoding(name).message(message) <= count_cleared_marker(message)
 
 
 def test_clearing_costs_by_the_window() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clew.context.blocks import Rendering
 from clew.context.comparison import AS_IT_WAS, Trial, compare_policies
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.context.projection import Projection
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
@@ -57,7 +57,7 @@ class Session:
         own = recipe.get("context_policy")
         policy = ContextPolicy.model_validate(own, strict=False) if own else None
         model = recipe.get("model", MODEL)
-        shown = context_of(self.thread, context_ref=lane, policy=policy, model=model)
+        shown = build_context(self.thread, context_ref=lane, policy=policy, model=model)
         self.calls.append(shown)
         usage = {"input_tokens": 100, "output_tokens": 10, "cached_input_tokens": 40}
         told = payloads.recipe(
@@ -257,7 +257,7 @@ def test_each_call_is_what_projecting_it_alone_gives(steps: list[Step], policy: 
         if "recipe" in entry.payload:
             prefix, lane = Thread(thread.slice(0, entry.seq - 1)), entry.payload["context_ref"]
             try:
-                shown.append((lane, context_of(prefix, context_ref=lane, policy=policy, model=MODEL)))
+                shown.append((lane, build_context(prefix, context_ref=lane, policy=policy, model=MODEL)))
             except ContextOverflow:
                 overflows += 1
     trial = compare_policies(thread, {"policy": policy})[1]
@@ -276,14 +276,14 @@ def test_each_call_is_what_projecting_it_alone_gives(steps: list[Step], policy: 
 def test_the_work_follows_the_calls_and_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call of a long session costs what one of a short session does."""
     rendered = 0
-    really = Rendering.of_group
+    really = Rendering.render_group
 
     def counting(self: Rendering, *args: Any) -> Any:
         nonlocal rendered
         rendered += 1
         return really(self, *args)
 
-    monkeypatch.setattr(Rendering, "of_group", counting)
+    monkeypatch.setattr(Rendering, "render_group", counting)
     costs = []
     for turns in (50, 400):
         session = Session(ContextPolicy(max_input_tokens=1000, reserve_output_tokens=0)).turns(turns)

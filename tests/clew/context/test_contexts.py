@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
@@ -22,7 +22,7 @@ def test_a_context_needs_only_the_thread() -> None:
     writer.config(context_policy=ContextPolicy(max_messages=2))
     writer.talk(said("a"), answered("b"), said("c"))
     for thread in (writer.thread, rebuilt(writer.thread)):
-        context = context_of(thread)
+        context = build_context(thread)
         assert context.messages == [system("You are terse."), answered("b"), said("c")]
         assert context.tool_spec == [CALCULATOR]
         assert context.meta.policy_hash == ContextPolicy(max_messages=2).hash
@@ -34,18 +34,18 @@ def test_every_seq_has_the_configuration_of_its_time() -> None:
     writer.config()
     writer.talk(said("a"))
     writer.config(system_prompt="You are kind.", tools=[])
-    assert context_of(writer.thread, at_seq=1).messages == [system("You are terse."), said("a")]
-    assert context_of(writer.thread, at_seq=1).tool_spec == [CALCULATOR]
-    assert context_of(writer.thread).messages == [system("You are kind."), said("a")]
-    assert context_of(writer.thread).tool_spec == []
+    assert build_context(writer.thread, at_seq=1).messages == [system("You are terse."), said("a")]
+    assert build_context(writer.thread, at_seq=1).tool_spec == [CALCULATOR]
+    assert build_context(writer.thread).messages == [system("You are kind."), said("a")]
+    assert build_context(writer.thread).tool_spec == []
 
 
 def test_recorded_counts_are_used_and_right() -> None:
     """The estimate from recorded counts is the one that counting anew gives."""
     writer = Writer()
     writer.config()
-    recorded = context_of(writer.thread).meta.estimated_tokens
-    counted = context_of(writer.thread, policy=ContextPolicy(token_estimator="heuristic")).meta.estimated_tokens
+    recorded = build_context(writer.thread).meta.estimated_tokens
+    counted = build_context(writer.thread, policy=ContextPolicy(token_estimator="heuristic")).meta.estimated_tokens
     assert recorded == counted == sum(writer.thread[0].payload["tokens"].values())
 
 
@@ -55,9 +55,9 @@ def test_the_active_lane_is_the_one_shown() -> None:
     writer.config(system_prompt=None)
     writer.talk(said("a")).talk(said("b"), lane="draft")
     writer.switch("draft")
-    assert context_of(writer.thread).messages == [said("b")]
-    assert context_of(writer.thread, context_ref="default").messages == [said("a")]
-    assert context_of(writer.thread, at_seq=2).messages == [said("a")]
+    assert build_context(writer.thread).messages == [said("b")]
+    assert build_context(writer.thread, context_ref="default").messages == [said("a")]
+    assert build_context(writer.thread, at_seq=2).messages == [said("a")]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_whose_prompt(policy: ContextPolicy | None, snapshot: str | None, prompt
     writer = Writer()
     writer.config(context_policy=ContextPolicy(system_prompt="policy's"))
     writer.replace([said("a")], system_prompt=snapshot)
-    assert context_of(writer.thread, policy=policy).messages == [system(prompt), said("a")]
+    assert build_context(writer.thread, policy=policy).messages == [system(prompt), said("a")]
 
 
 @pytest.mark.parametrize("by_policy", [True, False])
@@ -100,9 +100,9 @@ def test_of_two_prompts_the_newer_is_in_force(by_policy: bool) -> None:
         step()
         expected.append(system(prompt))
     for thread in (writer.thread, rebuilt(writer.thread)):
-        contexts = [context_of(thread, at_seq=seq) for seq in range(thread.rev)]
+        contexts = [build_context(thread, at_seq=seq) for seq in range(thread.rev)]
         assert [context.messages for context in contexts] == [[prompt] for prompt in expected]
-        assert context_of(thread, context_ref="draft", at_seq=6).messages == [system("elsewhere")]
+        assert build_context(thread, context_ref="draft", at_seq=6).messages == [system("elsewhere")]
     for seq, context in enumerate(contexts):
         config = writer.thread.config_at(seq)
         assert config is not None
@@ -115,11 +115,11 @@ def test_a_request_overlays_the_configuration_field_by_field() -> None:
     writer = Writer()
     writer.config(system_prompt=None, context_policy=ContextPolicy(max_messages=3, keep_last_turns=1))
     writer.talk(said("a"), answered("b"), said("c"))
-    context = context_of(writer.thread, policy=ContextPolicy(max_messages=1))
+    context = build_context(writer.thread, policy=ContextPolicy(max_messages=1))
     assert context.messages == [said("c")]
     assert context.meta.policy_hash == ContextPolicy(max_messages=1, keep_last_turns=1).hash
     with pytest.raises(InvalidInput):
-        context_of(writer.thread, policy=ContextPolicy(window="epoch", token_estimator="heuristic"))
+        build_context(writer.thread, policy=ContextPolicy(window="epoch", token_estimator="heuristic"))
 
 
 @pytest.mark.parametrize(("model", "kept"), [(None, False), ("anthropic:claude-x", True), ("openai:gpt-x", False)])
@@ -130,7 +130,7 @@ def test_the_model_decides_whose_data_goes_along(model: str | None, kept: bool) 
     writer = Writer()
     writer.config()
     writer.talk(said("a"), asked, tool_said("x"))
-    context = context_of(writer.thread, model=model)
+    context = build_context(writer.thread, model=model)
     assert ("provider_data" in context.messages[2]) == kept
 
 
@@ -138,14 +138,14 @@ def test_an_output_schema_changes_the_digest_alone() -> None:
     """What the answer must look like is part of what was sent, and of no message."""
     writer = Writer()
     writer.config()
-    plain, shaped = context_of(writer.thread), context_of(writer.thread, output_schema={"type": "object"})
+    plain, shaped = build_context(writer.thread), build_context(writer.thread, output_schema={"type": "object"})
     assert plain.messages == shaped.messages
     assert plain.meta.digest != shaped.meta.digest
 
 
 def test_a_thread_without_configuration() -> None:
     """An empty thread has an empty context under the default policy."""
-    context = context_of(Thread())
+    context = build_context(Thread())
     assert (context.messages, context.tool_spec) == ([], [])
     assert context.meta.policy_hash == ContextPolicy().hash
 

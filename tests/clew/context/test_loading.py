@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.context.loading import load_thread
 from clew.context.projection import Projection
 from clew.contract.policy import ContextPolicy
@@ -36,7 +36,7 @@ class Back:
 
 def answer(thread: Thread, lane: str | None, policy: ContextPolicy, at_seq: int | None) -> Projection | str:
     try:
-        return context_of(thread, context_ref=lane, at_seq=at_seq, policy=policy)
+        return build_context(thread, context_ref=lane, at_seq=at_seq, policy=policy)
     except ContextOverflow as error:
         return str(error)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew.context.blocks import MISSING_RESULT
-from clew.context.projection import Projection, projector_named, register_projector
+from clew.context.projection import Projection, find_projector, register_projector
 from clew.context.projection_input import ProjectionInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
@@ -211,7 +211,7 @@ def test_what_must_fit_and_does_not(part: str, given: dict[str, Any]) -> None:
 
 
 def test_a_window_may_do_without_the_request() -> None:
-    """Where the request need not fit it is windowed like all else."""
+    """Where the request need not fit it is windowed like the rest of the history."""
     thread = Writer().talk(said("q" * 400)).thread
     context = made(thread, ContextPolicy(max_input_tokens=40, reserve_output_tokens=10), request_must_fit=False)
     assert (context.messages, context.meta.truncated) == ([], True)
@@ -282,7 +282,7 @@ def test_a_projector_of_ones_own() -> None:
     name = f"loud-{uuid.uuid4().hex}"
 
     def loud(given: ProjectionInput) -> Projection:
-        quiet = projector_named("default")(given)
+        quiet = find_projector("default")(given)
         return replace(
             quiet, messages=[{**message, "content": message["content"].upper()} for message in quiet.messages]
         )

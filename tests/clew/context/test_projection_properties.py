@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clew.context.projection import Projection, compose, project
 from clew.context.projection_input import ProjectionInput
-from clew.context.truncation import cut_marker_tokens
+from clew.context.truncation import count_cut_marker
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.model.messages import Message
@@ -236,7 +236,7 @@ def shortened(entry: Entry) -> Entry:
     """A tool result that has no more tokens than its marker."""
     if entry.payload.get("role") != "tool":
         return entry
-    tokens = min(entry.tokens, cut_marker_tokens(entry.message))
+    tokens = min(entry.tokens, count_cut_marker(entry.message))
     content = "x" * min(len(entry.payload["content"]), 4 * max(tokens - 13, 0))
     payload = {**entry.payload, "content": content}
     payload.pop("pieces", None)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.context.projection import Projection
-from clew.context.retention import parted
+from clew.context.retention import retain
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import Archived, ContextOverflow
 from clew.thread.entries import DEFAULT_LANE
@@ -36,7 +36,7 @@ PLENTY = 10_000_000
 def answer(thread: Thread, policy: ContextPolicy, lane: str, at_seq: int | None = None) -> Projection | str:
     """A context, or why there is none."""
     try:
-        return context_of(thread, context_ref=lane, at_seq=at_seq, policy=policy.complete())
+        return build_context(thread, context_ref=lane, at_seq=at_seq, policy=policy.complete())
     except ContextOverflow as error:
         return str(error)
     except Archived:
@@ -54,7 +54,7 @@ def test_a_pin_of_what_is_no_message_of_the_lane_hides_nothing() -> None:
     whole = write([tools, other, Pinned("default", "pin", [0]), *[Turn("default", "", [], None)] * 12])
     policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=0, summarization="none")
     last = whole.last_seq
-    here = without(whole, last, 2, parted(whole, 2, {"default": [policy]}, PLENTY, last))
+    here = without(whole, last, 2, retain(whole, 2, {"default": [policy]}, PLENTY, last))
     assert answer(here, policy, "default") == answer(whole, policy, "default")
 
 
@@ -65,7 +65,7 @@ def test_results_that_are_missing_do_not_shorten_what_an_epoch_reaches() -> None
         max_input_tokens=300, reserve_output_tokens=0, keep_last_turns=0, window="epoch", low_water=0.1
     )
     upto = whole.last_seq - 1
-    here = without(whole, upto, 1, parted(whole, 1, {"default": [policy]}, PLENTY, upto))
+    here = without(whole, upto, 1, retain(whole, 1, {"default": [policy]}, PLENTY, upto))
     assert answer(here, policy, "default") == answer(whole, policy, "default", upto)
 
 
@@ -90,7 +90,7 @@ def test_it_answers_as_the_whole_thread_or_not_at_all(
         first = data.draw(st.integers(first, max(now + 1, first)))
         upto = data.draw(st.integers(max(first - 1, here.past.upto, 0), now))
         before = answer(here, policy, lane, upto)
-        here = without(whole, now, first, parted(here, first, {lane: [policy]}, room, upto))
+        here = without(whole, now, first, retain(here, first, {lane: [policy]}, room, upto))
         if room == PLENTY:
             assert answer(here, policy, lane, upto) == before
     for entry in whole.slice(here.rev, whole.last_seq):
@@ -108,7 +108,7 @@ def test_what_is_kept_follows_the_policy_and_not_the_thread() -> None:
     sizes = []
     for turns in (50, 500):
         whole = write([Turn(DEFAULT_LANE, f"question {n}", [1], "an answer") for n in range(turns)])
-        past = parted(whole, whole.rev, {DEFAULT_LANE: [policy]}, PLENTY)
+        past = retain(whole, whole.rev, {DEFAULT_LANE: [policy]}, PLENTY)
         here = without(whole, whole.last_seq, whole.rev, past)
         assert answer(here, policy, DEFAULT_LANE) == answer(whole, policy, DEFAULT_LANE)
         assert answer(here, replace_budget(policy, 8000), DEFAULT_LANE) == "archived"
@@ -127,7 +127,7 @@ def test_what_will_be_cleared_does_not_hide_what_is_before_it() -> None:
     for number in range(4):
         writer.talk(asked_tool(f"tool-{number}"), tool_said(f"tool-{number}", "word " * 120))
     first = writer.thread.rev
-    past = parted(writer.thread, first, {DEFAULT_LANE: [policy]}, PLENTY)
+    past = retain(writer.thread, first, {DEFAULT_LANE: [policy]}, PLENTY)
     here = Thread((), first, past)
     for number in range(4):
         later = (answered("well"), said("again"), asked_tool(f"late-{number}"), tool_said(f"late-{number}", "4"))
@@ -145,7 +145,7 @@ def test_what_is_pinned_is_kept_as_far_as_there_is_room() -> None:
     writer.pin(0, 2)
     whole = writer.thread
     for room, expected in ((PLENTY, (0, 2)), (0, ())):
-        past = parted(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
+        past = retain(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
         assert past.gaps[DEFAULT_LANE].pinned == expected
         here = without(whole, whole.last_seq, whole.rev, past)
         full = answer(whole, policy, DEFAULT_LANE)
@@ -162,7 +162,7 @@ def test_all_that_the_newest_runs_user_said_is_kept() -> None:
         )
     whole = writer.thread
     for room, expected in ((PLENTY, answer(whole, policy, DEFAULT_LANE)), (5000, "archived")):
-        past = parted(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
+        past = retain(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
         here = without(whole, whole.last_seq, whole.rev, past)
         assert answer(here, policy, DEFAULT_LANE) == expected
     assert "correction 7" in str(answer(whole, policy, DEFAULT_LANE))

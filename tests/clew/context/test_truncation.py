@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clew.context.clearing import READ_RESULT
 from clew.context.projection import Projection
-from clew.context.truncation import cut_marker, cut_marker_tokens, results_share
+from clew.context.truncation import compute_results_share, count_cut_marker, format_cut_marker
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.model.messages import Message, ToolSpec
@@ -98,7 +98,7 @@ def test_a_round_stays_when_it_is_no_longer_the_newest(window: Window) -> None:
 def test_in_an_epoch_results_take_their_share_at_most() -> None:
     """Which follows from the policy alone, so that every context of it shows them alike."""
     policy = budget(6000, "epoch")
-    assert results_share(policy) == 1792
+    assert compute_results_share(policy) == 1792
     whole, cut = rounds(6000).thread, rounds(8000).thread
     assert results(made(whole, policy)) == [text(6000)]
     assert made(cut, policy).meta.cut_tool_results
@@ -179,9 +179,9 @@ def test_a_long_run_in_an_epoch_begins_anew_in_steps() -> None:
 def test_a_marker_is_sized_without_a_vocabulary(name: str, call_id: str, tool: str, bounds: tuple[int, ...]) -> None:
     """Its size is the same for every reader, and no less than any encoding counts."""
     begin, end, all_bytes = bounds
-    content = f"\n{cut_marker(call_id, begin, end, all_bytes, readable=True)}\n"
+    content = f"\n{format_cut_marker(call_id, begin, end, all_bytes, readable=True)}\n"
     message: Message = {"role": "tool", "content": content, "tool_call_id": call_id, "name": tool}
-    assert encoding(name).message(message) <= cut_marker_tokens(message)
+    assert encoding(name).message(message) <= count_cut_marker(message)
 
 
 @pytest.mark.parametrize("name", ["heuristic", "o200k_base", "cl100k_base"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew.context.contexts import context_of_call
+from clew.context.contexts import rebuild_context
 from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
@@ -30,7 +30,7 @@ def assert_reproduced(session: Session) -> None:
     for entry in replies(session):
         recipe = entry.recipe
         assert recipe is not None
-        again = context_of_call(session.thread, recipe, None).meta
+        again = rebuild_context(session.thread, recipe, None).meta
         assert (again.digest, again.policy_hash) == (recipe.digest, recipe.policy_hash)
         assert again.estimated_tokens == recipe.input_tokens
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.contract import CloseInput, MessageInput, ModelOptions, SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
@@ -162,7 +162,7 @@ def test_closing_cancels_what_runs(phase: str) -> None:
     assert session.effect is None
     outcome = session.outcome(request_id)
     assert (outcome["status"], outcome["termination_reason"]) == ("cancelled", "closed")
-    assert_valid(context_of(session.thread).messages)
+    assert_valid(build_context(session.thread).messages)
 
 
 @pytest.mark.parametrize("late", ["prepared", "reply", "results", "fail"])
@@ -217,7 +217,7 @@ def test_a_recovered_session_lives_with_all_that_ran_and_waited_ended() -> None:
     assert {dropped["kind"] for dropped in session.events("dropped")} == {"steer", "message", "configure"}
     state = session.state
     assert (state.phase, state.run, state.queue, state.inbox, state.pending_config) == ("idle", None, (), (), None)
-    assert_valid(context_of(session.thread).messages)
+    assert_valid(build_context(session.thread).messages)
     unprepared = Session(prepare=False)
     unprepared.apply(decisions.recover(unprepared.state, unprepared.now))
     assert unprepared.state.config_due

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clew.context.retention import parted
+from clew.context.retention import retain
 from clew.contract import ModelOptions
 from clew.contract.outputs import ConfigureReceipt
 from clew.contract.policy import ContextPolicy
@@ -386,7 +386,7 @@ def test_a_pin_of_what_is_known_to_be_no_message_is_refused() -> None:
     session.ask("one")
     session.reply("yes")
     first_seq, needs = session.thread.rev, {"default": [session.state.policy]}
-    past = parted(session.thread, first_seq, needs, room=1_000_000)
+    past = retain(session.thread, first_seq, needs, room=1_000_000)
     session.thread = Thread((), first_seq, past)
     with pytest.raises(InvalidOperation, match="entry 0 is no message"):
         session.operate("o-1", "pin", seqs=[0])

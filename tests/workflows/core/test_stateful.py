@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pydantic_core import to_json
 
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.context.projection import Projection
 from clew.contract import ContextQuery
 from clew.contract.policy import ContextPolicy
@@ -68,7 +68,7 @@ def running(machine: AnySession) -> bool:
 def shown_or_refused(thread: Thread, lane: str) -> Projection | str:
     """A lane's context, or why there is none."""
     try:
-        return context_of(thread, context_ref=lane)
+        return build_context(thread, context_ref=lane)
     except ClewError as error:
         return str(error)
 
@@ -381,11 +381,11 @@ class AnySession(RuleBasedStateMachine):
             )
         for lane in ("default", "draft"):
             try:
-                shown = context_of(session.thread, context_ref=lane)
+                shown = build_context(session.thread, context_ref=lane)
             except ClewError:
                 continue
             assert_valid(shown.messages)
-            assert context_of(again, context_ref=lane) == shown
+            assert build_context(again, context_ref=lane) == shown
 
     def teardown(self) -> None:
         """Every call can be shown again; and a world that answers lets every request end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import Entry
 from clew_workflows.core import advance, decisions
@@ -27,7 +27,7 @@ def paying(idempotent: bool = False) -> Session:
 
 def results(session: Session) -> list[str]:
     """What the session's model would read of its tools now, in order."""
-    messages = context_of(session.thread).messages
+    messages = build_context(session.thread).messages
     assert_valid(messages)
     return [message["content"] for message in messages if message["role"] == "tool"]
 
@@ -127,7 +127,7 @@ def test_a_result_that_arrives_after_the_end_takes_the_place_of_the_doubt() -> N
     assert late.payload["late"] is True
     assert (late.refs["run_id"], late.refs["tool_call_id"], late.refs["call_id"]) == ("run-1", "tool-2", "call-1")
     assert results(session) == ["paid 5", "paid 500"]
-    assert "in doubt" in context_of(session.thread, at_seq=before).messages[-1]["content"]
+    assert "in doubt" in build_context(session.thread, at_seq=before).messages[-1]["content"]
     assert session.state.late_calls == ()
     session.returned("tool-2", "again")
     assert session.thread.last_seq == late.seq
@@ -147,7 +147,7 @@ def test_a_late_result_changes_what_calls_share() -> None:
     assert session.shown(session.call).meta.shared_prefix_tokens == 7
     session.cancel()
     session.returned("tool-2", "paid 500")
-    assert context_of(session.thread).meta.shared_prefix_tokens == 0
+    assert build_context(session.thread).meta.shared_prefix_tokens == 0
 
 
 def _hash(session: Session) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
-from clew.context.contexts import context_page
+from clew.context.contexts import take_page
 from clew.contract import MAX_MESSAGE_BYTES, ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
 from clew.contract.outputs import Context, SessionStatus, Window
 from clew.contract.payloads import OperationPayload
@@ -87,8 +87,8 @@ def all_messages(session: Session, **asked: Any) -> list[dict[str, Any]]:
 
 def whole_context(session: Session, **asked: Any) -> dict[str, Any]:
     whole = views.projection(session.state, session.thread, ContextQuery(**asked))
-    messages = walk(lambda page: context_page(whole, page), "messages")
-    first = context_page(whole, 0)
+    messages = walk(lambda page: take_page(whole, page), "messages")
+    first = take_page(whole, 0)
     return {"messages": messages, "tool_spec": first["tool_spec"], "meta": first["meta"]}
 
 
@@ -131,9 +131,9 @@ def test_the_tool_schemas_are_on_the_first_page_alone() -> None:
     """And count towards its size."""
     session = chat(*[(CONTENTS["plain"], "ok")] * 4)
     whole = views.projection(session.state, session.thread, ContextQuery())
-    first = context_page(whole, 0)
+    first = take_page(whole, 0)
     assert [tool["name"] for tool in first["tool_spec"]] == ["add", "look"]
-    second = context_page(whole, first["next_page"])
+    second = take_page(whole, first["next_page"])
     assert second["tool_spec"] == []
     assert second["meta"] == first["meta"]
 
@@ -143,7 +143,7 @@ def test_a_page_behind_the_last_is_empty(page: int) -> None:
     """Never an error, however far."""
     session = chat(("a", "b"))
     whole = views.projection(session.state, session.thread, ContextQuery(page=page))
-    answer = context_page(whole, page)
+    answer = take_page(whole, page)
     assert (answer["messages"], "next_page" in answer) == ([], False)
 
 
@@ -244,7 +244,7 @@ def test_before_it_is_prepared_a_session_answers_empty_lists() -> None:
     session.ask("hello", request_id="r")
     assert views.entries(session.thread, EntriesQuery()) == {"entries": []}
     assert views.transcript(session.state, session.thread, TranscriptQuery(include_system=True)) == {"messages": []}
-    context = context_page(views.projection(session.state, session.thread, ContextQuery()), 0)
+    context = take_page(views.projection(session.state, session.thread, ContextQuery()), 0)
     assert (context["messages"], context["tool_spec"], context["meta"]["basis_last_seq"]) == ([], [], -1)
     window = views.window(session.state, session.thread, WindowQuery(token_budget=100))
     assert window["messages"] == []

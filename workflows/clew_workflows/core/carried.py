@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from clew.context.retention import parted
+from clew.context.retention import retain
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
 from clew.thread.entries import Entry
@@ -63,7 +63,7 @@ def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str
     upto = effect.at_seq if isinstance(effect, CallModel) else thread.last_seq
     first_seq, needs, room = min(_first_live(state, thread, recent_entries), upto + 1), _needs(state), 4 * MAX_BYTES
     while True:
-        packed = _packed(state, thread, effect, parted(thread, first_seq, needs, room, upto), first_seq)
+        packed = _packed(state, thread, effect, retain(thread, first_seq, needs, room, upto), first_seq)
         if len(packed.zlib) <= MAX_BYTES or not room:
             return {"version": VERSION, **packed.model_dump()}
         room = room // 2 if room > MAX_BYTES // 8 else 0

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.context.projection import Projection
 from clew.contract import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, SessionConfig
 from clew.contract.payloads import ConfigPayload
@@ -73,7 +73,7 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
     config = _config_of(state)
     # The new session has no thread that what was cleared or cut could be read from.
     whole = ContextPolicy(clear_tool_results=None)
-    shown = context_of(thread, context_ref=context_ref, at_seq=at_seq, policy=whole, standalone=True)
+    shown = build_context(thread, context_ref=context_ref, at_seq=at_seq, policy=whole, standalone=True)
     context = _snapshot(shown, thread, at_seq)
     payload = {
         "v": VERSION,

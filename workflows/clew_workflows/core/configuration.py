@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from clew.context.projection import projector_named
+from clew.context.projection import find_projector
 from clew.contract import READ_RESULT, ConfigureInput, ContextPolicy, SessionConfig
 from clew.contract.policy import resolve
 from clew.errors import Refusal, UnknownTool
@@ -54,7 +54,7 @@ def change_config(state: State, change: ConfigureInput) -> State:
     config: SessionConfig = state.config.model_copy(update=changed)
     own = (state.own_policy or ContextPolicy()).overlaid(change.context_policy)
     policy = resolve(session=own, agent=agent_policy(state, config))
-    projector_named(policy.projector)
+    find_projector(policy.projector)
     check_approvals(config)
     # Who sets a policy knows what the models take by now, whatever they have refused before.
     learned = {} if change.context_policy else state.learned

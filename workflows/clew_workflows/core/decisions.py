@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clew.context.projection import projector_named
+from clew.context.projection import find_projector
 from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import ArchiveUnavailable, Busy, Closed
@@ -36,7 +36,7 @@ def begin(session_id: str, config: SessionConfig) -> State:
     """
     state = State(session_id, config, policy=ContextPolicy())
     state = replace(state, policy=resolve(agent=profiles.agent_policy(state, config)))
-    projector_named(state.policy.projector)
+    find_projector(state.policy.projector)
     configuration.check_approvals(config)
     return state
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from clew.context.contexts import context_of
+from clew.context.contexts import build_context
 from clew.context.projection import Projection
 from clew.contract import ContextQuery, MessageInput, PendingMessage
 from clew.contract.outputs import ContextMeta, Overflow
@@ -40,7 +40,7 @@ def preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence
     after = _committed(state, thread, upto, lane, pending)
     in_force = _in_force(after, policy)
     try:
-        shown = context_of(after, context_ref=lane, policy=policy, model=request.model)
+        shown = build_context(after, context_ref=lane, policy=policy, model=request.model)
     except ContextOverflow as error:
         shown = _overflowing(error, in_force)
     ratio = state.learned.get(request.model, budgets.NOTHING).ratio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clew.context.projection import projector_named
+from clew.context.projection import find_projector
 from clew.contract import MessageInput
 from clew_workflows.core.profiles import knows
 from clew_workflows.core.state import Input, Request, State
@@ -30,7 +30,7 @@ def request_of(state: State, message: MessageInput, request_id: str) -> Request:
     in_force = state.policy.overlaid(policy)
     if knows(state, model) or config.context_policy is not None:
         in_force.checked()
-    projector_named(in_force.projector)
+    find_projector(in_force.projector)
     options = config.model_options.overlaid(message.model_options)
     if options.max_output_tokens is None:
         reserved = in_force.reserve_output_tokens or DEFAULT_OUTPUT_TOKENS

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from clew.context.contexts import context_of, context_of_call, output_schema_of, window_of
+from clew.context.contexts import build_context, build_window, find_output_schema, rebuild_context
 from clew.context.projection import Projection
 from clew.contract import (
     MAX_PAGE_BYTES,
@@ -66,10 +66,10 @@ def projection(state: State, thread: Thread, query: ContextQuery) -> Projection:
     if query.pending is not None:
         return previews.preview(state, thread, query, query.pending)
     if query.call_id is None:
-        return context_of(thread, context_ref=query.context_ref, at_seq=query.at_seq, policy=query.context_policy)
+        return build_context(thread, context_ref=query.context_ref, at_seq=query.at_seq, policy=query.context_policy)
     call = state.run.call if state.run else None
     if call and call.call_id == query.call_id:
-        return context_of(
+        return build_context(
             thread,
             context_ref=call.context_ref,
             at_seq=call.at_seq,
@@ -83,12 +83,12 @@ def projection(state: State, thread: Thread, query: ContextQuery) -> Projection:
         raise Archived(f"model call {query.call_id!r} may be in the archive: read it through ReadContext")
     if recipe is None:
         raise InvalidInput(f"no model call {query.call_id!r}: calls are named by `call_id` in the entries' refs")
-    return context_of_call(thread, recipe, output_schema_of(thread, recipe))
+    return rebuild_context(thread, recipe, find_output_schema(thread, recipe))
 
 
 def window(state: State, thread: Thread, query: WindowQuery) -> dict[str, Any]:
     """The newest messages of a lane that fit a budget, as the session's policy groups and filters them."""
-    page = window_of(thread, query.context_ref or state.context_ref, query.token_budget)
+    page = build_window(thread, query.context_ref or state.context_ref, query.token_budget)
     return {"messages": page.messages, "meta": page.meta.as_json()}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from clew.context.contexts import prompt_of_lane
+from clew.context.contexts import find_lane_prompt
 from clew.contract import ContextQuery
 from clew.contract.outputs import SummaryReceipt
 from clew.contract.payloads import ErrorPayload, SummaryPayload
@@ -33,7 +33,7 @@ async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -
         case Failure() as failure:
             return failure
         case written:
-            prompt = prompt_of_lane(runtime.thread, lane)
+            prompt = find_lane_prompt(runtime.thread, lane)
             return Summarized(effect=ranged, written=written, system_prompt=prompt)
 
 
