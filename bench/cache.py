@@ -45,7 +45,7 @@ from clew.context.contexts import build_context, rebuild_context
 from clew.context.projection import Projection
 from clew.contract import ModelOptions, SessionConfig
 from clew.contract.payloads import AssistantMessage, ConfigPayload, Payload, UserMessage
-from clew.model.tokens import encoding
+from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE, Draft
 from clew.thread.thread import Thread
 from clew_activities.providers import ModelRequest, Provider, Redaction, Screened, providers_from_env, stream
@@ -132,7 +132,7 @@ def policy_of(budget: int, low_water: float | None) -> ContextPolicy:
     """A policy with that budget: in epochs where there is a low-water mark, sliding where there is none."""
     size = ContextPolicy(max_input_tokens=budget + RESERVE, reserve_output_tokens=RESERVE)
     window: dict[str, Any] = {} if low_water is None else {"window": "epoch", "low_water": low_water}
-    return size.overlaid(ContextPolicy(**window))
+    return size.overlay(ContextPolicy(**window))
 
 
 def said(number: int, tokens: int) -> str:
@@ -142,11 +142,11 @@ def said(number: int, tokens: int) -> str:
 
 def predicted(contexts: Sequence[Projection]) -> float:
     """Which part of the contexts but the first a cache has that remembers the one before, in whole messages."""
-    by, shared, total = encoding(ENCODING), 0, 0
+    by, shared, total = load_encoding(ENCODING), 0, 0
     for before, now in pairwise(contexts):
         alike = takewhile(lambda pair: pair[0] == pair[1], zip(before.messages, now.messages, strict=False))
-        shared += sum(by.message(message) for message, _ in alike)
-        total += sum(map(by.message, now.messages))
+        shared += sum(by.count_message(message) for message, _ in alike)
+        total += sum(map(by.count_message, now.messages))
     return shared / total
 
 
@@ -190,7 +190,7 @@ async def talk(clew: Clew, counters: httpx.AsyncClient, name: str, turns: int, p
 
 def conversation(turns: int, tokens: int) -> Thread:
     """A thread of so many turns of about so many tokens each, as a session would have committed it."""
-    thread, by = Thread(), encoding(ENCODING)
+    thread, by = Thread(), load_encoding(ENCODING)
 
     def commit(payload: Payload, run: int) -> None:
         draft = Draft(payload, {"run_id": f"run-{run}"})
@@ -221,7 +221,7 @@ def whole_epochs(contexts: Iterable[Projection], calls: int) -> list[Projection]
 
 def contexts_of(thread: Thread, turns: int, policy: ContextPolicy) -> list[Projection]:
     """The contexts that a point is made of, once so many turns have filled the window."""
-    lane = thread.lane(DEFAULT_LANE)
+    lane = thread.get_lane(DEFAULT_LANE)
     starts = lane.turn_starts[turns:] if lane else []
     contexts = (build_context(thread, at_seq=seq, policy=policy) for seq in starts)
     if policy.window == "sliding":
@@ -238,7 +238,7 @@ async def frontier(windows: Sequence[int]) -> list[Point]:
         provider = providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": url}).get("local")
         for turns, tokens in ((turns, WINDOWS[turns]) for turns in windows):
             thread = conversation(4 * turns + 2 * EPOCH_CALLS, tokens)
-            system = encoding(ENCODING).system(SYSTEM)
+            system = load_encoding(ENCODING).count_system_prompt(SYSTEM)
             for low_water in (None, *LOW_WATER):
                 contexts = contexts_of(thread, turns, policy_of(turns * tokens, low_water))
                 reading = await read(http, provider, counters, contexts)

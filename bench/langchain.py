@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew.model.messages import Message
 from clew.model.tokens import Encoding
 
@@ -59,7 +59,7 @@ class LangChain:
         tokens = by.framing + by.count(message.content) + by.count(message.name or "")
         if calls := getattr(message, "tool_calls", None):
             asked = [{"id": call["id"], "name": call["name"], "arguments": call["args"]} for call in calls]
-            tokens += by.count(canonical(asked).decode())
+            tokens += by.count(canonicalize(asked).decode())
         return tokens
 
     def counter(self) -> Counter:

@@ -44,7 +44,7 @@ from clew.contract.payloads import (
     read_payload,
 )
 from clew.contract.policy import ContextPolicy
-from clew.model.tokens import Encoding, encoding
+from clew.model.tokens import Encoding, load_encoding
 from clew.thread.entries import DEFAULT_LANE, Draft
 from clew.thread.thread import Thread
 
@@ -52,7 +52,7 @@ SMALL, MESSAGES, LARGE, LIMIT = 1_000, 10_000, 100_000, 2.0
 ENCODING = "o200k_base"
 EPOCH = ContextPolicy(window="epoch")
 WINDOWS = {"sliding": ContextPolicy(), "epoch": EPOCH}
-BUDGETS = {"sliding": ContextPolicy(), "epoch": ContextPolicy.long_context().overlaid(EPOCH)}
+BUDGETS = {"sliding": ContextPolicy(), "epoch": ContextPolicy.long_context().overlay(EPOCH)}
 AT = "2026-01-01T00:00:00.000Z"
 SYSTEM = "You answer briefly."
 WORDS = "The ball of thread that leads back out of the labyrinth is not to be cut. " * 4
@@ -60,7 +60,7 @@ WORDS = "The ball of thread that leads back out of the labyrinth is not to be cu
 
 def conversation(entries: int, by: Encoding | None = None) -> Thread:
     """A thread of runs of four entries: a question, a tool's call and result, and the answer."""
-    return extended(Thread(), entries, by or encoding("heuristic"))
+    return extended(Thread(), entries, by or load_encoding("heuristic"))
 
 
 def extended(thread: Thread, entries: int, by: Encoding) -> Thread:
@@ -81,7 +81,7 @@ def extended(thread: Thread, entries: int, by: Encoding) -> Thread:
 def with_entry(thread: Thread, payload: Payload, talk: int) -> Thread:
     """A copy of a thread with one more entry put in, so many entries before its end."""
     place = thread.rev - talk
-    extra = Draft(payload).commit(place, "extra", AT, encoding("heuristic"))
+    extra = Draft(payload).commit(place, "extra", AT, load_encoding("heuristic"))
     later = (replace(entry, seq=entry.seq + 1) for entry in thread.slice(place, thread.last_seq))
     return Thread([*thread.slice(0, place - 1), extra, *later])
 
@@ -156,7 +156,7 @@ def by_window(small: int, large: int, rounds: int) -> bool:
 
 def over_a_session(sizes: Sequence[int], rounds: int) -> bool:
     """The second table; whether a call costs at the end what it did at the beginning."""
-    by, thread = encoding(ENCODING), Thread()
+    by, thread = load_encoding(ENCODING), Thread()
     times: dict[str, list[float]] = {window: [] for window in WINDOWS}
     for size in sizes:
         extended(thread, size - thread.rev, by)
@@ -195,7 +195,7 @@ def _beside(
     other: LangChain, messages: int, policy: ContextPolicy, rounds: int
 ) -> Iterator[tuple[str, float, float, float, float]]:
     """Rows: what is timed, Clew's seconds, `trim_messages`', with remembered counts, and the ratio that is to be."""
-    by = encoding(ENCODING)
+    by = load_encoding(ENCODING)
     thread = conversation(messages, by)
     theirs = other.messages([{"role": "system", "content": SYSTEM}, *(entry.message for entry in thread)])
     turn = [entry.message for entry in conversation(4, by)]
@@ -206,7 +206,7 @@ def _beside(
 
     def counted() -> Projection:
         for entry in thread:
-            by.message(entry.message)
+            by.count_message(entry.message)
         return cold()
 
     def trimmed(counter: Counter) -> list[Any]:
@@ -244,7 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
         over_a_session((options.small, options.messages, options.large), options.rounds),
     ]
     try:
-        other = LangChain(encoding(ENCODING))
+        other = LangChain(load_encoding(ENCODING))
     except ImportError:
         print(f"\nlangchain-core is not installed, and not compared with. {INSTALL}")
     else:

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from bench.chain import WorkflowRun, runs_of
 from clew import Clew, ContextPolicy
-from clew.model.tokens import _load, encoding
+from clew.model.tokens import _load_vocabulary, load_encoding
 from deploy.local import Reply, scripted_model, temporal_server, worker_process
 
 CONVERSATION_TOKENS = 209_000
@@ -66,7 +66,7 @@ WORKLOADS = (
 @functools.cache
 def _words() -> list[str]:
     """Words of one token each, as many as make a text as hard to compress as prose is."""
-    vocabulary = _load("o200k_base")
+    vocabulary = _load_vocabulary("o200k_base")
     known = (vocabulary.decode([token]) for token in itertools.count())
     words = (word for word in known if re.fullmatch(" [a-z]{1,7}", word))
     return list(itertools.islice(words, 1_000))
@@ -84,7 +84,7 @@ def _script(body: dict[str, Any]) -> Reply:
 async def measured(clew: Clew, workload: Workload) -> Cost:
     """Serve a workload in a session of its own."""
     session = await clew.open(f"workload-{workload.calls}", model="bench:any", context_policy=POLICY)
-    chance, exact = random.Random(workload.calls), encoding("o200k_base")
+    chance, exact = random.Random(workload.calls), load_encoding("o200k_base")
     left = workload.tokens
     for number in range(workload.calls):
         text = _said(chance, min(TOKENS_A_MESSAGE, left)) if left > 0 else f"And what of number {number}?"

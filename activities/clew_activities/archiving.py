@@ -152,17 +152,17 @@ def fitted(thread: Thread, asked: Recall) -> Recalled:
     lane = asked.context_ref
     held = sum(
         len(to_json(entry.as_json()))
-        for entry in thread.past.entries
+        for entry in thread.retained.entries
         if entry.kind == "ai_message" and entry.seq >= asked.before
     )
     room = 4 * MAX_RECALLED_BYTES
     while True:
-        past = retain(thread, thread.first_seq, {lane: asked.policies}, held + room)
-        new = (entry for entry in past.entries if entry.seq < asked.before or entry.kind != "ai_message")
+        retained = retain(thread, thread.first_seq, {lane: asked.policies}, held + room)
+        new = (entry for entry in retained.entries if entry.seq < asked.before or entry.kind != "ai_message")
         packed = Packed.of(
             {
                 "entries": [entry.as_json() for entry in new],
-                "gap": asdict(past.gaps[lane]),
+                "gap": asdict(retained.gaps[lane]),
             }
         )
         if len(packed.zlib) <= MAX_RECALLED_BYTES or room < 1000:

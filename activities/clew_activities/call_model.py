@@ -11,9 +11,9 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.contract.outputs import Context, ContextMeta, StreamState
-from clew.model.canonical import digest
+from clew.model.canonical import compute_digest
 from clew.model.messages import Message, ToolSpec
-from clew.model.prices import Prices, cost_usd
+from clew.model.prices import Prices, compute_cost_usd
 from clew_activities.heartbeat import beating
 from clew_activities.prices import prices_of
 from clew_activities.providers import ModelRequest, ProviderError, Providers, Screened, stream
@@ -105,7 +105,7 @@ async def _fetch_context(call: CallModel) -> Context:
         tools += answer["tool_spec"]
         schema = answer.get("output_schema", schema)
         meta, page = answer["meta"], answer.get("next_page")
-    sent = digest({"messages": messages, "tool_spec": tools, "output_schema": schema})
+    sent = compute_digest({"messages": messages, "tool_spec": tools, "output_schema": schema})
     if sent != meta["digest"]:
         raise ApplicationError("the context did not arrive as it was projected", type="context_damaged")
     return Context.model_construct(
@@ -115,7 +115,7 @@ async def _fetch_context(call: CallModel) -> Context:
 
 def _cache_key(call: CallModel) -> str:
     """The same for every call of a lane: their contexts begin alike. It tells nothing of either."""
-    return digest([activity.info().workflow_id, call.context_ref])[:32]
+    return compute_digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
 def _stream_state(call: CallModel, decoder: Screened | None) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def application_error(error: ProviderError, context: Context | None = None) -> A
 
 def priced(prices: Prices, reply: ModelReply) -> ModelReply:
     """The reply with what it cost, where that is known."""
-    usage = reply.usage.model_copy(update={"cost_usd": cost_usd(prices, reply.usage)})
+    usage = reply.usage.model_copy(update={"cost_usd": compute_cost_usd(prices, reply.usage)})
     return reply.model_copy(update={"usage": usage})
 
 

@@ -140,4 +140,4 @@ def policy_of(name: str) -> ContextPolicy:
         return epochs.complete()
     reserved = min(family.window // 4, MOST_RESERVED, family.output or MOST_RESERVED)
     sizes = ContextPolicy(max_input_tokens=family.window, reserve_output_tokens=reserved, keep_last_turns=10)
-    return epochs.overlaid(sizes).complete()
+    return epochs.overlay(sizes).complete()

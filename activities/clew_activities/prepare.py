@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from temporalio import activity
 
 from clew.contract.policy import ContextPolicy
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew_activities.archive import Archive
 from clew_activities.archiving import explained
 from clew_activities.heartbeat import beating
@@ -109,7 +109,7 @@ class PrepareActivities:
             )
             for tool in known
         )
-        size = sum(len(canonical(tool.spec)) for tool in known)
+        size = sum(len(canonicalize(tool.spec)) for tool in known)
         if size > MAX_SCHEMA_BYTES:
             message = f"the tool schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are taken"
             return Prepared(problem=Failure(type="too_large", message=message))

@@ -57,14 +57,14 @@ class ContextActivities:
 
     async def _projected(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
         back, own = await self._threads.freeze(location, asked.at_seq), asked.context_policy
-        thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlaid(own))
+        thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlay(own))
         return build_context(thread, context_ref=asked.context_ref, policy=own)
 
     async def _preview(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
         state = (await self._threads.carried(location)).state
         own = policy_of_call(state, previews.request_for(state, asked))
         back = await self._threads.freeze(location, asked.at_seq)
-        thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlaid(own))
+        thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlay(own))
         return previews.preview(state, thread, asked, asked.pending or ())
 
 
@@ -91,8 +91,8 @@ async def _recipe_of(back: FrozenThread, call_id: str) -> Recipe | None:
 
 async def _projected_for(back: FrozenThread, recipe: Recipe) -> Projection:
     """What a call was shown, made again by its recipe."""
-    basis = back.up_to(recipe.basis_seq)
-    thread = await load_thread(basis, recipe.context_ref, lambda in_force: in_force.overlaid(recipe.policy))
+    basis = back.truncate(recipe.basis_seq)
+    thread = await load_thread(basis, recipe.context_ref, lambda in_force: in_force.overlay(recipe.policy))
     schema: dict[str, Any] | None = None
     if (seq := recipe.output_schema_seq) is not None:
         async for entry in basis.read("ai_message", from_seq=seq, to_seq=seq):

@@ -12,9 +12,9 @@ from temporalio.exceptions import ApplicationError
 
 from clew.contract import EntriesQuery, ModelOptions
 from clew.contract.payloads import OperationPayload, SummaryPayload
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew.model.messages import Message
-from clew.model.tokens import Encoding, encoding
+from clew.model.tokens import Encoding, load_encoding
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
 from clew.thread.source import make_filter
@@ -57,7 +57,7 @@ class SummaryActivities:
         Raises:
             ApplicationError: the provider's failure; or `unusable_summary`, it is as long as what it sums up.
         """
-        count = encoding(asked.encoding)
+        count = load_encoding(asked.encoding)
         source, usage = _Source(), Usage()
         async with beating(lambda: {"summary_id": asked.summary_id}), explained():
             summary = await self._before(asked)
@@ -159,7 +159,8 @@ def _session_id() -> str:
 def _told(message: Message) -> str:
     """A message as one reads it in a protocol."""
     calls = "".join(
-        f"\n[calls {call['name']} {canonical(call['arguments']).decode()}]" for call in message.get("tool_calls", ())
+        f"\n[calls {call['name']} {canonicalize(call['arguments']).decode()}]"
+        for call in message.get("tool_calls", ())
     )
     who = f"{message.get('name', 'tool')} answered" if message["role"] == "tool" else message["role"]
     return f"{who}: {message['content']}{calls}"

@@ -13,7 +13,7 @@ from clew import Clew
 from clew.errors import ClewError, Closed
 from clew.session.session import Session
 from clew.thread.entries import Entry
-from clew.thread.thread import Past, Thread
+from clew.thread.thread import Retained, Thread
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_audit import calls, histories
 from clew_audit.calls import Calls
@@ -140,7 +140,7 @@ class _Audit:
         self.report = Report(session_id)
         self._archive = archive
         self._joined = Joined()
-        self._past = Past()
+        self._past = Retained()
         self._complete = False
 
     async def head(self) -> Head | None:
@@ -188,9 +188,9 @@ class _Audit:
             for earlier in self.report.runs[:-1]:
                 earlier.ended = "earlier"
         if not self._joined.entries:
-            self._past = thread.past
+            self._past = thread.retained
         row.from_seq, row.to_seq = thread.first_seq, thread.last_seq
-        for entry in (*thread.past.entries, *thread):
+        for entry in (*thread.retained.entries, *thread):
             for found in self._joined.add(entry, "history", row.run_id):
                 self._found(found)
         self.report.in_history = len(self._joined.entries)
@@ -274,11 +274,11 @@ class _Audit:
         self.report.differences.append(difference)
 
 
-def _thread(entries: dict[int, Entry], past: Past) -> Thread:
+def _thread(entries: dict[int, Entry], retained: Retained) -> Thread:
     """The newest entries without a gap; what is before them is in nobody's hands."""
     first = max(entries, default=-1)
     while first - 1 in entries:
         first -= 1
     first = max(first, 0)
     rows: Iterator[Entry] = (entries[seq] for seq in range(first, len(entries) and max(entries) + 1))
-    return Thread(rows, first, past if first else None)
+    return Thread(rows, first, retained if first else None)

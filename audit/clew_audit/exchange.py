@@ -22,7 +22,7 @@ from temporalio.client import Client
 from clew.contract import TASK_QUEUE, EntriesQuery
 from clew.contract.payloads import ToolMessage
 from clew.errors import Closed, ThreadMismatch
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew.session.connection import validate_id
 from clew.session.handle import SessionHandle
 from clew.thread.entries import Entry
@@ -139,7 +139,7 @@ def _pieces(reader: Reader) -> Iterable[_Piece]:
                 raise FileDamaged(f"it holds an entry of {size} bytes: an entry has at most {MAX_ENTRY_BYTES}")
             if is_entry:
                 # Refuses what could not be written again: it is nested without an end, or no JSON.
-                canonical(row)
+                canonicalize(row)
                 piece.entries.append(Entry.from_json(row))
             elif "text" in row["result"]:
                 piece.results.append(_stored_text(row["result"]))

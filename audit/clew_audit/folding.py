@@ -26,7 +26,7 @@ from clew.contract.payloads import (
 )
 from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import InvalidInput
-from clew.model.messages import call_ids
+from clew.model.messages import list_call_ids
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.thread import Thread
@@ -109,7 +109,7 @@ class Folding:
         if isinstance(applied.operation, AppliedSwitch):
             self._context_ref = applied.context_ref
         for message in applied.snapshot.messages if applied.snapshot else ():
-            self._count_calls(call_ids(message))
+            self._count_calls(list_call_ids(message))
         if "summary_id" in entry.refs:
             # A compaction that the session has written.
             self._usage = self._usage.plus(Usage.model_validate((applied.operation.meta or {}).get("usage", {})))
@@ -125,12 +125,12 @@ class Folding:
         self._count_calls(said.call_ids)
         if recipe := entry.recipe:
             self._learn(recipe)
-            self._usage = self._usage.plus(recipe.spent)
-            self._run.usage = self._run.usage.plus(recipe.spent)
+            self._usage = self._usage.plus(recipe.call_usage)
+            self._run.usage = self._run.usage.plus(recipe.call_usage)
 
     def _learn(self, recipe: Recipe) -> None:
         assert self._config is not None
-        policy = self._config.policy.overlaid(recipe.policy)
+        policy = self._config.policy.overlay(recipe.policy)
         self._learned = budgets.learn_ratio(
             self._learned, recipe.model, policy, recipe.input_tokens, recipe.usage.input_tokens
         )

@@ -133,7 +133,7 @@ class _Watch:
     def look(self) -> None:
         if runtime := self._runtime:
             thread = runtime.thread
-            seen = Thread(thread, thread.first_seq, thread.past)
+            seen = Thread(thread, thread.first_seq, thread.retained)
             self.rebuilt = replace(self.rebuilt, session=Session(runtime.state, seen, runtime.effect))
 
 

@@ -90,7 +90,7 @@ __all__ = [
     "UnknownTool",
     "UnsupportedStrategy",
     "WorkerUnavailable",
-    "refusal",
+    "make_refusal",
 ]
 
 
@@ -348,7 +348,7 @@ class WorkerUnavailable(ClewError):
 REFUSALS: dict[str, type[Refusal]] = {cls.type: cls for cls in Refusal.__subclasses__()}
 
 
-def refusal(word: str, message: str) -> Refusal:
+def make_refusal(word: str, message: str) -> Refusal:
     """The exception for a refusal's word; an unknown word (a newer session's) gives the base class."""
     cls = REFUSALS.get(word)
     return cls(message) if cls else Refusal(f"{word}: {message}")

@@ -19,7 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
 from clew.contract.schemas import check_arguments, check_schema
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew.model.messages import ToolSpec
 
 P = ParamSpec("P")
@@ -98,7 +98,7 @@ class Tool(Generic[P, R]):
                 "description": inspect.getdoc(function) or "",
                 "parameters": _schema(self._arguments),
             }
-            canonical(self.spec)
+            canonicalize(self.spec)
         except (PydanticUserError, NameError, ValueError) as error:
             raise TypeError(f"tool {self.name!r} has no JSON Schema: {error}") from error
         try:

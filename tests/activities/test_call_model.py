@@ -24,7 +24,7 @@ from clew.context.contexts import take_page
 from clew.contract import ContextQuery, ModelOptions
 from clew.contract.outputs import Context
 from clew.contract.policy import ContextPolicy
-from clew.model.prices import cost_usd
+from clew.model.prices import compute_cost_usd
 from clew.outcomes import Usage
 from clew_activities import call_model
 from clew_activities.call_model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActivities
@@ -350,7 +350,7 @@ async def test_a_reply_says_what_it_cost() -> None:
     """By the list price of its model, in USD, which it tells as well; nothing where that is not known."""
     answer, _ = await called(Queried(asking(model="scripted:gpt-4o")), Reply("hi"))
     assert answer.prices == prices_of("openai:gpt-4o")
-    assert answer.reply.usage.cost_usd == cost_usd(answer.prices, answer.reply.usage)
+    assert answer.reply.usage.cost_usd == compute_cost_usd(answer.prices, answer.reply.usage)
     assert answer.reply.usage.cost_usd
     unknown, _ = await called(Queried(asking()), Reply("hi"))
     assert (unknown.prices, unknown.reply.usage.cost_usd) == ((), None)

@@ -10,7 +10,7 @@ from temporalio.testing import ActivityEnvironment
 from clew import Tool, tool
 from clew.context import clearing
 from clew.contract.policy import ContextPolicy
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew_activities.archive import Archive, Store
 from clew_activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from clew_activities.prices import prices_of
@@ -115,7 +115,7 @@ async def test_schemas_have_a_size() -> None:
     answer = await prepared("wordy", "wordier")
     assert answer.problem is not None
     assert answer.problem.type == "too_large"
-    assert str(len(canonical(wordy.spec)) + len(canonical(wordier.spec))) in answer.problem.message
+    assert str(len(canonicalize(wordy.spec)) + len(canonicalize(wordier.spec))) in answer.problem.message
     assert answer.tools == ()
 
 

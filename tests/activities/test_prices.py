@@ -9,7 +9,7 @@ import genai_prices
 import pytest
 from genai_prices import calc_price
 
-from clew.model.prices import cost_usd
+from clew.model.prices import compute_cost_usd
 from clew.outcomes import Usage
 from clew_activities.prices import prices_of
 
@@ -57,7 +57,7 @@ def test_a_call_costs_what_the_library_says(provider: str, model: str, usage: Us
     )
     expected = calc_price(theirs, model, provider_id=provider).total_price
     assert expected > 0
-    assert cost_usd(prices_of(f"{provider}:{model}"), usage) == pytest.approx(float(expected))
+    assert compute_cost_usd(prices_of(f"{provider}:{model}"), usage) == pytest.approx(float(expected))
 
 
 @pytest.mark.parametrize("name", ["scripted:gpt-4o", "router:openai/GPT-4o"])

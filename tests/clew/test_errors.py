@@ -8,7 +8,7 @@ import re
 import pytest
 
 from clew import errors
-from clew.errors import REFUSALS, ClewError, ContextOverflow, Refusal, RequestFailed, refusal
+from clew.errors import REFUSALS, ClewError, ContextOverflow, Refusal, RequestFailed, make_refusal
 from clew.outcomes import OutcomeError, RequestOutcome
 
 CLASSES = {name: cls for name, cls in vars(errors).items() if inspect.isclass(cls) and issubclass(cls, ClewError)}
@@ -43,7 +43,7 @@ def test_every_word_of_the_contract_has_its_error() -> None:
 @pytest.mark.parametrize("word", sorted(REFUSALS))
 def test_a_refusal_is_raised_by_its_word(word: str) -> None:
     """The word that travels gives the exception, with the message that travelled."""
-    error = refusal(word, "send it later")
+    error = make_refusal(word, "send it later")
     assert type(error) is REFUSALS[word]
     assert (error.message, str(error)) == ("send it later", "send it later")
     assert isinstance(error, ClewError)
@@ -51,7 +51,7 @@ def test_a_refusal_is_raised_by_its_word(word: str) -> None:
 
 def test_a_word_from_the_future() -> None:
     """A refusal that is not known yet is still one, and keeps its word."""
-    error = refusal("too_late", "come earlier")
+    error = make_refusal("too_late", "come earlier")
     assert type(error) is Refusal
     assert str(error) == "too_late: come earlier"
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from clew.context.contexts import build_context
-from tests.support.threads import Writer, answered, asked_tool, said, tool_said
+from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
 
 CLIENT = Path(__file__).parents[2] / "client"
 PURE = ("model", "contract", "thread", "context")
@@ -45,7 +45,7 @@ def test_a_thread_is_projected_without_the_workers_libraries() -> None:
     """Without httpx and tokenizers the package imports, and a thread from JSON projects as on a worker."""
     writer = Writer("o200k_base")
     writer.config()
-    writer.talk(said("a"), asked_tool("x", "y"), tool_said("x"), answered("b"), said("c"))
+    writer.talk(user_says("a"), assistant_calls("x", "y"), tool_returns("x"), assistant_says("b"), user_says("c"))
     writer.summary(1)
     entries = json.dumps([entry.as_json() for entry in writer.thread])
     done = subprocess.run(

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict
 
 from clew import Tool, ToolContext, tool
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 
 CONTEXT = ToolContext(session_id="s", request_id="r", tool_call_id="tool-1", idempotency_key="s/tool-1", attempt=1)
 
@@ -210,7 +210,7 @@ def test_every_schema_can_be_hashed() -> None:
     @tool
     def odd(a: float = 1e300, b: int = 2**80, c: str = "\U0001f43b", d: tuple[int, str] = (1, "x")) -> None: ...
 
-    assert canonical(odd.spec)
+    assert canonicalize(odd.spec)
 
 
 def positional(a: int, /) -> None: ...

@@ -13,7 +13,7 @@ from clew import (
     Session,
 )
 from clew.context.contexts import rebuild_context
-from clew.model.canonical import digest
+from clew.model.canonical import compute_digest
 from clew.thread.thread import Thread
 from clew_activities.archive import Archive
 from clew_audit.auditing import audit_session
@@ -51,7 +51,7 @@ async def assert_made_again(stack: Stack, clew: Clew, session: Session) -> list[
     received = stack.requests_to((await session.status()).model)
     for (entry, recipe), body in zip(replies, received, strict=True):
         sent = recipe.digest
-        assert digest(decoded(body)) == sent
+        assert compute_digest(decoded(body)) == sent
         assert rebuild_context(thread, recipe, None).meta.digest == sent
         seen = await session.context(call_id=entry.refs["call_id"])
         assert seen.meta.digest == sent

@@ -15,7 +15,7 @@ from clew import (
     Session,
 )
 from clew.errors import ContextOverflow
-from clew.model.canonical import digest
+from clew.model.canonical import compute_digest
 from clew_activities.archive import Archive
 from clew_audit.auditing import audit_session
 from deploy.local import Reply
@@ -81,7 +81,7 @@ async def learns(stack: Stack, clew: Clew) -> None:
     taken = [body for body in received if counted(body) + OUTPUT <= LIMIT]
     assert len(received) == len(taken) + len(errors)
     for entry, body in zip(replies, taken, strict=True):
-        assert entry.payload["recipe"]["digest"] == digest(decoded(body))
+        assert entry.payload["recipe"]["digest"] == compute_digest(decoded(body))
         assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == entry.payload["recipe"]["digest"]
     report = await audit_session(clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.clean, report.differences

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from clew import ContextPolicy, Entry
-from clew.model.canonical import digest
+from clew.model.canonical import compute_digest
 from deploy.local import Reply, ToolCall
 from tests.support.recipes import decoded
 from tests.support.rolling import name, rolling
@@ -44,7 +44,7 @@ async def test_every_digest_is_that_of_what_was_received(stack: Stack) -> None:
         wire = decoded(body)
         assert seen.messages == wire["messages"]
         assert seen.tool_spec == wire["tool_spec"]
-        assert entry.payload["recipe"]["digest"] == seen.meta.digest == digest(wire)
+        assert entry.payload["recipe"]["digest"] == seen.meta.digest == compute_digest(wire)
         assert entry.payload["recipe"]["policy_hash"] == seen.meta.policy_hash
         truncated += seen.meta.truncated
     assert truncated > 1, "the budget was small enough to matter"
@@ -84,7 +84,7 @@ async def test_what_was_received_is_what_any_language_reads(stack: Stack) -> Non
             wire = decoded(body)
             assert (read["messages"], read["tool_spec"]) == (wire["messages"], wire["tool_spec"])
             assert read.get("output_schema") == wire["output_schema"]
-            assert read["meta"]["digest"] == entry.payload["recipe"]["digest"] == digest(wire)
+            assert read["meta"]["digest"] == entry.payload["recipe"]["digest"] == compute_digest(wire)
 
         await asyncio.gather(*(check(*pair) for pair in list(zip(replies, received, strict=True))[::4]))
         await session.close()

@@ -25,7 +25,7 @@ from clew.contract import (
     SubmitInput,
 )
 from clew.contract.outputs import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
-from clew.contract.refusals import refusal_of
+from clew.contract.refusals import translate_validation_error
 from clew.model.messages import Message
 from clew.thread.entries import Draft
 from clew.thread.thread import Thread
@@ -172,7 +172,7 @@ class Session:
         try:
             command = ContextOperation.model_validate_json(sent)
         except ValidationError as error:
-            raise refusal_of(ContextOperation, error) from None
+            raise translate_validation_error(ContextOperation, error) from None
         receipt = self.do(command)
         assert isinstance(receipt, OperationReceipt)
         return receipt

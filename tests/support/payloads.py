@@ -6,7 +6,7 @@ from typing import Any
 
 from clew.contract.payloads import EntryKind
 
-FACTS: dict[EntryKind, dict[str, Any]] = {
+OTHER_PAYLOADS: dict[EntryKind, dict[str, Any]] = {
     "error": {"type": "timeout", "message": "no answer within 900 seconds", "details": {}},
     "run": {
         "event": "finished",

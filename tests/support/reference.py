@@ -16,7 +16,7 @@ from clew.context.projection_input import ProjectionInput
 from clew.contract.policy import ClearToolResults
 from clew.errors import ContextOverflow
 from clew.model.messages import Message
-from clew.model.tokens import Encoding, encoding
+from clew.model.tokens import Encoding, load_encoding
 from clew.thread.entries import Entry
 
 
@@ -86,8 +86,8 @@ def size(message: Message, by: Encoding) -> int:
 def reference(given: ProjectionInput) -> Expected:
     """The context of some input, or the error that it must be."""
     policy = given.policy
-    counted = encoding("heuristic") if policy.token_estimator == "heuristic" else None
-    by = counted or encoding(given.encoding)
+    counted = load_encoding("heuristic") if policy.token_estimator == "heuristic" else None
+    by = counted or load_encoding(given.encoding)
     lane = _Lane(given)
     system: list[Message] = [{"role": "system", "content": given.system}] if given.system else []
     budget = room = policy.max_input_tokens - policy.reserve_output_tokens

@@ -15,10 +15,10 @@ from clew.contract import SessionConfig
 from clew.contract.payloads import EntryKind, read_payload
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.model.messages import Message, ToolSpec
-from clew.model.tokens import encoding
+from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE, Draft, Entry
 from clew.thread.thread import Thread
-from tests.support.payloads import FACTS
+from tests.support.payloads import OTHER_PAYLOADS
 
 CALCULATOR: ToolSpec = {
     "name": "calculator",
@@ -30,28 +30,28 @@ LANES = (DEFAULT_LANE, "draft", "side")
 PROVIDERS = (None, "anthropic", "openai")
 
 
-def said(content: str) -> Message:
+def user_says(content: str) -> Message:
     """A user's message, as a context shows it."""
     return {"role": "user", "content": content}
 
 
-def answered(content: str) -> Message:
+def assistant_says(content: str) -> Message:
     """An assistant's message, as a context shows it."""
     return {"role": "assistant", "content": content}
 
 
-def system(content: str) -> Message:
+def system_says(content: str) -> Message:
     """A system message, as a context shows it."""
     return {"role": "system", "content": content}
 
 
-def asked_tool(*ids: str, name: str = "calculator") -> Message:
+def assistant_calls(*ids: str, name: str = "calculator") -> Message:
     """An assistant's tool calls, as a context shows them."""
     calls = [{"id": call_id, "name": name, "arguments": {}} for call_id in ids]
     return {"role": "assistant", "content": "", "tool_calls": calls}  # type: ignore[typeddict-item]
 
 
-def tool_said(call_id: str, content: str = "12", name: str = "calculator") -> Message:
+def tool_returns(call_id: str, content: str = "12", name: str = "calculator") -> Message:
     """A tool's result, as a context shows it."""
     return {"role": "tool", "content": content, "tool_call_id": call_id, "name": name}
 
@@ -69,7 +69,7 @@ class Writer:
 
     def __init__(self, name: str = "heuristic") -> None:
         self.thread: Thread = _Readable()
-        self.encoding = encoding(name)
+        self.encoding = load_encoding(name)
 
     def commit(self, kind: EntryKind, payload: dict[str, Any], **refs: Any) -> Entry:
         """Commit any entry."""
@@ -146,20 +146,20 @@ class Writer:
         return self.commit("config", payload | changes)
 
 
-def rebuilt(thread: Thread) -> Thread:
+def rebuild(thread: Thread) -> Thread:
     """The same thread, read from the JSON of its entries."""
     text = json.dumps([entry.as_json() for entry in thread])
     return Thread(map(Entry.from_json, json.loads(text)))
 
 
-def made(thread: Thread, policy: ContextPolicy = WIDE, **given: Any) -> Projection:
+def project_thread(thread: Thread, policy: ContextPolicy = WIDE, **given: Any) -> Projection:
     """A context, counted without a vocabulary."""
     return project(replace(ProjectionInput(thread, policy, encoding="heuristic"), **given))
 
 
-def shown(thread: Thread, policy: ContextPolicy = WIDE, **given: Any) -> list[Message]:
+def project_messages(thread: Thread, policy: ContextPolicy = WIDE, **given: Any) -> list[Message]:
     """The messages of a context."""
-    return made(thread, policy, **given).messages
+    return project_thread(thread, policy, **given).messages
 
 
 # Histories: the steps of a session, realistic and hostile. A step is data, so that a failing history is readable.
@@ -181,14 +181,14 @@ class Steered(NamedTuple):
     text: str
 
 
-class Said(NamedTuple):
+class LooseMessage(NamedTuple):
     """A message outside any run."""
 
     lane: str
     message: Message
 
 
-class Flooded(NamedTuple):
+class LargeRound(NamedTuple):
     """A round of tools in the run that is in progress, with results of so many bytes, and a reply if there is one."""
 
     lane: str
@@ -197,7 +197,7 @@ class Flooded(NamedTuple):
     answer: str | None
 
 
-class Calls(NamedTuple):
+class OpenCalls(NamedTuple):
     """An assistant's tool calls that nothing has answered yet."""
 
     lane: str
@@ -217,7 +217,7 @@ class Result(NamedTuple):
     mark: str | None = None
 
 
-class Doubted(NamedTuple):
+class DoubtfulRound(NamedTuple):
     """A round that ended in doubt, and perhaps the results that arrived after it, all but the first."""
 
     number: int
@@ -248,7 +248,7 @@ class Expanded(NamedTuple):
     lane: str
 
 
-class Summed(NamedTuple):
+class Summarized(NamedTuple):
     """A summary up to so many entries ago."""
 
     lane: str
@@ -268,8 +268,8 @@ class Other(NamedTuple):
     kind: EntryKind
 
 
-Talk = Turn | Steered | Flooded | Said | Calls | Result | Doubted
-Step = Talk | Replaced | Summed | Pinned | Expanded | Switched | Other
+Talk = Turn | Steered | LargeRound | LooseMessage | OpenCalls | Result | DoubtfulRound
+Step = Talk | Replaced | Summarized | Pinned | Expanded | Switched | Other
 
 _lanes = st.sampled_from((DEFAULT_LANE,) * 7 + ("draft",) * 2 + ("side",))
 _texts = st.one_of(
@@ -279,16 +279,16 @@ _texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
 )
 _snapshot_messages: st.SearchStrategy[Message] = st.one_of(
-    _texts.map(said),
-    _texts.map(answered),
-    _texts.map(system),
-    st.sampled_from(("s1", "s2")).map(asked_tool),
-    st.just(asked_tool("s1", "s2")),
-    st.sampled_from(("s1", "s2", "nobody")).map(tool_said),
+    _texts.map(user_says),
+    _texts.map(assistant_says),
+    _texts.map(system_says),
+    st.sampled_from(("s1", "s2")).map(assistant_calls),
+    st.just(assistant_calls("s1", "s2")),
+    st.sampled_from(("s1", "s2", "nobody")).map(tool_returns),
 )
 _turns = st.builds(Turn, _lanes, _texts, st.lists(st.integers(1, 3), max_size=3), st.none() | _texts)
 _rounds = st.builds(
-    Flooded,
+    LargeRound,
     _lanes,
     st.lists(st.sampled_from((0, 200, 300, 700, 1500, 4000, 12_000)), min_size=1, max_size=4),
     st.sampled_from(("x", "word ", "日本語\n", "0123456789", "🧵 ")),
@@ -300,10 +300,10 @@ _talk: list[st.SearchStrategy[Step]] = [
     st.builds(Steered, _lanes, _texts),
     _rounds,
     _rounds,
-    st.builds(Said, _lanes, _texts.map(said) | _texts.map(answered)),
-    st.builds(Calls, _lanes, st.integers(1, 3), st.sampled_from(PROVIDERS)),
+    st.builds(LooseMessage, _lanes, _texts.map(user_says) | _texts.map(assistant_says)),
+    st.builds(OpenCalls, _lanes, st.integers(1, 3), st.sampled_from(PROVIDERS)),
     st.builds(Result, _lanes, st.none() | st.integers(1, 4), _texts, st.sampled_from((None, "in_doubt", "late"))),
-    st.builds(Doubted, st.integers(1, 3), st.booleans()),
+    st.builds(DoubtfulRound, st.integers(1, 3), st.booleans()),
     st.builds(Switched, _lanes),
     st.builds(Other, st.sampled_from(("config", "error", "run", "input", "approval", "fork"))),
 ]
@@ -318,7 +318,7 @@ _cuts: list[st.SearchStrategy[Step]] = [
     ),
     st.builds(Pinned, _lanes, st.sampled_from(("pin", "pin", "unpin")), st.lists(st.integers(0, 12), max_size=3)),
     st.builds(Expanded, _lanes),
-    st.builds(Summed, _lanes, st.integers(1, 12), _texts),
+    st.builds(Summarized, _lanes, st.integers(1, 12), _texts),
 ]
 # Deferred, because Hypothesis would write all of it out in each failure.
 conversations = st.deferred(lambda: st.lists(st.one_of(_talk), min_size=4, max_size=16))
@@ -359,17 +359,17 @@ policies = st.builds(
 
 def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:
     """The thread of a history. Every message's text ends with its seq, so that no two are alike."""
-    teller = _Teller(Writer(name))
+    teller = _Player(Writer(name))
     for step in steps:
         match step:
-            case Replaced() | Summed() | Pinned() | Expanded() | Switched() | Other():
+            case Replaced() | Summarized() | Pinned() | Expanded() | Switched() | Other():
                 teller.operate(step)
             case _:
-                teller.tell(step)
+                teller.play(step)
     return teller.writer.thread
 
 
-class _Teller:
+class _Player:
     """Plays the steps of a history into a writer."""
 
     def __init__(self, writer: Writer) -> None:
@@ -377,55 +377,55 @@ class _Teller:
         self.calls: list[str] = []
         self.runs = 0
 
-    def tell(self, step: Talk) -> None:
+    def play(self, step: Talk) -> None:
         match step:
             case Turn(lane, text, rounds, answer):
                 self.runs += 1
                 run = f"run-{self.runs}"
-                self._speak(lane, said(text), run)
+                self._speak(lane, user_says(text), run)
                 for count in rounds:
                     asked = self._new_calls(count)
-                    self._speak(lane, asked_tool(*asked), run)
+                    self._speak(lane, assistant_calls(*asked), run)
                     for call_id in asked:
-                        self._speak(lane, tool_said(call_id, text), run)
+                        self._speak(lane, tool_returns(call_id, text), run)
                 if answer is not None:
-                    self._speak(lane, answered(answer), run)
+                    self._speak(lane, assistant_says(answer), run)
             case Steered(lane, text):
-                self._speak(lane, said(text), f"run-{self.runs}")
-            case Flooded(lane, sizes, text, answer):
+                self._speak(lane, user_says(text), f"run-{self.runs}")
+            case LargeRound(lane, sizes, text, answer):
                 run, asked = f"run-{self.runs}", self._new_calls(len(sizes))
-                self._speak(lane, asked_tool(*asked), run)
+                self._speak(lane, assistant_calls(*asked), run)
                 for call_id, size in zip(asked, sizes, strict=True):
-                    self._speak(lane, tool_said(call_id, (text * size)[:size]), run)
+                    self._speak(lane, tool_returns(call_id, (text * size)[:size]), run)
                 if answer is not None:
-                    self._speak(lane, answered(answer), run)
-            case Said(lane, message):
+                    self._speak(lane, assistant_says(answer), run)
+            case LooseMessage(lane, message):
                 self._speak(lane, message)
-            case Calls():
+            case OpenCalls():
                 self._call(step)
             case Result(lane, back, text, mark):
                 known = back is not None and back <= len(self.calls)
                 call_id = self.calls[-back] if back and known else "nobody"
-                self._speak(lane, tool_said(call_id, text), in_doubt=mark == "in_doubt", late=mark == "late")
-            case Doubted(number, settled):
+                self._speak(lane, tool_returns(call_id, text), in_doubt=mark == "in_doubt", late=mark == "late")
+            case DoubtfulRound(number, settled):
                 self._doubt(number, settled)
 
-    def _call(self, step: Calls) -> None:
-        message = asked_tool(*self._new_calls(step.number))
+    def _call(self, step: OpenCalls) -> None:
+        message = assistant_calls(*self._new_calls(step.number))
         if step.blocks_of:
             message["provider_data"] = {"provider": step.blocks_of, "blocks": [{"signature": "c2ln" * 4}]}
         self._speak(step.lane, message)
 
     def _doubt(self, number: int, settled: bool) -> None:
         lane, asked = DEFAULT_LANE, self._new_calls(number)
-        self._speak(lane, asked_tool(*asked))
+        self._speak(lane, assistant_calls(*asked))
         for call_id in reversed(asked):
-            self._speak(lane, tool_said(call_id, "in doubt " * 10), in_doubt=True)
-        self._speak(lane, said("and now?"))
+            self._speak(lane, tool_returns(call_id, "in doubt " * 10), in_doubt=True)
+        self._speak(lane, user_says("and now?"))
         for call_id in asked[1:] if settled else ():
-            self._speak(lane, tool_said(call_id, "x"), late=True)
+            self._speak(lane, tool_returns(call_id, "x"), late=True)
 
-    def operate(self, step: Replaced | Summed | Pinned | Expanded | Switched | Other) -> None:
+    def operate(self, step: Replaced | Summarized | Pinned | Expanded | Switched | Other) -> None:
         thread = self.writer.thread
         match step:
             case Replaced(lane, messages, verbatim, back, reason):
@@ -439,14 +439,14 @@ class _Teller:
                 self.writer.operate(kind, lane, seqs=[max(thread.last_seq - back, 0) for back in backs])
             case Expanded(lane):
                 self.writer.expand(lane)
-            case Summed(lane, back, text):
+            case Summarized(lane, back, text):
                 self.writer.summary(max(thread.last_seq - back, -1), text, lane)
             case Switched(lane):
                 self.writer.switch(lane)
             case Other("config"):
                 self.writer.config()
             case Other(kind):
-                self.writer.commit(kind, FACTS[kind], request_id="request-1")
+                self.writer.commit(kind, OTHER_PAYLOADS[kind], request_id="request-1")
 
     def _speak(
         self, lane: str, message: Message, run: str | None = None, *, in_doubt: bool = False, late: bool = False

@@ -27,7 +27,7 @@ from clew.errors import (
     TooLarge,
     UnknownLane,
 )
-from clew.model.messages import Message, call_ids
+from clew.model.messages import Message, list_call_ids
 from clew.thread.entries import Draft
 from clew_activities.checkpoint_tokens import Keys
 from clew_workflows.core.checkpoints import draft_checkpoint, restoring_operation
@@ -319,7 +319,7 @@ def test_a_restored_session_takes_its_context_as_any_snapshot() -> None:
         session = paper.Session()
         session.do(ContextOperation.model_validate_json(json.dumps(restoring_operation(payload, "o"))))
         asked, told = session.context().messages
-        (call_id,) = call_ids(asked)
+        (call_id,) = list_call_ids(asked)
         assert told.get("tool_call_id") == call_id not in ids
         ids.append(call_id)
         payload = payload | {"context": {"messages": [asked, told]}}

@@ -101,7 +101,7 @@ def adding(body: dict[str, Any]) -> Reply:
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
 async def test_the_preview_is_what_the_model_sees(stack: Stack, window: Any) -> None:
     """Through truncation, tools, lanes and policies of one's own, in either kind of window."""
-    policy = SHORT.overlaid(ContextPolicy(window=window))
+    policy = SHORT.overlay(ContextPolicy(window=window))
     session = await stack.open(adding, tools=["add"], system_prompt="Be exact.", context_policy=policy)
     truncated = 0
     for turn in range(7):

@@ -17,7 +17,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from clew import Clew
-from clew.model.canonical import digest
+from clew.model.canonical import compute_digest
 from clew_activities.archive import Store
 from clew_activities.providers import http_client, providers_from_env
 from clew_activities.tools import load_tools
@@ -77,7 +77,7 @@ async def test_a_recorded_history_makes_the_thread_that_it_made(history: Workflo
     """Every entry, with its counts, recipes and policies, is the one that was committed when it was recorded."""
     session = (await rebuild(history)).session
     assert session
-    assert digest([entry.as_json() for entry in session.thread])[:16] == THREADS[history.workflow_id]
+    assert compute_digest([entry.as_json() for entry in session.thread])[:16] == THREADS[history.workflow_id]
 
 
 async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:

@@ -60,7 +60,7 @@ def written(of: Session, content: str = "They talked.", prompt: str | None = Non
 
 def turn_starts(of: Session) -> list[int]:
     """The seqs of what users have said."""
-    lane = of.thread.lane("default")
+    lane = of.thread.get_lane("default")
     assert lane
     return lane.turn_starts
 

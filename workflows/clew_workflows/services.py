@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
         SessionConfig,
     )
     from clew.contract.outputs import RestoreReceipt
-    from clew.contract.starting import start_arguments
+    from clew.contract.starting import make_start_arguments
     from clew.errors import ArchiveUnavailable, InvalidInput, Refusal
     from clew_workflows.protocol import Fork, OpenCheckpoint, OpenedCheckpoint
     from clew_workflows.shell import ingress
@@ -106,7 +106,7 @@ class RestoreSession:
         session_id = fields.session_id or str(workflow.uuid4())
         checkpoint = OpenCheckpoint(token=fields.token, session_id=session_id)
         opened = OpenedCheckpoint.model_validate(await carry_out("open_checkpoint", checkpoint, RESTORE_STEP_TIMEOUT))
-        start = start_arguments(session_id, SessionConfig.model_validate_json(to_json(opened.config)))
+        start = make_start_arguments(session_id, SessionConfig.model_validate_json(to_json(opened.config)))
         try:
             session = await workflow.start_child_workflow(
                 start.workflow,

@@ -298,7 +298,7 @@ class AgentSession:
 
     async def _perform(self, effect: Prepare | DescribeModel | CallModel | Summarize) -> Event:
         if isinstance(effect, CallModel):
-            policy = self._runtime.state.policy.overlaid(effect.context_policy)
+            policy = self._runtime.state.policy.overlay(effect.context_policy)
             query = ContextQuery(call_id=effect.call_id)
             if failure := await self._recalling.recall(effect.context_ref, policy, query):
                 return failure

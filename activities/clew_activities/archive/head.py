@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clew.model.canonical import canonical, digest
+from clew.model.canonical import canonicalize, compute_digest
 from clew_activities.archive.errors import ObjectDamaged
 
 
@@ -33,7 +33,7 @@ class Head(BaseModel):
     def encoded(self) -> bytes:
         """The head as it is stored, with a checksum."""
         fields = self.model_dump(mode="json")
-        return canonical({**fields, "digest": digest(fields)})
+        return canonicalize({**fields, "digest": compute_digest(fields)})
 
     @classmethod
     def decoded(cls, data: bytes, session_id: str, name: str) -> Head:
@@ -44,7 +44,7 @@ class Head(BaseModel):
         """
         try:
             fields = json.loads(data)
-            if fields.pop("digest") != digest(fields):
+            if fields.pop("digest") != compute_digest(fields):
                 raise ObjectDamaged(name, "its checksum does not match")
             head = cls.model_validate(fields)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew.thread.entries import Entry
 from clew_activities.archive.errors import ObjectDamaged
 from clew_activities.archive.segment import digest_of
@@ -50,7 +50,7 @@ def segment_ref(entries: Sequence[Entry], data: bytes) -> Ref:
 
 def encode(children: Iterable[Ref]) -> bytes:
     """The node of these children. Equal children give equal bytes."""
-    return canonical(
+    return canonicalize(
         {"clew": "node", "version": 1, "children": [child.model_dump(mode="json") for child in children]}
     )
 

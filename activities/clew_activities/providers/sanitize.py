@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 
 MAX_DEPTH = 100
 """Levels of nesting in a tool's arguments. Serializers on their way give up between 200 and 1000."""
@@ -38,7 +38,7 @@ def json_object(text: str, limit: int) -> dict[str, Any] | None:
     """
     try:
         value = _clean_value(json.loads(text), MAX_DEPTH)
-        if not isinstance(value, dict) or len(canonical(value)) > limit:
+        if not isinstance(value, dict) or len(canonicalize(value)) > limit:
             return None
     except (ValueError, RecursionError):
         return None

@@ -13,7 +13,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from clew.model.tokens import ENCODINGS, encoding
+from clew.model.tokens import ENCODINGS, load_encoding
 from clew_activities.archive import Archive, Store
 from clew_activities.archiving import ArchiveActivities
 from clew_activities.call_model import ModelActivities
@@ -169,7 +169,7 @@ def load_encodings() -> None:
         EncodingUnavailable: one cannot be loaded.
     """
     for name in ENCODINGS:
-        encoding(name)
+        load_encoding(name)
 
 
 def workflow_sandbox() -> SandboxedWorkflowRunner:

@@ -14,10 +14,10 @@ from clew.context.truncation import Cutter, compute_results_share, count_saved, 
 from clew.contract.payloads import MessagePayload, OperationPayload, StoredSnapshot, ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
-from clew.model.tokens import Encoding, encoding
+from clew.model.tokens import Encoding, load_encoding
 from clew.thread.entries import Entry
 from clew.thread.lane import Lane
-from clew.thread.thread import last_at
+from clew.thread.thread import find_last
 
 
 class LaneView:
@@ -31,19 +31,19 @@ class LaneView:
         self.thread = thread = given.thread
         self.policy = policy = given.policy
         self.upto = thread.last_seq if given.at_seq is None else min(given.at_seq, thread.last_seq)
-        if self.upto < thread.past.upto:
+        if self.upto < thread.retained.upto:
             raise Archived(f"entry {self.upto} is in the archive: read it through ReadThread")
-        self.lane = thread.lane(given.context_ref) or Lane()
+        self.lane = thread.get_lane(given.context_ref) or Lane()
         self.rendering = Rendering(given.provider, choose_estimator(policy))
         has_reader = any(tool["name"] == READ_RESULT for tool in given.tools)
         self.cutter = Cutter(compute_results_share(policy), readable=has_reader and not given.standalone)
-        self.layers = self.lane.layers_at(self.upto)
-        if not self.layers.known:
+        self.layers = self.lane.find_layers(self.upto)
+        if not self.layers.is_complete:
             raise archived(self.lane)
         top = self.layers.top
-        self.summed = top.summed
+        self.summed = top.summarized_to
         self.is_summed_up = policy.uses_summary and top.summary >= 0
-        self.after = top.summed if self.is_summed_up else top.after
+        self.after = top.summarized_to if self.is_summed_up else top.after
 
     @property
     def summary(self) -> Entry | None:
@@ -77,7 +77,7 @@ class LaneView:
         for seq in self.layers.pinned:
             if not lane.holds(seq):
                 raise archived(lane)
-            if seq <= self.upto and (group := lane.group_at(seq)):
+            if seq <= self.upto and (group := lane.find_group(seq)):
                 starts.add(group.start)
         return sorted(starts)
 
@@ -91,15 +91,15 @@ class LaneView:
         groups = bisect_right(lane.group_starts, self.upto)
         # What an anchor or a summary has taken out of the lane is no longer there to be kept.
         before = max(lane.run_starts[runs - 1] - 1 if runs else -1, self.after)
-        unsure = before == self.after < lane.gap.newest and before != lane.gap.asked_after
-        if unsure or lane.gap.unheard > before:
+        unsure = before == self.after < lane.gap.newest_seq and before != lane.gap.no_user_after
+        if unsure or lane.gap.dropped_user_seq > before:
             raise archived(lane)
         found: dict[int, str] = {}
         if "message" in kinds:
             said = bisect_right(lane.turn_starts, before), bisect_right(lane.turn_starts, self.upto)
             found = dict.fromkeys(lane.turn_starts[slice(*said)], "request")
         newest = lane.groups[groups - 1] if groups else None
-        if lane.gap.newest > before and (newest is None or newest.start < lane.gap.newest):
+        if lane.gap.newest_seq > before and (newest is None or newest.start < lane.gap.newest_seq):
             raise archived(lane)
         answers = newest is not None and newest.start > before and newest.entries[0].read(MessagePayload).call_ids
         if newest and answers and {"tool_call", "tool_result"} <= set(kinds):
@@ -165,23 +165,23 @@ class LaneView:
     def count_since(self, seq: int) -> tuple[int, int]:
         """How many messages the lane has had since a seq, and their tokens."""
         lane = self.lane
-        messages, tokens = lane.said_between(seq + 1, self.upto)
-        if seq >= lane.gap.newest:
+        messages, tokens = lane.count_messages(seq + 1, self.upto)
+        if seq >= lane.gap.newest_seq:
             return messages, tokens
-        if seq == lane.gap.mark:
+        if seq == lane.gap.after:
             return messages + lane.gap.messages, tokens + lane.gap.tokens
-        if seq == lane.gap.summed:
-            return messages + lane.gap.summed_messages, tokens + lane.gap.summed_tokens
+        if seq == lane.gap.summarized_to:
+            return messages + lane.gap.unsummarized_messages, tokens + lane.gap.unsummarized_tokens
         raise archived(lane)
 
     def count_saved_since(self, seq: int) -> int:
         """How many tokens less than the lane has said since a seq are shown, with all results cut to their share."""
         lane, share = self.lane, self.cutter.share
         saved = self.count_saved_from(seq + 1)
-        if seq >= lane.gap.newest:
+        if seq >= lane.gap.newest_seq:
             return saved
-        known = dict(lane.gap.saved if seq == lane.gap.mark else lane.gap.summed_saved)
-        if seq not in (lane.gap.mark, lane.gap.summed) or share not in known:
+        known = dict(lane.gap.savings if seq == lane.gap.after else lane.gap.unsummarized_savings)
+        if seq not in (lane.gap.after, lane.gap.summarized_to) or share not in known:
             raise archived(lane)
         return saved + known[share]
 
@@ -210,7 +210,7 @@ class LaneView:
         messages = tokens = 0
         for block in self.blocks():
             if block.start is not None:
-                messages, tokens = self.lane.said_between(block.start, self.upto)
+                messages, tokens = self.lane.count_messages(block.start, self.upto)
                 tokens -= self.count_saved_from(block.start)
             else:
                 messages, tokens = messages + len(block.messages), tokens + block.tokens
@@ -223,12 +223,12 @@ class LaneView:
         """
         if window is None:
             return None
-        reply = last_at(self.lane.replies, self.upto)
+        reply = find_last(self.lane.replies, self.upto)
         if reply is None:
             return 0
         recipe = reply.recipe
         assert recipe is not None, "replies have recipes"
-        config = last_at(self.thread.configs, self.upto)
+        config = find_last(self.thread.configs, self.upto)
         lately = bisect_right(self.lane.late_seqs, recipe.basis_seq)
         same = (
             recipe.epoch == window
@@ -250,4 +250,4 @@ def shows_block(policy: ContextPolicy, block: Block) -> bool:
 
 def choose_estimator(policy: ContextPolicy) -> Encoding | None:
     """What sizes messages in place of their recorded counts, where the policy asks for it."""
-    return encoding("heuristic") if policy.token_estimator == "heuristic" else None
+    return load_encoding("heuristic") if policy.token_estimator == "heuristic" else None

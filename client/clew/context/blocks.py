@@ -15,8 +15,8 @@ from typing import Literal
 
 from clew.contract.payloads import MessagePayload, StoredSnapshot, ToolMessage
 from clew.errors import Archived
-from clew.model.canonical import canonical
-from clew.model.messages import Message, call_ids
+from clew.model.canonical import canonicalize
+from clew.model.messages import Message, list_call_ids
 from clew.model.pieces import split
 from clew.model.tokens import Encoding
 from clew.thread.entries import Entry
@@ -85,7 +85,7 @@ class Block:
     @cached_property
     def canonical(self) -> bytes:
         """Its messages as they stand in the canonical form of a context, without the brackets around them."""
-        return canonical({"messages": self.messages}).removeprefix(b'{"messages":[').removesuffix(b"]}")
+        return canonicalize({"messages": self.messages}).removeprefix(b'{"messages":[').removesuffix(b"]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Rendering:
             tokens.clear()
             seqs.clear()
 
-        stored = zip(snapshot.shown, snapshot.tokens or (), strict=True)
+        stored = zip(snapshot.shown_messages, snapshot.tokens or (), strict=True)
         rows = chain(
             ((message, count, ()) for message, count in stored),
             ((entry.message, entry.tokens, (entry.seq,)) for entry in late),
@@ -144,7 +144,7 @@ class Rendering:
                 open_calls.remove(call_id)
             else:
                 close()
-                open_calls = set(call_ids(message))
+                open_calls = set(list_call_ids(message))
             messages.append(message)
             tokens.append(count)
             seqs += committed
@@ -161,7 +161,7 @@ class Rendering:
             {"role": "tool", "content": MISSING_RESULT, "tool_call_id": call["id"], "name": call["name"]}
             for call in unanswered
         ]
-        sizes = list(map(self.estimator.message, messages)) if self.estimator else tokens
+        sizes = list(map(self.estimator.count_message, messages)) if self.estimator else tokens
         return Block(
             (first, *results, *missing),
             sum(sizes) + sum(map(_missing_tokens, missing)),
@@ -211,15 +211,15 @@ def render_newest_first(lane: Lane, rendering: Rendering, after: int, upto: int)
         Archived: the next one is in the archive.
     """
     place = bisect_right(lane.group_starts, upto)
-    oldest = max(after, lane.gap.newest)
+    oldest = max(after, lane.gap.newest_seq)
     while place and lane.group_starts[place - 1] > oldest:
         place -= 1
         yield rendering.render_group(lane.groups[place], upto)
-    if lane.gap.newest > after:
+    if lane.gap.newest_seq > after:
         raise archived(lane)
 
 
 def archived(lane: Lane) -> Archived:
     """The refusal to make a context of what is not here."""
-    what = f"entry {lane.gap.newest} of the lane" if lane.layers.known else "what the lane has said before"
+    what = f"entry {lane.gap.newest_seq} of the lane" if lane.layers.is_complete else "what the lane has said before"
     return Archived(f"{what} is in the archive: read it through ReadThread")

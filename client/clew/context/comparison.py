@@ -18,7 +18,7 @@ from clew.contract.outputs import ContextMeta
 from clew.contract.payloads import ErrorPayload, Recipe
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
-from clew.model.prices import Prices, cost_usd
+from clew.model.prices import Prices, compute_cost_usd
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
@@ -172,8 +172,8 @@ class _Session:
             )
             tally.add(shown.meta, spent, self._cost(reply, spent))
             tally.leave_out(_said(self.thread, lane, seq) - shown.meta.entries_included)
-            if found := self.thread.lane(lane):
-                tally.lost_pins |= set(found.layers_at(seq).pinned) - set(list_seqs(shown))
+            if found := self.thread.get_lane(lane):
+                tally.lost_pins |= set(found.find_layers(seq).pinned) - set(list_seqs(shown))
         return tally
 
     def _projected(self, recipe: Recipe, policy: ContextPolicy | None) -> Projection:
@@ -182,16 +182,16 @@ class _Session:
             self.thread,
             context_ref=recipe.context_ref,
             at_seq=recipe.basis_seq,
-            policy=recipe.policy.overlaid(policy) if recipe.policy else policy,
+            policy=recipe.policy.overlay(policy) if recipe.policy else policy,
             model=recipe.model,
             output_schema=find_output_schema(self.thread, recipe),
         )
 
     def _charged(self, usage: Usage) -> float | None:
-        return usage.cost_usd if self.prices is None else cost_usd(self.prices, usage)
+        return usage.cost_usd if self.prices is None else compute_cost_usd(self.prices, usage)
 
     def _cost(self, reply: _Reply, usage: Usage) -> float | None:
-        return cost_usd(reply.recipe.prices if self.prices is None else self.prices, usage)
+        return compute_cost_usd(reply.recipe.prices if self.prices is None else self.prices, usage)
 
 
 @dataclass(slots=True)
@@ -264,10 +264,10 @@ def list_seqs(shown: Projection) -> Iterator[int]:
 
 def _said(thread: Thread, context_ref: str, seq: int) -> int:
     """How many messages a lane has at a seq since its snapshot."""
-    lane = thread.lane(context_ref)
+    lane = thread.get_lane(context_ref)
     if lane is None:
         return 0
-    return bisect_right(lane.message_seqs, seq) - bisect_right(lane.message_seqs, lane.layers_at(seq).top.after)
+    return bisect_right(lane.message_seqs, seq) - bisect_right(lane.message_seqs, lane.find_layers(seq).top.after)
 
 
 def _total(costs: Iterable[float | None]) -> float | None:

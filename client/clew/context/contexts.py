@@ -39,17 +39,17 @@ def build_context(
         InvalidTokenBudget: the policy leaves no budget.
     """
     seq = thread.last_seq if at_seq is None else min(at_seq, thread.last_seq)
-    config = thread.config_at(seq)
-    lane_name = context_ref or thread.active_lane_at(seq)
+    config = thread.find_config(seq)
+    lane_name = context_ref or thread.find_active_lane(seq)
     if config is None:
         return project(ProjectionInput(thread, policy or ContextPolicy(), context_ref=lane_name, at_seq=seq))
     held = config.read(ConfigPayload)
-    anchor = thread.anchor_at(lane_name, seq)
-    system, system_tokens = _system_prompt(thread.prompt_at(seq) or config, anchor, policy)
+    anchor = thread.find_anchor(lane_name, seq)
+    system, system_tokens = _system_prompt(thread.find_prompt(seq) or config, anchor, policy)
     return project(
         ProjectionInput(
             thread,
-            held.policy.overlaid(policy),
+            held.policy.overlay(policy),
             system=system,
             system_tokens=system_tokens,
             tools=held.tools,
@@ -109,7 +109,7 @@ def take_page(whole: Projection, first: int) -> dict[str, Any]:
 
 def build_window(thread: Thread, context_ref: str, token_budget: int) -> Projection:
     """The newest messages of a lane that fit a budget and one page, grouped and filtered by the policy in force."""
-    config = thread.config_at(thread.last_seq)
+    config = thread.find_config(thread.last_seq)
     policy = config.read(ConfigPayload).policy if config else ContextPolicy()
     while True:
         whole = project(
@@ -135,8 +135,8 @@ def find_lane_prompt(thread: Thread, context_ref: str) -> str | None:
     Raises:
         Archived: it cannot be told from what the thread keeps of its past.
     """
-    config = thread.prompt_at(thread.last_seq)
-    anchor = thread.anchor_at(context_ref, thread.last_seq)
+    config = thread.find_prompt(thread.last_seq)
+    anchor = thread.find_anchor(context_ref, thread.last_seq)
     snapshot = _prompting(anchor, config) if config else None
     return snapshot.system_prompt if snapshot else None
 

@@ -16,7 +16,7 @@ from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.lane import Gap, Group
 from clew.thread.layers import Layers, is_base
 from clew.thread.source import BackwardReader
-from clew.thread.thread import Past, Thread
+from clew.thread.thread import Retained, Thread
 
 GROUP_ENTRIES = 50
 """How far the results of a group are looked for at first."""
@@ -40,32 +40,32 @@ async def load_lane(
     layers = await _read_layers(back, context_ref) if layers is None else replace(layers, seq=-1)
     marks, pinned = await asyncio.gather(_marks(back, context_ref, layers), _pinned(back, context_ref, layers))
     top = layers.top
-    after = top.summed if all(policy.uses_summary for policy in policies) else top.after
+    after = top.summarized_to if all(policy.uses_summary for policy in policies) else top.after
     reach, kept = _Reach(policies), {entry.seq for entry in pinned}
     cutters = [Cutter(compute_results_share(policy)) for policy in policies if policy.window == "epoch"]
     saved, summed_saved, groups = Counter[int](), Counter[int](), Groups()
     messages: list[Entry] = []
     # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
-    gap = Gap(newest=after, mark=after, summed=top.summed, pinned=layers.pinned, layers=layers)
+    gap = Gap(newest_seq=after, after=after, summarized_to=top.summarized_to, pinned=layers.pinned, layers=layers)
     async for entry in back.read("ai_message", context_ref=context_ref, from_seq=after + 1):
         if not reach.enough:
             messages.append(entry)
             reach.read(entry)
             continue
         if not cutters:
-            gap = replace(gap, newest=entry.seq, mark=entry.seq, summed=-1)
+            gap = replace(gap, newest_seq=entry.seq, after=entry.seq, summarized_to=-1)
             break
         if entry.seq in kept:
             continue
         # Where an epoch begins follows from all that the lane has said.
-        summed = entry.seq > gap.summed
+        summed = entry.seq > gap.summarized_to
         gap = replace(
             gap,
-            newest=max(gap.newest, entry.seq),
+            newest_seq=max(gap.newest_seq, entry.seq),
             messages=gap.messages + 1,
-            tokens=gap.tokens + entry.said_tokens,
-            summed_messages=gap.summed_messages + summed,
-            summed_tokens=gap.summed_tokens + (entry.said_tokens if summed else 0),
+            tokens=gap.tokens + entry.lane_tokens,
+            unsummarized_messages=gap.unsummarized_messages + summed,
+            unsummarized_tokens=gap.unsummarized_tokens + (entry.lane_tokens if summed else 0),
         )
         if group := groups.older(entry):
             for cutter in cutters:
@@ -75,8 +75,8 @@ async def load_lane(
     shares = sorted({cutter.share for cutter in cutters})
     gap = replace(
         gap,
-        saved=tuple((share, saved[share]) for share in shares),
-        summed_saved=tuple((share, summed_saved[share]) for share in shares),
+        savings=tuple((share, saved[share]) for share in shares),
+        unsummarized_savings=tuple((share, summed_saved[share]) for share in shares),
     )
     found = {entry.seq: entry for entry in (*marks, *pinned, *messages)}
     return LanePart(tuple(found[seq] for seq in sorted(found)), gap)
@@ -106,7 +106,7 @@ async def load_thread(
 def make_archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, Gap]) -> Thread:
     """A thread all of which is archived, with what was read of it."""
     kept = {entry.seq: entry for entry in entries}
-    return Thread((), upto + 1, Past(upto, tuple(kept[seq] for seq in sorted(kept)), gaps))
+    return Thread((), upto + 1, Retained(upto, tuple(kept[seq] for seq in sorted(kept)), gaps))
 
 
 async def _read_layers(back: BackwardReader, context_ref: str) -> Layers:
@@ -120,7 +120,7 @@ async def _read_layers(back: BackwardReader, context_ref: str) -> Layers:
     summaries = [entry async for entry in back.read("summary", context_ref=context_ref, from_seq=base)]
     layers = Layers()
     for entry in sorted((*operations, *summaries), key=lambda entry: entry.seq):
-        layers = layers.under(entry)
+        layers = layers.apply(entry)
     return layers
 
 

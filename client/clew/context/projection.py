@@ -20,9 +20,9 @@ from clew.context.projection_input import ProjectionInput
 from clew.contract.outputs import ContextMeta
 from clew.contract.payloads import SummaryPayload
 from clew.errors import ContextOverflow, InvalidInput
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew.model.messages import Message, ToolSpec
-from clew.model.tokens import Encoding, encoding
+from clew.model.tokens import Encoding, load_encoding
 from clew.thread.entries import Entry
 
 
@@ -82,7 +82,7 @@ def project(given: ProjectionInput) -> Projection:
         InvalidInput: the policy names a projector that does not exist.
         InvalidTokenBudget: the policy leaves no budget.
     """
-    return find_projector(given.policy.checked().projector)(given)
+    return find_projector(given.policy.ensure_usable().projector)(given)
 
 
 def compose(*segments: Iterable[Message]) -> list[Message]:
@@ -163,7 +163,7 @@ def _segment(messages: Sequence[Message], tokens: int) -> list[Block]:
 def _digest(blocks: Iterable[Block], tools: list[ToolSpec], output_schema: dict[str, Any] | None) -> str:
     """`digest` of the whole context, of which every block knows its canonical form."""
     messages = b",".join(block.canonical for block in blocks)
-    rest = canonical({"tool_spec": tools, "output_schema": output_schema})
+    rest = canonicalize({"tool_spec": tools, "output_schema": output_schema})
     return hashlib.sha256(b'{"messages":[%b],%b' % (messages, rest[1:])).hexdigest()
 
 
@@ -176,18 +176,20 @@ class _Sizes:
     def __init__(self, given: ProjectionInput) -> None:
         self._estimator = choose_estimator(given.policy)
         self._given = given
-        self.tools = self._sized(given.tools_tokens, lambda by: by.tools(given.tools)) if given.tools else 0
-        self.system = self._sized(given.system_tokens, lambda by: by.system(given.system)) if given.system else 0
-        self.pending = self._sized(None, lambda by: sum(map(by.message, given.pending))) if given.pending else 0
+        self.tools = self._sized(given.tools_tokens, lambda by: by.count_tools(given.tools)) if given.tools else 0
+        self.system = (
+            self._sized(given.system_tokens, lambda by: by.count_system_prompt(given.system)) if given.system else 0
+        )
+        self.pending = self._sized(None, lambda by: sum(map(by.count_message, given.pending))) if given.pending else 0
 
     def _sized(self, recorded: int | None, count: Callable[[Encoding], int]) -> int:
         if recorded is not None and self._estimator is None:
             return recorded
-        return count(self._estimator or encoding(self._given.encoding))
+        return count(self._estimator or load_encoding(self._given.encoding))
 
     def of_summary(self, entry: Entry | None) -> Block | None:
         if entry is None:
             return None
         message = entry.read(SummaryPayload).message(self._given.policy.summary_role)
-        tokens = self._sized(entry.tokens, lambda by: by.message(message))
+        tokens = self._sized(entry.tokens, lambda by: by.count_message(message))
         return Block((message,), tokens, "message")

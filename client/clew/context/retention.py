@@ -17,12 +17,12 @@ from clew.errors import Archived
 from clew.thread.entries import Entry
 from clew.thread.lane import Gap, Lane
 from clew.thread.layers import Layers
-from clew.thread.thread import Past, Thread, last_at
+from clew.thread.thread import Retained, Thread, find_last
 
 
 def retain(
     thread: Thread, first_seq: int, needs: Mapping[str, Sequence[ContextPolicy]], room: int, upto: int | None = None
-) -> Past:
+) -> Retained:
     """What a thread must keep, once its entries before `first_seq` are gone, to go on answering as it does now.
 
     That is for contexts at the seq `upto` (the newest unless given) and later. `needs` names the lanes to keep and
@@ -30,9 +30,9 @@ def retain(
     at most `room` bytes of JSON together, the newest first.
     """
     if first_seq == 0:
-        return Past()
+        return Retained()
     upto = thread.last_seq if upto is None else upto
-    marks = (last_at(some, first_seq - 1) for some in (thread.configs, thread.prompts, thread.switches))
+    marks = (find_last(some, first_seq - 1) for some in (thread.configs, thread.prompts, thread.switches))
     kept = {entry.seq: entry for entry in marks if entry}
     gaps: dict[str, Gap] = {}
     for name, policies in needs.items():
@@ -44,7 +44,7 @@ def retain(
         gaps[name] = part.gap
         kept |= {entry.seq: entry for entry in part.kept}
         room -= part.size
-    return Past(upto, tuple(kept[seq] for seq in sorted(kept)), gaps)
+    return Retained(upto, tuple(kept[seq] for seq in sorted(kept)), gaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +68,24 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
     size += _weight(entry for entry in asked if entry.seq < low)
     marks = _marks(view, first_seq)
     if any(view.policy.window == "epoch" for view in views):
-        marks += [reply for reply in [last_at(lane.replies, view.upto)] if reply]
+        marks += [reply for reply in [find_last(lane.replies, view.upto)] if reply]
     held, pinned = _pinned(view, min(low, first_seq), room - size)
     size += _weight(pinned)
     special = {entry.seq: entry for entry in (*asked, *marks, *pinned) if entry.seq < first_seq}
     present = {entry.seq for entry in window} | special.keys()
     older = lane.message_seqs[: bisect_left(lane.message_seqs, low)]
     missing = (seq for seq in reversed(older) if seq not in present)
-    newest = max(lane.gap.newest, next(missing, -1))
+    newest = max(lane.gap.newest_seq, next(missing, -1))
     stays = [seq for seq in lane.message_seqs if seq <= view.upto and (seq >= low or seq in present)]
     mark, messages, tokens = _counted(view, view.after, stays, newest)
     summed, summed_messages, summed_tokens = _counted(view, view.summed, stays, newest)
     gap = Gap(
         newest, mark, messages, tokens, before, summed, summed_messages, summed_tokens,
-        unheard=unheard,
-        saved=_saved(views, mark, stays),
-        summed_saved=_saved(views, summed, stays),
+        dropped_user_seq=unheard,
+        savings=_saved(views, mark, stays),
+        unsummarized_savings=_saved(views, summed, stays),
         pinned=tuple(held),
-        layers=lane.layers_at(first_seq - 1),
+        layers=lane.find_layers(first_seq - 1),
     )  # fmt: skip
     return _Part(gap, [*(entry for entry in window if entry.seq not in special), *special.values()], size)
 
@@ -94,7 +94,12 @@ def _marks(view: LaneView, first_seq: int) -> list[Entry]:
     """The snapshots and summaries that are in force somewhere from the entry before `first_seq` on."""
     lane, thread = view.lane, view.thread
     later = [layers for layers in lane.layer_history if layers.seq >= first_seq]
-    seqs = {seq for layers in (lane.layers_at(first_seq - 1), *later) if layers.known for seq in _stands_on(layers)}
+    seqs = {
+        seq
+        for layers in (lane.find_layers(first_seq - 1), *later)
+        if layers.is_complete
+        for seq in _stands_on(layers)
+    }
     marks = []
     for seq in sorted(seq for seq in seqs if seq < first_seq):
         with suppress(Archived):
@@ -113,7 +118,7 @@ def _pinned(view: LaneView, upto: int, room: int) -> tuple[list[int], list[Entry
     seqs = []
     for seq in view.layers.pinned:
         if lane.holds(seq):
-            group = lane.group_at(seq)
+            group = lane.find_group(seq)
             members = (*group.entries, *group.late) if group else ()
             entries = [entry for entry in members if entry.seq < upto]
             if _weight(entries) <= room - _weight(kept.values()):
@@ -133,7 +138,7 @@ def _counted(view: LaneView, mark: int, stays: Sequence[int], newest: int) -> tu
     except Archived:
         return newest, 0, 0
     later = [view.thread[seq] for seq in stays[bisect_right(stays, mark) :]]
-    return mark, messages - len(later), tokens - sum(entry.said_tokens for entry in later)
+    return mark, messages - len(later), tokens - sum(entry.lane_tokens for entry in later)
 
 
 def _saved(views: Sequence[LaneView], mark: int, stays: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -180,7 +185,7 @@ def _within(lane: Lane, low: int, first_seq: int, room: int) -> tuple[int, int]:
         size, reached = size + _weight(kept), kept[0].seq
     goes = lane.groups[: bisect_left(lane.group_starts, reached)]
     last = max((entry.seq for entry in goes[-1].entries if entry.seq < reached), default=-1) if goes else -1
-    return max(last, lane.gap.newest) + 1, size
+    return max(last, lane.gap.newest_seq) + 1, size
 
 
 def _messages(view: LaneView, low: int, first_seq: int) -> list[Entry]:
@@ -197,7 +202,7 @@ def _asked(view: LaneView, low: int, room: int) -> tuple[int, list[Entry], int]:
     lane, thread = view.lane, view.thread
     runs, turns = (bisect_right(starts, view.upto) for starts in (lane.run_starts, lane.turn_starts))
     if not runs:
-        return view.after, [], lane.gap.unheard
+        return view.after, [], lane.gap.dropped_user_seq
     start = lane.run_starts[runs - 1]
     before = max(start - 1, view.after)
     said = lane.turn_starts[bisect_right(lane.turn_starts, before) : turns]
@@ -207,4 +212,4 @@ def _asked(view: LaneView, low: int, room: int) -> tuple[int, list[Entry], int]:
             kept[seq] = thread[seq]
         else:
             return before, list(kept.values()), seq
-    return before, list(kept.values()), lane.gap.unheard if lane.gap.unheard > before else -1
+    return before, list(kept.values()), lane.gap.dropped_user_seq if lane.gap.dropped_user_seq > before else -1

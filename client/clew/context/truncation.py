@@ -15,7 +15,7 @@ from clew.context.blocks import Block, Rendering, Result
 from clew.context.clearing import READ_RESULT, clear_results
 from clew.contract.policy import ContextPolicy
 from clew.model.messages import Message
-from clew.model.pieces import piece_starts
+from clew.model.pieces import find_piece_starts
 from clew.thread.lane import Group, Lane
 
 # With its framing, and beside it a token for each byte of the call's id and of the tool's name: an upper bound under
@@ -174,7 +174,7 @@ class _Cuttable:
         """The message in this size, and the bytes of its beginning and of its end that are shown."""
         note = self.result.note[0]
         data = self._message["content"].removeprefix(note).encode()
-        bounds = [*piece_starts(data), len(data)]
+        bounds = [*find_piece_starts(data), len(data)]
         taken = self._taken(level)
         begin, end = bounds[(taken + 1) // 2], bounds[-(taken // 2) - 1]
         size = self.result.bytes or 0

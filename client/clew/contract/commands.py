@@ -14,7 +14,7 @@ from clew.contract.policy import ContextPolicy
 from clew.contract.schemas import check_schema
 
 
-def _affordable(schema: dict[str, Any]) -> dict[str, Any]:
+def _validate_schema(schema: dict[str, Any]) -> dict[str, Any]:
     try:
         check_schema(schema)
     except ValueError as error:
@@ -22,7 +22,7 @@ def _affordable(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-OutputSchema = Annotated[dict[str, Any], AfterValidator(_affordable)]
+OutputSchema = Annotated[dict[str, Any], AfterValidator(_validate_schema)]
 """A JSON Schema (draft 2020-12) within the bounds of `clew.contract.schemas`."""
 
 

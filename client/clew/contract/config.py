@@ -35,7 +35,7 @@ class ModelOptions(Input):
     )
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
 
-    def overlaid(self, upper: ModelOptions | None) -> ModelOptions:
+    def overlay(self, upper: ModelOptions | None) -> ModelOptions:
         """These options with the fields that `upper` sets."""
         if upper is None:
             return self

@@ -121,7 +121,7 @@ class Replace(_Operation):
     @model_validator(mode="after")
     def _has_context(self) -> Self:
         if self.result_context is None and self.reason != "compaction":
-            raise _malformed(
+            raise _make_error(
                 "replace needs result_context, the context that it puts under the lane; with the reason 'compaction' "
                 "it may be left out, and the session writes it"
             )
@@ -194,11 +194,11 @@ class ContextOperation(Input):
     @model_validator(mode="after")
     def _switch_names_a_lane(self) -> Self:
         if isinstance(self.operation, Switch) and self.context_ref is None:
-            raise _malformed("switch needs context_ref, the lane to make active")
+            raise _make_error("switch needs context_ref, the lane to make active")
         return self
 
 
-def _malformed(reason: str) -> PydanticCustomError:
+def _make_error(reason: str) -> PydanticCustomError:
     return PydanticCustomError(INVALID_OPERATION, "{reason}", {"reason": reason})
 
 
@@ -210,17 +210,17 @@ def _check_messages(messages: Sequence[SnapshotMessage]) -> None:
         where = f"messages[{number}]"
         if message.role == "tool":
             if message.tool_call_id not in waiting:
-                raise _malformed(f"{where}: a tool result needs its tool call right before it")
+                raise _make_error(f"{where}: a tool result needs its tool call right before it")
             waiting.remove(message.tool_call_id)
             continue
         if waiting:
-            raise _malformed(f"{where}: the tool calls before it need their results first")
+            raise _make_error(f"{where}: the tool calls before it need their results first")
         if message.tool_calls and message.role != "assistant":
-            raise _malformed(f"{where}: only an assistant calls tools")
+            raise _make_error(f"{where}: only an assistant calls tools")
         calls = [call.id for call in message.tool_calls or ()]
         waiting = set(calls)
         if len(waiting) < len(calls) or waiting & seen:
-            raise _malformed(f"{where}: a tool call's id stands there twice")
+            raise _make_error(f"{where}: a tool call's id stands there twice")
         seen |= waiting
     if waiting:
-        raise _malformed("messages end within tool calls: each needs its result")
+        raise _make_error("messages end within tool calls: each needs its result")

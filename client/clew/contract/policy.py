@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from clew.errors import InvalidInput, InvalidTokenBudget
-from clew.model.canonical import digest
+from clew.model.canonical import compute_digest
 
 Kind = Literal["message", "tool_call", "tool_result", "summary"]
 # No number is larger than what every JSON reader, and so the policy's hash, takes exactly.
@@ -95,9 +95,9 @@ class ContextPolicy(BaseModel):
     @property
     def hash(self) -> str:
         """Names what this policy does: fields at their defaults do not count, so new ones change no hash."""
-        return digest(self.model_dump(mode="json", exclude_defaults=True))
+        return compute_digest(self.model_dump(mode="json", exclude_defaults=True))
 
-    def overlaid(self, upper: ContextPolicy | None) -> ContextPolicy:
+    def overlay(self, upper: ContextPolicy | None) -> ContextPolicy:
         """This policy with the fields that `upper` sets. Which fields are set adds up."""
         if upper is None:
             return self
@@ -109,7 +109,7 @@ class ContextPolicy(BaseModel):
         """This policy with every field set, so that no other default can ever show through it."""
         return ContextPolicy.model_validate(self.model_dump())
 
-    def checked(self) -> ContextPolicy:
+    def ensure_usable(self) -> ContextPolicy:
         """This policy, if a context can be made under it.
 
         Raises:
@@ -156,9 +156,9 @@ def resolve(
     """The policy in force: the highest level that sets a field decides it. Complete, and checked.
 
     Raises:
-        InvalidInput, InvalidTokenBudget: see `ContextPolicy.checked`.
+        InvalidInput, InvalidTokenBudget: see `ContextPolicy.ensure_usable`.
     """
     policy = default or ContextPolicy()
     for level in (agent, session, request):
-        policy = policy.overlaid(level)
-    return policy.complete().checked()
+        policy = policy.overlay(level)
+    return policy.complete().ensure_usable()

@@ -11,7 +11,7 @@ _PROBLEMS = 3
 """Problems of an input that its refusal names."""
 
 
-def refusal_of(model: type[BaseModel], error: ValidationError) -> Refusal:
+def translate_validation_error(model: type[BaseModel], error: ValidationError) -> Refusal:
     """What is wrong with an input, in words; names that came from outside are cut short.
 
     `InvalidOperation` where the first problem is one of a context operation, else `InvalidInput`.

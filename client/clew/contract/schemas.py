@@ -137,7 +137,7 @@ class _Outline:
         """
         overlay = [0] * len(self.subschemas)
         chain = [0] * len(self.subschemas)
-        for component in _components(self.same):
+        for component in _find_components(self.same):
             number = component[0]
             if len(component) > 1 or number in self.same[number]:
                 raise ValueError(
@@ -157,7 +157,7 @@ class _Outline:
                 )
         edges = [same + parts for same, parts in zip(self.same, self.parts, strict=True)]
         expansion = [0] * len(self.subschemas)
-        for component in _components(edges):
+        for component in _find_components(edges):
             members = set(component)
             size = len(component) + sum(
                 expansion[target] for number in component for target in edges[number] if target not in members
@@ -180,11 +180,11 @@ class _Outline:
         for keyword, held in self.subschemas[number].items():
             if keyword in _SAME_VALUE:
                 targets = self._resolve(held) if keyword == "$ref" else held
-                same += map(self._number, _subschemas(keyword, targets))
+                same += map(self._number, _list_subschemas(keyword, targets))
             elif keyword in _PARTS:
-                parts += map(self._number, _subschemas(keyword, held))
+                parts += map(self._number, _list_subschemas(keyword, held))
             elif keyword in _DEFINITIONS:
-                for definition in _subschemas(keyword, held):
+                for definition in _list_subschemas(keyword, held):
                     self._number(definition)
             elif keyword in _REFUSED:
                 raise ValueError(f"{keyword!r} is not supported: {_REFUSED[keyword]}")
@@ -298,7 +298,7 @@ class _Meter:
         if part not in overlay.under:
             applied: Counter[int] = Counter()
             for number, times in overlay.applied.items():
-                for held in _held(self._outline.subschemas[number], part):
+                for held in _list_part_subschemas(self._outline.subschemas[number], part):
                     applied[self._outline.number(held)] += times
             overlay.under[part] = self._overlay(applied)
         return overlay.under[part]
@@ -323,7 +323,7 @@ class _Meter:
         return self._closures[number]
 
 
-def _held(subschema: Subschema, part: str | _Part) -> Iterator[Subschema]:
+def _list_part_subschemas(subschema: Subschema, part: str | _Part) -> Iterator[Subschema]:
     """What a subschema says about a part of a value. Every pattern is taken to match, every position to be meant."""
     if isinstance(part, str):
         declared = subschema.get("properties")
@@ -331,17 +331,17 @@ def _held(subschema: Subschema, part: str | _Part) -> Iterator[Subschema]:
         if isinstance(own, dict):
             yield own
     for keyword in part.value if isinstance(part, _Part) else _OTHER_PROPERTIES:
-        yield from _subschemas(keyword, subschema.get(keyword))
+        yield from _list_subschemas(keyword, subschema.get(keyword))
 
 
-def _subschemas(keyword: str, held: Any) -> list[Subschema]:
+def _list_subschemas(keyword: str, held: Any) -> list[Subschema]:
     """The subschemas that a keyword holds. Those that are `true` or `false` are no work."""
     if isinstance(held, dict):
         held = held.values() if keyword in _BY_NAME else (held,)
     return [item for item in held if isinstance(item, dict)] if isinstance(held, Iterable) else []
 
 
-def _components(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+def _find_components(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """The strongly connected components of a graph (Tarjan's), each after those that it leads to."""
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}

@@ -26,7 +26,7 @@ class StartArguments:
     static_summary: str
 
 
-def start_arguments(session_id: str, config: SessionConfig) -> StartArguments:
+def make_start_arguments(session_id: str, config: SessionConfig) -> StartArguments:
     """The arguments that start a session, or let one go on from its archive."""
     argument = SessionStart(config=config).model_dump(mode="json", exclude_unset=True)
     return StartArguments(WORKFLOW_TYPE, argument, session_id, f"session · {config.model}")

@@ -1,8 +1,8 @@
 """What goes to a model and comes back: messages, tool schemas, their canonical form and their tokens."""
 
-from clew.model.canonical import canonical, digest
+from clew.model.canonical import canonicalize, compute_digest
 from clew.model.messages import Message, ProviderData, ToolCall, ToolSpec
-from clew.model.tokens import ENCODINGS, Encoding, EncodingName, encoding
+from clew.model.tokens import ENCODINGS, Encoding, EncodingName, load_encoding
 
 __all__ = [
     "ENCODINGS",
@@ -12,7 +12,7 @@ __all__ = [
     "ProviderData",
     "ToolCall",
     "ToolSpec",
-    "canonical",
-    "digest",
-    "encoding",
+    "canonicalize",
+    "compute_digest",
+    "load_encoding",
 ]

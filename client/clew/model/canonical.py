@@ -14,7 +14,7 @@ _EXACT_INTEGER = 2**53 - 1
 _MAX_DEPTH = 200
 
 
-def canonical(value: Any) -> bytes:
+def canonicalize(value: Any) -> bytes:
     """The RFC 8785 form of a JSON value.
 
     Integers beyond 2^53 take the double nearest to them, as every RFC 8785 implementation in a language
@@ -27,12 +27,12 @@ def canonical(value: Any) -> bytes:
     try:
         return rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
-        return rfc8785.dumps(_as_doubles(value))
+        return rfc8785.dumps(_convert_large_integers(value))
 
 
-def digest(value: Any) -> str:
+def compute_digest(value: Any) -> str:
     """SHA-256 over the canonical form, as 64 hexadecimal digits."""
-    return hashlib.sha256(canonical(value)).hexdigest()
+    return hashlib.sha256(canonicalize(value)).hexdigest()
 
 
 def check_depth(value: Any, most: int) -> None:
@@ -50,14 +50,14 @@ def check_depth(value: Any, most: int) -> None:
     raise ValueError(f"nested over {most} levels deep")
 
 
-def _as_doubles(value: Any) -> Any:
+def _convert_large_integers(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _EXACT_INTEGER:
         try:
             return float(value)
         except OverflowError:
             raise ValueError("an integer beyond the range of a double") from None
     if isinstance(value, dict):
-        return {key: _as_doubles(item) for key, item in value.items()}
+        return {key: _convert_large_integers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_as_doubles(item) for item in value]
+        return [_convert_large_integers(item) for item in value]
     return value

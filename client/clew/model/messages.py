@@ -73,6 +73,6 @@ class ToolSpec(TypedDict):
     parameters: dict[str, Any]
 
 
-def call_ids(message: Message) -> list[str]:
+def list_call_ids(message: Message) -> list[str]:
     """The ids of the tool calls that a message asks for, in order."""
     return [call["id"] for call in message.get("tool_calls", [])]

@@ -7,20 +7,20 @@ PIECE_BYTES = 256
 MAX_PIECES = 128
 
 
-def piece_starts(data: bytes) -> list[int]:
+def find_piece_starts(data: bytes) -> list[int]:
     """Where the pieces of a text of UTF-8 begin: always between characters, and at 0 first."""
     number = max(min(-(-len(data) // PIECE_BYTES), MAX_PIECES), 1)
-    return [_between_characters(data, place * len(data) // number) for place in range(number)]
+    return [_find_character_start(data, place * len(data) // number) for place in range(number)]
 
 
 def split(text: str) -> list[str]:
     """The pieces of a text; together they are the text."""
     data = text.encode()
-    starts = piece_starts(data)
+    starts = find_piece_starts(data)
     return [data[start:end].decode() for start, end in zip(starts, [*starts[1:], len(data)], strict=True)]
 
 
-def _between_characters(data: bytes, offset: int) -> int:
+def _find_character_start(data: bytes, offset: int) -> int:
     while offset and data[offset] & 0xC0 == 0x80:
         offset -= 1
     return offset

@@ -33,7 +33,7 @@ Prices = tuple[Price, ...]
 """The prices of a model, by rising `above`; the first one's is -1. None at all: they are not known."""
 
 
-def cost_usd(prices: Sequence[Price], usage: Usage) -> float | None:
+def compute_cost_usd(prices: Sequence[Price], usage: Usage) -> float | None:
     """What one call costs by list prices, in USD; None where they are not known."""
     price = next((price for price in reversed(prices) if usage.input_tokens > price.above), None)
     if price is None:

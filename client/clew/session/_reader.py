@@ -83,7 +83,7 @@ async def read_window(handle: SessionHandle, query: WindowQuery) -> Window:
         frozen = await freeze_thread(handle)
     budget = query.token_budget
     thread = await load_thread(frozen, query.context_ref, lambda policy: make_window_policy(policy, budget))
-    projection = build_window(thread, query.context_ref or thread.active_lane_at(frozen.upto), budget)
+    projection = build_window(thread, query.context_ref or thread.find_active_lane(frozen.upto), budget)
     return Window(messages=projection.messages, meta=projection.meta)
 
 

@@ -6,7 +6,7 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from clew.contract import SessionConfig
-from clew.contract.starting import start_arguments
+from clew.contract.starting import make_start_arguments
 
 
 async def start_session(
@@ -24,7 +24,7 @@ async def start_session(
         WorkflowAlreadyStartedError: there has been one, and `reuse` does not allow that.
         RPCError: the server refuses, or does not answer.
     """
-    start = start_arguments(session_id, config)
+    start = make_start_arguments(session_id, config)
     await client.start_workflow(
         start.workflow,
         start.argument,

@@ -24,8 +24,8 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.contract.refusals import refusal_of
-from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable, refusal
+from clew.contract.refusals import translate_validation_error
+from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable, make_refusal
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -47,7 +47,7 @@ def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
         # Through JSON, as it will travel: lists are tuples there, and a mapping is an object.
         return model.model_validate_json(json.dumps(values, default=_plain))
     except ValidationError as error:
-        raise refusal_of(model, error) from None
+        raise translate_validation_error(model, error) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not usable as JSON: {error}") from None
 
@@ -100,11 +100,11 @@ async def translating(session_id: str, seconds: float | None = None) -> AsyncIte
         if isinstance(cause, exceptions.TimeoutError):
             raise WorkerUnavailable(f"no worker took up what was asked about session {session_id!r}") from error
         if isinstance(cause, ApplicationError) and cause.type:
-            raise refusal(cause.type, cause.message) from error
+            raise make_refusal(cause.type, cause.message) from error
         raise ClewError(str(cause)) from error
     except WorkflowQueryFailedError as error:
         word, _, message = error.message.partition(": ")
-        raise (refusal(word, message) if message else ClewError(error.message)) from error
+        raise (make_refusal(word, message) if message else ClewError(error.message)) from error
     except WorkflowQueryRejectedError as error:
         raise Closed(f"session {session_id!r} has ended") from error
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:

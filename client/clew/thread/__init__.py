@@ -3,6 +3,6 @@
 from clew.thread.entries import DEFAULT_LANE, Draft, Entry
 from clew.thread.lane import Gap, Group, Lane
 from clew.thread.layers import Layers
-from clew.thread.thread import Past, Thread
+from clew.thread.thread import Retained, Thread
 
-__all__ = ["DEFAULT_LANE", "Draft", "Entry", "Gap", "Group", "Lane", "Layers", "Past", "Thread"]
+__all__ = ["DEFAULT_LANE", "Draft", "Entry", "Gap", "Group", "Lane", "Layers", "Retained", "Thread"]

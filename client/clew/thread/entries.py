@@ -103,7 +103,7 @@ class Entry(_Read):
         return read_lane(self.payload)
 
     @property
-    def said_tokens(self) -> int:
+    def lane_tokens(self) -> int:
         """What the entry adds to what its lane has said: a late result takes the place of one that is counted."""
         body = self.body
         return 0 if isinstance(body, MessagePayload) and body.is_late else self.tokens

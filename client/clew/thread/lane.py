@@ -31,18 +31,18 @@ class Gap:
         layers: The lane's layers where the kept part of the thread begins.
     """
 
-    newest: int = -1
-    mark: int = -1
+    newest_seq: int = -1
+    after: int = -1
     messages: int = 0
     tokens: int = 0
-    asked_after: int = -1
-    summed: int = -1
-    summed_messages: int = 0
-    summed_tokens: int = 0
-    saved: tuple[tuple[int, int], ...] = ()
-    summed_saved: tuple[tuple[int, int], ...] = ()
+    no_user_after: int = -1
+    summarized_to: int = -1
+    unsummarized_messages: int = 0
+    unsummarized_tokens: int = 0
+    savings: tuple[tuple[int, int], ...] = ()
+    unsummarized_savings: tuple[tuple[int, int], ...] = ()
     pinned: tuple[int, ...] = ()
-    unheard: int = -1
+    dropped_user_seq: int = -1
     layers: Layers | None = None
 
 
@@ -91,12 +91,12 @@ class Lane:
     turn_starts: list[int] = field(default_factory=list)
     run_starts: list[int] = field(default_factory=list)
     message_seqs: list[int] = field(default_factory=list)
-    tokens_upto: list[int] = field(default_factory=list)
+    cumulative_tokens: list[int] = field(default_factory=list)
     layer_history: list[Layers] = field(default_factory=lambda: [Layers()])
     replies: list[Entry] = field(default_factory=list)
     late_seqs: list[int] = field(default_factory=list)
     gap: Gap = Gap()
-    folds_from: int = 0
+    unfolded_from_seq: int = 0
     savings: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     _open_calls: set[str] = field(default_factory=set)
     _in_doubt: dict[str, Group] = field(default_factory=dict)
@@ -106,38 +106,38 @@ class Lane:
         """Index one of the lane's own entries."""
         if entry.kind == "ai_message":
             self._add_message(entry)
-        elif entry.kind in ("summary", "ai_context_operation") and entry.seq >= self.folds_from:
-            layers = self.layers.under(entry)
+        elif entry.kind in ("summary", "ai_context_operation") and entry.seq >= self.unfolded_from_seq:
+            layers = self.layers.apply(entry)
             if layers is not self.layers:
                 self.layer_history.append(layers)
 
-    def said_between(self, first: int, last: int) -> tuple[int, int]:
+    def count_messages(self, first: int, last: int) -> tuple[int, int]:
         """How many messages it holds from one seq to another, both included, and their tokens."""
         begin, end = bisect_left(self.message_seqs, first), bisect_right(self.message_seqs, last)
-        return end - begin, self._tokens_of(end) - self._tokens_of(begin)
+        return end - begin, self._sum_tokens(end) - self._sum_tokens(begin)
 
-    def _tokens_of(self, count: int) -> int:
-        return self.tokens_upto[count - 1] if count else 0
+    def _sum_tokens(self, count: int) -> int:
+        return self.cumulative_tokens[count - 1] if count else 0
 
     @property
     def layers(self) -> Layers:
         """The layers in force at the newest entry."""
         return self.layer_history[-1]
 
-    def layers_at(self, seq: int) -> Layers:
+    def find_layers(self, seq: int) -> Layers:
         """The layers in force at a seq; none where they are not known."""
         place = bisect_right(self.layer_history, seq, key=lambda layers: layers.seq)
         return self.layer_history[place - 1] if place else Layers(())
 
     def holds(self, seq: int) -> bool:
         """Whether what is here tells whether there is a message at a seq, and holds its whole group."""
-        if seq in self.gap.pinned or self.gap.newest < 0:
+        if seq in self.gap.pinned or self.gap.newest_seq < 0:
             return True
         # A result that comes first after the gap may answer a call that is in it.
         place = bisect_right(self.group_starts, seq)
-        return place > 0 and self.group_starts[place - 1] > self.gap.newest
+        return place > 0 and self.group_starts[place - 1] > self.gap.newest_seq
 
-    def group_at(self, seq: int) -> Group | None:
+    def find_group(self, seq: int) -> Group | None:
         """The group that holds a message, where it is here."""
         place = bisect_right(self.group_starts, seq)
         group = self.groups[place - 1] if place else None
@@ -146,7 +146,9 @@ class Lane:
     def _add_message(self, entry: Entry) -> None:
         said = entry.read(MessagePayload)
         self.message_seqs.append(entry.seq)
-        self.tokens_upto.append(entry.said_tokens + (self.tokens_upto[-1] if self.tokens_upto else 0))
+        self.cumulative_tokens.append(
+            entry.lane_tokens + (self.cumulative_tokens[-1] if self.cumulative_tokens else 0)
+        )
         if entry.recipe:
             self.replies.append(entry)
         if isinstance(said, ToolMessage):

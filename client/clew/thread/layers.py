@@ -18,7 +18,7 @@ from clew.contract.payloads import (
 )
 from clew.thread.entries import Entry
 
-REMEMBERED = 100
+MAX_LAYERS = 100
 """Layers that an `expand` may still take off, one after the other."""
 
 
@@ -37,7 +37,7 @@ class Layer:
     anchor: int = -1
     summary: int = -1
     after: int = -1
-    summed: int = -1
+    summarized_to: int = -1
     base: bool = False
 
 
@@ -56,7 +56,7 @@ class Layers:
     seq: int = -1
 
     @property
-    def known(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all that counts of it is known."""
         return bool(self.stack) and self.stack[0].base
 
@@ -66,29 +66,29 @@ class Layers:
         return self.stack[-1]
 
     @property
-    def compacted(self) -> bool:
+    def is_compacted(self) -> bool:
         """Whether there is something for an `expand` to take off."""
         return len(self.stack) > 1
 
-    def under(self, entry: Entry) -> Layers:
+    def apply(self, entry: Entry) -> Layers:
         """The layers once one of the lane's operations or summaries has been committed."""
         body = entry.body
         if isinstance(body, SummaryPayload):
             # What a snapshot has taken out is not summed up, and a summary never gives way to one of less.
-            if not self.stack or body.to_seq < self.top.summed:
+            if not self.stack or body.to_seq < self.top.summarized_to:
                 return self
-            return self._with(replace(self.top, summary=entry.seq, summed=body.to_seq, base=False), entry)
+            return self._with(replace(self.top, summary=entry.seq, summarized_to=body.to_seq, base=False), entry)
         if not isinstance(body, OperationPayload):
             return self
         pinned = set(self.pinned)
         match body.operation:
             case AppliedReplace() as operation:
-                after = follows_after(entry, operation)
-                layer = Layer(entry.seq, after=after, summed=after)
+                after = find_base_seq(entry, operation)
+                layer = Layer(entry.seq, after=after, summarized_to=after)
                 if operation.is_compaction:
                     return self._with(layer, entry)
                 return Layers((replace(layer, base=True),), seq=entry.seq)
-            case AppliedExpand() if self.compacted or not self.known:
+            case AppliedExpand() if self.is_compacted or not self.is_complete:
                 return Layers(self.stack[:-1], self.pinned, entry.seq)
             case AppliedPin(seqs=seqs):
                 return Layers(self.stack, tuple(sorted(pinned | set(seqs))), entry.seq)
@@ -98,7 +98,7 @@ class Layers:
                 return self
 
     def _with(self, layer: Layer, entry: Entry) -> Layers:
-        lower = self.stack[1 - REMEMBERED :]
+        lower = self.stack[1 - MAX_LAYERS :]
         if len(lower) < len(self.stack):
             lower = (replace(lower[0], base=True), *lower[1:])
         return Layers((*lower, layer), self.pinned, entry.seq)
@@ -110,6 +110,6 @@ def is_base(entry: Entry) -> bool:
     return isinstance(operation, AppliedReplace) and not operation.is_compaction
 
 
-def follows_after(anchor: Entry, operation: AppliedReplace) -> int:
+def find_base_seq(anchor: Entry, operation: AppliedReplace) -> int:
     """The seq after which a lane's messages follow upon a snapshot: its `base_seq`, or where it was put."""
     return anchor.seq if operation.base_seq is None else min(operation.base_seq, anchor.seq)

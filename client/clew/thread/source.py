@@ -91,14 +91,14 @@ async def read_forward(
     while seq is not None and (to_seq is None or seq <= to_seq) and left != 0:
         upto = parts.archived_upto
         if upto is None or seq <= upto:
-            rows = parts.read_archived(seq, to_seq if upto is None else _earlier(upto, to_seq))
+            rows = parts.read_archived(seq, to_seq if upto is None else _find_earlier(upto, to_seq))
             seq = None if upto is None else upto + 1
         else:
             page = await parts.read_live(seq)
             if page is None or page.first_live_seq > seq:
                 parts = await _relocate(parts, page, seq)
                 continue
-            rows = _each(page.rows, to_seq)
+            rows = _iterate_rows(page.rows, to_seq)
             seq = page.next_seq
         async for row in rows:
             yield row
@@ -116,12 +116,12 @@ async def read_tail(parts: Parts, from_seq: int = 0, to_seq: int | None = None) 
         ArchiveDamaged: an entry is in neither part.
     """
     rows: list[Entry] = []
-    seq = _first_live(parts, from_seq)
+    seq = _find_first_live_seq(parts, from_seq)
     while seq is not None and (to_seq is None or seq <= to_seq):
         page = await parts.read_live(seq)
         if page is None or page.first_live_seq > seq:
             parts = await _relocate(parts, page, seq)
-            rows, seq = [], _first_live(parts, from_seq)
+            rows, seq = [], _find_first_live_seq(parts, from_seq)
         else:
             rows += page.rows
             seq = page.next_seq
@@ -135,15 +135,15 @@ async def _relocate(parts: AnyParts, page: LivePage[Any] | None, seq: int) -> An
     return located
 
 
-def _first_live(parts: ThreadParts[Any], from_seq: int) -> int | None:
+def _find_first_live_seq(parts: ThreadParts[Any], from_seq: int) -> int | None:
     return None if parts.archived_upto is None else max(from_seq, parts.archived_upto + 1)
 
 
-def _earlier(seq: int, other: int | None) -> int:
+def _find_earlier(seq: int, other: int | None) -> int:
     return seq if other is None else min(seq, other)
 
 
-async def _each(rows: Sequence[Row], to_seq: int | None) -> AsyncIterator[Row]:
+async def _iterate_rows(rows: Sequence[Row], to_seq: int | None) -> AsyncIterator[Row]:
     for row in rows:
         if to_seq is None or row.seq <= to_seq:
             yield row
@@ -205,6 +205,6 @@ class FrozenThread:
             async for entry in older:
                 yield entry
 
-    def up_to(self, seq: int) -> FrozenThread:
+    def truncate(self, seq: int) -> FrozenThread:
         """The same thread, read from an earlier seq back."""
         return replace(self, upto=min(seq, self.upto))

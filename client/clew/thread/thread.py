@@ -1,9 +1,9 @@
-"""The thread: a session's append-only log, with what makes reading it cheap.
+"""The thread: a session's append-only log, with indexes that make reading it cheap.
 
-Invariant: `seq` starts at `first_seq` (0 unless older entries live in an archive) and has no gaps; `rev` is the
-number of entries the session has ever had; nothing that was appended is ever changed. The indexes are derived
-from the entries alone, so a thread rebuilt from its entries is equal in every answer. Of what lives in an archive
-alone, a thread may keep what contexts still need (`Past`): it answers as the whole one would, or says that it cannot.
+Invariant: `seq` starts at `first_seq` (0 unless older entries are in an archive) and has no gaps; `rev` is the number
+of entries that the session has ever had; an appended entry never changes. The indexes are derived from the entries
+alone, so a thread rebuilt from its entries gives equal answers. Of its archived part, a thread may retain the entries
+that contexts still need (`Retained`). It then answers as the complete thread would, or raises `Archived`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from clew.thread.layers import Layers
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class Retained:
     """What a thread keeps of its archived part: entries before its `first_seq`, in order, with gaps.
 
     It is enough for contexts at every seq from `upto` on: the configuration in force and the active lane, and of each
@@ -48,9 +48,9 @@ class Past:
 class Thread:
     """The log itself. Appending is the only change it knows."""
 
-    def __init__(self, entries: Iterable[Entry] = (), first_seq: int = 0, past: Past | None = None) -> None:
+    def __init__(self, entries: Iterable[Entry] = (), first_seq: int = 0, retained: Retained | None = None) -> None:
         self.first_seq = first_seq
-        self.past = past or Past()
+        self.retained = retained or Retained()
         self._entries: list[Entry] = []
         self._lanes: dict[str, Lane] = {DEFAULT_LANE: self._new_lane(DEFAULT_LANE)}
         self.configs: list[Entry] = []
@@ -59,10 +59,10 @@ class Thread:
         self._calls: dict[str, Entry] = {}
         self.outcomes: dict[str, Entry] = {}
         self._approvals: dict[str, Entry] = {}
-        self._kept = {entry.seq: entry for entry in self.past.entries}
-        for name in self.past.gaps:
+        self._kept = {entry.seq: entry for entry in self.retained.entries}
+        for name in self.retained.gaps:
             self._lanes.setdefault(name, self._new_lane(name))
-        for entry in self.past.entries:
+        for entry in self.retained.entries:
             self._index(entry)
         for entry in entries:
             self.append(entry)
@@ -102,17 +102,17 @@ class Thread:
                 pass
 
     def _new_lane(self, name: str) -> Lane:
-        if self.past.upto < 0:
+        if self.retained.upto < 0:
             return Lane()
-        gap = self.past.gaps.get(name)
+        gap = self.retained.gaps.get(name)
         if gap is None:
             newest = self.first_seq - 1
-            unknown = Gap(newest, mark=newest, asked_after=newest, summed=newest)
+            unknown = Gap(newest, after=newest, no_user_after=newest, summarized_to=newest)
             return Lane(gap=unknown, layer_history=[Layers(())])
         if gap.layers is None:
             return Lane(gap=gap)
         # What of the past is kept is in the layers already.
-        return Lane(gap=gap, layer_history=[gap.layers], folds_from=max(self.first_seq, gap.layers.seq + 1))
+        return Lane(gap=gap, layer_history=[gap.layers], unfolded_from_seq=max(self.first_seq, gap.layers.seq + 1))
 
     @property
     def rev(self) -> int:
@@ -152,75 +152,75 @@ class Thread:
         """The entries whose `refs` hold a value under a name."""
         return [entry for entry in self._entries if entry.refs.get(name) == value]
 
-    def entries_before_call(self, call_id: str) -> list[Entry]:
+    def list_entries_before_call(self, call_id: str) -> list[Entry]:
         """The entries that the context of a model call was projected from; none where the call is unknown."""
         reply = self._calls.get(call_id)
         recipe = reply.recipe if reply else None
         return self.slice(self.first_seq, recipe.basis_seq) if recipe else []
 
-    def reply_to(self, call_id: str) -> Entry | None:
+    def find_reply(self, call_id: str) -> Entry | None:
         """The assistant's message that answered a model call."""
         return self._calls.get(call_id)
 
-    def outcome_of(self, request_id: str) -> Entry | None:
+    def find_outcome(self, request_id: str) -> Entry | None:
         """The `run` entry that ended a request."""
         return self.outcomes.get(request_id)
 
-    def approval_of(self, tool_call_id: str) -> Entry | None:
+    def find_approval(self, tool_call_id: str) -> Entry | None:
         """The `approval` entry that decided upon a tool call."""
         return self._approvals.get(tool_call_id)
 
-    def lane(self, context_ref: str) -> Lane | None:
+    def get_lane(self, context_ref: str) -> Lane | None:
         """The index of a lane, where the thread has one of that name."""
         lane = self._lanes.get(context_ref)
-        return self._new_lane(context_ref) if lane is None and self.past.upto >= 0 else lane
+        return self._new_lane(context_ref) if lane is None and self.retained.upto >= 0 else lane
 
-    def anchor_at(self, context_ref: str, seq: int) -> Entry | None:
+    def find_anchor(self, context_ref: str, seq: int) -> Entry | None:
         """The snapshot under a lane at a seq.
 
         Raises:
             Archived: it cannot be told from what the thread keeps of its past.
         """
-        lane = self.lane(context_ref)
-        layers = lane.layers_at(seq) if lane else Layers()
-        if not layers.known:
+        lane = self.get_lane(context_ref)
+        layers = lane.find_layers(seq) if lane else Layers()
+        if not layers.is_complete:
             raise Archived(f"the lane {context_ref!r} is in the archive: read it through ReadThread")
         return self[layers.top.anchor] if layers.top.anchor >= 0 else None
 
-    def held_from(self, context_ref: str) -> int:
+    def find_first_held_seq(self, context_ref: str) -> int:
         """The seq from which on every message of a lane is held."""
-        lane = self.lane(context_ref)
-        return lane.gap.newest + 1 if lane else 0
+        lane = self.get_lane(context_ref)
+        return lane.gap.newest_seq + 1 if lane else 0
 
-    def config_at(self, seq: int) -> Entry | None:
+    def find_config(self, seq: int) -> Entry | None:
         """The configuration in force at a seq.
 
         Raises:
             Archived: the seq is before what the thread keeps of its past.
         """
         self._check_kept(seq)
-        return last_at(self.configs, seq)
+        return find_last(self.configs, seq)
 
-    def prompt_at(self, seq: int) -> Entry | None:
+    def find_prompt(self, seq: int) -> Entry | None:
         """The configuration that put the system prompt in force at a seq; those after it have left it as it is."""
-        return last_at(self.prompts, seq)
+        return find_last(self.prompts, seq)
 
-    def active_lane_at(self, seq: int) -> str:
+    def find_active_lane(self, seq: int) -> str:
         """The lane that is active at a seq.
 
         Raises:
             Archived: the seq is before what the thread keeps of its past.
         """
         self._check_kept(seq)
-        switch = last_at(self.switches, seq)
+        switch = find_last(self.switches, seq)
         return switch.read(OperationPayload).context_ref if switch else DEFAULT_LANE
 
     def _check_kept(self, seq: int) -> None:
-        if seq < self.past.upto:
+        if seq < self.retained.upto:
             raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
 
 
-def last_at(entries: list[Entry], seq: int) -> Entry | None:
+def find_last(entries: list[Entry], seq: int) -> Entry | None:
     """The newest of some entries in order of seq that is not after a seq."""
     place = bisect_right(entries, seq, key=lambda entry: entry.seq)
     return entries[place - 1] if place else None

@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 from clew.context.clearing import count_cleared_marker, format_cleared_marker
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.model.messages import Message
-from clew.model.tokens import encoding
+from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
-from tests.support.threads import Writer, answered, asked_tool, made, said, shown, tool_said
+from tests.support.threads import (
+    Writer,
+    assistant_calls,
+    assistant_says,
+    project_messages,
+    project_thread,
+    tool_returns,
+    user_says,
+)
 
 LONG = "word " * 100
 
@@ -26,16 +34,16 @@ def clearing(keep: int = 1, min_tokens: int = 0, *exclude: str, **policy: object
 def rounds(*contents: str, name: str = "calculator", writer: Writer | None = None, run: str = "run-1") -> Writer:
     """A run of so many tool calls, each with its result."""
     writer = writer or Writer()
-    writer.message(said("go"), run=run)
+    writer.message(user_says("go"), run=run)
     for content in contents:
         call_id = f"tool-{writer.thread.rev}"
-        writer.talk(asked_tool(call_id, name=name), tool_said(call_id, content, name), run=run)
+        writer.talk(assistant_calls(call_id, name=name), tool_returns(call_id, content, name), run=run)
     return writer
 
 
 def results(thread: Thread, policy: ContextPolicy) -> list[str]:
     """What a context shows of each tool result: its text, or that it is cleared."""
-    said_there = [message for message in shown(thread, policy) if message["role"] == "tool"]
+    said_there = [message for message in project_messages(thread, policy) if message["role"] == "tool"]
     for message in said_there:
         if message["content"].startswith("[cleared"):
             assert message["content"] == format_cleared_marker(message.get("tool_call_id", ""))
@@ -44,9 +52,11 @@ def results(thread: Thread, policy: ContextPolicy) -> list[str]:
 
 def test_the_newest_results_stay() -> None:
     """Older ones are a marker with their id and the tool that reads them; their calls and their names stay."""
-    thread = rounds(*(f"{number} {LONG}" for number in range(4))).talk(answered("done"), said("more?")).thread
+    thread = (
+        rounds(*(f"{number} {LONG}" for number in range(4))).talk(assistant_says("done"), user_says("more?")).thread
+    )
     assert results(thread, clearing(keep=2)) == ["cleared", "cleared", f"2 {LONG}", f"3 {LONG}"]
-    whole, part = made(thread), made(thread, clearing(keep=2))
+    whole, part = project_thread(thread), project_thread(thread, clearing(keep=2))
     assert part.messages[2] == {
         "role": "tool",
         "content": "[cleared: read_result(tool_call_id='tool-1') reads it again]",
@@ -65,42 +75,42 @@ def test_what_the_next_reply_answers_stays() -> None:
     """All of the newest round, however few are to be kept; once it is answered it goes like any other."""
     writer = rounds(LONG)
     calls = ("tool-a", "tool-b")
-    writer.talk(asked_tool(*calls), *(tool_said(call, LONG) for call in calls), run="run-1")
+    writer.talk(assistant_calls(*calls), *(tool_returns(call, LONG) for call in calls), run="run-1")
     assert results(writer.thread, clearing(keep=0)) == ["cleared", LONG, LONG]
-    writer.message(answered("done"), run="run-1")
+    writer.message(assistant_says("done"), run="run-1")
     assert results(writer.thread, clearing(keep=0)) == ["cleared"] * 3
     assert results(writer.thread, clearing(keep=1)) == ["cleared", "cleared", LONG]
 
 
 def test_nothing_is_cleared_for_little() -> None:
     """It must free so many tokens, all together; of excluded tools and of short results nothing is freed."""
-    thread = rounds(LONG, "short", LONG).talk(answered("done")).thread
+    thread = rounds(LONG, "short", LONG).talk(assistant_says("done")).thread
     freed = 2 * (thread[2].tokens - count_cleared_marker(thread[2].message))
     assert results(thread, clearing(0, freed)) == ["cleared", "short", "cleared"]
     assert results(thread, clearing(0, freed + 1)) == [LONG, "short", LONG]
-    assert made(thread, clearing(0, freed + 1)).meta.cleared_tool_results == 0
+    assert project_thread(thread, clearing(0, freed + 1)).meta.cleared_tool_results == 0
     assert results(thread, clearing(0, 0, "calculator")) == [LONG, "short", LONG]
-    mixed = rounds(LONG, name="look_up", writer=rounds(LONG)).talk(answered("done")).thread
+    mixed = rounds(LONG, name="look_up", writer=rounds(LONG)).talk(assistant_says("done")).thread
     assert results(mixed, clearing(0, 0, "calculator")) == [LONG, "cleared"]
 
 
 def test_what_clearing_frees_lets_older_blocks_in() -> None:
     """A sliding window reaches further back than it would with the results."""
-    writer = Writer().talk(said("the first word"), answered("yes"))
-    thread = rounds(*[LONG] * 5, writer=writer).talk(answered("done"), said("more?")).thread
+    writer = Writer().talk(user_says("the first word"), assistant_says("yes"))
+    thread = rounds(*[LONG] * 5, writer=writer).talk(assistant_says("done"), user_says("more?")).thread
     tight = clearing(1, max_input_tokens=700, reserve_output_tokens=0, keep_last_turns=1)
     without = tight.model_copy(update={"clear_tool_results": None})
-    assert said("the first word") not in shown(thread, without)
-    assert said("the first word") in shown(thread, tight)
+    assert user_says("the first word") not in project_messages(thread, without)
+    assert user_says("the first word") in project_messages(thread, tight)
 
 
 def test_results_of_a_snapshot_are_cleared_too() -> None:
     """They have ids like any other."""
     writer = Writer()
-    writer.replace([said("go"), asked_tool("then-1"), tool_said("then-1", LONG), answered("done")])
-    writer.talk(said("more?"))
+    writer.replace([user_says("go"), assistant_calls("then-1"), tool_returns("then-1", LONG), assistant_says("done")])
+    writer.talk(user_says("more?"))
     assert results(writer.thread, clearing(keep=0)) == ["cleared"]
-    assert made(writer.thread, clearing(keep=0)).meta.cleared_tool_results == 1
+    assert project_thread(writer.thread, clearing(keep=0)).meta.cleared_tool_results == 1
 
 
 def test_an_epoch_is_cleared_in_steps() -> None:
@@ -112,8 +122,8 @@ def test_an_epoch_is_cleared_in_steps() -> None:
     writer, seen = Writer(), []
     for number in range(12):
         rounds(LONG, writer=writer)
-        writer.message(answered(f"done {number}"), run="run-1")
-        told = made(writer.thread, policy).meta
+        writer.message(assistant_says(f"done {number}"), run="run-1")
+        told = project_thread(writer.thread, policy).meta
         assert told.epoch is not None
         assert told.epoch[-1] == told.cleared_tool_results
         seen.append(told.cleared_tool_results)
@@ -133,7 +143,7 @@ def test_a_marker_is_sized_without_a_vocabulary(name: str, call_id: str, tool: s
         "tool_call_id": call_id,
         "name": tool,
     }
-    assert encoding(name).message(message) <= count_cleared_marker(message)
+    assert load_encoding(name).count_message(message) <= count_cleared_marker(message)
 
 
 def test_clearing_costs_by_the_window() -> None:
@@ -144,6 +154,6 @@ def test_clearing_costs_by_the_window() -> None:
         writer = Writer()
         for number in range(runs):
             run = f"run-{number}"
-            rounds(LONG, writer=writer, run=run).message(answered(f"done {number}"), DEFAULT_LANE, run)
-        included.append(made(writer.thread, policy).meta.entries_included)
+            rounds(LONG, writer=writer, run=run).message(assistant_says(f"done {number}"), DEFAULT_LANE, run)
+        included.append(project_thread(writer.thread, policy).meta.entries_included)
     assert abs(included[0] - included[1]) <= 4

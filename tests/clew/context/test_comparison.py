@@ -24,12 +24,12 @@ from tests.support.threads import (
     CALCULATOR,
     Step,
     Writer,
-    answered,
-    asked_tool,
+    assistant_calls,
+    assistant_says,
     histories,
     policies,
-    said,
-    tool_said,
+    tool_returns,
+    user_says,
     write,
 )
 
@@ -79,10 +79,10 @@ class Session:
         """So many turns, each with a tool call."""
         for number in range(count):
             run, call_id = f"run-{number}", f"tool-{self.thread.rev}"
-            self.writer.message(said(f"{text} {number}"), run=run)
-            self.call(asked_tool(call_id), run=run)
-            self.writer.message(tool_said(call_id, "word " * 60), run=run)
-            self.call(answered("fine"), run=run)
+            self.writer.message(user_says(f"{text} {number}"), run=run)
+            self.call(assistant_calls(call_id), run=run)
+            self.writer.message(tool_returns(call_id, "word " * 60), run=run)
+            self.call(assistant_says("fine"), run=run)
         return self
 
     def compared(self, **policies: ContextPolicy) -> list[Trial]:
@@ -119,8 +119,8 @@ def test_a_policy_lies_over_the_one_in_force_at_each_call() -> None:
     """Field by field: what it leaves open stays as configured, or as the request asked for it."""
     session = Session(ContextPolicy(max_input_tokens=4000, keep_last_turns=0), system_prompt=None).turns(8)
     session.writer.config(context_policy=ContextPolicy(max_input_tokens=3000))
-    session.writer.message(said("again"), run="run-x")
-    session.call(answered("fine"), run="run-x", context_policy={"max_messages": 2})
+    session.writer.message(user_says("again"), run="run-x")
+    session.call(assistant_says("fine"), run="run-x", context_policy={"max_messages": 2})
     trials = session.compared(same=ContextPolicy(), kinds=ContextPolicy(include_kinds=("message",)))
     as_it_was, same, kinds = trials
     assert (same.input_tokens, same.cached_tokens) == (as_it_was.input_tokens, as_it_was.cached_tokens)
@@ -134,10 +134,10 @@ def test_a_policy_lies_over_the_one_in_force_at_each_call() -> None:
 def test_calls_that_would_fail_are_counted_and_named() -> None:
     """They count for nothing else; a request that did fail so counts for the session as it was."""
     session = Session(ContextPolicy()).turns(2)
-    session.writer.message(said("much " * 400), run="run-x")
-    session.call(answered("fine"), run="run-x")
-    session.writer.commit("error", payloads.FACTS["error"] | {"type": ContextOverflow.type}, run_id="run-y")
-    session.writer.commit("error", payloads.FACTS["error"], run_id="run-z")
+    session.writer.message(user_says("much " * 400), run="run-x")
+    session.call(assistant_says("fine"), run="run-x")
+    session.writer.commit("error", payloads.OTHER_PAYLOADS["error"] | {"type": ContextOverflow.type}, run_id="run-y")
+    session.writer.commit("error", payloads.OTHER_PAYLOADS["error"], run_id="run-z")
     as_it_was, tight = session.compared(tight=ContextPolicy(max_input_tokens=400, reserve_output_tokens=0))
     assert (as_it_was.overflows, as_it_was.overflowing) == (1, ())
     assert (tight.calls, tight.overflows, tight.overflowing) == (4, 1, ("call-5",))
@@ -178,11 +178,11 @@ def test_nothing_is_cached_across_lanes_models_and_tools() -> None:
     ):
         if config:
             session.writer.config(**config)
-        session.writer.message(said("a question"), lane)
-        session.call(answered("fine"), lane, model=model)
+        session.writer.message(user_says("a question"), lane)
+        session.call(assistant_says("fine"), lane, model=model)
         assert session.compared()[0].cached_tokens == 0
-    session.writer.message(said("a question"))
-    session.call(answered("fine"), model="openai:other")
+    session.writer.message(user_says("a question"))
+    session.call(assistant_says("fine"), model="openai:other")
     assert session.compared()[0].cached_tokens == session.calls[-2].meta.estimated_tokens
 
 

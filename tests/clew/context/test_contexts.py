@@ -13,17 +13,26 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
 from clew.model.messages import Message
 from clew.thread.thread import Thread
-from tests.support.threads import CALCULATOR, Writer, answered, asked_tool, rebuilt, said, system, tool_said
+from tests.support.threads import (
+    CALCULATOR,
+    Writer,
+    assistant_calls,
+    assistant_says,
+    rebuild,
+    system_says,
+    tool_returns,
+    user_says,
+)
 
 
 def test_a_context_needs_only_the_thread() -> None:
     """Prompt, tool schemas and policy come from the configuration in the thread, also when read from JSON."""
     writer = Writer()
     writer.config(context_policy=ContextPolicy(max_messages=2))
-    writer.talk(said("a"), answered("b"), said("c"))
-    for thread in (writer.thread, rebuilt(writer.thread)):
+    writer.talk(user_says("a"), assistant_says("b"), user_says("c"))
+    for thread in (writer.thread, rebuild(writer.thread)):
         context = build_context(thread)
-        assert context.messages == [system("You are terse."), answered("b"), said("c")]
+        assert context.messages == [system_says("You are terse."), assistant_says("b"), user_says("c")]
         assert context.tool_spec == [CALCULATOR]
         assert context.meta.policy_hash == ContextPolicy(max_messages=2).hash
 
@@ -32,11 +41,11 @@ def test_every_seq_has_the_configuration_of_its_time() -> None:
     """A change of configuration changes what comes after it, and nothing before."""
     writer = Writer()
     writer.config()
-    writer.talk(said("a"))
+    writer.talk(user_says("a"))
     writer.config(system_prompt="You are kind.", tools=[])
-    assert build_context(writer.thread, at_seq=1).messages == [system("You are terse."), said("a")]
+    assert build_context(writer.thread, at_seq=1).messages == [system_says("You are terse."), user_says("a")]
     assert build_context(writer.thread, at_seq=1).tool_spec == [CALCULATOR]
-    assert build_context(writer.thread).messages == [system("You are kind."), said("a")]
+    assert build_context(writer.thread).messages == [system_says("You are kind."), user_says("a")]
     assert build_context(writer.thread).tool_spec == []
 
 
@@ -53,11 +62,11 @@ def test_the_active_lane_is_the_one_shown() -> None:
     """Unless a lane is named, the one that is active at the seq is shown."""
     writer = Writer()
     writer.config(system_prompt=None)
-    writer.talk(said("a")).talk(said("b"), lane="draft")
+    writer.talk(user_says("a")).talk(user_says("b"), lane="draft")
     writer.switch("draft")
-    assert build_context(writer.thread).messages == [said("b")]
-    assert build_context(writer.thread, context_ref="default").messages == [said("a")]
-    assert build_context(writer.thread, at_seq=2).messages == [said("a")]
+    assert build_context(writer.thread).messages == [user_says("b")]
+    assert build_context(writer.thread, context_ref="default").messages == [user_says("a")]
+    assert build_context(writer.thread, at_seq=2).messages == [user_says("a")]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +81,8 @@ def test_whose_prompt(policy: ContextPolicy | None, snapshot: str | None, prompt
     """The request's prompt goes before the snapshot's, and that before the configuration's that it came after."""
     writer = Writer()
     writer.config(context_policy=ContextPolicy(system_prompt="policy's"))
-    writer.replace([said("a")], system_prompt=snapshot)
-    assert build_context(writer.thread, policy=policy).messages == [system(prompt), said("a")]
+    writer.replace([user_says("a")], system_prompt=snapshot)
+    assert build_context(writer.thread, policy=policy).messages == [system_says(prompt), user_says("a")]
 
 
 @pytest.mark.parametrize("by_policy", [True, False])
@@ -98,15 +107,15 @@ def test_of_two_prompts_the_newer_is_in_force(by_policy: bool) -> None:
     ]
     for step, prompt in steps:
         step()
-        expected.append(system(prompt))
-    for thread in (writer.thread, rebuilt(writer.thread)):
+        expected.append(system_says(prompt))
+    for thread in (writer.thread, rebuild(writer.thread)):
         contexts = [build_context(thread, at_seq=seq) for seq in range(thread.rev)]
         assert [context.messages for context in contexts] == [[prompt] for prompt in expected]
-        assert build_context(thread, context_ref="draft", at_seq=6).messages == [system("elsewhere")]
+        assert build_context(thread, context_ref="draft", at_seq=6).messages == [system_says("elsewhere")]
     for seq, context in enumerate(contexts):
-        config = writer.thread.config_at(seq)
+        config = writer.thread.find_config(seq)
         assert config is not None
-        counted = writer.encoding.system(expected[seq]["content"]) + config.payload["tokens"]["tools"]
+        counted = writer.encoding.count_system_prompt(expected[seq]["content"]) + config.payload["tokens"]["tools"]
         assert context.meta.estimated_tokens == counted
 
 
@@ -114,9 +123,9 @@ def test_a_request_overlays_the_configuration_field_by_field() -> None:
     """A request's policy decides the fields it sets, and no others."""
     writer = Writer()
     writer.config(system_prompt=None, context_policy=ContextPolicy(max_messages=3, keep_last_turns=1))
-    writer.talk(said("a"), answered("b"), said("c"))
+    writer.talk(user_says("a"), assistant_says("b"), user_says("c"))
     context = build_context(writer.thread, policy=ContextPolicy(max_messages=1))
-    assert context.messages == [said("c")]
+    assert context.messages == [user_says("c")]
     assert context.meta.policy_hash == ContextPolicy(max_messages=1, keep_last_turns=1).hash
     with pytest.raises(InvalidInput):
         build_context(writer.thread, policy=ContextPolicy(window="epoch", token_estimator="heuristic"))
@@ -125,11 +134,11 @@ def test_a_request_overlays_the_configuration_field_by_field() -> None:
 @pytest.mark.parametrize(("model", "kept"), [(None, False), ("anthropic:claude-x", True), ("openai:gpt-x", False)])
 def test_the_model_decides_whose_data_goes_along(model: str | None, kept: bool) -> None:
     """A provider's own data is kept for the provider of the model that is asked."""
-    asked = asked_tool("x")
+    asked = assistant_calls("x")
     asked["provider_data"] = {"provider": "anthropic", "blocks": [{"signature": "c2ln"}]}
     writer = Writer()
     writer.config()
-    writer.talk(said("a"), asked, tool_said("x"))
+    writer.talk(user_says("a"), asked, tool_returns("x"))
     context = build_context(writer.thread, model=model)
     assert ("provider_data" in context.messages[2]) == kept
 

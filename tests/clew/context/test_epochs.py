@@ -17,7 +17,18 @@ from clew.errors import ContextOverflow, InvalidInput
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
 from tests.support.payloads import recipe
-from tests.support.threads import Step, Turn, Writer, answered, conversations, histories, made, policies, said, write
+from tests.support.threads import (
+    Step,
+    Turn,
+    Writer,
+    assistant_says,
+    conversations,
+    histories,
+    policies,
+    project_thread,
+    user_says,
+    write,
+)
 
 
 def epochs(thread: Thread, policy: ContextPolicy, lane: str = DEFAULT_LANE) -> list[tuple[int, Projection]]:
@@ -80,8 +91,8 @@ def test_what_the_next_context_shares_is_told() -> None:
     writer.config(context_policy=policy)
     shared = []
     for turn in range(30):
-        writer.message(said(f"question {turn}"), run=f"run-{turn}")
-        shown = made(writer.thread, policy, provider="openai")
+        writer.message(user_says(f"question {turn}"), run=f"run-{turn}")
+        shown = project_thread(writer.thread, policy, provider="openai")
         shared.append((shown.meta.epoch, shown.meta.shared_prefix_tokens))
         told = recipe(
             shown.meta.basis_last_seq,
@@ -91,7 +102,7 @@ def test_what_the_next_context_shares_is_told() -> None:
         )
         writer.commit(
             "ai_message",
-            {"context_ref": DEFAULT_LANE, **answered("fine"), "recipe": told},
+            {"context_ref": DEFAULT_LANE, **assistant_says("fine"), "recipe": told},
             run_id=f"run-{turn}",
             call_id=f"call-{turn}",
         )
@@ -99,14 +110,14 @@ def test_what_the_next_context_shares_is_told() -> None:
         assert (prefix == 0) == (before != epoch)
     assert len({epoch for epoch, _ in shared}) > 2
     writer.config(context_policy=policy, model="openai:other")
-    writer.message(said("another"), run="run-x")
-    assert made(writer.thread, policy, provider="openai").meta.shared_prefix_tokens == 0
+    writer.message(user_says("another"), run="run-x")
+    assert project_thread(writer.thread, policy, provider="openai").meta.shared_prefix_tokens == 0
 
 
 def test_an_epoch_goes_by_the_recorded_counts() -> None:
     """A policy that asks for another measure is refused, with what to do."""
     with pytest.raises(InvalidInput, match="token_estimator"):
-        ContextPolicy(window="epoch", token_estimator="heuristic").checked()
+        ContextPolicy(window="epoch", token_estimator="heuristic").ensure_usable()
 
 
 def test_a_projections_cost_follows_the_window() -> None:
@@ -115,5 +126,5 @@ def test_a_projections_cost_follows_the_window() -> None:
     included = []
     for turns in (100, 1000):
         thread = write([Turn(DEFAULT_LANE, "a question", [], "an answer") for _ in range(turns)])
-        included.append(made(thread, policy).meta.entries_included)
+        included.append(project_thread(thread, policy).meta.entries_included)
     assert max(included) < 2 * 1000 / 10

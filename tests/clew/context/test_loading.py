@@ -16,7 +16,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
-from tests.support.threads import LANES, Step, Writer, histories, policies, said, write
+from tests.support.threads import LANES, Step, Writer, histories, policies, user_says, write
 
 
 @dataclass
@@ -65,7 +65,7 @@ def test_the_configuration_that_set_the_prompt_is_read_too() -> None:
     """A snapshot's prompt that came after it stays in force, whatever else was configured since."""
     writer = Writer()
     writer.config(system_prompt="first")
-    writer.replace([said("before")], system_prompt="the snapshot's")
+    writer.replace([user_says("before")], system_prompt="the snapshot's")
     writer.config(system_prompt="first", model="openai:other")
     policy = ContextPolicy(max_input_tokens=4000)
     shown = answer(part(writer.thread, 2, None, policy), None, policy, None)

@@ -14,14 +14,25 @@ from clew.context.projection_input import ProjectionInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
 from clew.model.messages import Message
-from clew.model.tokens import encoding
+from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
 from tests.support.reference import size
-from tests.support.threads import CALCULATOR, WIDE, Writer, answered, asked_tool, made, said, shown, system, tool_said
+from tests.support.threads import (
+    CALCULATOR,
+    WIDE,
+    Writer,
+    assistant_calls,
+    assistant_says,
+    project_messages,
+    project_thread,
+    system_says,
+    tool_returns,
+    user_says,
+)
 
 PROMPT = "You are terse."
-HEURISTIC = encoding("heuristic")
+HEURISTIC = load_encoding("heuristic")
 
 
 def room_for(*messages: Message, **more: Any) -> ContextPolicy:
@@ -31,29 +42,36 @@ def room_for(*messages: Message, **more: Any) -> ContextPolicy:
 
 
 ARITHMETIC = [
-    said("What's 2+2?"),
-    answered("4"),
-    said("Multiply by 3"),
-    asked_tool("tc_1"),
-    tool_said("tc_1", "12"),
-    answered("The result is 12"),
+    user_says("What's 2+2?"),
+    assistant_says("4"),
+    user_says("Multiply by 3"),
+    assistant_calls("tc_1"),
+    tool_returns("tc_1", "12"),
+    assistant_says("The result is 12"),
 ]
-WEATHER = [said("What's the weather?"), asked_tool("tc_1", name="get_weather"), tool_said("tc_1", name="get_weather")]
+WEATHER = [
+    user_says("What's the weather?"),
+    assistant_calls("tc_1", name="get_weather"),
+    tool_returns("tc_1", name="get_weather"),
+]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 6])
 def test_turns_one_and_two(count: int) -> None:
     """Multi-Turn Flow and Example Session Flow: each call sees the prompt and all that was said before it."""
     thread = Writer().talk(*ARITHMETIC).thread
-    assert shown(thread, system=PROMPT, at_seq=count - 1) == [system(PROMPT), *ARITHMETIC[:count]]
-    assert shown(Writer().talk(*ARITHMETIC[:count]).thread, system=PROMPT) == [system(PROMPT), *ARITHMETIC[:count]]
+    assert project_messages(thread, system=PROMPT, at_seq=count - 1) == [system_says(PROMPT), *ARITHMETIC[:count]]
+    assert project_messages(Writer().talk(*ARITHMETIC[:count]).thread, system=PROMPT) == [
+        system_says(PROMPT),
+        *ARITHMETIC[:count],
+    ]
 
 
 @pytest.mark.parametrize(("call", "messages"), [(0, 2), (2, 4), (4, 6)])
 def test_example_session_flow_counts(call: int, messages: int) -> None:
     """Example Session Flow: its three model calls see two, four and six messages; the thread ends with six."""
     thread = Writer().talk(*ARITHMETIC).thread
-    assert len(shown(thread, system=PROMPT, at_seq=call)) == messages
+    assert len(project_messages(thread, system=PROMPT, at_seq=call)) == messages
     assert thread.rev == 6
 
 
@@ -61,15 +79,15 @@ def test_turn_three() -> None:
     """Multi-Turn Flow, turn 3: after 102 entries a summary and what it does not cover make twelve messages."""
     writer = Writer()
     for turn in range(50):
-        writer.talk(said(f"question {turn}"), answered(f"answer {turn}"), run=f"run-{turn}")
+        writer.talk(user_says(f"question {turn}"), assistant_says(f"answer {turn}"), run=f"run-{turn}")
     writer.summary(90, "They talked of much.")
-    writer.talk(said("Remind me what we discussed"), run="run-50")
-    context = made(writer.thread, system=PROMPT)
+    writer.talk(user_says("Remind me what we discussed"), run="run-50")
+    context = project_thread(writer.thread, system=PROMPT)
     assert context.messages == [
-        system(PROMPT),
-        system("Summary of earlier conversation:\nThey talked of much."),
+        system_says(PROMPT),
+        system_says("Summary of earlier conversation:\nThey talked of much."),
         *(writer.thread[seq].message for seq in range(91, 100)),
-        said("Remind me what we discussed"),
+        user_says("Remind me what we discussed"),
     ]
     assert len(context.messages) == 12
     assert (context.meta.summary_used, context.meta.truncated, context.meta.entries_included) == (True, False, 10)
@@ -78,99 +96,107 @@ def test_turn_three() -> None:
 
 def test_projection_boundary() -> None:
     """Thread as Append-Only Log: what a summary covers is not shown raw, what follows it is."""
-    writer = Writer().talk(*WEATHER, answered("It's 72°"))
+    writer = Writer().talk(*WEATHER, assistant_says("It's 72°"))
     writer.summary(4, "Talked weather")
-    writer.talk(said("What about LA?"))
-    assert shown(writer.thread) == [
-        system("Summary of earlier conversation:\nTalked weather"),
-        said("What about LA?"),
+    writer.talk(user_says("What about LA?"))
+    assert project_messages(writer.thread) == [
+        system_says("Summary of earlier conversation:\nTalked weather"),
+        user_says("What about LA?"),
     ]
 
 
 def test_an_empty_thread_is_an_empty_context() -> None:
     """Before anything was said the context is the prompt, and `meta` says that nothing is there."""
-    context = made(Thread(), system=PROMPT)
-    assert context.messages == [system(PROMPT)]
+    context = project_thread(Thread(), system=PROMPT)
+    assert context.messages == [system_says(PROMPT)]
     assert (context.meta.basis_rev, context.meta.basis_last_seq) == (0, -1)
-    assert shown(Thread()) == []
+    assert project_messages(Thread()) == []
 
 
 def test_pending_comes_last() -> None:
     """What is about to be asked follows all that was said, and is not in the thread."""
-    thread = Writer().talk(said("a"), answered("b")).thread
-    context = made(thread, pending=[said("c")])
-    assert context.messages == [said("a"), answered("b"), said("c")]
+    thread = Writer().talk(user_says("a"), assistant_says("b")).thread
+    context = project_thread(thread, pending=[user_says("c")])
+    assert context.messages == [user_says("a"), assistant_says("b"), user_says("c")]
     assert (context.meta.pending_count, context.meta.basis_last_seq) == (1, 1)
 
 
 @pytest.mark.parametrize(
     ("messages", "context"),
     [
-        pytest.param([said("a"), tool_said("x")], [said("a")], id="a result without its call"),
+        pytest.param([user_says("a"), tool_returns("x")], [user_says("a")], id="a result without its call"),
         pytest.param(
-            [said("a"), asked_tool("x"), tool_said("x", "1"), tool_said("x", "2")],
-            [said("a"), asked_tool("x"), tool_said("x", "1")],
+            [user_says("a"), assistant_calls("x"), tool_returns("x", "1"), tool_returns("x", "2")],
+            [user_says("a"), assistant_calls("x"), tool_returns("x", "1")],
             id="a second result",
         ),
         pytest.param(
-            [said("a"), asked_tool("x", "y"), tool_said("y")],
-            [said("a"), asked_tool("x", "y"), tool_said("y"), tool_said("x", MISSING_RESULT)],
+            [user_says("a"), assistant_calls("x", "y"), tool_returns("y")],
+            [user_says("a"), assistant_calls("x", "y"), tool_returns("y"), tool_returns("x", MISSING_RESULT)],
             id="a call without its result",
         ),
         pytest.param(
-            [said("a"), asked_tool("x"), said("b"), tool_said("x")],
-            [said("a"), asked_tool("x"), tool_said("x", MISSING_RESULT), said("b")],
+            [user_says("a"), assistant_calls("x"), user_says("b"), tool_returns("x")],
+            [user_says("a"), assistant_calls("x"), tool_returns("x", MISSING_RESULT), user_says("b")],
             id="a result that came too late",
         ),
     ],
 )
 def test_tool_groups_are_made_whole(messages: list[Message], context: list[Message]) -> None:
     """Whatever a thread holds, each call in a context has one result, right after it."""
-    assert shown(Writer().talk(*messages).thread) == context
+    assert project_messages(Writer().talk(*messages).thread) == context
     writer = Writer()
     writer.replace(messages)
-    assert shown(writer.thread) == context
+    assert project_messages(writer.thread) == context
 
 
 @pytest.mark.parametrize("name", ["calculator", "Q7" * 32, "x_" * 32, "日本語" * 20])
 @pytest.mark.parametrize("vocabulary", ["o200k_base", "cl100k_base", "heuristic"])
 def test_a_repair_is_never_larger_than_it_is_taken_for(vocabulary: str, name: str) -> None:
     """What is put in for a missing result stays within the estimate, whatever the tool is called."""
-    thread = Writer(vocabulary).talk(said("a"), asked_tool("x", name=name)).thread
-    context = made(thread, encoding=vocabulary)
-    by = encoding(vocabulary)
+    thread = Writer(vocabulary).talk(user_says("a"), assistant_calls("x", name=name)).thread
+    context = project_thread(thread, encoding=vocabulary)
+    by = load_encoding(vocabulary)
     assert sum(size(message, by) for message in context.messages) <= context.meta.estimated_tokens
 
 
 def test_a_long_run_drops_its_own_oldest_tools() -> None:
     """Of a run that outgrows its window the request stays, and the newest rounds of tools with it."""
-    rounds = [(asked_tool(f"t{n}"), tool_said(f"t{n}", "x" * 40)) for n in range(6)]
-    writer = Writer().talk(said("old"), answered("older"), run="r1").talk(said("Do it"), run="r2")
+    rounds = [(assistant_calls(f"t{n}"), tool_returns(f"t{n}", "x" * 40)) for n in range(6)]
+    writer = Writer().talk(user_says("old"), assistant_says("older"), run="r1").talk(user_says("Do it"), run="r2")
     for pair in rounds:
         writer.talk(*pair, run="r2")
-    policy = room_for(said("Do it"), *rounds[4], *rounds[5])
-    context = made(writer.thread, policy)
-    assert context.messages == [said("Do it"), *rounds[4], *rounds[5]]
+    policy = room_for(user_says("Do it"), *rounds[4], *rounds[5])
+    context = project_thread(writer.thread, policy)
+    assert context.messages == [user_says("Do it"), *rounds[4], *rounds[5]]
     assert (context.meta.truncated, context.meta.estimated_tokens) == (True, policy.budget)
 
 
 def test_a_steered_message_does_not_replace_the_request() -> None:
     """What a user adds to a run is a message of it; what the run was asked is still kept first."""
-    writer = Writer().talk(said("Do it"), answered("x" * 400), said("Gently"), answered("y"), run="r1")
-    policy = room_for(said("Do it"), said("Gently"), answered("y"))
-    assert shown(writer.thread, policy) == [said("Do it"), said("Gently"), answered("y")]
+    writer = Writer().talk(
+        user_says("Do it"), assistant_says("x" * 400), user_says("Gently"), assistant_says("y"), run="r1"
+    )
+    policy = room_for(user_says("Do it"), user_says("Gently"), assistant_says("y"))
+    assert project_messages(writer.thread, policy) == [user_says("Do it"), user_says("Gently"), assistant_says("y")]
 
 
 def test_the_last_turns_come_before_the_summary() -> None:
     """Where not all fits, the last turns are kept and the summary goes; where it fits, older turns go first."""
-    talk = [said("a" * 40), answered("b" * 40), said("c" * 40), answered("d" * 40), said("e" * 40)]
-    writer = Writer().talk(said("0"))
+    talk = [
+        user_says("a" * 40),
+        assistant_says("b" * 40),
+        user_says("c" * 40),
+        assistant_says("d" * 40),
+        user_says("e" * 40),
+    ]
+    writer = Writer().talk(user_says("0"))
     writer.summary(0, "zero" * 10)
     writer.talk(*talk)
-    summary = system("Summary of earlier conversation:\n" + "zero" * 10)
-    tight = made(writer.thread, room_for(*talk[2:], keep_last_turns=2))
+    summary = system_says("Summary of earlier conversation:\n" + "zero" * 10)
+    tight = project_thread(writer.thread, room_for(*talk[2:], keep_last_turns=2))
     assert (tight.messages, tight.meta.summary_used) == (talk[2:], False)
-    looser = made(writer.thread, room_for(summary, *talk[2:], keep_last_turns=2))
+    looser = project_thread(writer.thread, room_for(summary, *talk[2:], keep_last_turns=2))
     assert (looser.messages, looser.meta.summary_used) == ([summary, *talk[2:]], True)
     assert tight.meta.truncated
     assert looser.meta.truncated
@@ -179,16 +205,16 @@ def test_the_last_turns_come_before_the_summary() -> None:
 @pytest.mark.parametrize(
     ("kinds", "context"),
     [
-        (("message",), [said("a"), answered("b")]),
-        (("message", "tool_call"), [said("a"), answered("b")]),
-        (("message", "tool_result"), [said("a"), answered("b")]),
-        (("tool_call", "tool_result"), [asked_tool("x"), tool_said("x")]),
+        (("message",), [user_says("a"), assistant_says("b")]),
+        (("message", "tool_call"), [user_says("a"), assistant_says("b")]),
+        (("message", "tool_result"), [user_says("a"), assistant_says("b")]),
+        (("tool_call", "tool_result"), [assistant_calls("x"), tool_returns("x")]),
     ],
 )
 def test_kinds_left_out(kinds: tuple[Any, ...], context: list[Message]) -> None:
     """A tool group needs both of its kinds."""
-    thread = Writer().talk(said("a"), asked_tool("x"), tool_said("x"), answered("b")).thread
-    assert shown(thread, ContextPolicy(include_kinds=kinds)) == context
+    thread = Writer().talk(user_says("a"), assistant_calls("x"), tool_returns("x"), assistant_says("b")).thread
+    assert project_messages(thread, ContextPolicy(include_kinds=kinds)) == context
 
 
 @pytest.mark.parametrize(
@@ -196,33 +222,35 @@ def test_kinds_left_out(kinds: tuple[Any, ...], context: list[Message]) -> None:
     [
         ("tools", {"tools": [CALCULATOR]}),
         ("system_prompt", {"system": "s" * 400}),
-        ("pending", {"pending": [said("p" * 400)]}),
+        ("pending", {"pending": [user_says("p" * 400)]}),
         ("request", {}),
     ],
 )
 def test_what_must_fit_and_does_not(part: str, given: dict[str, Any]) -> None:
     """Tool schemas, prompt, pending and request are never cut: a typed error says what is too large, and by what."""
-    thread = Writer().talk(said("q" * 200 if part == "request" else "")).thread
+    thread = Writer().talk(user_says("q" * 200 if part == "request" else "")).thread
     policy = ContextPolicy(max_input_tokens=40, reserve_output_tokens=10)
     with pytest.raises(ContextOverflow) as raised:
-        made(thread, policy, **given)
+        project_thread(thread, policy, **given)
     assert (raised.value.part, raised.value.available) == (part, 30)
     assert raised.value.needed > 30
 
 
 def test_a_window_may_do_without_the_request() -> None:
     """Where the request need not fit it is windowed like the rest of the history."""
-    thread = Writer().talk(said("q" * 400)).thread
-    context = made(thread, ContextPolicy(max_input_tokens=40, reserve_output_tokens=10), request_must_fit=False)
+    thread = Writer().talk(user_says("q" * 400)).thread
+    context = project_thread(
+        thread, ContextPolicy(max_input_tokens=40, reserve_output_tokens=10), request_must_fit=False
+    )
     assert (context.messages, context.meta.truncated) == ([], True)
 
 
 def test_the_heuristic_estimator() -> None:
     """`heuristic` sizes a message at a quarter of its bytes and ten, whatever its recorded count is."""
-    thread = Writer("o200k_base").talk(said("日本語" * 30)).thread
-    policy = WIDE.overlaid(ContextPolicy(token_estimator="heuristic"))
-    assert made(thread, policy, encoding="o200k_base").meta.estimated_tokens == 270 // 4 + 10
-    assert made(thread, encoding="o200k_base").meta.estimated_tokens == thread[0].tokens
+    thread = Writer("o200k_base").talk(user_says("日本語" * 30)).thread
+    policy = WIDE.overlay(ContextPolicy(token_estimator="heuristic"))
+    assert project_thread(thread, policy, encoding="o200k_base").meta.estimated_tokens == 270 // 4 + 10
+    assert project_thread(thread, encoding="o200k_base").meta.estimated_tokens == thread[0].tokens
 
 
 @pytest.mark.parametrize(
@@ -240,21 +268,21 @@ def test_the_heuristic_estimator() -> None:
 )
 def test_a_summary_is_due(policy: ContextPolicy, due: bool) -> None:
     """A summary is due where the window cut, or more entries or tokens came than a threshold allows."""
-    thread = Writer().talk(said("aaaa"), answered("bbbb"), said("c"), answered("dddd")).thread
+    thread = Writer().talk(user_says("aaaa"), assistant_says("bbbb"), user_says("c"), assistant_says("dddd")).thread
     assert sum(entry.tokens for entry in thread) == 43
-    assert made(thread, policy).meta.needs_summary == due
+    assert project_thread(thread, policy).meta.needs_summary == due
 
 
 @pytest.mark.parametrize("kinds", [("message", "summary"), ("message",)])
 def test_thresholds_count_from_the_last_summary(kinds: tuple[Any, ...]) -> None:
     """What a summary covers makes no other one due, be it shown or not."""
-    writer = Writer().talk(said("a"), answered("b"), said("c"), answered("d"))
+    writer = Writer().talk(user_says("a"), assistant_says("b"), user_says("c"), assistant_says("d"))
     policy = ContextPolicy(summarize_threshold=2, max_thread_tokens=30, include_kinds=kinds)
-    assert made(writer.thread, policy).meta.needs_summary
+    assert project_thread(writer.thread, policy).meta.needs_summary
     writer.summary(3)
-    assert not made(writer.thread, policy).meta.needs_summary
-    writer.talk(said("e"), answered("f"), said("g"))
-    assert made(writer.thread, policy).meta.needs_summary
+    assert not project_thread(writer.thread, policy).meta.needs_summary
+    writer.talk(user_says("e"), assistant_says("f"), user_says("g"))
+    assert project_thread(writer.thread, policy).meta.needs_summary
 
 
 @pytest.mark.parametrize(
@@ -267,14 +295,14 @@ def test_thresholds_count_from_the_last_summary(kinds: tuple[Any, ...]) -> None:
 def test_what_is_not_available_is_refused(policy: ContextPolicy) -> None:
     """A policy that asks for what there is not is refused, never half obeyed."""
     with pytest.raises(InvalidInput):
-        made(Thread(), policy)
+        project_thread(Thread(), policy)
 
 
 @pytest.mark.parametrize(("most", "reserve"), [(0, 0), (-1, 0), (100, 100), (100, 101), (100, -1)])
 def test_no_budget_is_refused(most: int, reserve: int) -> None:
     """A policy that leaves no token for the context makes none."""
     with pytest.raises(InvalidTokenBudget):
-        made(Thread(), ContextPolicy(max_input_tokens=most, reserve_output_tokens=reserve))
+        project_thread(Thread(), ContextPolicy(max_input_tokens=most, reserve_output_tokens=reserve))
 
 
 def test_a_projector_of_ones_own() -> None:
@@ -288,7 +316,7 @@ def test_a_projector_of_ones_own() -> None:
         )
 
     register_projector(name, loud)
-    assert shown(Writer().talk(said("a")).thread, ContextPolicy(projector=name)) == [said("A")]
+    assert project_messages(Writer().talk(user_says("a")).thread, ContextPolicy(projector=name)) == [user_says("A")]
     with pytest.raises(ValueError, match="already registered"):
         register_projector(name, loud)
 

@@ -16,10 +16,10 @@ from clew.context.truncation import count_cut_marker
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.model.messages import Message
-from clew.model.tokens import encoding
+from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.thread import Thread
-from tests.support.payloads import FACTS
+from tests.support.payloads import OTHER_PAYLOADS
 from tests.support.reference import Expected, assert_valid_for_providers, canonical_json, reference, size
 from tests.support.threads import (
     CALCULATOR,
@@ -29,8 +29,8 @@ from tests.support.threads import (
     conversations,
     histories,
     policies,
-    rebuilt,
-    said,
+    rebuild,
+    user_says,
     write,
 )
 
@@ -45,7 +45,7 @@ def inputs(draw: st.DrawFn, steps: st.SearchStrategy[list[Step]] = histories) ->
     return ProjectionInput(
         thread,
         draw(policies),
-        pending=draw(st.sampled_from(([], [said("pending")]))),
+        pending=draw(st.sampled_from(([], [user_says("pending")]))),
         system=draw(st.sampled_from((None, "You are terse."))),
         tools=draw(st.sampled_from(([], [CALCULATOR]))),
         context_ref=draw(st.sampled_from((DEFAULT_LANE,) * 4 + LANES)),
@@ -101,7 +101,7 @@ def test_is_deterministic(some: ProjectionInput) -> None:
     """The same input gives the same bytes, also from a thread that was read from JSON."""
     first = outcome(some)
     assert outcome(some) == first
-    assert outcome(replace(some, thread=rebuilt(some.thread))) == first
+    assert outcome(replace(some, thread=rebuild(some.thread))) == first
 
 
 @given(inputs(conversations) | inputs())
@@ -116,7 +116,7 @@ def test_what_was_shown_before_changes_nothing(some: ProjectionInput) -> None:
         outcome(replace(some, thread=grown, at_seq=seq))
     for provider in (some.provider, *PROVIDERS):
         shown = replace(some, thread=grown, provider=provider)
-        assert outcome(shown) == outcome(replace(shown, thread=rebuilt(some.thread)))
+        assert outcome(shown) == outcome(replace(shown, thread=rebuild(some.thread)))
 
 
 @given(inputs())
@@ -151,7 +151,7 @@ def test_is_never_over_budget(
         encoding=name,
     )
     made = projected(given_)
-    by = encoding(name)
+    by = load_encoding(name)
     schemas = sum(by.framing + by.count(canonical_json(tool)) for tool in made.tool_spec)
     counted = sum(size(message, by) for message in made.messages) + schemas
     assert counted <= made.meta.estimated_tokens <= policy.max_input_tokens - policy.reserve_output_tokens
@@ -197,7 +197,7 @@ def said_in_newest_run(some: ProjectionInput) -> list[Entry]:
 
 def current_matter(some: ProjectionInput) -> list[list[Entry]]:
     """What is kept at any price: all that the newest run's user said, and the newest tool results."""
-    lane = some.thread.lane(some.context_ref)
+    lane = some.thread.get_lane(some.context_ref)
     upto = some.thread.last_seq if some.at_seq is None else some.at_seq
     groups = [group.entries for group in (lane.groups if lane else []) if group.start <= upto]
     return [*groups[-1:], *([entry] for entry in said_in_newest_run(some))]
@@ -280,7 +280,7 @@ def test_lanes_inherit_nothing(some: ProjectionInput) -> None:
     def silenced(entry: Entry) -> Entry:
         if entry.lane in (None, some.context_ref):
             return entry
-        return replace(entry, kind="input", payload=FACTS["input"], tokens=0)
+        return replace(entry, kind="input", payload=OTHER_PAYLOADS["input"], tokens=0)
 
     alone = Thread(silenced(entry) for entry in some.thread)
     assert outcome(replace(some, thread=alone)) == outcome(some)
@@ -328,7 +328,7 @@ def test_meta_says_what_the_context_is_of(some: ProjectionInput) -> None:
     assert 0 <= meta.entries_included <= meta.entries_total
 
 
-_segments = st.lists(st.sampled_from(("a", "b", "c")).map(said), max_size=3)
+_segments = st.lists(st.sampled_from(("a", "b", "c")).map(user_says), max_size=3)
 
 
 @given(_segments, _segments, _segments)

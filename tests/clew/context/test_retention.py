@@ -12,21 +12,21 @@ from clew.context.retention import retain
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import Archived, ContextOverflow
 from clew.thread.entries import DEFAULT_LANE
-from clew.thread.thread import Past, Thread
+from clew.thread.thread import Retained, Thread
 from tests.support.threads import (
     LANES,
-    Calls,
+    OpenCalls,
     Pinned,
     Steered,
     Step,
     Turn,
     Writer,
-    answered,
-    asked_tool,
+    assistant_calls,
+    assistant_says,
     histories,
     policies,
-    said,
-    tool_said,
+    tool_returns,
+    user_says,
     write,
 )
 
@@ -43,9 +43,9 @@ def answer(thread: Thread, policy: ContextPolicy, lane: str, at_seq: int | None 
         return "archived"
 
 
-def without(whole: Thread, now: int, first_seq: int, past: Past) -> Thread:
+def without(whole: Thread, now: int, first_seq: int, retained: Retained) -> Thread:
     """The thread as it was at a time, without its past."""
-    return Thread(whole.slice(first_seq, now), first_seq, past)
+    return Thread(whole.slice(first_seq, now), first_seq, retained)
 
 
 def test_a_pin_of_what_is_no_message_of_the_lane_hides_nothing() -> None:
@@ -60,7 +60,7 @@ def test_a_pin_of_what_is_no_message_of_the_lane_hides_nothing() -> None:
 
 def test_results_that_are_missing_do_not_shorten_what_an_epoch_reaches() -> None:
     """An epoch is measured by what was said: a call without its result has less of that than a context shows."""
-    whole = write([Turn("default", "", [1, 3], None), Calls("default", 3, None), Turn("default", "", [1], None)])
+    whole = write([Turn("default", "", [1, 3], None), OpenCalls("default", 3, None), Turn("default", "", [1], None)])
     policy = ContextPolicy(
         max_input_tokens=300, reserve_output_tokens=0, keep_last_turns=0, window="epoch", low_water=0.1
     )
@@ -86,9 +86,9 @@ def test_it_answers_as_the_whole_thread_or_not_at_all(
     whole = write(steps)
     here, first = Thread(), 0
     for now in sorted(data.draw(st.lists(st.integers(0, whole.last_seq), min_size=1, max_size=2))):
-        here = Thread((*here, *whole.slice(here.rev, now)), here.first_seq, here.past)
+        here = Thread((*here, *whole.slice(here.rev, now)), here.first_seq, here.retained)
         first = data.draw(st.integers(first, max(now + 1, first)))
-        upto = data.draw(st.integers(max(first - 1, here.past.upto, 0), now))
+        upto = data.draw(st.integers(max(first - 1, here.retained.upto, 0), now))
         before = answer(here, policy, lane, upto)
         here = without(whole, now, first, retain(here, first, {lane: [policy]}, room, upto))
         if room == PLENTY:
@@ -108,11 +108,11 @@ def test_what_is_kept_follows_the_policy_and_not_the_thread() -> None:
     sizes = []
     for turns in (50, 500):
         whole = write([Turn(DEFAULT_LANE, f"question {n}", [1], "an answer") for n in range(turns)])
-        past = retain(whole, whole.rev, {DEFAULT_LANE: [policy]}, PLENTY)
-        here = without(whole, whole.last_seq, whole.rev, past)
+        retained = retain(whole, whole.rev, {DEFAULT_LANE: [policy]}, PLENTY)
+        here = without(whole, whole.last_seq, whole.rev, retained)
         assert answer(here, policy, DEFAULT_LANE) == answer(whole, policy, DEFAULT_LANE)
         assert answer(here, replace_budget(policy, 8000), DEFAULT_LANE) == "archived"
-        sizes.append(len(past.entries))
+        sizes.append(len(retained.entries))
     assert max(sizes) - min(sizes) <= 2
 
 
@@ -122,15 +122,20 @@ def test_what_will_be_cleared_does_not_hide_what_is_before_it() -> None:
     policy = ContextPolicy(max_input_tokens=800, reserve_output_tokens=0, clear_tool_results=rule)
     writer = Writer()
     for number in range(40):
-        writer.talk(said(f"question {number}"), answered("fine"))
-    writer.message(said("look"))
+        writer.talk(user_says(f"question {number}"), assistant_says("fine"))
+    writer.message(user_says("look"))
     for number in range(4):
-        writer.talk(asked_tool(f"tool-{number}"), tool_said(f"tool-{number}", "word " * 120))
+        writer.talk(assistant_calls(f"tool-{number}"), tool_returns(f"tool-{number}", "word " * 120))
     first = writer.thread.rev
-    past = retain(writer.thread, first, {DEFAULT_LANE: [policy]}, PLENTY)
-    here = Thread((), first, past)
+    retained = retain(writer.thread, first, {DEFAULT_LANE: [policy]}, PLENTY)
+    here = Thread((), first, retained)
     for number in range(4):
-        later = (answered("well"), said("again"), asked_tool(f"late-{number}"), tool_said(f"late-{number}", "4"))
+        later = (
+            assistant_says("well"),
+            user_says("again"),
+            assistant_calls(f"late-{number}"),
+            tool_returns(f"late-{number}", "4"),
+        )
         for message in later:
             here.append(writer.message(message))
         assert answer(here, policy, DEFAULT_LANE) == answer(writer.thread, policy, DEFAULT_LANE)
@@ -145,9 +150,9 @@ def test_what_is_pinned_is_kept_as_far_as_there_is_room() -> None:
     writer.pin(0, 2)
     whole = writer.thread
     for room, expected in ((PLENTY, (0, 2)), (0, ())):
-        past = retain(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
-        assert past.gaps[DEFAULT_LANE].pinned == expected
-        here = without(whole, whole.last_seq, whole.rev, past)
+        retained = retain(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
+        assert retained.gaps[DEFAULT_LANE].pinned == expected
+        here = without(whole, whole.last_seq, whole.rev, retained)
         full = answer(whole, policy, DEFAULT_LANE)
         assert answer(here, policy, DEFAULT_LANE) == (full if room else "archived")
 
@@ -155,18 +160,21 @@ def test_what_is_pinned_is_kept_as_far_as_there_is_room() -> None:
 def test_all_that_the_newest_runs_user_said_is_kept() -> None:
     """As far as it has room; the rest is said to be in the archive, so that it is fetched."""
     policy = ContextPolicy(max_input_tokens=2000, reserve_output_tokens=0)
-    writer = Writer().talk(said("before"), answered("yes"), run="r1")
+    writer = Writer().talk(user_says("before"), assistant_says("yes"), run="r1")
     for number in range(20):
         writer.talk(
-            said(f"correction {number}"), asked_tool(f"t{number}"), tool_said(f"t{number}", "x" * 900), run="r2"
+            user_says(f"correction {number}"),
+            assistant_calls(f"t{number}"),
+            tool_returns(f"t{number}", "x" * 900),
+            run="r2",
         )
     whole = writer.thread
     for room, expected in ((PLENTY, answer(whole, policy, DEFAULT_LANE)), (5000, "archived")):
-        past = retain(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
-        here = without(whole, whole.last_seq, whole.rev, past)
+        retained = retain(whole, whole.rev, {DEFAULT_LANE: [policy]}, room)
+        here = without(whole, whole.last_seq, whole.rev, retained)
         assert answer(here, policy, DEFAULT_LANE) == expected
     assert "correction 7" in str(answer(whole, policy, DEFAULT_LANE))
-    for message in (said("another"), answered("well")):
+    for message in (user_says("another"), assistant_says("well")):
         here.append(writer.message(message, run="r3"))
     assert answer(here, replace_budget(policy, 40), DEFAULT_LANE) == answer(
         writer.thread, replace_budget(policy, 40), DEFAULT_LANE

@@ -15,10 +15,18 @@ from clew.context.truncation import compute_results_share, count_cut_marker, for
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.model.messages import Message, ToolSpec
-from clew.model.tokens import encoding
+from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE
 from tests.support.reference import size
-from tests.support.threads import Writer, answered, asked_tool, made, said, shown, tool_said
+from tests.support.threads import (
+    Writer,
+    assistant_calls,
+    assistant_says,
+    project_messages,
+    project_thread,
+    tool_returns,
+    user_says,
+)
 
 READER: ToolSpec = {"name": READ_RESULT, "description": "", "parameters": {}}
 Window = Literal["sliding", "epoch"]
@@ -28,8 +36,8 @@ def rounds(*sizes: int, writer: Writer | None = None, run: str = "r1") -> Writer
     """A run with one round of tools, its results of so many bytes."""
     writer = writer or Writer()
     ids = [f"t{writer.thread.rev}-{place}" for place in range(len(sizes))]
-    writer.talk(said("Do it"), asked_tool(*ids), run=run)
-    return writer.talk(*(tool_said(i, text(n)) for i, n in zip(ids, sizes, strict=True)), run=run)
+    writer.talk(user_says("Do it"), assistant_calls(*ids), run=run)
+    return writer.talk(*(tool_returns(i, text(n)) for i, n in zip(ids, sizes, strict=True)), run=run)
 
 
 def text(length: int) -> str:
@@ -50,7 +58,7 @@ def budget(tokens: int, window: Window = "sliding") -> ContextPolicy:
 def test_a_result_that_has_no_room_is_shown_in_part(window: Window) -> None:
     """Its beginning and its end, and between them what is missing, how much there is, and how it is read."""
     thread = rounds(70_000).thread
-    context = made(thread, budget(6000, window), tools=[READER])
+    context = project_thread(thread, budget(6000, window), tools=[READER])
     (content,) = results(context)
     head, tail = (context.meta.cut_tool_results or {})["t0-0"]
     marker = (
@@ -66,15 +74,15 @@ def test_a_result_that_has_no_room_is_shown_in_part(window: Window) -> None:
 def test_a_result_that_fits_a_sliding_window_is_shown_whole() -> None:
     """As much is shown as fits: nothing is cut that has room, and what is cut fills it."""
     thread = rounds(12_000).thread
-    assert results(made(thread, budget(3200))) == [text(12_000)]
-    cut = made(thread, budget(3000))
+    assert results(project_thread(thread, budget(3200))) == [text(12_000)]
+    cut = project_thread(thread, budget(3000))
     assert cut.meta.cut_tool_results
     assert cut.meta.estimated_tokens > 2800
 
 
 def test_results_are_cut_fairly() -> None:
     """The short ones stay whole, and the long ones are shown alike."""
-    context = made(rounds(60_000, 400, 30_000, 60_000).thread, budget(8000), tools=[READER])
+    context = project_thread(rounds(60_000, 400, 30_000, 60_000).thread, budget(8000), tools=[READER])
     first, short, second, third = map(len, results(context))
     assert short == 400
     assert max(first, second, third) - min(first, second, third) < 1200
@@ -85,9 +93,9 @@ def test_results_are_cut_fairly() -> None:
 def test_a_round_stays_when_it_is_no_longer_the_newest(window: Window) -> None:
     """What was cut is shown in part in later calls too; in an epoch it looks as it did before."""
     writer, policy = rounds(70_000), budget(6000, window)
-    before = made(writer.thread, policy)
-    writer.talk(asked_tool("late"), tool_said("late", text(300)), run="r1")
-    after = made(writer.thread, policy)
+    before = project_thread(writer.thread, policy)
+    writer.talk(assistant_calls("late"), tool_returns("late", text(300)), run="r1")
+    after = project_thread(writer.thread, policy)
     assert len(results(after)) == 2
     assert len(results(after)[0]) > 4000
     if window == "epoch":
@@ -100,9 +108,9 @@ def test_in_an_epoch_results_take_their_share_at_most() -> None:
     policy = budget(6000, "epoch")
     assert compute_results_share(policy) == 1792
     whole, cut = rounds(6000).thread, rounds(8000).thread
-    assert results(made(whole, policy)) == [text(6000)]
-    assert made(cut, policy).meta.cut_tool_results
-    assert results(made(cut, policy)) == results(made(cut, policy, system="s" * 9000))
+    assert results(project_thread(whole, policy)) == [text(6000)]
+    assert project_thread(cut, policy).meta.cut_tool_results
+    assert results(project_thread(cut, policy)) == results(project_thread(cut, policy, system="s" * 9000))
 
 
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
@@ -110,13 +118,13 @@ def test_as_much_is_cut_as_must_be(window: Window) -> None:
     """The newest results are cut to the marker before a run fails; what fails it is what cannot be cut."""
     policy = budget(1000, window)
     thread = rounds(*[5000] * 8).thread
-    context = made(thread, policy, tools=[READER])
+    context = project_thread(thread, policy, tools=[READER])
     assert set((context.meta.cut_tool_results or {}).values()) == {(0, 0)}
     assert results(context)[0] == (
         "[bytes 0 to 5000 of 5000 are left out: read_result(tool_call_id='t0-0', offset=0) reads on]"
     )
     with pytest.raises(ContextOverflow, match=r"^tool_results needs"):
-        made(rounds(*[5000] * 40).thread, policy)
+        project_thread(rounds(*[5000] * 40).thread, policy)
 
 
 def test_pinned_results_are_cut_last() -> None:
@@ -124,21 +132,21 @@ def test_pinned_results_are_cut_last() -> None:
     writer = rounds(4000)
     writer.pin(2)
     rounds(20_000, writer=writer, run="r2")
-    context = made(writer.thread, budget(2000))
+    context = project_thread(writer.thread, budget(2000))
     pinned, newest = results(context)
     assert pinned == text(4000)
     assert len(newest) < 4000
-    both = made(writer.thread, budget(1000))
+    both = project_thread(writer.thread, budget(1000))
     assert list(both.meta.cut_tool_results or {}) == ["t0-0", "t4-0"]
 
 
 def test_what_is_stored_elsewhere_is_read_there() -> None:
     """The marker of a result of which the thread has a part says how much there is of it all."""
-    writer = Writer().talk(said("Do it"), asked_tool("t"), run="r1")
+    writer = Writer().talk(user_says("Do it"), assistant_calls("t"), run="r1")
     content = text(9000) + "\n[truncated: the first 9000 of 500000 bytes are shown]"
-    payload = {"context_ref": DEFAULT_LANE, **tool_said("t", content)}
+    payload = {"context_ref": DEFAULT_LANE, **tool_returns("t", content)}
     writer.commit("ai_message", payload | {"result": {"digest": "d", "bytes": 500_000, "shown": 9000}}, run_id="r1")
-    context = made(writer.thread, budget(1000), tools=[READER])
+    context = project_thread(writer.thread, budget(1000), tools=[READER])
     head, tail = (context.meta.cut_tool_results or {})["t"]
     end = len(content) - tail
     assert (
@@ -146,25 +154,28 @@ def test_what_is_stored_elsewhere_is_read_there() -> None:
         in results(context)[0]
     )
     assert results(context)[0].endswith("of 500000 bytes are shown]")
-    smallest = made(writer.thread, budget(120), tools=[READER])
+    smallest = project_thread(writer.thread, budget(120), tools=[READER])
     assert results(smallest)[0].startswith("[bytes 0 to 500000 of 500000 are left out")
 
 
 def test_who_cannot_read_on_is_not_told_to() -> None:
     """A context without `read_result`, or for a session that has another thread, says what is missing alone."""
     thread = rounds(70_000).thread
-    for context in (made(thread, budget(6000)), made(thread, budget(6000), tools=[READER], standalone=True)):
+    for context in (
+        project_thread(thread, budget(6000)),
+        project_thread(thread, budget(6000), tools=[READER], standalone=True),
+    ):
         assert READ_RESULT not in results(context)[0]
         assert " of 70000 are left out]\n" in results(context)[0]
 
 
 def test_a_long_run_in_an_epoch_begins_anew_in_steps() -> None:
     """Also where the run is one turn that does not fit: most calls begin as the one before them."""
-    writer, policy = Writer().talk(said("Do it"), run="r1"), budget(2000, "epoch")
+    writer, policy = Writer().talk(user_says("Do it"), run="r1"), budget(2000, "epoch")
     contexts = []
     for number in range(60):
-        writer.talk(asked_tool(f"t{number}"), tool_said(f"t{number}", text(400)), run="r1")
-        contexts.append(made(writer.thread, policy))
+        writer.talk(assistant_calls(f"t{number}"), tool_returns(f"t{number}", text(400)), run="r1")
+        contexts.append(project_thread(writer.thread, policy))
     shared = [later.messages[: len(earlier.messages)] == earlier.messages for earlier, later in pairwise(contexts)]
     assert shared.count(False) <= 10
     assert shared == [earlier.meta.epoch == later.meta.epoch for earlier, later in pairwise(contexts)]
@@ -181,7 +192,7 @@ def test_a_marker_is_sized_without_a_vocabulary(name: str, call_id: str, tool: s
     begin, end, all_bytes = bounds
     content = f"\n{format_cut_marker(call_id, begin, end, all_bytes, readable=True)}\n"
     message: Message = {"role": "tool", "content": content, "tool_call_id": call_id, "name": tool}
-    assert encoding(name).message(message) <= count_cut_marker(message)
+    assert load_encoding(name).count_message(message) <= count_cut_marker(message)
 
 
 @pytest.mark.parametrize("name", ["heuristic", "o200k_base", "cl100k_base"])
@@ -199,17 +210,19 @@ def test_what_is_cut_is_never_larger_than_it_is_taken_for(
 ) -> None:
     """The sum of the counts of pieces and markers bounds what is shown, under every encoding."""
     ids = [f"t{place}" for place in range(len(texts))]
-    writer = Writer(name).talk(said("a"), asked_tool(*ids), run="r1")
-    writer.talk(*(tool_said(i, part * times) for i, (part, times) in zip(ids, texts, strict=True)), run="r1")
-    context = made(writer.thread, budget(tokens), tools=[READER], encoding=name, tools_tokens=0)
-    counted = sum(size(message, encoding(name)) for message in context.messages)
+    writer = Writer(name).talk(user_says("a"), assistant_calls(*ids), run="r1")
+    writer.talk(*(tool_returns(i, part * times) for i, (part, times) in zip(ids, texts, strict=True)), run="r1")
+    context = project_thread(writer.thread, budget(tokens), tools=[READER], encoding=name, tools_tokens=0)
+    counted = sum(size(message, load_encoding(name)) for message in context.messages)
     assert counted <= context.meta.estimated_tokens <= tokens
 
 
 def test_results_of_a_snapshot_are_not_cut() -> None:
     """They are shown whole, or not at all."""
     writer = Writer()
-    writer.replace([said("go"), asked_tool("then-1"), tool_said("then-1", text(9000)), answered("done")])
-    writer.talk(said("more?"))
-    assert shown(writer.thread, budget(1000)) == [answered("done"), said("more?")]
-    assert results(made(writer.thread, budget(4000))) == [text(9000)]
+    writer.replace(
+        [user_says("go"), assistant_calls("then-1"), tool_returns("then-1", text(9000)), assistant_says("done")]
+    )
+    writer.talk(user_says("more?"))
+    assert project_messages(writer.thread, budget(1000)) == [assistant_says("done"), user_says("more?")]
+    assert results(project_thread(writer.thread, budget(4000))) == [text(9000)]

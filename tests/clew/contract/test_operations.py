@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from clew.contract import ContextOperation, MessageInput, Operation
-from clew.contract.refusals import refusal_of
+from clew.contract.refusals import translate_validation_error
 from clew.errors import InvalidInput, InvalidOperation, Refusal
 
 
@@ -17,7 +17,7 @@ def refused(**fields: Any) -> Refusal:
     """The refusal of an operation, sent as JSON."""
     with pytest.raises(ValidationError) as raised:
         ContextOperation.model_validate_json(json.dumps({"op_id": "o", **fields}))
-    return refusal_of(ContextOperation, raised.value)
+    return translate_validation_error(ContextOperation, raised.value)
 
 
 def test_every_operation_is_told_by_its_type() -> None:
@@ -62,7 +62,7 @@ def test_what_is_wrong_around_an_operation_is_refused_as_invalid_input(fields: A
     if not fields:
         with pytest.raises(ValidationError) as raised:
             ContextOperation.model_validate_json("[]")
-        assert isinstance(refusal_of(ContextOperation, raised.value), InvalidInput)
+        assert isinstance(translate_validation_error(ContextOperation, raised.value), InvalidInput)
     else:
         assert isinstance(refused(**fields), InvalidInput)
 
@@ -71,4 +71,4 @@ def test_an_input_that_has_no_operation_is_never_refused_as_one() -> None:
     """Whatever its fields are called."""
     with pytest.raises(ValidationError) as raised:
         MessageInput.model_validate_json('{"content": "x", "operation": 1}')
-    assert isinstance(refusal_of(MessageInput, raised.value), InvalidInput)
+    assert isinstance(translate_validation_error(MessageInput, raised.value), InvalidInput)

@@ -14,7 +14,7 @@ from clew.contract.payloads import ConfigPayload, EntryKind, MessagePayload, Rec
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import Entry
 from tests.support.decisions import Session
-from tests.support.payloads import FACTS, recipe
+from tests.support.payloads import OTHER_PAYLOADS, recipe
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ("client", "workflows", "activities", "audit", "bench", "deploy", "examples")
@@ -24,7 +24,7 @@ CALL = {"id": "tool-1", "name": "add", "arguments": {"a": None}}
 SAID = {"context_ref": "default", "content": "a", "request_id": "r-1", "run_id": "run-1"}
 STORED = {"digest": "d", "bytes": 9, "shown": 3}
 WRITTEN: list[tuple[EntryKind, dict[str, Any]]] = [
-    *FACTS.items(),
+    *OTHER_PAYLOADS.items(),
     ("ai_message", {**SAID, "role": "user", "settings": {"model": None}, "output_schema": {"default": None}}),
     ("ai_message", {**SAID, "role": "user", "input_id": "i-1", "source": "steer", "metadata": {"a": "b"}}),
     ("ai_message", {**SAID, "role": "assistant", "tool_calls": [CALL], "thinking": "hm"}),
@@ -79,7 +79,7 @@ def test_what_a_session_commits_is_read_back_equal() -> None:
 
 def test_a_payload_is_read_as_its_own_kind_alone() -> None:
     """Who expects another kind is told what stands there."""
-    entry = Entry(7, "e7", "run", "", FACTS["run"], {}, 0)
+    entry = Entry(7, "e7", "run", "", OTHER_PAYLOADS["run"], {}, 0)
     assert entry.read(RunPayload).iterations == 1
     with pytest.raises(TypeError, match="entry 7 holds a RunPayload and no ConfigPayload"):
         entry.read(ConfigPayload)
@@ -100,7 +100,7 @@ def test_a_recipes_policy_is_what_it_set() -> None:
     own = Recipe.from_json(recipe(1, context_policy={"keep_last_turns": 1, "include_kinds": ["message"]})).policy
     assert own is not None
     assert own.model_fields_set == {"keep_last_turns", "include_kinds"}
-    assert ContextPolicy(max_messages=9).overlaid(own).max_messages == 9
+    assert ContextPolicy(max_messages=9).overlay(own).max_messages == 9
     assert Recipe.from_json(recipe(1)).policy is None
 
 

@@ -76,7 +76,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
 def test_presets(preset: ContextPolicy, fields: dict[str, Any]) -> None:
     """A preset sets its own fields and leaves the others to the levels below."""
     assert preset.model_dump(exclude_unset=True) == fields
-    assert preset.checked() == preset
+    assert preset.ensure_usable() == preset
 
 
 _levels = st.fixed_dictionaries({}, optional={name: st.just(value) for name, value in OTHERS.items()})
@@ -97,9 +97,9 @@ def test_four_levels_field_by_field(levels: tuple[dict[str, Any], ...], plain: t
 
 def test_what_is_set_adds_up() -> None:
     """A policy over another sets what either set, so that it can go under a third."""
-    both = ContextPolicy(max_messages=3).overlaid(ContextPolicy(keep_last_turns=1))
+    both = ContextPolicy(max_messages=3).overlay(ContextPolicy(keep_last_turns=1))
     assert both.model_fields_set == {"max_messages", "keep_last_turns"}
-    assert both.overlaid(None) is both
+    assert both.overlay(None) is both
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_policy_leaves_a_budget(most: int, reserve: int, good: bool) -> None:
     """At least one token is left for the context, or the policy is refused by that name."""
     policy = ContextPolicy(max_input_tokens=most, reserve_output_tokens=reserve)
     if good:
-        assert policy.checked().budget == most - reserve
+        assert policy.ensure_usable().budget == most - reserve
     else:
         with pytest.raises(InvalidTokenBudget):
             resolve(session=policy)

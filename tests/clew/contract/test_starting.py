@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from clew.contract import SessionConfig, SessionStart
-from clew.contract.starting import start_arguments
+from clew.contract.starting import make_start_arguments
 
 
 def test_a_session_is_started_with_the_settings_that_were_given() -> None:
     """What was left open stays open, for the worker to choose; the summary names the model."""
-    start = start_arguments("s-1", SessionConfig(model="openai:gpt-4o", on_busy="queue"))
+    start = make_start_arguments("s-1", SessionConfig(model="openai:gpt-4o", on_busy="queue"))
     assert (start.workflow, start.id) == ("AgentSession", "s-1")
     assert start.argument == {"config": {"model": "openai:gpt-4o", "on_busy": "queue"}}
     assert SessionStart.model_validate(start.argument).config.model == "openai:gpt-4o"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.model.pieces import MAX_PIECES, PIECE_BYTES, piece_starts, split
+from clew.model.pieces import MAX_PIECES, PIECE_BYTES, find_piece_starts, split
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=2000), st.integers(1, 40))
@@ -17,7 +17,7 @@ def test_pieces_are_the_text(text: str, times: int) -> None:
     assert 1 <= len(pieces) <= MAX_PIECES
     sizes = [len(piece.encode()) for piece in pieces]
     assert max(sizes) - min(sizes) <= 7
-    assert piece_starts((text * times).encode())[0] == 0
+    assert find_piece_starts((text * times).encode())[0] == 0
 
 
 @pytest.mark.parametrize(("size", "pieces"), [(0, 1), (PIECE_BYTES, 1), (PIECE_BYTES + 1, 2), (65_536, MAX_PIECES)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clew.model.prices import Price, Prices, cost_usd
+from clew.model.prices import Price, Prices, compute_cost_usd
 from clew.outcomes import Usage
 
 PLAIN = (Price(input=2, output=10),)
@@ -27,7 +27,7 @@ STEPS = (Price(input=2, output=10), Price(input=4, output=15, above=1_000))
 )
 def test_what_a_usage_costs(prices: Prices, usage: Usage, dollars: float | None) -> None:
     """Cached and written tokens are part of the input; a long call costs the higher price whole; unknown is not 0."""
-    cost = cost_usd(prices, usage)
+    cost = compute_cost_usd(prices, usage)
     assert cost == (None if dollars is None else pytest.approx(dollars / 1e6))
 
 

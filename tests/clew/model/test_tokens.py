@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from clew.errors import EncodingUnavailable
 from clew.model import tokens
-from clew.model.tokens import ENCODINGS, encoding
+from clew.model.tokens import ENCODINGS, load_encoding
 from tests.support.reference import canonical_json
-from tests.support.threads import CALCULATOR, asked_tool, said, tool_said
+from tests.support.threads import CALCULATOR, assistant_calls, tool_returns, user_says
 
 VOCABULARIES = ("o200k_base", "cl100k_base")
-UNCACHED: Callable[[str], Any] = encoding.__wrapped__
+UNCACHED: Callable[[str], Any] = load_encoding.__wrapped__
 
 
 @pytest.fixture(params=VOCABULARIES)
@@ -52,9 +52,9 @@ def test_the_facts_are_the_published_ones(published: SimpleNamespace) -> None:
 
 def test_counts_are_tiktokens(published: SimpleNamespace) -> None:
     """A text costs what tiktoken's own encoding makes of it."""
-    ranks = tokens._bundled_ranks(published.name)
+    ranks = tokens._read_bundled_ranks(published.name)
     theirs = tiktoken.Encoding(**published.shape | {"mergeable_ranks": ranks})
-    ours = encoding(published.name)
+    ours = load_encoding(published.name)
 
     @given(st.text(st.characters(exclude_categories=["Cs"])))
     @example("Hello world, it's 2026!\r\n\r\n  def f(x):\n\treturn x\u00a0\u2028")
@@ -82,43 +82,43 @@ def test_counts_are_tiktokens(published: SimpleNamespace) -> None:
 )
 def test_known_counts(name: str, text: str, count: int) -> None:
     """Counts that are published elsewhere; a quarter of the bytes for the heuristic."""
-    assert encoding(name).count(text) == count
+    assert load_encoding(name).count(text) == count
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 @pytest.mark.parametrize("text", [" " * 1_000_000, "\n \t\u00a0" * 250_000, "a" + " " * 1_000_000 + "b"])
 def test_a_million_spaces(name: str, text: str) -> None:
     """A run of white space without end is counted, in pieces, and does not panic."""
-    assert 1000 < encoding(name).count(text) < 1_000_000
+    assert 1000 < load_encoding(name).count(text) < 1_000_000
 
 
 @pytest.mark.parametrize(("name", "framing"), [("o200k_base", 4), ("cl100k_base", 4), ("heuristic", 10)])
 def test_what_a_message_costs(name: str, framing: int) -> None:
     """A message costs its framing, its text, its canonical calls and what goes back verbatim, and a tool's name."""
-    by = encoding(name)
+    by = load_encoding(name)
     data: Any = {"provider": "anthropic", "blocks": [{"signature": "c2lnbmF0dXJl"}]}
-    asked = asked_tool("x")
+    asked = assistant_calls("x")
     calls = by.count(canonical_json(asked.get("tool_calls")))
-    assert by.message(said("hello world")) == framing + by.count("hello world")
-    assert by.message(asked) == framing + calls
-    assert by.message({**asked, "provider_data": data}) == framing + calls + by.count(canonical_json(data))
-    assert by.message(tool_said("x", "12")) == framing + by.count("12") + by.count("calculator")
-    assert by.system("hello world") == framing + by.count("hello world")
-    assert by.system(None) == by.system("") == 0
-    assert by.tools([CALCULATOR, CALCULATOR]) == 2 * (framing + by.count(canonical_json(CALCULATOR)))
-    assert by.tools([]) == 0
+    assert by.count_message(user_says("hello world")) == framing + by.count("hello world")
+    assert by.count_message(asked) == framing + calls
+    assert by.count_message({**asked, "provider_data": data}) == framing + calls + by.count(canonical_json(data))
+    assert by.count_message(tool_returns("x", "12")) == framing + by.count("12") + by.count("calculator")
+    assert by.count_system_prompt("hello world") == framing + by.count("hello world")
+    assert by.count_system_prompt(None) == by.count_system_prompt("") == 0
+    assert by.count_tools([CALCULATOR, CALCULATOR]) == 2 * (framing + by.count(canonical_json(CALCULATOR)))
+    assert by.count_tools([]) == 0
 
 
 @pytest.mark.parametrize("name", ["", "gpt2", "o200k", "O200K_BASE"])
 def test_an_unknown_encoding(name: str) -> None:
     """An encoding that is not one of Clew's is said to be unknown, with those that are."""
     with pytest.raises(EncodingUnavailable, match="o200k_base, cl100k_base, heuristic"):
-        encoding(name)
+        load_encoding(name)
 
 
 def test_an_encoding_is_loaded_once() -> None:
     """Asking again gives the one that is there."""
-    assert encoding("cl100k_base") is encoding("cl100k_base")
+    assert load_encoding("cl100k_base") is load_encoding("cl100k_base")
 
 
 def packaged(monkeypatch: pytest.MonkeyPatch, package: Path | None) -> None:

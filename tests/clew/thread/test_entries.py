@@ -9,11 +9,21 @@ import pytest
 from hypothesis import given, settings
 
 from clew.contract.payloads import KINDS, ErrorPayload
-from clew.model.messages import call_ids
-from clew.model.tokens import encoding
+from clew.model.messages import list_call_ids
+from clew.model.tokens import load_encoding
 from clew.thread.entries import Draft, Entry
 from tests.support.reference import canonical_json, size
-from tests.support.threads import CALCULATOR, Step, Writer, asked_tool, histories, said, system, tool_said, write
+from tests.support.threads import (
+    CALCULATOR,
+    Step,
+    Writer,
+    assistant_calls,
+    histories,
+    system_says,
+    tool_returns,
+    user_says,
+    write,
+)
 
 WIRE = {
     "seq": 0,
@@ -31,7 +41,7 @@ def test_an_entry_travels_as_it_is() -> None:
     entry = Entry.from_json(WIRE)
     assert entry.as_json() == WIRE
     assert list(entry.as_json()) == ["seq", "id", "kind", "at", "payload", "refs", "tokens"]
-    assert (entry.lane, entry.message) == ("default", said("a"))
+    assert (entry.lane, entry.message) == ("default", user_says("a"))
 
 
 @pytest.mark.parametrize("name", list(WIRE))
@@ -64,11 +74,11 @@ def test_a_model_sees_what_is_meant_for_it() -> None:
         {"context_ref": "default", "role": "assistant", "content": "a", "thinking": "hm", "provider_data": data},
     )
     assert spoken.message == {"role": "assistant", "content": "a"}
-    calls: dict[str, Any] = {**asked_tool("x"), "provider_data": data}
+    calls: dict[str, Any] = {**assistant_calls("x"), "provider_data": data}
     assert writer.commit("ai_message", {"context_ref": "default", **calls}).message == calls
-    assert writer.message(tool_said("x")).message == tool_said("x")
-    assert call_ids(asked_tool("x", "y")) == ["x", "y"]
-    assert call_ids(said("a")) == []
+    assert writer.message(tool_returns("x")).message == tool_returns("x")
+    assert list_call_ids(assistant_calls("x", "y")) == ["x", "y"]
+    assert list_call_ids(user_says("a")) == []
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "heuristic"])
@@ -76,14 +86,14 @@ def test_a_model_sees_what_is_meant_for_it() -> None:
 @settings(max_examples=40)
 def test_counts_are_those_of_the_encoding(name: str, steps: list[Step]) -> None:
     """What an entry was counted as when it was committed is what counting its message anew gives."""
-    by = encoding(name)
+    by = load_encoding(name)
     for entry in write(steps, name):
         match entry.kind:
             case "ai_message":
                 assert entry.tokens == size(entry.message, by)
             case "summary":
                 assert entry.tokens == size(
-                    system("Summary of earlier conversation:\n" + entry.payload["content"]), by
+                    system_says("Summary of earlier conversation:\n" + entry.payload["content"]), by
                 )
             case "ai_context_operation" if snapshot := entry.payload["operation"].get("result_context"):
                 assert snapshot["tokens"] == [size(message, by) for message in snapshot["messages"]]
@@ -92,7 +102,7 @@ def test_counts_are_those_of_the_encoding(name: str, steps: list[Step]) -> None:
 
 def test_a_configuration_keeps_the_counts_of_its_parts() -> None:
     """A `config` entry records what its prompt and its tool schemas cost, and its payload is otherwise as given."""
-    by = encoding("heuristic")
+    by = load_encoding("heuristic")
     entry = Writer().config()
     prompt = size({"role": "system", "content": "You are terse."}, by)
     tools = by.framing + by.count(canonical_json(CALCULATOR))
@@ -103,5 +113,5 @@ def test_a_configuration_keeps_the_counts_of_its_parts() -> None:
 def test_other_facts_cost_nothing() -> None:
     """What no context shows has no tokens."""
     error = ErrorPayload(type="timeout", message="no answer", details={})
-    entry = Draft(error, {"run_id": "run-1"}).commit(3, "e3", "", encoding("heuristic"))
+    entry = Draft(error, {"run_id": "run-1"}).commit(3, "e3", "", load_encoding("heuristic"))
     assert (entry.kind, entry.body, entry.payload, entry.tokens) == ("error", error, error.as_json(), 0)

@@ -172,5 +172,5 @@ async def test_a_frozen_thread_is_read_backwards_across_its_parts() -> None:
     assert await seqs(thread, "ai_message") == [8, 6, 5, 3, 2, 0]
     assert await seqs(thread, "ai_message", "draft") == [8, 5, 2]
     assert await seqs(thread, "run", None, 2, 6) == [4]
-    assert await seqs(thread.up_to(5), "ai_message") == [5, 3, 2, 0]
-    assert (thread.up_to(5).upto, thread.up_to(20).upto) == (5, 8)
+    assert await seqs(thread.truncate(5), "ai_message") == [5, 3, 2, 0]
+    assert (thread.truncate(5).upto, thread.truncate(20).upto) == (5, 8)

@@ -11,9 +11,19 @@ from hypothesis import given
 from clew.contract.payloads import KINDS
 from clew.errors import Archived
 from clew.thread.entries import Entry
-from clew.thread.thread import Thread, last_at
-from tests.support.payloads import FACTS, recipe
-from tests.support.threads import Step, Writer, answered, asked_tool, histories, rebuilt, said, tool_said, write
+from clew.thread.thread import Thread, find_last
+from tests.support.payloads import OTHER_PAYLOADS, recipe
+from tests.support.threads import (
+    Step,
+    Writer,
+    assistant_calls,
+    assistant_says,
+    histories,
+    rebuild,
+    tool_returns,
+    user_says,
+    write,
+)
 
 
 def made_of(basis_seq: int) -> Any:
@@ -25,11 +35,11 @@ def example() -> Thread:
     """A configuration, and a run with two model calls and a tool."""
     writer = Writer()
     writer.config()
-    writer.message(said("a"), run="r1")
-    writer.message(asked_tool("x") | made_of(1), run="r1", call_id="call-1")
-    writer.message(tool_said("x"), run="r1", tool_call_id="x")
-    writer.message(answered("b") | made_of(3), run="r1", call_id="call-2")
-    writer.commit("run", FACTS["run"], request_id="request-r1", run_id="r1")
+    writer.message(user_says("a"), run="r1")
+    writer.message(assistant_calls("x") | made_of(1), run="r1", call_id="call-1")
+    writer.message(tool_returns("x"), run="r1", tool_call_id="x")
+    writer.message(assistant_says("b") | made_of(3), run="r1", call_id="call-2")
+    writer.commit("run", OTHER_PAYLOADS["run"], request_id="request-r1", run_id="r1")
     return writer.thread
 
 
@@ -52,8 +62,8 @@ def test_an_empty_thread() -> None:
     """Before the first entry there is none, and every query answers so."""
     thread = Thread()
     assert (thread.rev, thread.last_seq, list(thread), thread.slice(0, 9)) == (0, -1, [], [])
-    assert thread.config_at(0) is None
-    assert thread.active_lane_at(0) == "default"
+    assert thread.find_config(0) is None
+    assert thread.find_active_lane(0) == "default"
 
 
 @pytest.mark.parametrize(
@@ -106,18 +116,18 @@ def test_filters() -> None:
 def test_what_a_call_was_made_from() -> None:
     """The entries before a call are those its context was projected from; an unknown call has none."""
     thread = example()
-    assert seqs(thread.entries_before_call("call-1")) == [0, 1]
-    assert seqs(thread.entries_before_call("call-2")) == [0, 1, 2, 3]
-    assert thread.entries_before_call("call-3") == []
-    assert thread.reply_to("call-2") == thread[4]
-    assert thread.reply_to("call-3") is None
+    assert seqs(thread.list_entries_before_call("call-1")) == [0, 1]
+    assert seqs(thread.list_entries_before_call("call-2")) == [0, 1, 2, 3]
+    assert thread.list_entries_before_call("call-3") == []
+    assert thread.find_reply("call-2") == thread[4]
+    assert thread.find_reply("call-3") is None
 
 
 def test_how_a_request_ended() -> None:
     """A request's outcome is its `run` entry, once there is one."""
     thread = example()
-    assert thread.outcome_of("request-r1") == thread[5]
-    assert thread.outcome_of("request-r2") is None
+    assert thread.find_outcome("request-r1") == thread[5]
+    assert thread.find_outcome("request-r2") is None
 
 
 def test_lanes_and_configurations_by_seq() -> None:
@@ -128,20 +138,26 @@ def test_lanes_and_configurations_by_seq() -> None:
     second = writer.config()
     writer.switch("default")
     thread = writer.thread
-    assert [thread.active_lane_at(seq) for seq in range(-1, 4)] == ["default", "default", "draft", "draft", "default"]
-    assert [thread.config_at(seq) for seq in range(-1, 4)] == [None, first, first, second, second]
-    assert thread.lane("draft") is not None
-    assert thread.lane("nowhere") is None
+    assert [thread.find_active_lane(seq) for seq in range(-1, 4)] == [
+        "default",
+        "default",
+        "draft",
+        "draft",
+        "default",
+    ]
+    assert [thread.find_config(seq) for seq in range(-1, 4)] == [None, first, first, second, second]
+    assert thread.get_lane("draft") is not None
+    assert thread.get_lane("nowhere") is None
 
 
 @given(histories)
 def test_a_thread_is_its_entries(steps: list[Step]) -> None:
     """A thread read from JSON has the same entries and the same indexes."""
     thread = write(steps)
-    again = rebuilt(thread)
+    again = rebuild(thread)
     assert list(again) == list(thread)
     for name in {entry.lane for entry in thread} - {None}:
-        assert again.lane(name or "") == thread.lane(name or "")
+        assert again.get_lane(name or "") == thread.get_lane(name or "")
     assert json.dumps([e.as_json() for e in again]) == json.dumps([e.as_json() for e in thread])
 
 
@@ -154,4 +170,4 @@ def test_queries_agree_with_reading_everything(steps: list[Step]) -> None:
     configs = thread.filter_by_kind("config")
     for seq in range(thread.rev):
         before = [entry for entry in configs if entry.seq <= seq]
-        assert thread.config_at(seq) == last_at(configs, seq) == (before[-1] if before else None)
+        assert thread.find_config(seq) == find_last(configs, seq) == (before[-1] if before else None)

@@ -22,7 +22,7 @@ from tests.support.decisions import Session, journey
 
 
 def budget_of(session: Session, call: CallModel) -> int:
-    return session.state.policy.overlaid(call.context_policy).budget
+    return session.state.policy.overlay(call.context_policy).budget
 
 
 def assert_reproduced(session: Session) -> None:

@@ -85,9 +85,9 @@ def test_what_is_carried_stays_under_its_limit() -> None:
     parted = carry(advance.Session(state, session.thread))
     assert MAX_BYTES // 2 < len(json.dumps(parted)) <= MAX_BYTES + 100
     arrived = restore(parted)
-    lane = arrived.thread.lane("default")
+    lane = arrived.thread.get_lane("default")
     assert lane
-    assert 0 < lane.gap.newest < session.thread.last_seq
+    assert 0 < lane.gap.newest_seq < session.thread.last_seq
     assert len(arrived.state.outcomes) == 40
 
 
@@ -115,6 +115,6 @@ def test_a_carried_session_is_what_it_was() -> None:
     session = busy_session()
     arrived = journey(session, recent_entries=0)
     assert arrived.thread.first_seq == session.thread.rev
-    assert arrived.thread.config_at(arrived.thread.last_seq) == session.thread.config_at(session.thread.last_seq)
+    assert arrived.thread.find_config(arrived.thread.last_seq) == session.thread.find_config(session.thread.last_seq)
     with pytest.raises(LookupError):
         session.thread[session.thread.rev]

@@ -272,7 +272,7 @@ def test_marks_wait_beside_the_operation_in_order() -> None:
     assert session.operate("p-1", "pin", seqs=[1]).status == "duplicate"
     session.reply("two")
     assert lanes(session) == [("p-1", "default"), ("p-2", "default"), ("s-2", "other"), ("u-1", "default")]
-    lane = session.thread.lane("default")
+    lane = session.thread.get_lane("default")
     assert lane
     assert lane.layers.pinned == (4,)
     assert session.state.context_ref == "other"
@@ -386,8 +386,8 @@ def test_a_pin_of_what_is_known_to_be_no_message_is_refused() -> None:
     session.ask("one")
     session.reply("yes")
     first_seq, needs = session.thread.rev, {"default": [session.state.policy]}
-    past = retain(session.thread, first_seq, needs, room=1_000_000)
-    session.thread = Thread((), first_seq, past)
+    retained = retain(session.thread, first_seq, needs, room=1_000_000)
+    session.thread = Thread((), first_seq, retained)
     with pytest.raises(InvalidOperation, match="entry 0 is no message"):
         session.operate("o-1", "pin", seqs=[0])
     assert session.operate("o-2", "pin", seqs=[1]).status == "applied"

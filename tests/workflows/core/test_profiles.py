@@ -6,7 +6,7 @@ import pytest
 
 from clew.contract.policy import ContextPolicy
 from clew.model.prices import Price
-from clew.model.tokens import encoding
+from clew.model.tokens import load_encoding
 from clew_activities.model_table import policy_of
 from clew_activities.prepare import profile_of
 from clew_workflows.core import checkpoints, profiles
@@ -37,7 +37,9 @@ def test_a_session_begins_under_what_the_worker_answers() -> None:
     assert chosen(session) == policy_of("openai:gpt-4")
     assert config.payload["context_policy"]["window"] == "epoch"
     assert config.payload["encoding"] == "cl100k_base"
-    assert config.payload["tokens"]["system_prompt"] == encoding("cl100k_base").system(session.config.system_prompt)
+    assert config.payload["tokens"]["system_prompt"] == load_encoding("cl100k_base").count_system_prompt(
+        session.config.system_prompt
+    )
     assert session.state.profiles == {"openai:gpt-4": profile_of("openai:gpt-4")}
 
 
@@ -81,10 +83,10 @@ def test_configure_lays_over_what_the_worker_chose() -> None:
     """Field by field, also when the model changes beside it."""
     session = Session(table=True)
     session.configure(context_policy=ContextPolicy(keep_last_turns=2))
-    assert chosen(session) == policy_of("openai:gpt-4o").overlaid(ContextPolicy(keep_last_turns=2))
+    assert chosen(session) == policy_of("openai:gpt-4o").overlay(ContextPolicy(keep_last_turns=2))
     session.configure(model="openai:gpt-4.1", context_policy=ContextPolicy(max_messages=5))
     session.prepared()
-    assert chosen(session) == policy_of("openai:gpt-4.1").overlaid(ContextPolicy(keep_last_turns=2, max_messages=5))
+    assert chosen(session) == policy_of("openai:gpt-4.1").overlay(ContextPolicy(keep_last_turns=2, max_messages=5))
 
 
 def test_a_choice_that_does_not_go_with_what_was_configured_is_left_aside() -> None:
@@ -162,7 +164,7 @@ def test_a_policy_for_a_model_that_is_not_known_is_checked_when_it_is() -> None:
     wide = ContextPolicy(reserve_output_tokens=200_000)
     fits = session.ask("hello", model=OTHER, context_policy=wide)
     session.happened(profile_of(OTHER))
-    assert session.call.context_policy == policy_of(OTHER).overlaid(wide)
+    assert session.call.context_policy == policy_of(OTHER).overlay(wide)
     session.reply("fine")
     assert session.ended(fits) == ("completed", "final_answer")
     refused = session.ask("hello", model="openai:gpt-4", context_policy=wide)

@@ -15,7 +15,7 @@ from clew.contract.outputs import Context, SessionStatus, Window
 from clew.contract.payloads import OperationPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
-from clew.model.canonical import digest
+from clew.model.canonical import compute_digest
 from clew.outcomes import Usage
 from clew.thread.entries import Draft
 from clew_activities.call_model import MAX_REPLY_BYTES
@@ -115,7 +115,7 @@ def test_pages_of_the_largest_tool_results_hold_everything_once() -> None:
     assert len(all_messages(session)) == 11
     context = whole_context(session)
     sent = {"messages": context["messages"], "tool_spec": context["tool_spec"], "output_schema": None}
-    assert digest(sent) == context["meta"]["digest"]
+    assert compute_digest(sent) == context["meta"]["digest"]
 
 
 def test_the_largest_reply_with_the_largest_policy_is_one_page() -> None:
@@ -278,7 +278,7 @@ def test_a_window_that_is_more_than_a_page_loses_its_oldest(content: str) -> Non
     assert window["messages"][-1]["content"] == "answer 19"
     assert 2 <= len(window["messages"]) < 40 or content.startswith(" ")
     sent = {"messages": window["messages"], "tool_spec": [], "output_schema": None}
-    assert window["meta"]["digest"] == digest(sent)
+    assert window["meta"]["digest"] == compute_digest(sent)
     assert window["meta"]["entries_included"] == len(window["messages"])
     assert window["meta"]["truncated"] is (len(window["messages"]) < 40)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clew.model.tokens import encoding
+from clew.model.tokens import load_encoding
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
@@ -46,7 +46,7 @@ class Step:
 def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     """Append a decision's drafts to the session's thread, and give the session as it is from then on."""
     before, after = session.state, decision.state
-    counting, entries = encoding(after.config.encoding), list[Entry]()
+    counting, entries = load_encoding(after.config.encoding), list[Entry]()
     for draft in decision.commit:
         entry = draft.commit(session.thread.rev, stamps.entry_id(), stamps.timestamp(), counting)
         session.thread.append(entry)

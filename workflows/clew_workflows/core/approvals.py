@@ -49,7 +49,7 @@ def _pending(state: State, thread: Thread, tool_call_id: str) -> AskedCall:
     for call in pending_approvals(state):
         if call.tool_call_id == tool_call_id:
             return call
-    if thread.approval_of(tool_call_id):
+    if thread.find_approval(tool_call_id):
         raise AlreadyResolved(f"tool call {tool_call_id!r} has been decided upon")
     raise UnknownApproval(f"no approval is pending for tool call {tool_call_id!r}")
 

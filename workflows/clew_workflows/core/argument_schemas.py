@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema_rs
 
 from clew.contract.schemas import check_arguments
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 
 MAX_SHOWN_CHARACTERS = 200
 
@@ -33,7 +33,7 @@ def problem_of_arguments(arguments: dict[str, Any], schema: dict[str, Any]) -> s
         return "they are not what the tool's parameters ask for"
     if wrong not in schema.get("properties", {}):
         return f"{wrong[:50]}: the tool has no such argument"
-    form = canonical(schema["properties"][wrong]).decode()
+    form = canonicalize(schema["properties"][wrong]).decode()
     return f"{wrong[:50]}: it is not of the form {form[:MAX_SHOWN_CHARACTERS]}"
 
 

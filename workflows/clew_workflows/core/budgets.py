@@ -29,17 +29,17 @@ NOTHING = Learned()
 
 def policy_of_call(state: State, request: Request) -> ContextPolicy | None:
     """The request's own policy, with less room where its model takes less than the policy in force allows."""
-    own, policy = request.context_policy, state.policy.overlaid(request.context_policy)
+    own, policy = request.context_policy, state.policy.overlay(request.context_policy)
     budget = state.learned.get(request.model, NOTHING).of(policy.budget)
     if budget >= policy.budget:
         return own
     tighter = ContextPolicy(max_input_tokens=budget + policy.reserve_output_tokens)
-    return own.overlaid(tighter) if own else tighter
+    return own.overlay(tighter) if own else tighter
 
 
 def note_reply(state: State, call: CallModel, answer: ModelAnswered) -> State:
     """The session with what a reply tells of how its provider counts."""
-    policy = state.policy.overlaid(call.context_policy)
+    policy = state.policy.overlay(call.context_policy)
     told = answer.reply.usage.input_tokens
     return replace(state, learned=learn_ratio(state.learned, call.model, policy, answer.input_tokens, told))
 
@@ -78,7 +78,7 @@ def budget_left(state: State, call: CallModel, refusal: Failure) -> int | None:
             left = room * ours * 9 // (theirs * 10)
         elif room < ours:
             left = room * 9 // 10
-    policy = state.policy.overlaid(call.context_policy)
+    policy = state.policy.overlay(call.context_policy)
     left = min(left, ours * 9 // 10, policy.budget)
     return left if left > 0 else None
 

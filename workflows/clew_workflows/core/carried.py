@@ -14,7 +14,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
 from clew.thread.entries import Entry
 from clew.thread.lane import Gap
-from clew.thread.thread import Past, Thread
+from clew.thread.thread import Retained, Thread
 from clew_workflows.core import outcomes
 from clew_workflows.core.advance import Session
 from clew_workflows.core.state import State
@@ -85,14 +85,18 @@ def restore(carried: Mapping[str, Any]) -> Session:
     try:
         value = Packed.model_validate(carried).value
         thread = value["thread"]
-        past = thread["past"]
+        retained = thread["retained"]
         effect = value["effect"]
         return Session(
             _state.validate_json(to_json(value["state"])),
             Thread(
                 _entries.validate_python(thread["entries"]),
                 thread["first_seq"],
-                Past(past["upto"], _entries.validate_python(past["entries"]), _gaps.validate_python(past["gaps"])),
+                Retained(
+                    retained["upto"],
+                    _entries.validate_python(retained["entries"]),
+                    _gaps.validate_python(retained["gaps"]),
+                ),
             ),
             _effects[effect["name"]].model_validate_json(to_json(effect["value"])) if effect else None,
         )
@@ -104,16 +108,16 @@ def add_recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     """The thread with what was fetched of a lane's past."""
     value = fetched.packed.value
     fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)
-    entries = {entry.seq: entry for entry in (*thread.past.entries, *fetched_entries)}
-    gap, known = _gap.validate_python(value["gap"]), thread.past.gaps.get(context_ref)
+    entries = {entry.seq: entry for entry in (*thread.retained.entries, *fetched_entries)}
+    gap, known = _gap.validate_python(value["gap"]), thread.retained.gaps.get(context_ref)
     if known and known.layers:
         gap = replace(gap, layers=known.layers)
-    gaps = {**thread.past.gaps, context_ref: gap}
-    past = Past(thread.past.upto, tuple(entries[seq] for seq in sorted(entries)), gaps)
-    return Thread(thread, thread.first_seq, past)
+    gaps = {**thread.retained.gaps, context_ref: gap}
+    retained = Retained(thread.retained.upto, tuple(entries[seq] for seq in sorted(entries)), gaps)
+    return Thread(thread, thread.first_seq, retained)
 
 
-def _packed(state: State, thread: Thread, effect: SessionEffect | None, past: Past, first_seq: int) -> Packed:
+def _packed(state: State, thread: Thread, effect: SessionEffect | None, retained: Retained, first_seq: int) -> Packed:
     name = next((name for name, kind in _effects.items() if isinstance(effect, kind)), None)
     return Packed.of(
         {
@@ -122,10 +126,10 @@ def _packed(state: State, thread: Thread, effect: SessionEffect | None, past: Pa
             "thread": {
                 "first_seq": first_seq,
                 "entries": [entry.as_json() for entry in thread.slice(first_seq, thread.last_seq)],
-                "past": {
-                    "upto": past.upto,
-                    "entries": [entry.as_json() for entry in past.entries],
-                    "gaps": _gaps.dump_python(dict(past.gaps), mode="json"),
+                "retained": {
+                    "upto": retained.upto,
+                    "entries": [entry.as_json() for entry in retained.entries],
+                    "gaps": _gaps.dump_python(dict(retained.gaps), mode="json"),
                 },
             },
         }
@@ -149,5 +153,5 @@ def _needs(state: State) -> dict[str, list[ContextPolicy]]:
     needs = {state.context_ref: [state.policy]}
     if state.run:
         request = state.run.request
-        needs.setdefault(request.context_ref, []).append(state.policy.overlaid(request.context_policy))
+        needs.setdefault(request.context_ref, []).append(state.policy.overlay(request.context_policy))
     return needs

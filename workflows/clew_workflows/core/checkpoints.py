@@ -25,7 +25,7 @@ from clew.contract import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, Se
 from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidOperation, TooLarge, UnknownLane
-from clew.model.canonical import digest
+from clew.model.canonical import compute_digest
 from clew.model.messages import ToolSpec
 from clew.thread.thread import Thread
 from clew_workflows.core.profiles import agent_policy
@@ -55,7 +55,7 @@ def check(state: State, thread: Thread, command: CheckpointInput) -> None:
     if not state.at_rest:
         raise Busy("a request is running or waits: wait for it, or cancel it")
     lane = command.context_ref or state.context_ref
-    if lane != state.context_ref and thread.lane(lane) is None:
+    if lane != state.context_ref and thread.get_lane(lane) is None:
         raise UnknownLane(f"the thread has no lane {lane!r}")
     # What is in the archive is fetched before the checkpoint is made.
     with suppress(Archived):
@@ -110,7 +110,7 @@ def fingerprint_input(config: SessionConfig, policy: ContextPolicy, tools: list[
 
 def fingerprint(of: Mapping[str, Any]) -> str:
     """The fingerprint of a configuration as it was resolved."""
-    return digest(of)
+    return compute_digest(of)
 
 
 def restoring_operation(payload: Mapping[str, Any], op_id: str) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _config_of(state: State) -> dict[str, Any]:
     """The configuration that a session must be started with to go on as this one would."""
     config = state.config
     if state.own_policy is not None:
-        whole = agent_policy(state, config).overlaid(state.own_policy)
+        whole = agent_policy(state, config).overlay(state.own_policy)
         config = config.model_copy(update={"context_policy": whole})
     value: dict[str, Any] = json.loads(config.model_dump_json(exclude_unset=True))
     return value
@@ -148,7 +148,7 @@ def _config_of(state: State) -> dict[str, Any]:
 
 def _snapshot(shown: Projection, thread: Thread, at_seq: int) -> dict[str, Any]:
     """A context in the form that `replace` takes: prompts are not among the messages, and a summary is a user's."""
-    config = thread.config_at(at_seq)
+    config = thread.find_config(at_seq)
     assert config is not None
     system = [message for message in shown.messages if message["role"] == "system"]
     summarized = shown.meta.summary_used and config.read(ConfigPayload).policy.summary_role == "system"

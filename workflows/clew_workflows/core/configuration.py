@@ -9,7 +9,7 @@ from clew.context.projection import find_projector
 from clew.contract import READ_RESULT, ConfigureInput, ContextPolicy, SessionConfig
 from clew.contract.policy import resolve
 from clew.errors import Refusal, UnknownTool
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew.thread.entries import Draft
 from clew_workflows.core import drafts
 from clew_workflows.core.decision import Decision
@@ -47,12 +47,12 @@ def change_config(state: State, change: ConfigureInput) -> State:
     changed = _set_fields(change)
     changed.pop("context_policy", None)
     if change.model_options:
-        changed["model_options"] = state.config.model_options.overlaid(change.model_options)
+        changed["model_options"] = state.config.model_options.overlay(change.model_options)
     if change.limits:
         limits = state.config.limits.model_dump(exclude_unset=True) | change.limits.model_dump(exclude_unset=True)
         changed["limits"] = type(change.limits).model_validate(limits)
     config: SessionConfig = state.config.model_copy(update=changed)
-    own = (state.own_policy or ContextPolicy()).overlaid(change.context_policy)
+    own = (state.own_policy or ContextPolicy()).overlay(change.context_policy)
     policy = resolve(session=own, agent=agent_policy(state, config))
     find_projector(policy.projector)
     check_approvals(config)
@@ -125,4 +125,4 @@ def _merge(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInpu
 
 
 def _excerpt(change: ConfigureInput) -> str:
-    return canonical(change.model_dump(mode="json", exclude_unset=True)).decode()
+    return canonicalize(change.model_dump(mode="json", exclude_unset=True)).decode()

@@ -40,8 +40,8 @@ def fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequenc
     twice; the usage is the parent's without that of the runs that have ended later, or not yet.
     """
     state, at_seq = parent.state, thread.last_seq
-    config = thread.config_at(at_seq)
-    newest = parent.thread.config_at(parent.thread.last_seq)
+    config = thread.find_config(at_seq)
+    newest = parent.thread.find_config(parent.thread.last_seq)
     if config is None:
         state = replace(state, tools=None, config_due=True)
     elif state.config_due or newest is None or newest.seq != config.seq:
@@ -62,7 +62,7 @@ def fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequenc
         summarizing=None,
         summary_due=None,
         known_ops=tuple(op_ids),
-        context_ref=thread.active_lane_at(at_seq),
+        context_ref=thread.find_active_lane(at_seq),
         usage=_usage_upto(state, at_seq),
         archive=None,
         outcomes=outcomes,

@@ -13,7 +13,7 @@ from typing import Any, Literal, assert_never
 from clew.contract import ContextOperation, Expand, Pin, Replace, Switch, Unpin
 from clew.contract.payloads import OperationPayload
 from clew.errors import InvalidOperation, QueueFull
-from clew.model.canonical import canonical, digest
+from clew.model.canonical import canonicalize, compute_digest
 from clew.thread.entries import Draft, Entry
 from clew.thread.lane import Lane
 from clew.thread.layers import Layers
@@ -109,13 +109,13 @@ def _check(state: State, thread: Thread, command: ContextOperation) -> None:
                 raise InvalidOperation(f"base_seq {operation.base_seq} is not in the thread, {ends}")
         case Pin():
             name = command.context_ref or state.context_ref
-            lane = thread.lane(name)
+            lane = thread.get_lane(name)
             pinned = {*_layers(state, thread, name, lane).pinned, *operation.seqs}
             _check_pins(state, thread, name, lane, pinned)
         case Expand():
             name = command.context_ref or state.context_ref
-            layers = _layers(state, thread, name, thread.lane(name))
-            if layers.known and not layers.compacted:
+            layers = _layers(state, thread, name, thread.get_lane(name))
+            if layers.is_complete and not layers.is_compacted:
                 raise InvalidOperation(f"nothing of the lane {name!r} is compacted")
         case Switch() | Unpin():
             pass
@@ -134,7 +134,7 @@ def _check_pins(state: State, thread: Thread, name: str, lane: Lane | None, pinn
     already = lane.layers.pinned if lane else ()
     tokens = 0
     for seq in pinned:
-        group = lane.group_at(seq) if lane else None
+        group = lane.find_group(seq) if lane else None
         known = seq >= thread.first_seq or (lane is not None and seq not in already and lane.holds(seq))
         if seq >= thread.rev or (group is None and known):
             raise InvalidOperation(f"entry {seq} is no message of the lane {name!r}")
@@ -152,7 +152,7 @@ def _layers(state: State, thread: Thread, name: str, lane: Lane | None) -> Layer
     for number, waiting in enumerate(state.pending_ops):
         if (waiting.context_ref or state.context_ref) == name:
             draft = _draft(state, waiting, name, thread.rev + number)
-            layers = layers.under(
+            layers = layers.apply(
                 Entry(thread.rev + number, waiting.op_id, draft.kind, "", draft.payload.as_json(), draft.refs, 0)
             )
     return layers
@@ -210,7 +210,7 @@ def _rename_calls(message: dict[str, Any], op_id: str, seq: int) -> dict[str, An
     """A message of a snapshot whose tool calls have ids that are unique in the thread, results along with calls."""
 
     def unique(tool_call_id: str) -> str:
-        return f"then-{digest([op_id, seq, tool_call_id])[:20]}"
+        return f"then-{compute_digest([op_id, seq, tool_call_id])[:20]}"
 
     named = dict(message)
     if calls := message.get("tool_calls"):
@@ -221,4 +221,4 @@ def _rename_calls(message: dict[str, Any], op_id: str, seq: int) -> dict[str, An
 
 
 def _excerpt(command: ContextOperation) -> str:
-    return canonical(command.model_dump(mode="json", exclude_unset=True)).decode()
+    return canonicalize(command.model_dump(mode="json", exclude_unset=True)).decode()

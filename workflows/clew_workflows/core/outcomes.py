@@ -18,7 +18,7 @@ MAX_ERROR = 200
 
 def outcome_of(state: State, thread: Thread, request_id: str) -> RequestOutcome | None:
     """How a request ended; None while it has not, or where it is not known."""
-    ended = thread.outcome_of(request_id)
+    ended = thread.find_outcome(request_id)
     return _read(request_id, ended) if ended else state.outcomes.get(request_id)
 
 

@@ -12,9 +12,9 @@ from clew.contract.outputs import ContextMeta, Overflow
 from clew.contract.payloads import ConfigPayload, UserMessage
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, ContextOverflow
-from clew.model.canonical import digest
-from clew.model.prices import cost_usd
-from clew.model.tokens import encoding
+from clew.model.canonical import compute_digest
+from clew.model.prices import compute_cost_usd
+from clew.model.tokens import load_encoding
 from clew.outcomes import Usage
 from clew.thread.entries import Draft
 from clew.thread.thread import Thread
@@ -35,7 +35,7 @@ def preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence
     """
     request = request_for(state, query)
     upto = thread.last_seq if query.at_seq is None else min(query.at_seq, thread.last_seq)
-    lane = query.context_ref or thread.active_lane_at(upto)
+    lane = query.context_ref or thread.find_active_lane(upto)
     policy = budgets.policy_of_call(state, request)
     after = _committed(state, thread, upto, lane, pending)
     in_force = _in_force(after, policy)
@@ -78,16 +78,19 @@ def _with_costs(state: State, request: Request, meta: ContextMeta) -> ContextMet
     prompt = Usage(input_tokens=math.ceil(meta.estimated_tokens * (meta.token_ratio or 1)))
     with_reply = prompt.plus(Usage(output_tokens=meta.max_output_tokens or 0))
     prices = profile.prices
-    costs = {"input_cost_usd": cost_usd(prices, prompt), "cost_usd_at_most": cost_usd(prices, with_reply)}
+    costs = {
+        "input_cost_usd": compute_cost_usd(prices, prompt),
+        "cost_usd_at_most": compute_cost_usd(prices, with_reply),
+    }
     return meta.model_copy(update=costs)
 
 
 def _committed(state: State, thread: Thread, upto: int, lane: str, pending: Sequence[PendingMessage]) -> Thread:
     """A copy of the thread up to a seq, with the messages committed behind it as a run's first."""
-    if upto < thread.past.upto:
+    if upto < thread.retained.upto:
         raise Archived(f"entry {upto} is in the archive: read it through ReadContext")
-    after = Thread(thread.slice(thread.first_seq, upto), thread.first_seq, thread.past)
-    count = encoding(state.config.encoding)
+    after = Thread(thread.slice(thread.first_seq, upto), thread.first_seq, thread.retained)
+    count = load_encoding(state.config.encoding)
     refs = {"run_id": f"run-{state.runs + 1}"}
     for message in pending:
         draft = Draft(UserMessage(context_ref=lane, role="user", content=message.content), refs)
@@ -96,8 +99,8 @@ def _committed(state: State, thread: Thread, upto: int, lane: str, pending: Sequ
 
 
 def _in_force(thread: Thread, policy: ContextPolicy | None) -> ContextPolicy:
-    config = thread.config_at(thread.last_seq)
-    return (config.read(ConfigPayload).policy if config else ContextPolicy()).overlaid(policy)
+    config = thread.find_config(thread.last_seq)
+    return (config.read(ConfigPayload).policy if config else ContextPolicy()).overlay(policy)
 
 
 def _overflowing(error: ContextOverflow, policy: ContextPolicy) -> Projection:
@@ -113,7 +116,7 @@ def _overflowing(error: ContextOverflow, policy: ContextPolicy) -> Projection:
         entries_included=0,
         entries_total=0,
         policy_hash=policy.hash,
-        digest=digest({"messages": [], "tool_spec": [], "output_schema": None}),
+        digest=compute_digest({"messages": [], "tool_spec": [], "output_schema": None}),
         overflow=Overflow(part=error.part, needed=error.needed, available=error.available),
     )
     return Projection([], [], meta)

@@ -26,12 +26,12 @@ def request_of(state: State, message: MessageInput, request_id: str) -> Request:
     model = message.model or config.model
     own = state.profiles.get(model)
     if own and model != config.model and config.context_policy is None:
-        policy = own.policy.overlaid(policy)
-    in_force = state.policy.overlaid(policy)
+        policy = own.policy.overlay(policy)
+    in_force = state.policy.overlay(policy)
     if knows(state, model) or config.context_policy is not None:
-        in_force.checked()
+        in_force.ensure_usable()
     find_projector(in_force.projector)
-    options = config.model_options.overlaid(message.model_options)
+    options = config.model_options.overlay(message.model_options)
     if options.max_output_tokens is None:
         reserved = in_force.reserve_output_tokens or DEFAULT_OUTPUT_TOKENS
         options = options.model_copy(update={"max_output_tokens": reserved})

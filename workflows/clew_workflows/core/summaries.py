@@ -107,7 +107,7 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
     first, last, builds_on = reach(thread, policy, effect, as_it_is)
     # A window that cuts even so would have the session write a summary after every run.
     bounded = policy.summarize_threshold is not None or policy.max_thread_tokens is not None
-    if by_itself and not bounded and lane.said_between(first, last)[1] * 4 < policy.budget:
+    if by_itself and not bounded and lane.count_messages(first, last)[1] * 4 < policy.budget:
         raise NothingToSummarize("too little has been said since the last summary")
     pinned = tuple(seq for seq in lane.layers.pinned if seq <= last)
     return effect.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
@@ -125,19 +125,19 @@ def reach(thread: Thread, policy: ContextPolicy, effect: Summarize, as_it_is: in
     """
     lane, from_seq, to_seq = _lane(thread, effect.context_ref), effect.from_seq, effect.to_seq
     top = lane.layers.top
-    if to_seq is not None and top.summary >= 0 and to_seq < top.summed:
+    if to_seq is not None and top.summary >= 0 and to_seq < top.summarized_to:
         raise InvalidInput(
-            f"to_seq ({to_seq}) is before {top.summed}, up to which the summary in force (entry {top.summary}) "
-            "speaks: name a later to_seq, or take that summary off with expand first"
+            f"to_seq ({to_seq}) is before {top.summarized_to}, where the summary in force (entry {top.summary}) "
+            "ends: name a later to_seq, or take that summary off with expand first"
         )
-    again = from_seq is not None and from_seq <= top.summed
-    after = top.after if again else top.summed
+    again = from_seq is not None and from_seq <= top.summarized_to
+    after = top.after if again else top.summarized_to
     builds_on = top.anchor if again or top.summary < 0 else top.summary
     last = _before_last_turns(lane, policy.keep_last_turns, as_it_is) if to_seq is None else to_seq
     # A summary never gives way to one of less.
-    last = _end_of_group(lane, max(last, top.summed))
+    last = _end_of_group(lane, max(last, top.summarized_to))
     newest = max((seq for seq in lane.message_seqs if seq <= last), default=-1)
-    newest = max(newest, min(lane.gap.newest, last))
+    newest = max(newest, min(lane.gap.newest_seq, last))
     if newest <= after:
         raise NothingToSummarize(
             f"after {after} the lane has said nothing but its last turns: name a later to_seq, or keep fewer turns"
@@ -148,22 +148,22 @@ def reach(thread: Thread, policy: ContextPolicy, effect: Summarize, as_it_is: in
 def _before_last_turns(lane: Lane, turns: int, tokens: int) -> int:
     """The seq before the turns that stay as they are: the last ones, and more as long as they have few tokens."""
     if not lane.message_seqs:
-        return lane.gap.newest
+        return lane.gap.newest_seq
     last, start = lane.message_seqs[-1], lane.message_seqs[-1] + 1
     for number, turn in enumerate(reversed(lane.turn_starts), 1):
-        if number > turns and lane.said_between(turn, last)[1] > tokens:
+        if number > turns and lane.count_messages(turn, last)[1] > tokens:
             break
         start = turn
     else:
-        return min(start - 1, lane.gap.newest)
+        return min(start - 1, lane.gap.newest_seq)
     return start - 1
 
 
 def _lane(thread: Thread, context_ref: str) -> Lane:
-    lane = thread.lane(context_ref)
-    if lane is None or not (lane.message_seqs or lane.gap.newest >= 0 or lane.layers.compacted):
+    lane = thread.get_lane(context_ref)
+    if lane is None or not (lane.message_seqs or lane.gap.newest_seq >= 0 or lane.layers.is_compacted):
         raise NothingToSummarize(f"the lane {context_ref!r} has said nothing")
-    if not lane.layers.known:
+    if not lane.layers.is_complete:
         raise Archived(f"the lane {context_ref!r} is in the archive: read it through ReadThread")
     return lane
 
@@ -172,8 +172,8 @@ def _end_of_group(lane: Lane, seq: int) -> int:
     """The last message up to a seq, with the rest of its group."""
     place = bisect_right(lane.group_starts, seq)
     if not place:
-        return min(seq, lane.gap.newest)
-    return max(lane.groups[place - 1].entries[-1].seq, min(seq, lane.gap.newest))
+        return min(seq, lane.gap.newest_seq)
+    return max(lane.groups[place - 1].entries[-1].seq, min(seq, lane.gap.newest_seq))
 
 
 def commit_written(state: State, event: Summarized, _at: Moment) -> Decision:

@@ -77,7 +77,7 @@ def projection(state: State, thread: Thread, query: ContextQuery) -> Projection:
             model=call.model,
             output_schema=state.run.request.output_schema if state.run else None,
         )
-    reply = thread.reply_to(query.call_id)
+    reply = thread.find_reply(query.call_id)
     recipe = reply.recipe if reply else None
     if recipe is None and thread.first_seq > 0:
         raise Archived(f"model call {query.call_id!r} may be in the archive: read it through ReadContext")
@@ -96,7 +96,7 @@ def transcript(state: State, thread: Thread, query: TranscriptQuery) -> dict[str
     """A lane's messages as they were said, each with its seq."""
     lane = query.context_ref or state.context_ref
     messages: list[dict[str, Any]] = []
-    config = thread.config_at(thread.last_seq)
+    config = thread.find_config(thread.last_seq)
     if query.include_system and config and query.from_seq == 0 and (prompt := config.read(ConfigPayload).prompt):
         messages.append({"role": "system", "content": prompt, "seq": config.seq})
     said = (
@@ -137,7 +137,7 @@ def _operation(waiting: ContextOperation) -> dict[str, Any]:
 
 def _cursor(state: State, thread: Thread) -> int:
     """The last seq that the active lane's context has folded in; -1 while there is none."""
-    lane = thread.lane(state.context_ref)
+    lane = thread.get_lane(state.context_ref)
     if lane is None:
         return -1
     newest = [*lane.message_seqs[-1:], lane.layers.seq]

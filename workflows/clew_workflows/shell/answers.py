@@ -78,7 +78,7 @@ class Answers:
         runtime = self._runtime
         await workflow.wait_condition(lambda: not runtime.state.config_due or runtime.state.closed or runtime.rolling)
         if not runtime.state.config_due:
-            config = runtime.thread.config_at(runtime.thread.last_seq)
+            config = runtime.thread.find_config(runtime.thread.last_seq)
             return ConfigureReceipt(seq=config.seq if config else None, status="applied").as_json()
         if runtime.state.closed:
             raise Closed("the session closed before the change took effect")

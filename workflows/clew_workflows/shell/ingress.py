@@ -40,7 +40,7 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.contract.policy import ContextPolicy
-from clew.contract.refusals import refusal_of
+from clew.contract.refusals import translate_validation_error
 from clew.errors import (
     ClewError,
     ContextOverflow,
@@ -51,7 +51,7 @@ from clew.errors import (
     TooLarge,
     UnsupportedStrategy,
 )
-from clew.model.canonical import canonical, check_depth
+from clew.model.canonical import canonicalize, check_depth
 from clew_workflows.core.commands import Command
 from clew_workflows.protocol import DraftQuery
 
@@ -260,9 +260,9 @@ def _decode(
         # What the types leave open (schemas, metadata) must be JSON that can be written again.
         plain = decoded.model_dump(exclude_unset=True)
         check_depth(plain, MAX_DEPTH)
-        canonical(plain)
+        canonicalize(plain)
     except ValidationError as error:
-        raise refusal_of(model, error) from None
+        raise translate_validation_error(model, error) from None
     except ValueError as error:
         raise InvalidInput(f"not usable as JSON: {str(error)[:200]}") from None
     return decoded

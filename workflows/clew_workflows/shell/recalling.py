@@ -28,7 +28,7 @@ class Recalling:
         """Fetch what a context of a lane needs of the archive, or say why that could not be done."""
         runtime = self._runtime
         while (archive := runtime.state.archive) and not self._covers(query):
-            before = runtime.thread.held_from(context_ref)
+            before = runtime.thread.find_first_held_seq(context_ref)
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
             time_left = runtime.time_left if runtime.state.run else runtime.waits.store
@@ -39,7 +39,7 @@ class Recalling:
             self._fullness.count_fetched(
                 info.get_current_history_length() - events, info.get_current_history_size() - size
             )
-            if not self._covers(query) and runtime.thread.held_from(context_ref) >= before:
+            if not self._covers(query) and runtime.thread.find_first_held_seq(context_ref) >= before:
                 return Failure(type="archived", message="the context needs more of the archive than can be fetched")
         return None
 
@@ -68,19 +68,19 @@ class Recalling:
 
     def _effect(self, archive: ArchiveRef, context_ref: str, policy: ContextPolicy) -> Recall:
         thread = self._runtime.thread
-        lane = thread.lane(context_ref)
+        lane = thread.get_lane(context_ref)
         layers = lane.layers if lane else Layers()
         return Recall(
             archive=archive,
             context_ref=context_ref,
             policies=(policy,),
-            before=thread.held_from(context_ref),
-            layers=layers if layers.known else None,
+            before=thread.find_first_held_seq(context_ref),
+            layers=layers if layers.is_complete else None,
         )
 
     def _covers(self, query: ContextQuery) -> bool:
         """Whether the thread holds all that a context needs."""
-        if self._runtime.thread.past.upto < 0:
+        if self._runtime.thread.retained.upto < 0:
             return True
         try:
             self._runtime.projection(query)

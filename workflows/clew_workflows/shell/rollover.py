@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import to_json
 from temporalio import workflow
 
-from clew.errors import TooLarge, refusal
+from clew.errors import TooLarge, make_refusal
 from clew_workflows.core import carried
 from clew_workflows.protocol import ArchiveRef, Archiving, Failure
 from clew_workflows.shell import execution
@@ -108,7 +108,7 @@ class Rollover:
                     # The write may have succeeded although its answer was lost. Mark the head live again at the next
                     # chance.
                     self._says_closed = True
-                    raise unavailable(written) if written.retryable else refusal(written.type, written.message)
+                    raise unavailable(written) if written.retryable else make_refusal(written.type, written.message)
                 self._put_away_upto = written.upto
         except TimeoutError:
             raise unavailable(None) from None

@@ -83,7 +83,7 @@ class Runtime:
             ClewError: no context can be made, or what it needs is in the archive.
         """
         key = query.model_copy(update={"page": 0})
-        known = (self.thread.rev, len(self.thread.past.entries), key)
+        known = (self.thread.rev, len(self.thread.retained.entries), key)
         if self._memo is None or self._memo[:3] != known:
             self._memo = (*known, views.projection(self.state, self.thread, key))
         return self._memo[3]

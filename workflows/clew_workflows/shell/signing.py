@@ -6,7 +6,7 @@ from typing import Any
 
 from clew.contract import ContextQuery
 from clew.contract.outputs import CheckpointReceipt
-from clew.errors import CheckpointUnavailable, ClewError, refusal
+from clew.errors import CheckpointUnavailable, ClewError, make_refusal
 from clew_workflows.core import checkpoints
 from clew_workflows.core.commands import Checkpointing
 from clew_workflows.protocol import Failure, SignCheckpoint
@@ -65,4 +65,4 @@ class Signing:
 def _refusal(failure: Failure) -> ClewError:
     if failure.type in ("timeout", "worker_lost"):
         return CheckpointUnavailable(f"no worker has signed the checkpoint in time: {failure.message}")
-    return refusal(failure.type, failure.message)
+    return make_refusal(failure.type, failure.message)

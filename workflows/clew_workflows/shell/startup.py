@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from temporalio import workflow
 
-from clew.errors import ArchiveUnavailable, Refusal, ThreadMismatch, refusal
+from clew.errors import ArchiveUnavailable, Refusal, ThreadMismatch, make_refusal
 from clew.thread.entries import Entry
 from clew_workflows.core import carried, decisions
 from clew_workflows.core.advance import Session
@@ -100,7 +100,7 @@ class Startup:
             answer = await attempt(None)
             self.away = None
         if isinstance(answer, Failure):
-            raise refusal(answer.type, answer.message)
+            raise make_refusal(answer.type, answer.message)
         return answer
 
 

@@ -99,7 +99,9 @@ class ConfigPayload(Payload):
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
         """The payload with the counts of its parts, and their sum."""
-        tokens = ConfigTokens(system_prompt=encoding.system(self.prompt), tools=encoding.tools(self.tools))
+        tokens = ConfigTokens(
+            system_prompt=encoding.count_system_prompt(self.prompt), tools=encoding.count_tools(self.tools)
+        )
         return replace(self, tokens=tokens), tokens.system_prompt + tokens.tools
 
 
@@ -145,7 +147,7 @@ class SummaryPayload(Payload):
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
         """The payload, and the tokens of its message."""
-        return self, encoding.message(self.message("system"))
+        return self, encoding.count_message(self.message("system"))
 
 
 @stored

@@ -9,7 +9,7 @@ from pydantic import Field, SkipValidation
 
 from clew.contract.payloads.base import EntryKind, Json, Payload, Stored, stored
 from clew.contract.payloads.recipe import Recipe
-from clew.model.canonical import canonical
+from clew.model.canonical import canonicalize
 from clew.model.messages import Message, ProviderData, ToolCall
 from clew.model.pieces import split
 from clew.model.tokens import Encoding
@@ -57,7 +57,7 @@ class MessagePayload(Payload):
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
         """The payload, and the tokens of its message."""
-        return self, encoding.message(self.message)
+        return self, encoding.count_message(self.message)
 
 
 @stored
@@ -180,7 +180,7 @@ class ToolMessage(MessagePayload):
         """The note before the result that says how a person has changed the call; empty where nobody has."""
         if self.edited_arguments is None:
             return ""
-        text = canonical(self.edited_arguments).decode()
+        text = canonicalize(self.edited_arguments).decode()
         if len(text) > MAX_EDITED_CHARACTERS:
             text = f"{text[:MAX_EDITED_CHARACTERS]}…"
         return EDITED.format(text)
@@ -192,7 +192,7 @@ class ToolMessage(MessagePayload):
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
         """The payload with the counts of what may be cut, and the tokens of its message."""
-        counted, tokens = self, encoding.message(self.message)
+        counted, tokens = self, encoding.count_message(self.message)
         if note := self.edit_note:
             counted = replace(counted, note_tokens=encoding.count(note))
         if len(pieces := split(self.content)) > 1:

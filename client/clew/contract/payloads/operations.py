@@ -31,16 +31,16 @@ class StoredSnapshot(Stored):
     system_prompt_tokens: int | None = None
 
     @property
-    def shown(self) -> list[Message]:
+    def shown_messages(self) -> list[Message]:
         """Its messages as a context shows them."""
-        return list(map(_shown, self.messages))
+        return list(map(_select_shown_fields, self.messages))
 
     def count(self, encoding: Encoding) -> Self:
         """The snapshot with the counts of its parts."""
         return replace(
             self,
-            tokens=[encoding.message(message) for message in self.messages],
-            system_prompt_tokens=encoding.system(self.system_prompt),
+            tokens=[encoding.count_message(message) for message in self.messages],
+            system_prompt_tokens=encoding.count_system_prompt(self.system_prompt),
         )
 
 
@@ -149,7 +149,7 @@ class OperationPayload(Payload):
         return replace(self, operation=operation), sum(snapshot.tokens or ())
 
 
-def _shown(stored: Message) -> Message:
+def _select_shown_fields(stored: Message) -> Message:
     message: Message = {"role": stored["role"], "content": stored["content"]}
     if calls := stored.get("tool_calls"):
         message["tool_calls"] = calls

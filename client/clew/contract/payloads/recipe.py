@@ -74,6 +74,6 @@ class Recipe(Stored):
         return self.model.partition(":")[0]
 
     @property
-    def spent(self) -> UsageOutput:
+    def call_usage(self) -> UsageOutput:
         """What the call used, as one model call."""
         return self.usage.model_copy(update={"model_calls": 1})
