@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from clew import Tool, tool
-from clew.context import clearing
+from clew import Tool, contract, tool
 from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonicalize
 from clew_activities.archive import Archive, Store
@@ -132,7 +131,7 @@ async def test_a_session_with_tools_and_an_archive_can_read_large_results(asked:
 
 async def test_a_session_whose_policy_clears_results_can_read_them_again() -> None:
     """Also one with no tools of its own, and before there is an archive."""
-    assert READ_RESULT.name == clearing.READ_RESULT
+    assert READ_RESULT.name == contract.READ_RESULT
     assert [tool.spec for tool in (await prepared(clears=True)).tools] == [READ_RESULT.spec]
     assert [tool.spec for tool in (await prepared("add", clears=True)).tools] == [add.spec, READ_RESULT.spec]
 

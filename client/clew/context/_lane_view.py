@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from clew.context.blocks import Block, Rendering, archived, render_newest_first
-from clew.context.clearing import READ_RESULT
+from clew.context.blocks import Block, Rendering, make_archived_error, render_newest_first
 from clew.context.projection_input import ProjectionInput
 from clew.context.truncation import Cutter, compute_results_share, count_saved, update_savings
+from clew.contract import READ_RESULT
 from clew.contract.payloads import MessagePayload, OperationPayload, StoredSnapshot, ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
@@ -39,7 +39,7 @@ class LaneView:
         self.cutter = Cutter(compute_results_share(policy), readable=has_reader and not given.standalone)
         self.layers = self.lane.find_layers(self.upto)
         if not self.layers.is_complete:
-            raise archived(self.lane)
+            raise make_archived_error(self.lane)
         top = self.layers.top
         self.summed = top.summarized_to
         self.is_summed_up = policy.uses_summary and top.summary >= 0
@@ -59,7 +59,7 @@ class LaneView:
     def _laid(self, seq: int) -> Entry | None:
         # The reader of a part of the thread may know of later layers than that part has.
         if seq > self.thread.last_seq:
-            raise archived(self.lane)
+            raise make_archived_error(self.lane)
         return self.thread[seq] if seq >= 0 else None
 
     def kept(self) -> list[tuple[Block, str]]:
@@ -76,7 +76,7 @@ class LaneView:
         lane, starts = self.lane, set[int]()
         for seq in self.layers.pinned:
             if not lane.holds(seq):
-                raise archived(lane)
+                raise make_archived_error(lane)
             if seq <= self.upto and (group := lane.find_group(seq)):
                 starts.add(group.start)
         return sorted(starts)
@@ -93,14 +93,14 @@ class LaneView:
         before = max(lane.run_starts[runs - 1] - 1 if runs else -1, self.after)
         unsure = before == self.after < lane.gap.newest_seq and before != lane.gap.no_user_after
         if unsure or lane.gap.dropped_user_seq > before:
-            raise archived(lane)
+            raise make_archived_error(lane)
         found: dict[int, str] = {}
         if "message" in kinds:
             said = bisect_right(lane.turn_starts, before), bisect_right(lane.turn_starts, self.upto)
             found = dict.fromkeys(lane.turn_starts[slice(*said)], "request")
         newest = lane.groups[groups - 1] if groups else None
         if lane.gap.newest_seq > before and (newest is None or newest.start < lane.gap.newest_seq):
-            raise archived(lane)
+            raise make_archived_error(lane)
         answers = newest is not None and newest.start > before and newest.entries[0].read(MessagePayload).call_ids
         if newest and answers and {"tool_call", "tool_result"} <= set(kinds):
             found[newest.start] = "tool_results"
@@ -172,7 +172,7 @@ class LaneView:
             return messages + lane.gap.messages, tokens + lane.gap.tokens
         if seq == lane.gap.summarized_to:
             return messages + lane.gap.unsummarized_messages, tokens + lane.gap.unsummarized_tokens
-        raise archived(lane)
+        raise make_archived_error(lane)
 
     def count_saved_since(self, seq: int) -> int:
         """How many tokens less than the lane has said since a seq are shown, with all results cut to their share."""
@@ -182,7 +182,7 @@ class LaneView:
             return saved
         known = dict(lane.gap.savings if seq == lane.gap.after else lane.gap.unsummarized_savings)
         if seq not in (lane.gap.after, lane.gap.summarized_to) or share not in known:
-            raise archived(lane)
+            raise make_archived_error(lane)
         return saved + known[share]
 
     def count_saved_from(self, first: int) -> int:
@@ -193,7 +193,9 @@ class LaneView:
         # The newest group may still grow, or have grown since.
         newest = self.lane.groups[groups - 1]
         savings = update_savings(self.lane, self.cutter, self.rendering)
-        return savings.between(first, newest.start - 1) + count_saved(newest, self.cutter, self.rendering, self.upto)
+        return savings.count_between(first, newest.start - 1) + count_saved(
+            newest, self.cutter, self.rendering, self.upto
+        )
 
     @property
     def measure(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Atomic groups, rendered: the blocks that a window keeps or drops whole.
+"""Blocks: atomic groups of messages as a context shows them.
 
-An assistant's tool calls and all their results are one block. Where the thread ends inside one, or was cut there,
-the missing results are put in, so that every context is valid input for every provider.
+A window keeps or drops a block as one. An assistant's tool calls and all their results are one block. If a call has
+no result yet, a placeholder result is added, so that every context is valid input for every provider.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from clew.thread.entries import Entry
 from clew.thread.lane import Group, Lane
 
 MISSING_RESULT = "[no result: the conversation was cut here before this tool call was answered]"
-# With its framing, and beside it a token for each byte of the tool's name: an upper bound under every encoding,
-# so that a reader without a vocabulary sizes the repaired context as its writer did.
+"""Content of the placeholder result for a tool call that has none."""
+# Tokens of the placeholder without the tool's name, message framing included. With one token for each byte of the
+# name it is an upper bound under every encoding, so all readers compute the same size without a vocabulary.
 _MISSING_RESULT_TOKENS = 32
 
 
@@ -33,11 +34,11 @@ class Result:
     """A tool result as a block shows it.
 
     Attributes:
-        tokens: Its size as it is shown.
-        pieces: The tokens of its pieces, where it may be cut; none of a text that is one piece.
-        bytes: The size of the result that `read_result` reads; None: it is not to be cut.
-        note: What stands before the result and is never cut, and its tokens.
-        in_doubt: A late result may take its place.
+        tokens: Its size as shown.
+        pieces: Tokens of each piece that it can be cut into; empty: it is one piece.
+        bytes: Bytes of the full result that `read_result` reads; None: it must not be cut.
+        note: Text before the result that is never cut, and its tokens.
+        in_doubt: A late result may replace it.
     """
 
     tokens: int
@@ -52,12 +53,18 @@ class Block:
     """One atomic group as a context shows it.
 
     Attributes:
-        seqs: The seqs of its entries, and `start` the first of them; a snapshot's blocks have none.
-        results: Its tool results, which come right after its first message.
-        cleared: How many of them have given way to a marker, which has freed `freed` tokens.
-        pinned: Nothing of it is cleared, and it is cut only where nothing else is left to be cut.
-        cut: Of each result that is shown in part: its tool call's id, and the bytes of its beginning and of its end.
-        uncut: The block before it was cut.
+        messages: The messages, in order.
+        tokens: Tokens of all messages.
+        kind: `tool_call`: an assistant's tool calls with their results; `message`: any other message.
+        seqs: Seqs of its entries; a message of a snapshot has none.
+        start: Seq of the first entry of its group; None: it is of a snapshot, a summary or a prompt.
+        results: Its tool results, which follow its first message.
+        cleared: Number of results that a marker has replaced.
+        freed: Tokens that those markers have freed.
+        pinned: Its results are never cleared, and are cut only if cutting those of the newest round is not enough.
+        cut: For each result that is shown in part: its tool call id, bytes shown of its beginning, bytes shown of its
+            end.
+        uncut: The block before its results were cut.
     """
 
     messages: tuple[Message, ...]
@@ -74,50 +81,55 @@ class Block:
 
     @property
     def missing_tokens(self) -> int:
-        """The tokens of the results that stand in for those that its calls do not have yet."""
-        return 0 if self.start is None else sum(map(_missing_tokens, self.messages[len(self.seqs) :]))
+        """Tokens of its placeholder results; 0 for a block of a snapshot."""
+        return 0 if self.start is None else sum(map(_count_missing_result, self.messages[len(self.seqs) :]))
 
     @property
     def opens_turn(self) -> bool:
-        """Whether it is a user's message: a turn is that and everything up to the next."""
+        """Whether it is a user's message. A turn is a user's message and everything up to the next one."""
         return self.messages[0]["role"] == "user"
 
     @cached_property
     def canonical(self) -> bytes:
-        """Its messages as they stand in the canonical form of a context, without the brackets around them."""
+        """Its messages in canonical JSON, separated by commas, without the brackets of the array."""
         return canonicalize({"messages": self.messages}).removeprefix(b'{"messages":[').removesuffix(b"]}")
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """How messages are shown: whose `provider_data` they keep, and what sizes them if not the recorded counts."""
+    """Makes blocks from groups of entries and from snapshots.
+
+    Attributes:
+        provider: The provider whose `provider_data` the messages keep.
+        estimator: Counts the tokens of messages; None: use the counts recorded in the thread.
+    """
 
     provider: str | None = None
     estimator: Encoding | None = None
 
     def render_group(self, group: Group, at_seq: int) -> Block:
-        """A group as far as it goes up to a seq. Of a whole one, as most are, the group remembers how it looks."""
-        whole = (*group.entries, *group.late)[-1].seq <= at_seq
+        """Render the entries of a group up to a seq. The group caches the block that has all of its entries."""
+        is_complete = (*group.entries, *group.late)[-1].seq <= at_seq
         key = (self, len(group.entries), len(group.late))
-        if whole and group.rendered and group.rendered[0] == key:
-            known: Block = group.rendered[1]
-            return known
-        entries = _in_call_order(group, at_seq)
-        said = [entry.read(MessagePayload) for entry in entries]
-        messages = [one.message for one in said]
+        if is_complete and group.rendered and group.rendered[0] == key:
+            cached: Block = group.rendered[1]
+            return cached
+        entries = _order_by_call(group, at_seq)
+        payloads = [entry.read(MessagePayload) for entry in entries]
+        messages = [payload.message for payload in payloads]
         seqs = tuple(entry.seq for entry in entries)
-        block = self._block(messages, [entry.tokens for entry in entries], seqs, group.start)
+        block = self._make_block(messages, [entry.tokens for entry in entries], seqs, group.start)
         if block.results:
-            answers = (one for one in said if isinstance(one, ToolMessage))
-            block = replace(block, results=tuple(map(self._result, answers, block.results)))
-        if whole:
+            answers = (payload for payload in payloads if isinstance(payload, ToolMessage))
+            block = replace(block, results=tuple(map(self._make_cuttable, answers, block.results)))
+        if is_complete:
             group.rendered = (key, block)
         return block
 
     def render_snapshot(self, snapshot: StoredSnapshot, late: Iterable[Entry] = ()) -> list[Block]:
-        """The messages that a `replace` put under its lane, in order. A result without its call is left out.
+        """Render the messages of a snapshot, in order. A result without its call is left out.
 
-        `late` are the results that come right after the snapshot: they may answer its last calls.
+        `late`: results that the lane has right after the snapshot. They may answer its last calls.
         """
         blocks: list[Block] = []
         messages: list[Message] = []
@@ -127,7 +139,7 @@ class Rendering:
 
         def close() -> None:
             if messages:
-                blocks.append(self._block(messages, tokens, tuple(seqs), None))
+                blocks.append(self._make_block(messages, tokens, tuple(seqs), None))
             messages.clear()
             tokens.clear()
             seqs.clear()
@@ -137,7 +149,7 @@ class Rendering:
             ((message, count, ()) for message, count in stored),
             ((entry.message, entry.tokens, (entry.seq,)) for entry in late),
         )
-        for message, count, committed in rows:
+        for message, count, entry_seqs in rows:
             if message["role"] == "tool":
                 if (call_id := message.get("tool_call_id")) not in open_calls:
                     continue
@@ -147,14 +159,14 @@ class Rendering:
                 open_calls = set(list_call_ids(message))
             messages.append(message)
             tokens.append(count)
-            seqs += committed
+            seqs += entry_seqs
         close()
         return blocks
 
-    def _block(
+    def _make_block(
         self, messages: Sequence[Message], tokens: Sequence[int], seqs: tuple[int, ...], start: int | None
     ) -> Block:
-        first, results = self._for_provider(messages[0]), messages[1:]
+        first, results = self._drop_foreign_data(messages[0]), messages[1:]
         answered = {result.get("tool_call_id") for result in results}
         unanswered = [call for call in first.get("tool_calls", []) if call["id"] not in answered]
         missing: list[Message] = [
@@ -164,22 +176,23 @@ class Rendering:
         sizes = list(map(self.estimator.count_message, messages)) if self.estimator else tokens
         return Block(
             (first, *results, *missing),
-            sum(sizes) + sum(map(_missing_tokens, missing)),
+            sum(sizes) + sum(map(_count_missing_result, missing)),
             "tool_call" if first.get("tool_calls") else "message",
             seqs,
             start,
             tuple(map(Result, sizes[1:])),
         )
 
-    def _result(self, said: ToolMessage, plain: Result) -> Result:
-        """A result of the lane's own, which may be cut."""
-        pieces, note = said.pieces or (), said.edit_note
+    def _make_cuttable(self, payload: ToolMessage, result: Result) -> Result:
+        """Add to a result of the lane's own what cutting it needs. A snapshot's results are never cut."""
+        pieces, note = payload.pieces or (), payload.edit_note
         if pieces and self.estimator:
-            pieces = tuple(map(self.estimator.count, split(said.content)))
-        tokens = self.estimator.count(note) if self.estimator else said.note_tokens or 0
-        return replace(plain, pieces=pieces, bytes=said.size, note=(note, tokens), in_doubt=said.in_doubt)
+            pieces = tuple(map(self.estimator.count, split(payload.content)))
+        note_tokens = self.estimator.count(note) if self.estimator else payload.note_tokens or 0
+        return replace(result, pieces=pieces, bytes=payload.size, note=(note, note_tokens), in_doubt=payload.in_doubt)
 
-    def _for_provider(self, message: Message) -> Message:
+    def _drop_foreign_data(self, message: Message) -> Message:
+        """Remove `provider_data` that is another provider's."""
         data = message.get("provider_data")
         if data is None or data["provider"] == self.provider:
             return message
@@ -188,15 +201,15 @@ class Rendering:
         return rest
 
 
-def _missing_tokens(result: Message) -> int:
-    """What a result costs that stands in for a missing one."""
+def _count_missing_result(result: Message) -> int:
+    """Tokens of a placeholder result."""
     return _MISSING_RESULT_TOKENS + len(result.get("name", "").encode())
 
 
-def _in_call_order(group: Group, at_seq: int) -> list[Entry]:
-    """A group's entries up to a seq as a context shows them: results in the order of their calls, late ones in place.
+def _order_by_call(group: Group, at_seq: int) -> list[Entry]:
+    """A group's entries up to a seq, with results in the order of their calls.
 
-    The thread has results in the order in which they arrived.
+    The thread has results in the order of arrival. A late result replaces the one that was in doubt.
     """
     first, *results = (entry for entry in group.entries if entry.seq <= at_seq)
     late = (entry for entry in group.late if entry.seq <= at_seq)
@@ -205,21 +218,23 @@ def _in_call_order(group: Group, at_seq: int) -> list[Entry]:
 
 
 def render_newest_first(lane: Lane, rendering: Rendering, after: int, upto: int) -> Iterator[Block]:
-    """A lane's own groups that start after one seq and not after another, from the newest on.
+    """Render the lane's own groups that start after the seq `after` and up to `upto`, the newest first.
 
     Raises:
-        Archived: the next one is in the archive.
+        Archived: the next group is only in the archive.
     """
-    place = bisect_right(lane.group_starts, upto)
+    index = bisect_right(lane.group_starts, upto)
     oldest = max(after, lane.gap.newest_seq)
-    while place and lane.group_starts[place - 1] > oldest:
-        place -= 1
-        yield rendering.render_group(lane.groups[place], upto)
+    while index and lane.group_starts[index - 1] > oldest:
+        index -= 1
+        yield rendering.render_group(lane.groups[index], upto)
     if lane.gap.newest_seq > after:
-        raise archived(lane)
+        raise make_archived_error(lane)
 
 
-def archived(lane: Lane) -> Archived:
-    """The refusal to make a context of what is not here."""
-    what = f"entry {lane.gap.newest_seq} of the lane" if lane.layers.is_complete else "what the lane has said before"
-    return Archived(f"{what} is in the archive: read it through ReadThread")
+def make_archived_error(lane: Lane) -> Archived:
+    """The error for a context that needs messages which are only in the archive."""
+    missing = (
+        f"entry {lane.gap.newest_seq} of the lane" if lane.layers.is_complete else "the earlier part of the lane"
+    )
+    return Archived(f"{missing} is in the archive: read it through ReadThread")

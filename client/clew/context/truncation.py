@@ -1,7 +1,7 @@
-"""Cutting: a tool result that has no room is shown in part, with a marker that says how to read the rest.
+"""Truncation: a tool result that does not fit is cut, with a marker that says how to read the rest.
 
-What a cut result costs follows from the tokens of its pieces, which were counted when it was committed, so that a
-reader without a vocabulary makes the same context as its writer did. Nothing is lost: the thread keeps the result.
+The size of a cut result is computed from the tokens of its pieces, which were counted when it was committed. So every
+reader builds the same context, also without the encoding's vocabulary. The thread keeps every result uncut.
 """
 
 from __future__ import annotations
@@ -12,26 +12,30 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from clew.context.blocks import Block, Rendering, Result
-from clew.context.clearing import READ_RESULT, clear_results
+from clew.context.clearing import clear_results
+from clew.contract import READ_RESULT
 from clew.contract.policy import ContextPolicy
 from clew.model.messages import Message
 from clew.model.pieces import find_piece_starts
 from clew.thread.lane import Group, Lane
 
-# With its framing, and beside it a token for each byte of the call's id and of the tool's name: an upper bound under
-# every encoding.
+# Tokens of a marker without the call's id and the tool's name, message framing included. With one token for each byte
+# of those it is an upper bound under every encoding.
 _MARKER_TOKENS = 44
-# A text may have more tokens than its pieces have: where two of them meet, words and numbers are divided otherwise.
+# Tokens added for each piece: joined pieces may have more tokens than the pieces alone, since an encoding splits
+# words and numbers differently where two pieces meet.
 _JOIN_TOKENS = 2
+# The results of one round get 1/3 of the budget.
 _SHARE = 3
+# Leading binary digits of the share that are not rounded to zero.
 _SHARE_BITS = 3
 
 
 def compute_results_share(policy: ContextPolicy) -> int:
-    """The tokens that the results of one round are shown with at most, where not everything has room.
+    """The most tokens for the results of one round of tool calls when not everything fits.
 
-    It is a third of the budget, so that the rounds before and after it have room too. It is rounded down to three
-    binary digits, so that small corrections of the budget leave older results as they are shown.
+    It is a third of the budget, which leaves room for the rounds before and after. Rounding it down to three binary
+    digits keeps it the same under small corrections of the budget, so older results are shown the same again.
     """
     share = policy.budget // _SHARE
     step = 1 << max(share.bit_length() - _SHARE_BITS, 0)
@@ -39,112 +43,128 @@ def compute_results_share(policy: ContextPolicy) -> int:
 
 
 def format_cut_marker(tool_call_id: str, begin: int, end: int, size: int, *, readable: bool) -> str:
-    """What stands in the place of a part of a result, from one byte to another of all its bytes."""
+    """The text in place of bytes `begin` to `end` of a result of `size` bytes.
+
+    `readable`: the model has `read_result`.
+    """
     how = f": {READ_RESULT}(tool_call_id={tool_call_id!r}, offset={begin}) reads on" if readable else ""
     return f"[bytes {begin} to {end} of {size} are left out{how}]"
 
 
 def count_cut_marker(message: Message) -> int:
-    """What a result costs of which nothing but the marker is shown."""
-    named = f"{message.get('tool_call_id', '')}{message.get('name', '')}"
-    return _MARKER_TOKENS + len(named.encode())
+    """Tokens of a result of which only the marker is shown."""
+    id_and_name = f"{message.get('tool_call_id', '')}{message.get('name', '')}"
+    return _MARKER_TOKENS + len(id_and_name.encode())
 
 
 def count_smallest(block: Block, policy: ContextPolicy) -> int:
-    """The fewest tokens of a block in any window of a policy, but for the oldest and the newest block in it."""
+    """A lower bound of a block's tokens in any window of a policy where it is neither the oldest nor the newest."""
     cutter, rule = Cutter(compute_results_share(policy)), policy.clear_tool_results
-    # A late result may be smaller than what is said of the doubt, and epochs do not count results that are missing.
-    unsure = sum(result.tokens for result in block.results if result.in_doubt) + block.missing_tokens
-    # The window of an epoch is cut by what was said, and cleared after that.
+    # A late result may be smaller than the one in doubt, and an epoch's measure has no placeholder results.
+    uncertain = sum(result.tokens for result in block.results if result.in_doubt) + block.missing_tokens
+    # An epoch's window is chosen before results are cleared.
     if rule is None or policy.window == "epoch":
-        return max(cutter.cut_to_share(block).tokens - unsure, 0)
+        return max(cutter.cut_to_share(block).tokens - uncertain, 0)
     counts = range(len(block.results) + 1)
-    return max(min(cutter.cut_to_share(clear_results(block, count, rule)).tokens for count in counts) - unsure, 0)
+    sizes = (cutter.cut_to_share(clear_results(block, count, rule)).tokens for count in counts)
+    return max(min(sizes) - uncertain, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Cutter:
-    """Cuts results: to their `share`, or to the room there is. `readable`: the model has `read_result`."""
+    """Cuts tool results.
+
+    Attributes:
+        share: Most tokens for the results of one block, as `compute_results_share` computes it.
+        readable: The model has `read_result`, so the marker names it.
+    """
 
     share: int
     readable: bool = True
 
     def cut_to_share(self, block: Block) -> Block:
-        """A block whose results take no more than their share: it is the same in every context of a policy."""
-        whole = block.uncut or block
-        taken = sum(result.tokens for result in whole.results)
-        if whole.pinned or taken <= self.share:
-            return whole
-        return self.cut_to_room((whole,), whole.tokens - taken + self.share)[0]
+        """Cut a block's results to the share. The outcome is the same in every context of a policy."""
+        block = block.uncut or block
+        result_tokens = sum(result.tokens for result in block.results)
+        if block.pinned or result_tokens <= self.share:
+            return block
+        return self.cut_to_room((block,), block.tokens - result_tokens + self.share)[0]
 
     def cut_to_room(self, blocks: Sequence[Block], room: int) -> list[Block]:
-        """Blocks with their largest results cut, so that all have room together; or as small as they can be."""
-        whole = [block.uncut or block for block in blocks]
-        if sum(block.tokens for block in whole) <= room:
-            return whole
-        rows = [[_Cuttable(*row) for row in zip(block.results, block.messages[1:], strict=False)] for block in whole]
-        fixed = sum(block.tokens for block in whole) - sum(one.result.tokens for row in rows for one in row)
+        """Cut the largest results of the blocks until all blocks together fit into `room` tokens.
 
-        def size(level: int) -> int:
-            return fixed + sum(one.size(level) for row in rows for one in row)
+        If they cannot fit, every result that can be cut is as small as possible.
+        """
+        uncut = [block.uncut or block for block in blocks]
+        total = sum(block.tokens for block in uncut)
+        if total <= room:
+            return uncut
+        rows = [[_Cuttable(*row) for row in zip(block.results, block.messages[1:], strict=False)] for block in uncut]
+        fixed = total - sum(cuttable.result.tokens for row in rows for cuttable in row)
 
-        # No result is larger than the level, and the level is as high as there is room for.
-        largest = max((one.result.tokens for row in rows for one in row), default=0)
-        level = max(bisect_right(range(largest + 1), room, key=size) - 1, 0)
-        return [self._cut(block, row, level) for block, row in zip(whole, rows, strict=True)]
+        def count_at(level: int) -> int:
+            return fixed + sum(cuttable.count_at(level) for row in rows for cuttable in row)
 
-    def _cut(self, block: Block, row: Sequence[_Cuttable], level: int) -> Block:
-        messages, results, cut = list(block.messages), list(block.results), []
-        for place, one in enumerate(row):
-            if (size := one.size(level)) < one.result.tokens:
-                messages[place + 1], head, tail = one.shown(level, readable=self.readable)
-                results[place] = Result(size)
-                cut.append((messages[place + 1].get("tool_call_id", ""), head, tail))
-        if not cut:
+        # The level is the most tokens that any result may have. Take the highest one at which the blocks fit.
+        largest = max((cuttable.result.tokens for row in rows for cuttable in row), default=0)
+        level = max(bisect_right(range(largest + 1), room, key=count_at) - 1, 0)
+        return [self._cut_block(block, row, level) for block, row in zip(uncut, rows, strict=True)]
+
+    def _cut_block(self, block: Block, row: Sequence[_Cuttable], level: int) -> Block:
+        messages, results, parts = list(block.messages), list(block.results), []
+        for index, cuttable in enumerate(row):
+            if (tokens := cuttable.count_at(level)) < cuttable.result.tokens:
+                messages[index + 1], head, tail = cuttable.cut_to(level, readable=self.readable)
+                results[index] = Result(tokens)
+                parts.append((messages[index + 1].get("tool_call_id", ""), head, tail))
+        if not parts:
             return block
         tokens = block.tokens + sum(new.tokens - old.tokens for new, old in zip(results, block.results, strict=True))
         return replace(
-            block, messages=tuple(messages), results=tuple(results), tokens=tokens, cut=tuple(cut), uncut=block
+            block, messages=tuple(messages), results=tuple(results), tokens=tokens, cut=tuple(parts), uncut=block
         )
 
 
 @dataclass(slots=True)
 class Savings:
-    """What is saved where the results of each group take their share at most: of all groups of a lane but the newest.
+    """Tokens saved by cutting results to the share, over all groups of a lane but the newest.
 
-    `starts` are those of the groups whose results have been cut, `upto` what is saved by each and those before it.
+    Attributes:
+        starts: Seq at which each group begins whose results are cut.
+        totals: For each of those groups, the tokens saved by it and all before it.
+        counted: Number of groups looked at.
     """
 
     starts: list[int] = field(default_factory=list)
-    upto: list[int] = field(default_factory=list)
-    seen: int = 0
+    totals: list[int] = field(default_factory=list)
+    counted: int = 0
 
-    def between(self, first: int, last: int) -> int:
-        """The tokens saved by the groups that start from one seq to another, both included."""
+    def count_between(self, first: int, last: int) -> int:
+        """Tokens saved by the groups that start from the seq `first` to the seq `last`, both included."""
         begin, end = bisect_left(self.starts, first), bisect_right(self.starts, last)
-        return self._upto(end) - self._upto(begin)
+        return self._count_first(end) - self._count_first(begin)
 
     def add(self, start: int, saved: int) -> None:
-        """Count the next group."""
-        self.seen += 1
+        """Add the next group of the lane."""
+        self.counted += 1
         if saved:
             self.starts.append(start)
-            self.upto.append(self._upto(len(self.upto)) + saved)
+            self.totals.append(self._count_first(len(self.totals)) + saved)
 
-    def _upto(self, count: int) -> int:
-        return self.upto[count - 1] if count else 0
+    def _count_first(self, count: int) -> int:
+        return self.totals[count - 1] if count else 0
 
 
 def update_savings(lane: Lane, cutter: Cutter, rendering: Rendering) -> Savings:
-    """The savings in a lane, which remembers them: each group is looked at once."""
+    """Bring the savings that a lane caches up to date. Each group is rendered for it only once."""
     savings: Savings = lane.savings.setdefault(cutter.share, Savings())
-    for group in lane.groups[savings.seen : -1]:
+    for group in lane.groups[savings.counted : -1]:
         savings.add(group.start, count_saved(group, cutter, rendering, group.entries[-1].seq))
     return savings
 
 
 def count_saved(group: Group, cutter: Cutter, rendering: Rendering, upto: int) -> int:
-    """What is saved by a group as far as it goes up to a seq."""
+    """Tokens saved by cutting the results of a group to the share, counting entries up to the seq `upto`."""
     if sum(entry.tokens for entry in group.entries[1:] if entry.seq <= upto) <= cutter.share:
         return 0
     block = rendering.render_group(group, upto)
@@ -152,7 +172,10 @@ def count_saved(group: Group, cutter: Cutter, rendering: Rendering, upto: int) -
 
 
 class _Cuttable:
-    """The ways to cut a result: so many of its pieces are shown, by turns from its beginning and from its end."""
+    """A tool result that can be cut.
+
+    A cut result shows some of its pieces, taken in turn from its beginning and its end, with a marker between them.
+    """
 
     def __init__(self, result: Result, message: Message) -> None:
         self.result = result
@@ -160,23 +183,27 @@ class _Cuttable:
         marker = count_cut_marker(message) + result.note[1] + _JOIN_TOKENS * bool(result.note[0])
         self._least = min(marker, result.tokens) if result.bytes is not None else result.tokens
         pieces = result.pieces
-        order = (pieces[place // 2] if place % 2 == 0 else pieces[-(place // 2) - 1] for place in range(len(pieces)))
+        order = (pieces[index // 2] if index % 2 == 0 else pieces[-(index // 2) - 1] for index in range(len(pieces)))
         self._steps = list(accumulate(tokens + _JOIN_TOKENS for tokens in order))[:-1]
 
-    def size(self, level: int) -> int:
-        """Its tokens where it may have so many, or as few as it can have."""
+    def count_at(self, level: int) -> int:
+        """Tokens of the result cut to at most `level` tokens, or to the least it can have."""
         if self.result.tokens <= max(level, self._least):
             return self.result.tokens
-        taken = self._taken(level)
-        return self._least + (self._steps[taken - 1] if taken else 0)
+        pieces = self._count_pieces(level)
+        return self._least + (self._steps[pieces - 1] if pieces else 0)
 
-    def shown(self, level: int, *, readable: bool) -> tuple[Message, int, int]:
-        """The message in this size, and the bytes of its beginning and of its end that are shown."""
+    def cut_to(self, level: int, *, readable: bool) -> tuple[Message, int, int]:
+        """Cut the result to at most `level` tokens.
+
+        Returns:
+            The message, and the bytes shown of the result's beginning and of its end.
+        """
         note = self.result.note[0]
         data = self._message["content"].removeprefix(note).encode()
         bounds = [*find_piece_starts(data), len(data)]
-        taken = self._taken(level)
-        begin, end = bounds[(taken + 1) // 2], bounds[-(taken // 2) - 1]
+        pieces = self._count_pieces(level)
+        begin, end = bounds[(pieces + 1) // 2], bounds[-(pieces // 2) - 1]
         size = self.result.bytes or 0
         marker = format_cut_marker(
             self._message.get("tool_call_id", ""), begin, end if end < len(data) else size, size, readable=readable
@@ -185,5 +212,6 @@ class _Cuttable:
         content = note + "\n".join(part for part in parts if part)
         return {**self._message, "content": content}, begin, len(data) - end
 
-    def _taken(self, level: int) -> int:
+    def _count_pieces(self, level: int) -> int:
+        """The number of pieces shown at a level."""
         return bisect_right(self._steps, level - self._least)

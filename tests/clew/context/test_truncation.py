@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew.context.clearing import READ_RESULT
 from clew.context.projection import Projection
 from clew.context.truncation import compute_results_share, count_cut_marker, format_cut_marker
+from clew.contract import READ_RESULT
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.model.messages import Message, ToolSpec
