@@ -172,7 +172,7 @@ async def test_what_does_not_end_is_given_up_at_its_time_and_counted(
         clock = time.monotonic()
         with pytest.raises(TimeoutError):
             await call()
-        assert time.monotonic() - clock < 5
+        assert time.monotonic() - clock < 30
     line = await until_logged(caplog, "was given up and goes on")
     # A coroutine that waits stands nowhere in its thread.
     assert (f"{HERE}:" in line) == (kind != "ignores")
