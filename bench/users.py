@@ -17,7 +17,7 @@ from clew import ContextPolicy, Session
 from clew.contract import ContextOperation, InputReceipt, OperationReceipt
 from clew.errors import Archived, ClewError, Closed, Refusal, ServerUnreachable, WorkerUnavailable
 from clew.outcomes import RequestOutcome
-from clew.session.transport import make_input, translating
+from clew.session.transport import make_input, translate_errors
 from deploy.local import Reply, ToolCall
 
 T = TypeVar("T")
@@ -171,7 +171,7 @@ class User:
         self._ledger.signalled.add(name)
 
     async def _send(self, signal: str, given: dict[str, Any]) -> None:
-        async with translating(self._session.id):
+        async with translate_errors(self._session.id):
             await self._session._handle.workflow.signal(signal, given)
 
     async def _operate(self) -> None:

@@ -23,7 +23,7 @@ from clew.contract import TASK_QUEUE, EntriesQuery
 from clew.contract.payloads import ToolMessage
 from clew.errors import Closed, ThreadMismatch
 from clew.model.canonical import canonicalize
-from clew.session.connection import validate_id
+from clew.session.connection import validate_session_id
 from clew.session.handle import SessionHandle
 from clew.thread.entries import Entry
 from clew.thread.source import LivePage, read_forward
@@ -76,7 +76,7 @@ async def import_session(
         ClewError: the archive or the server cannot be reached.
     """
     reader = Reader(file, KIND)
-    session_id = validate_id(session_id or str(reader.header.get("session_id")))
+    session_id = validate_session_id(session_id or str(reader.header.get("session_id")))
     async with archived():
         head = await archive.head(session_id)
     if head or await putting.standing(client, session_id) != (None, None):

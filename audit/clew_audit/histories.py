@@ -17,7 +17,7 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.errors import InvalidInput
-from clew.session.connection import validate_id
+from clew.session.connection import validate_session_id
 from clew.session.transport import translate_error
 from clew_audit.lines import FileDamaged, Reader, Writer
 
@@ -210,7 +210,10 @@ class Saved:
         self._reader = Reader(file, KIND)
         header = self._reader.header
         try:
-            self.session_id, self.namespace = validate_id(header["session_id"]), validate_id(header["namespace"])
+            self.session_id, self.namespace = (
+                validate_session_id(header["session_id"]),
+                validate_session_id(header["namespace"]),
+            )
         except (KeyError, InvalidInput) as error:
             raise FileDamaged(f"its first line does not say whose histories these are: {error}") from None
 

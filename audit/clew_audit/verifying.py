@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from clew.errors import Closed
-from clew.session.connection import validate_id
+from clew.session.connection import validate_session_id
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
 from clew_audit.errors import reading
 
@@ -35,7 +35,7 @@ async def verify(archive: Archive, session_id: str) -> Verified:
         Closed: the session has no archive.
         ArchiveUnavailable: the store cannot be reached.
     """
-    found = Verified(validate_id(session_id))
+    found = Verified(validate_session_id(session_id))
     async with reading():
         try:
             head = await archive.head(session_id)

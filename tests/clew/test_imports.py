@@ -29,12 +29,12 @@ for name in {PURE!r}:
         importlib.import_module(f"clew.{{name}}.{{module.name}}")
 from clew.context import build_context
 from clew.errors import EncodingUnavailable
-from clew.model import encoding
+from clew.model import load_encoding
 from clew.thread import Entry, Thread
 
 context = build_context(Thread(map(Entry.from_json, json.load(sys.stdin))))
 try:
-    encoding("o200k_base")
+    load_encoding("o200k_base")
 except EncodingUnavailable as error:
     refused = str(error)
 print(json.dumps([context.messages, context.meta.as_json(), refused]))

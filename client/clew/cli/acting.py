@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import typer
 
 from clew.cli import options, reach, show
-from clew.cli.ending import ending
+from clew.cli.failures import exit_on_error
 from clew.cli.reach import Target
 from clew.errors import WorkerUnavailable
 from clew.session.session import Session
@@ -25,11 +25,11 @@ def act(
 
     async def acting(reached: Session) -> show.Receipt:
         try:
-            return await reach.answered(action(reached), session_id)
+            return await reach.wait_for_answer(action(reached), session_id)
         except WorkerUnavailable as error:
             raise WorkerUnavailable(f"{error}; it may still be accepted when one comes") from None
 
-    with ending(as_json):
+    with exit_on_error(as_json):
         show.print_receipt(options.ask_existing(target, session_id, acting), as_json)
 
 
@@ -44,10 +44,10 @@ def parse_object(text: str, hint: str) -> dict[str, Any]:
 def parse_json(text: str, hint: str) -> Any:
     """The JSON in an argument; `hint` names the argument where it is none."""
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"not JSON: {error}", param_hint=hint) from None
 
 
-def _no_number(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from clew.cli import compacting, compare, contexts, control, lifecycle, offline, options, reach, show, talk
-from clew.cli.ending import ending
+from clew.cli.failures import exit_on_error
 from clew.cli.options import (
     Address,
     AsJson,
@@ -75,16 +75,16 @@ def ask(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Ask one thing and print the answer. The session is opened, or resumed where it exists."""
-    content = options.text_of(text)
+    content = options.read_text(text)
     target = options.make_target(address, namespace, task_queue)
 
     async def work() -> None:
         opened = await _open(
             target, session, model=model, system=system, tools=tool, require_approval=require_approval
         )
-        await talk.ask(opened, content, timeout_seconds=timeout, on_busy=options.word(on_busy), as_json=as_json)
+        await talk.ask(opened, content, timeout_seconds=timeout, on_busy=options.get_word(on_busy), as_json=as_json)
 
-    with ending(as_json):
+    with exit_on_error(as_json):
         options.run(work())
 
 
@@ -104,10 +104,10 @@ def chat(
 ) -> None:
     """Converse in the terminal. A message a line, replies as they grow; Ctrl-D leaves, and the session stays."""
     target = options.make_target(address, namespace, task_queue)
-    with ending(as_json), asyncio.Runner() as runner:
+    with exit_on_error(as_json), asyncio.Runner() as runner:
         opening = _open(target, session, model=model, system=system, tools=tool, require_approval=require_approval)
         opened = runner.run(opening)
-        code = talk.Chat(runner, opened, as_json, options.word(on_busy)).run()
+        code = talk.Chat(runner, opened, as_json, options.get_word(on_busy)).run()
     raise typer.Exit(code)
 
 
@@ -122,12 +122,12 @@ def status(
 ) -> None:
     """What the session is doing."""
     target = options.make_target(address, namespace, task_queue)
-    with ending(as_json):
+    with exit_on_error(as_json):
         answer = options.ask_existing(target, session, lambda reached: reached.status())
         if as_json:
-            show.document(answer.as_json())
+            show.print_document(answer.as_json())
         else:
-            show.status(show.console(), answer)
+            show.print_status(show.make_console(), answer)
 
 
 @app.command()
@@ -145,7 +145,7 @@ def transcript(
 ) -> None:
     """What was said, message by message."""
     target = options.make_target(address, namespace, task_queue)
-    with ending(as_json):
+    with exit_on_error(as_json):
         said = options.ask_any(
             target,
             session,
@@ -155,9 +155,9 @@ def transcript(
         )
         if as_json:
             page, following = said[:limit], said[len(said[:limit]) :]
-            show.document({"messages": page} | ({"next_seq": following[0]["seq"]} if following else {}))
+            show.print_document({"messages": page} | ({"next_seq": following[0]["seq"]} if following else {}))
         else:
-            show.messages(show.console(), said[:limit])
+            show.print_messages(show.make_console(), said[:limit])
 
 
 @app.command()
@@ -181,18 +181,18 @@ def context(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """What a model is shown. The projected messages, and what is known of them."""
-    messages = [options.text_of(text) for text in pending] if pending else None
+    messages = [options.read_text(text) for text in pending] if pending else None
     target = options.make_target(address, namespace, task_queue)
-    with ending(as_json):
+    with exit_on_error(as_json):
         answer = options.ask_any(
             target,
             session,
             lambda _clew, reached: reached.context(context_ref=lane, at_seq=at, call_id=call, pending=messages),
         )
         if as_json:
-            show.document(answer.as_json())
+            show.print_document(answer.as_json())
         else:
-            show.context(show.console(), answer)
+            show.print_context(show.make_console(), answer)
 
 
 @app.command()
@@ -230,7 +230,7 @@ def entries(
         "context_ref": lane,
     }
     target = options.make_target(address, namespace, task_queue)
-    with ending(as_json):
+    with exit_on_error(as_json):
         found = options.ask_any(
             target,
             session,
@@ -239,9 +239,9 @@ def entries(
         if as_json:
             page, following = found[:limit], found[len(found[:limit]) :]
             rows = {"entries": [entry.as_json() for entry in page]}
-            show.document(rows | ({"next_seq": following[0].seq} if following else {}))
+            show.print_document(rows | ({"next_seq": following[0].seq} if following else {}))
         else:
-            show.entries(show.console(), found[:limit])
+            show.print_entries(show.make_console(), found[:limit])
 
 
 for command in (compare.compare, *control.COMMANDS, *contexts.COMMANDS, *compacting.COMMANDS, *lifecycle.COMMANDS):
@@ -259,7 +259,7 @@ async def _open(
     require_approval: list[str] | None,
 ) -> reach.Opened:
     clew = await reach.connect(target)
-    opened = await reach.opened(
+    opened = await reach.open_session(
         clew, session_id, model=model, system_prompt=system, tools=tools, require_approval=require_approval
     )
     if opened.resumed and (model not in (None, opened.status.model) or system or tools or require_approval):
@@ -267,7 +267,7 @@ async def _open(
             f"session {session_id} goes on as it was opened, with {opened.status.model}: "
             "--model, --system, --tool and --require-approval are for new sessions"
         )
-        show.console(stderr=True).print(show.styled((remark, "dim")), soft_wrap=True)
+        show.make_console(stderr=True).print(show.make_text((remark, "dim")), soft_wrap=True)
     return opened
 
 

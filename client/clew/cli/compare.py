@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli import offline, options, show
-from clew.cli.ending import ending
+from clew.cli.failures import exit_on_error
 from clew.cli.options import Address, AsJson, Namespace, TaskQueue
 from clew.context.comparison import Trial, compare_policies, share
 from clew.contract import TASK_QUEUE
@@ -58,21 +58,21 @@ def compare(
     if model is not None and not all(model.partition(":")):
         raise typer.BadParameter("a provider and a name, as in openai:gpt-4o", param_hint="--model")
     target = options.make_target(address, namespace, task_queue)
-    with ending(as_json):
-        policies = _policies(policy or ())
+    with exit_on_error(as_json):
+        policies = _read_policies(policy or ())
         if from_file is not None:
-            entries = _exported(from_file)
+            entries = _read_export(from_file)
         else:
             entries = options.ask_any(target, session or "", lambda _clew, reached: reached.entries())
-        trials = compare_policies(Thread(entries), policies, _list_prices(model))
+        trials = compare_policies(Thread(entries), policies, _read_list_prices(model))
         if as_json:
             document = {"entries": len(entries), "trials": [trial.as_json() for trial in trials]}
-            show.document({"session_id": session} | document if session else document)
+            show.print_document({"session_id": session} | document if session else document)
         else:
-            _print(show.console(), trials)
+            _print_table(show.make_console(), trials)
 
 
-def _policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
+def _read_policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
     """Each policy by the name of its file.
 
     Raises:
@@ -81,7 +81,7 @@ def _policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
     """
     policies: dict[str, ContextPolicy] = {}
     for file in files:
-        with offline.opened(file, "rb") as source:
+        with offline.open_file(file, "rb") as source:
             text = source.read()
         try:
             policy = ContextPolicy.model_validate_json(text)
@@ -97,7 +97,7 @@ def _policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
     return policies
 
 
-def _list_prices(model: str | None) -> Prices | None:
+def _read_list_prices(model: str | None) -> Prices | None:
     """The list prices of a model, as an installed worker knows them; None where none is named.
 
     Raises:
@@ -105,32 +105,36 @@ def _list_prices(model: str | None) -> Prices | None:
     """
     if model is None:
         return None
-    with offline.worker_extra():
+    with offline.require_worker_extra():
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         return operators.prices_of(model)
 
 
-def _exported(file: Path) -> list[Entry]:
-    with offline.worker_extra():
+def _read_export(file: Path) -> list[Entry]:
+    with offline.require_worker_extra():
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
-        with offline.opened(file, "rb") as source:
+        with offline.open_file(file, "rb") as source:
             return operators.exported(source)
 
 
-def _print(to: Console, trials: Sequence[Trial]) -> None:
+def _print_table(to: Console, trials: Sequence[Trial]) -> None:
     rows = [("", *(trial.name for trial in trials))]
-    rows += [(title, *cells) for title, *cells in zip(_TITLES, *map(_cells, trials), strict=True) if any(cells)]
+    rows += [
+        (title, *cells) for title, *cells in zip(_TITLES, *map(_format_cells, trials), strict=True) if any(cells)
+    ]
     if not to.is_terminal:
         for row in rows:
-            show.write(to, Text("\t".join(map(show.plain, row))))
+            show.print_text(to, Text("\t".join(map(show.strip_controls, row))))
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title in rows[0]:
-        table.add_column(show.plain(title), justify="right" if title else "left", style="" if title else "dim")
+        table.add_column(
+            show.strip_controls(title), justify="right" if title else "left", style="" if title else "dim"
+        )
     for row in rows[1:]:
-        table.add_row(*map(show.plain, row))
+        table.add_row(*map(show.strip_controls, row))
     to.print(table)
 
 
@@ -153,32 +157,32 @@ _TITLES = (
 )
 
 
-def _cells(trial: Trial) -> tuple[str, ...]:
+def _format_cells(trial: Trial) -> tuple[str, ...]:
     """A trial's column."""
     reported = trial.reported
     return (
-        show.thousands(trial.calls),
-        show.thousands(trial.input_tokens),
-        show.thousands(trial.cached_tokens),
-        _percent(trial.cached_tokens, trial.input_tokens),
-        _dollars(trial.cost_usd),
-        show.thousands(reported.input_tokens) if reported else "",
-        _percent(reported.cached_tokens, reported.input_tokens) if reported else "",
-        _dollars(reported.cost_usd) if reported else "",
-        show.thousands(trial.truncated),
+        show.format_number(trial.calls),
+        show.format_number(trial.input_tokens),
+        show.format_number(trial.cached_tokens),
+        _format_percent(trial.cached_tokens, trial.input_tokens),
+        _format_dollars(trial.cost_usd),
+        show.format_number(reported.input_tokens) if reported else "",
+        _format_percent(reported.cached_tokens, reported.input_tokens) if reported else "",
+        _format_dollars(reported.cost_usd) if reported else "",
+        show.format_number(trial.truncated),
         f"{trial.left_out_mean:.1f}",
-        show.thousands(trial.left_out_most),
-        show.thousands(trial.cleared),
-        show.thousands(trial.summaries),
-        show.thousands(len(trial.lost_pins)),
-        show.thousands(trial.overflows),
+        show.format_number(trial.left_out_most),
+        show.format_number(trial.cleared),
+        show.format_number(trial.summaries),
+        show.format_number(len(trial.lost_pins)),
+        show.format_number(trial.overflows),
     )
 
 
-def _percent(part: int, whole: int) -> str:
+def _format_percent(part: int, whole: int) -> str:
     portion = share(part, whole)
     return "" if portion is None else f"{portion:.1%}"
 
 
-def _dollars(amount: float | None) -> str:
+def _format_dollars(amount: float | None) -> str:
     return "" if amount is None else f"${amount:,.4f}"

@@ -37,7 +37,7 @@ def replace(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Put a context of one's own under a lane. While a request is served, when it has ended."""
-    messages, system_prompt = _snapshot(file)
+    messages, system_prompt = _read_snapshot(file)
     target = options.make_target(address, namespace, task_queue)
     act(
         target,
@@ -48,7 +48,7 @@ def replace(
             context_ref=lane,
             system_prompt=system_prompt,
             base_seq=base_seq,
-            reason=options.word(reason),
+            reason=options.get_word(reason),
         ),
         as_json,
     )
@@ -90,10 +90,10 @@ def reset(
 COMMANDS = (replace, switch, reset)
 
 
-def _snapshot(file: str) -> tuple[list[Any], str | None]:
+def _read_snapshot(file: str) -> tuple[list[Any], str | None]:
     """The messages and the system prompt in a file, or on stdin."""
     try:
-        text = options.stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = options.read_stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from None
     except ValueError as error:

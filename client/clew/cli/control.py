@@ -52,8 +52,8 @@ def steer(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Correct the run in progress. The model reads it as one more message of the user's."""
-    input_options = _input(at, input_id, expect, on_failure, source)
-    content = options.text_of(text)
+    input_options = _make_input_options(at, input_id, expect, on_failure, source)
+    content = options.read_text(text)
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.steer(content, **input_options), as_json)
 
@@ -73,8 +73,8 @@ def inject(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Tell the run in progress something, as a program. Otherwise like steer."""
-    input_options = _input(at, input_id, expect, on_failure, source)
-    content = options.text_of(text)
+    input_options = _make_input_options(at, input_id, expect, on_failure, source)
+    content = options.read_text(text)
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.inject(content, **input_options), as_json)
 
@@ -96,7 +96,7 @@ def cancel(
 ) -> None:
     """Cancel the request that is served, or one that waits."""
     target = options.make_target(address, namespace, task_queue)
-    unread = options.word(inputs)
+    unread = options.get_word(inputs)
     act(target, session, lambda reached: reached.cancel(request, reason=reason, inputs=unread), as_json)
 
 
@@ -182,7 +182,7 @@ def deny(
 COMMANDS = (steer, inject, cancel, configure, approve, deny)
 
 
-def _input(
+def _make_input_options(
     at: options.At | None,
     input_id: str | None,
     expect: str | None,
@@ -190,9 +190,9 @@ def _input(
     source: str | None,
 ) -> InputOptions:
     return {
-        "at": options.word(at),
+        "at": options.get_word(at),
         "input_id": input_id,
         "expected_request_id": expect,
-        "on_failure": options.word(on_failure),
+        "on_failure": options.get_word(on_failure),
         "source": source,
     }

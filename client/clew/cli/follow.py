@@ -28,7 +28,7 @@ LONGEST_PAUSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _DisplayedReply:
     """What is on the screen of a model call's reply: the text without a gap, and where in the reply it begins."""
 
     attempt: int
@@ -40,7 +40,7 @@ class Growth:
     """What is new in each state of a growing reply. Text that is out cannot be taken back, only begun again."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, _Shown] = {}
+        self._calls: dict[str, _DisplayedReply] = {}
 
     def add(self, state: StreamState) -> tuple[str | None, str]:
         """The text to append; and, where it does not go on from the text before it, what to say about that first."""
@@ -49,11 +49,11 @@ class Growth:
             known = shown.text[state.offset - shown.start :]
             if state.text.startswith(known):
                 new = state.text[len(known) :]
-                self._calls[state.call_id] = _Shown(shown.attempt, shown.start, shown.text + new)
+                self._calls[state.call_id] = _DisplayedReply(shown.attempt, shown.start, shown.text + new)
                 return None, new
             if known.startswith(state.text):
                 return None, ""  # a state from before what is already shown
-        self._calls[state.call_id] = _Shown(state.attempt, state.offset, state.text)
+        self._calls[state.call_id] = _DisplayedReply(state.attempt, state.offset, state.text)
         if shown and shown.attempt != state.attempt:
             return f"[attempt {state.attempt}: the reply starts over]", state.text
         if state.offset:
@@ -73,14 +73,14 @@ class View:
     def wait(self, why: str) -> None:
         """Show that something is going on."""
         if self._spinner is None and self._at_line_start:
-            self._spinner = self._to.status(show.styled((why, "dim")))
+            self._spinner = self._to.status(show.make_text((why, "dim")))
             self._spinner.start()
         elif self._spinner is not None:
-            self._spinner.update(show.styled((why, "dim")))
+            self._spinner.update(show.make_text((why, "dim")))
 
     def end(self) -> None:
         """Leave the terminal at the beginning of a line, with nothing moving."""
-        self._still()
+        self._stop_spinner()
         if not self._at_line_start:
             self._to.out()
             self._at_line_start = True
@@ -90,8 +90,8 @@ class View:
         note, new = self._growth.add(state)
         if note is not None and (note or new):
             self.note(note)
-        if text := show.plain(new):
-            self._still()
+        if text := show.strip_controls(new):
+            self._stop_spinner()
             # Not through rich, which would lay it out: a piece of a reply is no text of its own.
             self._to.file.write(text)
             self._to.file.flush()
@@ -107,22 +107,22 @@ class View:
         said = entry.body
         if isinstance(said, ToolMessage):
             self.end()
-            self._to.print(show.tool_result(said.content, self._to.width))
+            self._to.print(show.format_tool_result(said.content, self._to.width))
         if not isinstance(said, AssistantMessage):
             return
-        self.grow(committed(entry, said))
+        self.grow(make_final_state(entry, said))
         for call in said.tool_calls or ():
             self.end()
-            self._to.print(show.tool_call(call), soft_wrap=True)
+            self._to.print(show.format_tool_call(call), soft_wrap=True)
             self.wait(f"running {call['name']}")
 
     def note(self, text: str) -> None:
         """A remark of Clew's own on a line of its own; an empty one only begins a line."""
         self.end()
         if text:
-            self._to.print(show.styled((text, "dim")), soft_wrap=True)
+            self._to.print(show.make_text((text, "dim")), soft_wrap=True)
 
-    def _still(self) -> None:
+    def _stop_spinner(self) -> None:
         if self._spinner:
             self._spinner.stop()
             self._spinner = None
@@ -130,11 +130,11 @@ class View:
 
 async def follow(to: Console, session: Session, request: Request, *, from_seq: int = 0) -> RequestOutcome:
     """Show a request's reply until it has its outcome. `from_seq` is where in the thread its run may begin."""
-    view, reader = View(to), _Steps(session, request, from_seq)
+    view, reader = View(to), _RunEntries(session, request, from_seq)
     states = session.stream(request)
     pause, call_id = QUIET_SECONDS, ""
     view.wait("waiting for the model")
-    coming = asyncio.ensure_future(_next(states))
+    coming = asyncio.ensure_future(_read_next(states))
     try:
         while True:
             await asyncio.wait([coming], timeout=pause)
@@ -142,7 +142,7 @@ async def follow(to: Console, session: Session, request: Request, *, from_seq: i
                 state = coming.result()
                 if state is None:
                     break
-                coming = asyncio.ensure_future(_next(states))
+                coming = asyncio.ensure_future(_read_next(states))
                 pause = QUIET_SECONDS
                 if state.call_id != call_id and state.iteration > 1:
                     # First what came before this model call: the whole of the last one's reply, and its tools.
@@ -163,8 +163,8 @@ async def follow(to: Console, session: Session, request: Request, *, from_seq: i
     return outcome
 
 
-async def wait_for(session: Session, request: Request, tell: Callable[[Text], None]) -> RequestOutcome:
-    """A request's outcome, where nobody sees it grow; `tell` is given what it waits for that somebody must decide."""
+async def wait_for_outcome(session: Session, request: Request, notify: Callable[[Text], None]) -> RequestOutcome:
+    """Wait for a request's outcome without showing its reply; `notify` gets the calls that wait for approval."""
     approvals = _Approvals(request)
     pause = QUIET_SECONDS
     ending = asyncio.ensure_future(request.result())
@@ -173,19 +173,19 @@ async def wait_for(session: Session, request: Request, tell: Callable[[Text], No
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             # The outcome comes all the same, whoever is away for a while.
             with suppress(ClewError):
-                for call, said in approvals.new(await session.status()):
-                    tell(show.styled(said, ": ").append(show.tool_call(call)))
+                for call, said in approvals.take_new(await session.status()):
+                    notify(show.make_text(said, ": ").append(show.format_tool_call(call)))
         return ending.result()
     finally:
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)
 
 
-async def _next(states: AsyncIterator[StreamState]) -> StreamState | None:
+async def _read_next(states: AsyncIterator[StreamState]) -> StreamState | None:
     return await anext(states, None)
 
 
-class _Steps:
+class _RunEntries:
     """The run's entries, each shown once."""
 
     def __init__(self, session: Session, request: Request, from_seq: int) -> None:
@@ -210,7 +210,7 @@ class _Steps:
         if status.rev != self._rev:
             self._rev = status.rev
             await self.show(view)
-        for _call, said in self._approvals.new(status):
+        for _call, said in self._approvals.take_new(status):
             view.note(f"[{said}]")
             view.wait("waiting for approval")
 
@@ -220,20 +220,20 @@ class _Approvals:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    def new(self, status: SessionStatus) -> Iterator[tuple[Mapping[str, Any], str]]:
+    def take_new(self, status: SessionStatus) -> Iterator[tuple[Mapping[str, Any], str]]:
         """The calls that were not told yet, and what to say about each."""
         if self._request.request_id in status.queued_request_ids:
             return  # what waits then is another request's
         for call in status.pending_approvals:
             waiting = call["tool_call_id"]
-            if waiting not in self._told:
-                self._told.add(waiting)
+            if waiting not in self._reported:
+                self._reported.add(waiting)
                 yield call, f"{waiting} waits: `clew approve {status.session_id} {waiting}`, or deny"
 
 
-def committed(entry: Entry, said: AssistantMessage) -> StreamState:
+def make_final_state(entry: Entry, said: AssistantMessage) -> StreamState:
     """An assistant's message as the last state of its stream."""
     return StreamState(
         request_id=entry.refs["request_id"],

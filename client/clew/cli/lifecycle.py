@@ -8,7 +8,7 @@ import typer
 
 from clew.cli import options, reach, show
 from clew.cli.acting import act
-from clew.cli.ending import ending
+from clew.cli.failures import exit_on_error
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.contract import TASK_QUEUE
 from clew.contract.outputs import CheckpointReceipt, DeleteReceipt, ForkReceipt, RestoreReceipt
@@ -36,7 +36,7 @@ def fork(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Begin a new session with the entries of this one. From there on each goes its own way."""
-    notes = dict(_note(text) for text in metadata or ())
+    notes = dict(_parse_metadata(text) for text in metadata or ())
     target = options.make_target(address, namespace, task_queue)
 
     async def act(_clew: Clew, reached: Session) -> ForkReceipt:
@@ -45,7 +45,7 @@ def fork(
         seqs = [origin.fork_seq for origin in forks if origin.session_id == session]
         return ForkReceipt(session_id=made.id, fork_seq=seqs[-1])
 
-    with ending(as_json):
+    with exit_on_error(as_json):
         show.print_receipt(options.ask_any(target, session, act), as_json)
 
 
@@ -60,7 +60,7 @@ def hibernate(
 ) -> None:
     """Put the session away. It is in the archive whole, and the next message takes it up again."""
     target = options.make_target(address, namespace, task_queue)
-    with ending(as_json):
+    with exit_on_error(as_json):
         show.print_receipt(options.ask_existing(target, session, lambda reached: reached.hibernate(reason)), as_json)
 
 
@@ -75,13 +75,15 @@ def delete(
 ) -> None:
     """End the session and delete all of it. What its forks share with it stays."""
     if not yes:
-        typer.confirm(f"Delete session {show.plain(session)} and all that was said in it?", abort=True, err=True)
+        typer.confirm(
+            f"Delete session {show.strip_controls(session)} and all that was said in it?", abort=True, err=True
+        )
     target = options.make_target(address, namespace, task_queue)
 
     async def act(clew: Clew, reached: Session) -> DeleteReceipt:
         return DeleteReceipt(deleted_segments=await clew.delete(reached.id))
 
-    with ending(as_json):
+    with exit_on_error(as_json):
         show.print_receipt(options.ask_any(target, session, act), as_json)
 
 
@@ -101,10 +103,10 @@ def checkpoint(
     """Print a lane's context and the configuration as a signed token. It is not encrypted."""
     target = options.make_target(address, namespace, task_queue)
 
-    async def signed(reached: Session) -> CheckpointReceipt:
+    async def sign(reached: Session) -> CheckpointReceipt:
         return CheckpointReceipt(token=await reached.checkpoint(lane, expires_seconds=expires))
 
-    act(target, session, signed, as_json)
+    act(target, session, sign, as_json)
 
 
 def restore(
@@ -122,7 +124,7 @@ def restore(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Start a session that goes on from a checkpoint, and print its id."""
-    checkpoint_token = options.text_of(token).strip()
+    checkpoint_token = options.read_text(token).strip()
     target = options.make_target(address, namespace, task_queue)
 
     async def work() -> RestoreReceipt:
@@ -130,14 +132,14 @@ def restore(
         await clew.check_worker()
         return RestoreReceipt(session_id=(await clew.restore(checkpoint_token, new_id)).id)
 
-    with ending(as_json):
+    with exit_on_error(as_json):
         show.print_receipt(options.run(work()), as_json)
 
 
 COMMANDS = (fork, hibernate, delete, checkpoint, restore)
 
 
-def _note(text: str) -> tuple[str, str]:
+def _parse_metadata(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
         raise typer.BadParameter(f"{text!r}: a name, =, and a value", param_hint="--metadata")

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 from temporalio.envconfig import ClientConfig
 
-from clew.cli import ending as endings
-from clew.cli import options, reach, show
-from clew.cli.ending import ending
+from clew.cli import failures, options, reach, show
+from clew.cli.failures import exit_on_error
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
 from clew.cli.reach import Misconfigured
 from clew.contract import TASK_QUEUE
@@ -23,7 +22,7 @@ from clew.contract import TASK_QUEUE
 if TYPE_CHECKING:
     from clew.operators import Archive, Report
 
-COULD_NOT = 2
+AUDIT_FAILED = 2
 """The exit code of an audit that could not be made."""
 
 
@@ -60,23 +59,23 @@ def audit(
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         if from_file:
-            with opened(from_file, "rb") as file:
+            with open_file(from_file, "rb") as file:
                 saved = operators.Saved(file)
-                return await operators.audit_file(saved, _archive(saved.namespace))
+                return await operators.audit_file(saved, _open_archive(saved.namespace))
         client = (await reach.connect(target)).temporal
-        archive = _archive(client.namespace)
+        archive = _open_archive(client.namespace)
         if save is None:
             return await operators.audit_session(client, archive, session or "")
-        with opened(save, "wb") as file:
+        with open_file(save, "wb") as file:
             return await operators.audit_session(client, archive, session or "", file)
 
-    with ending(as_json, code=COULD_NOT), worker_extra():
+    with exit_on_error(as_json, code=AUDIT_FAILED), require_worker_extra():
         report = options.run(work())
         if as_json:
-            show.document(report.as_json())
+            show.print_document(report.as_json())
         else:
             _print_report(report)
-    raise typer.Exit(0 if report.clean else endings.FAILED)
+    raise typer.Exit(0 if report.clean else failures.FAILED)
 
 
 def recover(
@@ -92,20 +91,20 @@ def recover(
 ) -> None:
     """Put a session together again that was terminated, has timed out or was reset, and let it go on."""
     target = options.make_target(address, namespace, task_queue)
-    kept: Literal["archive", "history"] | None = options.word(keep)
+    kept: Literal["archive", "history"] | None = options.get_word(keep)
 
     async def work() -> dict[str, Any]:
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         client = (await reach.connect(target)).temporal
-        archive = _archive(client.namespace)
+        archive = _open_archive(client.namespace)
         found = await operators.recover(client, archive, session, task_queue=task_queue, keep=kept)
         return found.as_json()
 
-    with ending(as_json), worker_extra():
+    with exit_on_error(as_json), require_worker_extra():
         done = options.run(work())
         if as_json:
-            show.document(done)
+            show.print_document(done)
         else:
             _print_recovery(done)
 
@@ -116,19 +115,19 @@ def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace 
     async def work() -> dict[str, Any]:
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
-        found = await operators.verify(_archive(namespace or _configured_namespace()), session)
+        found = await operators.verify(_open_archive(namespace or _read_namespace()), session)
         return found.as_json()
 
-    with ending(as_json), worker_extra():
+    with exit_on_error(as_json), require_worker_extra():
         found = options.run(work())
         if as_json:
-            show.document(found)
+            show.print_document(found)
         else:
             what = (
                 f"{found['segments']} segments, {found['nodes']} nodes, {found['entries']} entries; {found['status']}"
             )
-            _say(what, *found["problems"])
-    raise typer.Exit(endings.FAILED if found["problems"] else 0)
+            _print_lines(what, *found["problems"])
+    raise typer.Exit(failures.FAILED if found["problems"] else 0)
 
 
 def export(
@@ -146,13 +145,13 @@ def export(
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         client = (await reach.connect(target)).temporal
-        with opened(file, "wb") as to:
-            return await operators.export_session(client, _archive(client.namespace), session, to)
+        with open_file(file, "wb") as to:
+            return await operators.export_session(client, _open_archive(client.namespace), session, to)
 
-    with ending(as_json), worker_extra():
+    with exit_on_error(as_json), require_worker_extra():
         count = options.run(work())
     if file != "-":
-        _receipt({"session_id": session, "entries": count}, f"{count} entries are in {file}", as_json)
+        _print_receipt({"session_id": session, "entries": count}, f"{count} entries are in {file}", as_json)
 
 
 def import_(
@@ -173,13 +172,13 @@ def import_(
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         client = (await reach.connect(target)).temporal
-        archive = _archive(client.namespace)
-        with opened(file, "rb") as source:
+        archive = _open_archive(client.namespace)
+        with open_file(file, "rb") as source:
             return await operators.import_session(client, archive, source, session_id=as_id, task_queue=task_queue)
 
-    with ending(as_json), worker_extra():
+    with exit_on_error(as_json), require_worker_extra():
         session_id, count = options.run(work())
-    _receipt({"session_id": session_id, "entries": count}, f"session {session_id} has {count} entries", as_json)
+    _print_receipt({"session_id": session_id, "entries": count}, f"session {session_id} has {count} entries", as_json)
 
 
 def register(app: typer.Typer) -> None:
@@ -193,7 +192,7 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
-def worker_extra() -> Iterator[None]:
+def require_worker_extra() -> Iterator[None]:
     """Within, `clew.operators` can be imported, or it is said what to install.
 
     Raises:
@@ -207,7 +206,7 @@ def worker_extra() -> Iterator[None]:
         raise Misconfigured(str(error)) from error
 
 
-def _archive(namespace: str) -> Archive:
+def _open_archive(namespace: str) -> Archive:
     """The archive that the workers of a namespace write, where CLEW_STORE says."""
     from clew import operators  # noqa: PLC0415 - the extra may be missing
 
@@ -217,7 +216,7 @@ def _archive(namespace: str) -> Archive:
         raise Misconfigured(f"the archive cannot be used: {error}") from None
 
 
-def _configured_namespace() -> str:
+def _read_namespace() -> str:
     try:
         return ClientConfig.load_client_connect_config().get("namespace") or "default"
     except (RuntimeError, OSError, ValueError) as error:
@@ -225,7 +224,7 @@ def _configured_namespace() -> str:
 
 
 @contextmanager
-def opened(path: str | Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]:
+def open_file(path: str | Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]:
     """A file, or the process's own stream for a dash."""
     if str(path) == "-":
         yield sys.stdin.buffer if mode == "rb" else sys.stdout.buffer
@@ -238,24 +237,24 @@ def opened(path: str | Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]:
         yield file
 
 
-def _receipt(document: dict[str, Any], words: str, as_json: bool) -> None:
+def _print_receipt(document: dict[str, Any], words: str, as_json: bool) -> None:
     if as_json:
-        show.document(document)
+        show.print_document(document)
     else:
-        _say(words)
+        _print_lines(words)
 
 
-def _say(*lines: str) -> None:
-    to = show.console()
+def _print_lines(*lines: str) -> None:
+    to = show.make_console()
     for line in lines:
-        to.print(show.styled(line), soft_wrap=True)
+        to.print(show.make_text(line), soft_wrap=True)
 
 
 def _print_report(report: Report) -> None:
     alone = f" ({report.in_archive_alone} of them there alone)" if report.in_archive_alone else ""
     live = "the session was not asked" if report.live is None else f"{report.live} live"
     places = f"{report.in_history} in histories, {report.in_archive} in the archive{alone}"
-    _say(
+    _print_lines(
         *(
             f"run {run.run_id}: {run.ended}, {run.events} events, {run.bytes} bytes"
             + (f", entries {run.from_seq} to {run.to_seq}" if run.to_seq is not None else "")
@@ -279,11 +278,11 @@ _RECOVERED = {
 
 
 def _print_recovery(done: dict[str, Any]) -> None:
-    _say(f"session {done['session_id']} {_RECOVERED[done['status']]}", *done["remarks"])
+    _print_lines(f"session {done['session_id']} {_RECOVERED[done['status']]}", *done["remarks"])
     if done["status"] == "recovered":
-        _say(
+        _print_lines(
             f"its {done['source']} was the newer or the chosen one: {done['written']} entries were written to the "
             f"archive, {done['closing']} of them to end what ran; entry {done['last_seq']} is the last"
         )
     if done["dropped"]:
-        _say(f"{done['dropped']} entries of the other one were given up")
+        _print_lines(f"{done['dropped']} entries of the other one were given up")

@@ -103,7 +103,7 @@ OnBusy = Annotated[
 ]
 
 
-def word(choice: StrEnum | None) -> Any:
+def get_word(choice: StrEnum | None) -> Any:
     """The contract's word for a choice; type checkers do not agree about its type."""
     return None if choice is None else choice.value
 
@@ -115,12 +115,12 @@ def make_target(address: str | None, namespace: str | None, task_queue: str) -> 
     return Target(address, namespace, task_queue)
 
 
-def text_of(given: str) -> str:
+def read_text(given: str) -> str:
     """The argument TEXT: what was given, or stdin for a dash."""
-    return stdin("TEXT").rstrip("\n") if given == "-" else given
+    return read_stdin("TEXT").rstrip("\n") if given == "-" else given
 
 
-def stdin(hint: str) -> str:
+def read_stdin(hint: str) -> str:
     """All of stdin."""
     try:
         return sys.stdin.buffer.read().decode()
@@ -134,7 +134,7 @@ def ask_existing(target: Target, session_id: str, question: Callable[[Session], 
     """What an existing session answers."""
 
     async def work() -> T:
-        opened = await reach.existing(await reach.connect(target), session_id)
+        opened = await reach.find_session(await reach.connect(target), session_id)
         return await question(opened.session)
 
     return run(work())
@@ -144,7 +144,7 @@ def ask_any(target: Target, session_id: str, question: Callable[[Clew, Session],
     """What is known of a session, be it in its archive alone."""
 
     async def work() -> T:
-        clew = await reach.anywhere(await reach.connect(target), session_id)
+        clew = await reach.use_task_queue(await reach.connect(target), session_id)
         return await question(clew, clew.session(session_id))
 
     return run(work())

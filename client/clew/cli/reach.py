@@ -69,16 +69,16 @@ async def connect(target: Target, seconds: float = SERVER_SECONDS) -> Clew:
     except (RuntimeError, OSError, ValueError) as error:
         raise Misconfigured(f"Temporal's configuration cannot be used: {error}") from error
     try:
-        return await within(seconds, connecting)
+        return await wait_at_most(seconds, connecting)
     except ValueError as error:
         raise Misconfigured(f"the address {address!r} cannot be used: {error}") from error
     except TimeoutError:
-        raise _no_server(address, f"silent for {seconds:g} s") from None
+        raise _make_no_server(address, f"silent for {seconds:g} s") from None
     except ServerUnreachable as error:
-        raise _no_server(address, _reason(str(error))) from error
+        raise _make_no_server(address, _extract_reason(str(error))) from error
 
 
-async def existing(clew: Clew, session_id: str) -> Opened:
+async def find_session(clew: Clew, session_id: str) -> Opened:
     """A session that exists, ended or not, and that a worker answers for.
 
     Raises:
@@ -86,28 +86,28 @@ async def existing(clew: Clew, session_id: str) -> Opened:
         WorkerUnavailable: no worker serves it.
     """
     clew.session(session_id)
-    described = await _described(clew, session_id)
+    described = await _describe(clew, session_id)
     if described is None:
         raise Closed(f"there is no session {session_id!r}: open it with `clew ask` or `clew chat` and a --model")
-    home = _at_home(clew, described)
-    await home.check_worker()
-    session = home.session(session_id)
-    return Opened(session, await _status(session), resumed=True)
+    connection = _use_task_queue(clew, described)
+    await connection.check_worker()
+    session = connection.session(session_id)
+    return Opened(session, await _read_status(session), resumed=True)
 
 
-async def anywhere(clew: Clew, session_id: str) -> Clew:
+async def use_task_queue(clew: Clew, session_id: str) -> Clew:
     """The way to a session that may be in its archive alone.
 
     Raises:
         WorkerUnavailable: no worker is there to look for it.
     """
     clew.session(session_id)
-    home = _at_home(clew, await _described(clew, session_id))
-    await home.check_worker()
-    return home
+    connection = _use_task_queue(clew, await _describe(clew, session_id))
+    await connection.check_worker()
+    return connection
 
 
-async def opened(
+async def open_session(
     clew: Clew,
     session_id: str,
     *,
@@ -123,14 +123,14 @@ async def opened(
         WorkerUnavailable: no worker serves it.
     """
     if model is None:
-        found = await existing(clew, session_id)
+        found = await find_session(clew, session_id)
         if not found.status.closed:
             return found
-        session = await (await anywhere(clew, session_id)).open(session_id)
-        return Opened(session, await _status(session), resumed=True)
+        session = await (await use_task_queue(clew, session_id)).open(session_id)
+        return Opened(session, await _read_status(session), resumed=True)
     clew.session(session_id)
-    described = await _described(clew, session_id)
-    await _at_home(clew, described).check_worker()
+    described = await _describe(clew, session_id)
+    await _use_task_queue(clew, described).check_worker()
     session = await clew.open(
         session_id,
         model=model,
@@ -139,17 +139,17 @@ async def opened(
         require_approval=require_approval or None,
     )
     resumed = described is not None and described.status is WorkflowExecutionStatus.RUNNING
-    return Opened(session, await _status(session), resumed)
+    return Opened(session, await _read_status(session), resumed)
 
 
-async def answered(work: Coroutine[Any, Any, T], session_id: str, seconds: float = WORKER_SECONDS) -> T:
+async def wait_for_answer(work: Coroutine[Any, Any, T], session_id: str, seconds: float = WORKER_SECONDS) -> T:
     """What a worker answers at once, or the error that none does.
 
     Raises:
         WorkerUnavailable: it has been silent for too long.
     """
     try:
-        return await within(seconds, work)
+        return await wait_at_most(seconds, work)
     except TimeoutError:
         raise WorkerUnavailable(
             f"no worker answers for session {session_id!r} within {seconds:g} s, though one polled its task "
@@ -157,7 +157,7 @@ async def answered(work: Coroutine[Any, Any, T], session_id: str, seconds: float
         ) from None
 
 
-async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+async def wait_at_most(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`.
 
     Unlike `asyncio.wait_for` it does not depend on how the work takes its cancellation: the SDK makes errors of its
@@ -177,14 +177,14 @@ async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _status(session: Session) -> SessionStatus:
-    return await answered(session.status(), session.id)
+async def _read_status(session: Session) -> SessionStatus:
+    return await wait_for_answer(session.status(), session.id)
 
 
-async def _described(clew: Clew, session_id: str) -> WorkflowExecutionDescription | None:
+async def _describe(clew: Clew, session_id: str) -> WorkflowExecutionDescription | None:
     """The session's workflow as the server alone knows it, without a worker."""
     try:
-        described = await within(SERVER_SECONDS, clew.temporal.get_workflow_handle(session_id).describe())
+        described = await wait_at_most(SERVER_SECONDS, clew.temporal.get_workflow_handle(session_id).describe())
     except TimeoutError:
         raise ServerUnreachable(f"the Temporal server has been silent for {SERVER_SECONDS:g} s") from None
     except RPCError as error:
@@ -201,19 +201,19 @@ async def _described(clew: Clew, session_id: str) -> WorkflowExecutionDescriptio
     return described
 
 
-def _at_home(clew: Clew, described: WorkflowExecutionDescription | None) -> Clew:
+def _use_task_queue(clew: Clew, described: WorkflowExecutionDescription | None) -> Clew:
     """A session may live on another task queue than the one that new ones are started on."""
     return Clew(clew.temporal, described.task_queue) if described else clew
 
 
-def _no_server(address: str, reason: str) -> ServerUnreachable:
+def _make_no_server(address: str, reason: str) -> ServerUnreachable:
     return ServerUnreachable(
         f"no Temporal server answers at {address} ({reason}): start one with `make demo` or `temporal server "
         "start-dev`, or say where it is with --address or TEMPORAL_ADDRESS"
     )
 
 
-def _reason(report: str) -> str:
+def _extract_reason(report: str) -> str:
     """The part of the SDK's report that a person reads."""
     quoted = re.findall(r'(?:message|error): "([^"]+)"', report)
     return quoted[-1] if quoted else report.rpartition("Failed client connect: ")[2]

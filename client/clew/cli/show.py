@@ -57,54 +57,54 @@ _CONTROL = re.compile(
 )
 
 
-def console(*, stderr: bool = False) -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     """Where to print. It finds no markup, no emoji names and nothing to highlight in what it is given."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-def plain(text: str) -> str:
+def strip_controls(text: str) -> str:
     """Text that a terminal shows and does not obey."""
     return _CONTROL.sub("", text)
 
 
-def brief(text: str, characters: int) -> str:
+def shorten(text: str, characters: int) -> str:
     """The beginning of a text, in one line."""
-    line = " ".join(plain(text[: 4 * characters]).split())
+    line = " ".join(strip_controls(text[: 4 * characters]).split())
     return line if len(line) <= characters else line[: characters - 1] + "…"
 
 
-def styled(*parts: str | tuple[str, str]) -> Text:
+def make_text(*parts: str | tuple[str, str]) -> Text:
     """A text of parts, each with its style where it has one."""
     made = Text()
     for part in parts:
         text, style = (part, None) if isinstance(part, str) else part
-        made.append(plain(text), style)
+        made.append(strip_controls(text), style)
     return made
 
 
-def document(value: Mapping[str, Any], *, in_lines: bool = False) -> None:
+def print_document(value: Mapping[str, Any], *, in_lines: bool = False) -> None:
     """Print one JSON document: in one line where it is piped, or where lines are what separates documents."""
     # Everything beyond ASCII is escaped: it arrives in any encoding, and no terminal obeys it.
     print(json.dumps(value, indent=None if in_lines or not sys.stdout.isatty() else 2), flush=True)  # noqa: T201
 
 
-def status(to: Console, answer: SessionStatus) -> None:
+def print_status(to: Console, answer: SessionStatus) -> None:
     """A session's status."""
     waiting = {"input": answer.pending_inputs, "message": answer.queued_messages}
     rows = {
         "status": answer.status.replace("_", " "),
         "model": answer.model,
         "lane": answer.active_context_ref,
-        "entries": _entry_count(answer),
-        "request": _running(answer),
+        "entries": _format_entry_count(answer),
+        "request": _format_request(answer),
         "waiting": ", ".join(
             f"{count} {what}{'' if count == 1 else 's'}" for what, count in waiting.items() if count
         ),
-        "operation": _operation(answer.pending_context_op or {}),
-        "usage": usage(answer.usage),
+        "operation": _format_operation(answer.pending_context_op or {}),
+        "usage": format_usage(answer.usage),
     }
-    rows |= {f"approve {call['tool_call_id']}?": tool_call(call).plain for call in answer.pending_approvals}
-    _pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
+    rows |= {f"approve {call['tool_call_id']}?": format_tool_call(call).plain for call in answer.pending_approvals}
+    _print_pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
 
 
 Receipt = (
@@ -122,7 +122,7 @@ Receipt = (
 )
 
 
-def receipt(given: Receipt) -> str:
+def format_receipt(given: Receipt) -> str:
     """What a session answered to a change, in words."""
     match given:
         case InputReceipt():
@@ -130,9 +130,9 @@ def receipt(given: Receipt) -> str:
         case CancelReceipt():
             return f"request {given.request_id} {'is cancelled' if given.cancelled else 'had ended'}"
         case OperationReceipt():
-            return f"{given.op_id} {_how(given)}"
+            return f"{given.op_id} {_format_progress(given)}"
         case ConfigureReceipt():
-            return f"the change {_how(given)}"
+            return f"the change {_format_progress(given)}"
         case SummaryReceipt():
             return f"entry {given.seq} sums up {given.from_seq} to {given.to_seq} in {given.tokens} tokens"
         case ApprovalReceipt():
@@ -152,12 +152,12 @@ def receipt(given: Receipt) -> str:
 def print_receipt(given: Receipt, as_json: bool) -> None:
     """Print what a session has answered."""
     if as_json:
-        document(given.as_json())
+        print_document(given.as_json())
     else:
-        console().print(styled(receipt(given)), soft_wrap=True)
+        make_console().print(make_text(format_receipt(given)), soft_wrap=True)
 
 
-def _how(given: OperationReceipt | ConfigureReceipt) -> str:
+def _format_progress(given: OperationReceipt | ConfigureReceipt) -> str:
     match given.status:
         case "applied":
             return "is applied" if given.seq is None else f"is applied, as entry {given.seq}"
@@ -167,14 +167,14 @@ def _how(given: OperationReceipt | ConfigureReceipt) -> str:
             return "is known already: nothing has changed"
 
 
-def usage(spent: Usage) -> str:
+def format_usage(spent: Usage) -> str:
     """What was spent, in words."""
     calls = f"{spent.model_calls} model call{'' if spent.model_calls == 1 else 's'}"
-    cached = f" ({thousands(spent.cached_input_tokens)} cached)" if spent.cached_input_tokens else ""
-    return f"{calls}, {thousands(spent.input_tokens)}{cached} → {thousands(spent.output_tokens)} tokens"
+    cached = f" ({format_number(spent.cached_input_tokens)} cached)" if spent.cached_input_tokens else ""
+    return f"{calls}, {format_number(spent.input_tokens)}{cached} → {format_number(spent.output_tokens)} tokens"
 
 
-def messages(to: Console, said: Iterable[Mapping[str, Any]]) -> None:
+def print_messages(to: Console, said: Iterable[Mapping[str, Any]]) -> None:
     """Messages of a transcript or a context, each under its role."""
     for number, message in enumerate(said):
         if number:
@@ -182,43 +182,43 @@ def messages(to: Console, said: Iterable[Mapping[str, Any]]) -> None:
         role = message["role"]
         name = f" {message['name']}" if "name" in message else ""
         seq = (f"  #{message['seq']}", "dim") if "seq" in message else ""
-        to.print(styled((f"{role}{name}", f"bold {STYLES.get(role, '')}"), seq))
+        to.print(make_text((f"{role}{name}", f"bold {STYLES.get(role, '')}"), seq))
         if message["content"]:
-            write(to, styled(message["content"]))
+            print_text(to, make_text(message["content"]))
         for call in message.get("tool_calls", []):
-            write(to, tool_call(call))
+            print_text(to, format_tool_call(call))
 
 
-def tool_call(call: Mapping[str, Any]) -> Text:
+def format_tool_call(call: Mapping[str, Any]) -> Text:
     """A tool call as a model asked for it."""
-    arguments = ", ".join(f"{name}={_json(value)}" for name, value in call["arguments"].items())
-    return styled(("→ ", "yellow"), (call["name"], "bold yellow"), (f"({arguments})", "yellow"))
+    arguments = ", ".join(f"{name}={_dump_json(value)}" for name, value in call["arguments"].items())
+    return make_text(("→ ", "yellow"), (call["name"], "bold yellow"), (f"({arguments})", "yellow"))
 
 
-def tool_result(content: str, width: int) -> Text:
+def format_tool_result(content: str, width: int) -> Text:
     """A tool's result in one line."""
-    return styled(("← ", "yellow"), (brief(content, max(width - 2, 20)), "dim"))
+    return make_text(("← ", "yellow"), (shorten(content, max(width - 2, 20)), "dim"))
 
 
-def context(to: Console, answer: Context) -> None:
+def print_context(to: Console, answer: Context) -> None:
     """A projected context: what a model is shown, and what is known of it."""
-    messages(to, answer.messages)
+    print_messages(to, answer.messages)
     to.print()
     tools = ", ".join(tool["name"] for tool in answer.tool_spec)
-    meta = {name: _json(value).strip('"') for name, value in answer.meta.as_json().items()}
-    _pairs(to, "meta", ({"tools": tools} if tools else {}) | meta)
+    meta = {name: _dump_json(value).strip('"') for name, value in answer.meta.as_json().items()}
+    _print_pairs(to, "meta", ({"tools": tools} if tools else {}) | meta)
 
 
-def entries(to: Console, found: Sequence[Entry]) -> None:
+def print_entries(to: Console, found: Sequence[Entry]) -> None:
     """The thread's entries, one a line."""
     if not to.is_terminal:
-        for row in (_row(entry, 10_000) for entry in found):
-            write(to, Text("\t".join(row)))
+        for row in (_format_row(entry, 10_000) for entry in found):
+            print_text(to, Text("\t".join(row)))
         return
     titles = ("seq", "at (UTC)", "kind", "by", "tokens", "what")
     rows = []
     for entry in found:
-        seq, at, kind, by, tokens, what = _row(entry, to.width)
+        seq, at, kind, by, tokens, what = _format_row(entry, to.width)
         rows.append((seq, at[5:19].replace("T", " "), kind, by, tokens, what))
     widths = [max(map(len, column)) for column in zip(titles[:-1], *(row[:-1] for row in rows), strict=True)]
     # One line an entry: the last column has what the others leave, each being two cells from the next.
@@ -234,23 +234,23 @@ def entries(to: Console, found: Sequence[Entry]) -> None:
     to.print(table)
 
 
-def _row(entry: Entry, width: int) -> tuple[str, str, str, str, str, str]:
-    by = " ".join(plain(str(entry.refs[name])) for name in ("run_id", "call_id") if name in entry.refs)
-    tokens = thousands(entry.tokens) if entry.tokens else ""
-    return str(entry.seq), entry.at, entry.kind, by, tokens, brief(_what(entry), width)
+def _format_row(entry: Entry, width: int) -> tuple[str, str, str, str, str, str]:
+    by = " ".join(strip_controls(str(entry.refs[name])) for name in ("run_id", "call_id") if name in entry.refs)
+    tokens = format_number(entry.tokens) if entry.tokens else ""
+    return str(entry.seq), entry.at, entry.kind, by, tokens, shorten(_format_entry(entry), width)
 
 
-def _what(entry: Entry) -> str:
+def _format_entry(entry: Entry) -> str:
     """What an entry says, in a line; anything that a newer Clew may write is shown as it is."""
     try:
         body = entry.body
     except ValueError:
-        return _json(dict(entry.payload))
+        return _dump_json(dict(entry.payload))
     match body:
         case MessagePayload() as said:
             name = f" {said.name}" if isinstance(said, ToolMessage) and said.name else ""
             calls = said.tool_calls or () if isinstance(said, AssistantMessage) else ()
-            return f"{said.role}{name}: {said.content} {' '.join(str(tool_call(call)) for call in calls)}"
+            return f"{said.role}{name}: {said.content} {' '.join(str(format_tool_call(call)) for call in calls)}"
         case ConfigPayload(model=model, tools=tools):
             return f"{model}; tools: {', '.join(tool['name'] for tool in tools) or 'none'}"
         case RunPayload() as run:
@@ -265,15 +265,15 @@ def _what(entry: Entry) -> str:
         case InputPayload() as given:
             return f"{given.event} {given.kind}: {given.reason}: {given.content}"
         case ApprovalPayload() as approval:
-            edited = "" if approval.arguments is None else f" with {_json(approval.arguments)}"
+            edited = "" if approval.arguments is None else f" with {_dump_json(approval.arguments)}"
             return f"{approval.decision} {approval.tool_call_id}{edited}: {approval.reason or 'no reason was given'}"
         case OperationPayload(operation=operation) as held:
             return f"{held.op_id}: {operation.type} {held.context_ref}, {operation.reason}"
         case _:
-            return _json(dict(entry.payload))
+            return _dump_json(dict(entry.payload))
 
 
-def write(to: Console, text: Text) -> None:
+def print_text(to: Console, text: Text) -> None:
     """A text: wrapped on a terminal, and in a pipe as it is, its tabs too."""
     if to.is_terminal:
         to.print(text)
@@ -281,41 +281,41 @@ def write(to: Console, text: Text) -> None:
         to.file.write(f"{text.plain}\n")
 
 
-def _pairs(to: Console, title: str, rows: Mapping[str, str]) -> None:
+def _print_pairs(to: Console, title: str, rows: Mapping[str, str]) -> None:
     if not to.is_terminal:
         for name, value in rows.items():
-            write(to, styled(f"{name}: {value}"))
+            print_text(to, make_text(f"{name}: {value}"))
         return
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in rows.items():
-        grid.add_row(plain(name), plain(value))
-    to.print(Panel(grid, title=plain(title), title_align="left", border_style="dim", expand=False))
+        grid.add_row(strip_controls(name), strip_controls(value))
+    to.print(Panel(grid, title=strip_controls(title), title_align="left", border_style="dim", expand=False))
 
 
-def _entry_count(answer: SessionStatus) -> str:
+def _format_entry_count(answer: SessionStatus) -> str:
     live = f" (from {answer.first_live_seq} on; older ones are archived)" if answer.first_live_seq else ""
     return f"{answer.rev}{live}"
 
 
-def _running(answer: SessionStatus) -> str:
+def _format_request(answer: SessionStatus) -> str:
     if answer.request_id is None:
         return ""
     return f"{answer.request_id} ({answer.run_id or 'not begun'}, iteration {answer.iteration})"
 
 
-def _operation(waiting: Mapping[str, Any]) -> str:
+def _format_operation(waiting: Mapping[str, Any]) -> str:
     if not waiting:
         return ""
     lane = f" {waiting['context_ref']}" if "context_ref" in waiting else ""
     return f"{waiting['type']}{lane} ({waiting['op_id']}), when the request has ended"
 
 
-def thousands(number: int) -> str:
+def format_number(number: int) -> str:
     """A number as people read it."""
     return f"{number:,}".replace(",", " ")
 
 
-def _json(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)

@@ -13,9 +13,9 @@ from rich.text import Text
 from temporalio.exceptions import TemporalError
 
 from clew.cli import show
-from clew.cli.ending import code_of, say
-from clew.cli.follow import follow, wait_for
-from clew.cli.reach import WORKER_SECONDS, Opened, answered
+from clew.cli.failures import find_exit_code, report_error
+from clew.cli.follow import follow, wait_for_outcome
+from clew.cli.reach import WORKER_SECONDS, Opened, wait_for_answer
 from clew.cli.show import Receipt
 from clew.contract import OnBusy
 from clew.errors import ClewError, WorkerUnavailable
@@ -86,7 +86,7 @@ async def _check_served(
     session: Session, request: Request, timeout_seconds: int | None, worker_seconds: float
 ) -> None:
     try:
-        await answered(session.status(), session.id, worker_seconds)
+        await wait_for_answer(session.status(), session.id, worker_seconds)
     except WorkerUnavailable:
         raise WorkerUnavailable(
             f"request {request.request_id} has no outcome after its {timeout_seconds} s: no worker serves the "
@@ -103,36 +103,36 @@ class Chat:
         self._session = opened.session
         self._as_json = as_json
         self._on_busy: OnBusy | None = on_busy
-        self._to = show.console()
-        self._by_hand = sys.stdin.isatty() and self._to.is_terminal and not as_json
+        self._to = show.make_console()
+        self._interactive = sys.stdin.isatty() and self._to.is_terminal and not as_json
         self._next_seq = opened.status.rev
 
     def run(self) -> int:
         """Converse until the input ends; answers the exit code, which in a script is that of the last failure."""
         code = 0
-        if self._by_hand:
+        if self._interactive:
             self._runner.run(self._greet())
         for line in self._lines():
             if line in ("/quit", "/exit"):
                 break
             try:
-                self._runner.run(self._take(line))
+                self._runner.run(self._handle_line(line))
             except KeyboardInterrupt:
-                if not self._by_hand:
+                if not self._interactive:
                     raise
-                self._remark(
+                self._print_remark(
                     "left: the request runs on. /wait shows its reply, /steer TEXT corrects it, /cancel ends it"
                 )
             except (ClewError, TemporalError) as error:
-                say(error, self._as_json, in_lines=True)
-                code = code_of(error)
-        if self._by_hand:
-            self._remark(f"the session stays: `clew chat {self._session.id}` goes on with it")
-        return 0 if self._by_hand else code
+                report_error(error, self._as_json, in_lines=True)
+                code = find_exit_code(error)
+        if self._interactive:
+            self._print_remark(f"the session stays: `clew chat {self._session.id}` goes on with it")
+        return 0 if self._interactive else code
 
     def _lines(self) -> Iterator[str]:
         """What is typed or piped, without empty lines."""
-        if not self._by_hand:
+        if not self._interactive:
             yield from (stripped for line in sys.stdin if (stripped := line.strip()))
             return
         with suppress(ImportError):  # Windows has none
@@ -151,17 +151,17 @@ class Chat:
         status = self._opened.status
         went = f"resumed, {status.rev} entries" if self._opened.resumed else "new"
         self._to.rule(
-            show.styled((f"session {status.session_id}", "bold"), f" · {status.model} · {went}"), style="dim"
+            show.make_text((f"session {status.session_id}", "bold"), f" · {status.model} · {went}"), style="dim"
         )
         if self._opened.resumed:
             recent = await self._session.transcript(from_seq=max(status.rev - RECENT_ENTRIES, 0))
             turns = [number for number, message in enumerate(recent) if message["role"] == "user"]
-            show.messages(self._to, recent[turns[-RECENT_TURNS:][0] if turns else 0 :])
+            show.print_messages(self._to, recent[turns[-RECENT_TURNS:][0] if turns else 0 :])
         if status.request_id:
-            self._remark(f"request {status.request_id} is running: /wait joins it")
-        self._remark("/help says what there is")
+            self._print_remark(f"request {status.request_id} is running: /wait joins it")
+        self._print_remark("/help says what there is")
 
-    async def _take(self, line: str) -> None:
+    async def _handle_line(self, line: str) -> None:
         if command := _COMMAND.fullmatch(line):
             return await self._command(command[1] or command[2], command[3] or "")
         request = await _send(self._session, line, None, self._on_busy)
@@ -174,31 +174,31 @@ class Chat:
     async def _command(self, name: str, words: str) -> None:
         match name:
             case "/help":
-                self._remark(HELP)
+                self._print_remark(HELP)
             case "/status":
-                status = await answered(self._session.status(), self._session.id)
+                status = await wait_for_answer(self._session.status(), self._session.id)
                 if self._as_json:
-                    return show.document(status.as_json(), in_lines=True)
-                show.status(self._to, status)
+                    return show.print_document(status.as_json(), in_lines=True)
+                show.print_status(self._to, status)
             case "/context":
-                context = await answered(self._session.context(), self._session.id)
+                context = await wait_for_answer(self._session.context(), self._session.id)
                 if self._as_json:
-                    return show.document(context.as_json(), in_lines=True)
-                show.context(self._to, context)
+                    return show.print_document(context.as_json(), in_lines=True)
+                show.print_context(self._to, context)
             case "/transcript":
-                said = await answered(self._session.transcript(), self._session.id)
+                said = await wait_for_answer(self._session.transcript(), self._session.id)
                 if self._as_json:
-                    return show.document({"messages": said}, in_lines=True)
-                show.messages(self._to, said)
+                    return show.print_document({"messages": said}, in_lines=True)
+                show.print_messages(self._to, said)
             case "/wait":
-                status = await answered(self._session.status(), self._session.id)
+                status = await wait_for_answer(self._session.status(), self._session.id)
                 if status.request_id is None:
-                    return self._remark("nothing is running; /transcript shows what was said")
+                    return self._print_remark("nothing is running; /transcript shows what was said")
                 await self._follow(self._session.request(status.request_id), self._opened.status.first_live_seq)
             case "/steer" | "/cancel" | "/approve" | "/deny":
                 await self._control(name, words)
             case _:
-                self._remark(f"no command {name}: /help says what there is")
+                self._print_remark(f"no command {name}: /help says what there is")
         return None
 
     async def _control(self, name: str, words: str) -> None:
@@ -214,25 +214,27 @@ class Chat:
                 work = session.approve(first, reason=others.strip() or None)
             case _:
                 work = session.deny(first, reason=others.strip() or None)
-        receipt: Receipt = await answered(work, session.id)
+        receipt: Receipt = await wait_for_answer(work, session.id)
         if self._as_json:
-            return show.document(receipt.as_json(), in_lines=True)
-        return self._remark(show.receipt(receipt))
+            return show.print_document(receipt.as_json(), in_lines=True)
+        return self._print_remark(show.format_receipt(receipt))
 
-    def _remark(self, text: str) -> None:
+    def _print_remark(self, text: str) -> None:
         """A word of the program's own, which in a script has no place among the answers."""
-        to = self._to if self._by_hand else show.console(stderr=True)
-        to.print(show.styled((text, "dim")), soft_wrap=True)
+        to = self._to if self._interactive else show.make_console(stderr=True)
+        to.print(show.make_text((text, "dim")), soft_wrap=True)
 
 
-def _tell(text: Text) -> None:
+def _notify(text: Text) -> None:
     """A word of the program's own, beside the answers."""
-    show.console(stderr=True).print(text, soft_wrap=True)
+    show.make_console(stderr=True).print(text, soft_wrap=True)
 
 
 async def _send(session: Session, text: str, timeout_seconds: int | None, on_busy: OnBusy | None) -> Request:
     try:
-        return await answered(session.message(text, timeout_seconds=timeout_seconds, on_busy=on_busy), session.id)
+        return await wait_for_answer(
+            session.message(text, timeout_seconds=timeout_seconds, on_busy=on_busy), session.id
+        )
     except WorkerUnavailable as error:
         raise WorkerUnavailable(f"{error}; the message may still be accepted when one comes") from None
 
@@ -245,12 +247,14 @@ async def _answer(
     Raises:
         RequestFailed: there is none.
     """
-    to = show.console()
+    to = show.make_console()
     live = to.is_terminal and not as_json
-    outcome = await (follow(to, session, request, from_seq=from_seq) if live else wait_for(session, request, _tell))
+    outcome = await (
+        follow(to, session, request, from_seq=from_seq) if live else wait_for_outcome(session, request, _notify)
+    )
     answer = await request.answer()
     if as_json:
-        show.document({**outcome.as_json(), "answer": answer}, in_lines=in_lines)
+        show.print_document({**outcome.as_json(), "answer": answer}, in_lines=in_lines)
     elif not live:
         # To a file or another program: as it was said.
         sys.stdout.write(f"{answer}\n")

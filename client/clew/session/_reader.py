@@ -25,9 +25,9 @@ from clew.contract import (
 )
 from clew.contract.payloads import AppliedSwitch, ConfigPayload, OperationPayload
 from clew.errors import Archived, Closed
-from clew.session._thread_service import freeze_thread, newest_entry, read_thread
+from clew.session._thread_service import freeze_thread, read_newest_entry, read_thread
 from clew.session.handle import SessionHandle
-from clew.session.transport import payload
+from clew.session.transport import dump_input
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.source import LivePage, read_forward
 
@@ -66,7 +66,7 @@ async def read_context(handle: SessionHandle, query: ContextQuery) -> Context:
 
     async def ask_service(query: ContextQuery) -> dict[str, Any]:
         # Only the fields that are set are sent: the others would overlay the policy in force.
-        fields = to_json(payload(query) | {"session_id": handle.session_id})
+        fields = to_json(dump_input(query) | {"session_id": handle.session_id})
         return await handle.run_service(READ_CONTEXT_WORKFLOW, ReadContextInput.model_validate_json(fields))
 
     try:
@@ -89,7 +89,7 @@ async def read_window(handle: SessionHandle, query: WindowQuery) -> Window:
 
 async def read_last_seq(handle: SessionHandle) -> int:
     """The seq of the thread's newest entry; -1 while there is none."""
-    newest = await newest_entry(handle)
+    newest = await read_newest_entry(handle)
     return newest.seq if newest else -1
 
 
@@ -109,7 +109,7 @@ async def _read_system_prompt(handle: SessionHandle) -> list[TranscriptMessage]:
     try:
         page = await handle.query("transcript", TranscriptQuery(include_system=True, limit=1))
     except Closed:
-        config = await newest_entry(handle, "config")
+        config = await read_newest_entry(handle, "config")
         prompt = config.read(ConfigPayload).prompt if config else None
         return [{"role": "system", "content": prompt, "seq": config.seq}] if config and prompt else []
     return [message for message in page["messages"] if message["role"] == "system"]
@@ -150,7 +150,7 @@ class _EntryParts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _SeqMessage:
     """A message of a transcript."""
 
     message: TranscriptMessage
@@ -168,7 +168,7 @@ class _TranscriptParts:
     query: TranscriptQuery
     archived_upto: int | None = -1
 
-    async def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[_Said]:
+    async def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[_SeqMessage]:
         query = ReadThreadInput(
             session_id=self.handle.session_id,
             from_seq=from_seq,
@@ -178,14 +178,16 @@ class _TranscriptParts:
             context_ref=self.query.context_ref or await _read_active_lane(self.handle),
         )
         async for entry in read_thread(self.handle, query):
-            yield _Said({**entry.message, "seq": entry.seq})
+            yield _SeqMessage({**entry.message, "seq": entry.seq})
 
-    async def read_live(self, from_seq: int) -> LivePage[_Said] | None:
+    async def read_live(self, from_seq: int) -> LivePage[_SeqMessage] | None:
         try:
             page = await self.handle.query("transcript", self.query.model_copy(update={"from_seq": from_seq}))
         except Closed:
             return None
-        return LivePage(tuple(map(_Said, page["messages"])), page.get("next_seq"), page.get("archived_before", 0))
+        return LivePage(
+            tuple(map(_SeqMessage, page["messages"])), page.get("next_seq"), page.get("archived_before", 0)
+        )
 
     async def relocate(self, first_live_seq: int | None) -> Self:
         return replace(self, archived_upto=None if first_live_seq is None else first_live_seq - 1)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from temporalio.client import Client
 
-from clew.session.transport import payload, translating
+from clew.session.transport import dump_input, translate_errors
 
 TIMEOUT = timedelta(minutes=2)
 """With a worker, such a workflow ends earlier by itself."""
@@ -26,10 +26,10 @@ async def run_service(
         WorkerUnavailable: no worker ran it in time.
     """
     verb = re.sub("(Session|Thread|Context)$", "", name).lower()
-    async with translating(session_id):
+    async with translate_errors(session_id):
         answer: dict[str, Any] = await client.execute_workflow(
             name,
-            payload(argument),
+            dump_input(argument),
             id=f"{verb}-{session_id}-{uuid.uuid4().hex}",
             task_queue=task_queue,
             result_type=dict,

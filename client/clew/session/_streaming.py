@@ -12,7 +12,7 @@ from clew.outcomes import RequestOutcome
 from clew.session._reader import read_entries
 from clew.session.handle import SessionHandle
 from clew.session.request import Request
-from clew.session.transport import translating
+from clew.session.transport import translate_errors
 from clew.thread.entries import Entry
 
 INTERVAL_SECONDS = 0.1
@@ -34,7 +34,7 @@ async def stream_reply(handle: SessionHandle, request: Request) -> AsyncIterator
         if outcome.answer_seq is not None:
             query = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
             async for entry in read_entries(handle, query):
-                yield _committed(outcome, entry)
+                yield _make_final_state(outcome, entry)
     finally:
         ended.cancel()
         await asyncio.gather(ended, return_exceptions=True)
@@ -42,7 +42,7 @@ async def stream_reply(handle: SessionHandle, request: Request) -> AsyncIterator
 
 async def _read_heartbeat(handle: SessionHandle, request_id: str) -> StreamState | None:
     """The newest heartbeat of the request's model call, where one is in flight."""
-    async with translating(handle.session_id):
+    async with translate_errors(handle.session_id):
         description = await handle.workflow.describe()
     for pending in description.raw_description.pending_activities:
         if pending.activity_type.name == "call_model" and pending.heartbeat_details.payloads:
@@ -53,7 +53,7 @@ async def _read_heartbeat(handle: SessionHandle, request_id: str) -> StreamState
     return None
 
 
-def _committed(outcome: RequestOutcome, entry: Entry) -> StreamState:
+def _make_final_state(outcome: RequestOutcome, entry: Entry) -> StreamState:
     said = entry.read(AssistantMessage)
     return StreamState(
         request_id=outcome.request_id,

@@ -10,7 +10,7 @@ from clew.contract import READ_WORKFLOW, ReadThreadInput
 from clew.session.handle import SessionHandle
 from clew.thread.entries import Entry
 
-NEWEST_AT_A_TIME = {"config": 1, "summary": 1, "ai_context_operation": 10, "ai_message": 500}
+PAGE_ENTRIES = {"config": 1, "summary": 1, "ai_context_operation": 10, "ai_message": 500}
 """Entries of a kind that are fetched at once when a thread is read backwards."""
 
 
@@ -31,7 +31,7 @@ async def read_thread(handle: SessionHandle, query: ReadThreadInput) -> AsyncIte
         query = query.model_copy(update={"from_seq": page["next_seq"], "limit": left})
 
 
-async def newest_entry(handle: SessionHandle, kind: str | None = None) -> Entry | None:
+async def read_newest_entry(handle: SessionHandle, kind: str | None = None) -> Entry | None:
     """The thread's newest entry, of a kind if one is named; None: there is none."""
     async for entry in _read_newest(handle, ReadThreadInput(session_id=handle.session_id, kind=kind, newest=1)):
         return entry
@@ -40,7 +40,7 @@ async def newest_entry(handle: SessionHandle, kind: str | None = None) -> Entry 
 
 async def freeze_thread(handle: SessionHandle) -> FrozenService:
     """The thread as it is now, read backwards."""
-    newest = await newest_entry(handle)
+    newest = await read_newest_entry(handle)
     return FrozenService(handle, newest.seq if newest else -1)
 
 
@@ -68,7 +68,7 @@ class FrozenService:
                 to_seq=upto,
                 kind=kind,
                 context_ref=context_ref,
-                newest=NEWEST_AT_A_TIME[kind],
+                newest=PAGE_ENTRIES[kind],
             )
             page = await _read_page(self.handle, query)
             for row in reversed(page["entries"]):

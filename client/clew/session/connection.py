@@ -171,14 +171,14 @@ class Clew:
             NotFound: without a model: there is no such session.
             ThreadMismatch: the session was terminated, and must be recovered first.
         """
-        validate_id(session_id)
+        validate_session_id(session_id)
         session = Session(self.temporal, session_id, self.task_queue)
         if model is None:
             try:
-                status = await read_status(self._handle(session_id), only_open=True)
+                status = await read_status(self._make_handle(session_id), only_open=True)
             except Closed:
                 # It has ended, and the server may have forgotten it; its archive has not.
-                model = await self._archived_model(session_id)
+                model = await self._read_archived_model(session_id)
             else:
                 if not status.closed:
                     return session
@@ -206,14 +206,14 @@ class Clew:
         try:
             await self._start(session_id, config, WorkflowIDReusePolicy.REJECT_DUPLICATE)
         except WorkflowAlreadyStartedError:
-            await self._check_whole(session_id)
+            await self._refuse_terminated(session_id)
             await self._start(session_id, config, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
         return session
 
-    def _handle(self, session_id: str) -> SessionHandle:
+    def _make_handle(self, session_id: str) -> SessionHandle:
         return SessionHandle(self.temporal, session_id, self.task_queue)
 
-    async def _archived_model(self, session_id: str) -> str:
+    async def _read_archived_model(self, session_id: str) -> str:
         async for config in self.read_thread(session_id, kind="config", newest=1):
             return config.read(ConfigPayload).model
         raise NotFound(f"there is no session {session_id!r}: give a model to start it with")
@@ -224,7 +224,7 @@ class Clew:
         except RPCError as error:
             raise translate_error(error, session_id) from error
 
-    async def _check_whole(self, session_id: str) -> None:
+    async def _refuse_terminated(self, session_id: str) -> None:
         """A session goes on from its archive, which one that was cut off has not written to the end."""
         try:
             ended = await self.temporal.get_workflow_handle(session_id).describe()
@@ -237,7 +237,7 @@ class Clew:
 
     def session(self, session_id: str) -> Session:
         """A session by its id, without asking whether it exists."""
-        return Session(self.temporal, validate_id(session_id), self.task_queue)
+        return Session(self.temporal, validate_session_id(session_id), self.task_queue)
 
     def read_thread(
         self,
@@ -267,13 +267,13 @@ class Clew:
         """
         query = {
             **filters,
-            "session_id": validate_id(session_id),
+            "session_id": validate_session_id(session_id),
             "from_seq": from_seq,
             "to_seq": to_seq,
             "limit": limit,
             "newest": newest,
         }
-        return read_thread(self._handle(session_id), make_input(ReadThreadInput, query))
+        return read_thread(self._make_handle(session_id), make_input(ReadThreadInput, query))
 
     async def delete(self, session_id: str) -> int:
         """End a session and delete its archive and its event histories: the number of archived segments deleted.
@@ -283,7 +283,7 @@ class Clew:
         Raises:
             NotFound: there is no such session, or no longer.
         """
-        command = DeleteSessionInput(session_id=validate_id(session_id))
+        command = DeleteSessionInput(session_id=validate_session_id(session_id))
         answer = await run_service(self.temporal, self.task_queue, DELETE_WORKFLOW, command, session_id)
         return DeleteReceipt.model_validate(answer).deleted_segments
 
@@ -323,7 +323,7 @@ class Clew:
             raise WorkerUnavailable(f"no worker polls the task queue {self.task_queue!r}: start one with worker.py")
 
 
-def validate_id(session_id: str) -> str:
+def validate_session_id(session_id: str) -> str:
     """A session id, if it is one.
 
     Raises:

@@ -16,7 +16,7 @@ from clew.contract import EntriesQuery
 from clew.errors import Closed, Starting
 from clew.outcomes import Output
 from clew.session._services import run_service
-from clew.session.transport import payload, send_update, translating
+from clew.session.transport import dump_input, send_update, translate_errors
 from clew.thread.entries import Entry
 from clew.thread.source import LivePage
 
@@ -61,7 +61,7 @@ class SessionHandle:
             Refusal: the session refused it, and nothing has changed.
         """
         update = await self.send(name, argument)
-        async with translating(self.session_id):
+        async with translate_errors(self.session_id):
             return answer.model_validate(await update.result())
 
     async def query(self, name: str, argument: BaseModel | None = None, *, only_open: bool = False) -> dict[str, Any]:
@@ -71,12 +71,12 @@ class SessionHandle:
             Closed: the server knows no such session, or with `only_open`, it has ended.
             Refusal: the session refused the query.
         """
-        args = [] if argument is None else [payload(argument)]
+        args = [] if argument is None else [dump_input(argument)]
         reject = QueryRejectCondition.NOT_OPEN if only_open else QueryRejectCondition.NONE
         give_up_at = time.monotonic() + QUERY_SECONDS
         while True:
             try:
-                async with translating(self.session_id):
+                async with translate_errors(self.session_id):
                     answer: dict[str, Any] = await self.workflow.query(
                         name,
                         args=args,
@@ -112,5 +112,5 @@ class SessionHandle:
 
     async def wait_for_end(self) -> None:
         """Wait until the session's workflow has ended."""
-        async with translating(self.session_id):
+        async with translate_errors(self.session_id):
             await self.workflow.result()

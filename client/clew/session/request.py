@@ -15,7 +15,7 @@ from clew.errors import RequestFailed
 from clew.outcomes import RequestOutcome
 from clew.session._reader import read_entries
 from clew.session.handle import SessionHandle
-from clew.session.transport import translating
+from clew.session.transport import translate_errors
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -52,15 +52,15 @@ class Request:
         """
         pause = FIRST_PAUSE_SECONDS
         while self._outcome is None:
-            asked_at = time.monotonic()
+            sent_at = time.monotonic()
             # Kept until it has answered, so that whoever waits again waits for the same update.
             update = self._update = self._update or await self._ask_again()
-            async with translating(self.session_id):
+            async with translate_errors(self.session_id):
                 outcome = RequestOutcome.model_validate(await update.result())
             if outcome.status == "running":
                 self._update = None
                 # An answer that comes at once is that of a session with as many callers as it lets wait.
-                if time.monotonic() - asked_at < LONGEST_PAUSE_SECONDS:
+                if time.monotonic() - sent_at < LONGEST_PAUSE_SECONDS:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:

@@ -293,7 +293,7 @@ class Session:
             "at_seq": at_seq,
             "call_id": call_id,
             "context_policy": context_policy,
-            "pending": None if pending is None else [_from_user(message) for message in pending],
+            "pending": None if pending is None else [_make_user_message(message) for message in pending],
         }
         return await read_context(self._handle, make_input(ContextQuery, query))
 
@@ -413,5 +413,5 @@ async def _resolve(
     return await handle.call("resolve_approval", make_input(ApprovalInput, command), ApprovalReceipt)
 
 
-def _from_user(message: str | Mapping[str, Any]) -> Mapping[str, Any]:
+def _make_user_message(message: str | Mapping[str, Any]) -> Mapping[str, Any]:
     return {"role": "user", "content": message} if isinstance(message, str) else message

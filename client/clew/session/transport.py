@@ -45,14 +45,14 @@ def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
     values = {name: value for name, value in fields.items() if value is not None}
     try:
         # Through JSON, as it will travel: lists are tuples there, and a mapping is an object.
-        return model.model_validate_json(json.dumps(values, default=_plain))
+        return model.model_validate_json(json.dumps(values, default=_make_plain))
     except ValidationError as error:
         raise translate_validation_error(model, error) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not usable as JSON: {error}") from None
 
 
-def payload(model: BaseModel) -> dict[str, Any]:
+def dump_input(model: BaseModel) -> dict[str, Any]:
     """The JSON object that travels for an input: the fields that were set."""
     return model.model_dump(mode="json", exclude_unset=True)
 
@@ -72,18 +72,18 @@ def translate_error(error: RPCError, session_id: str) -> ClewError:
             return ClewError(f"Temporal refused: {error.message}")
 
 
-def met_a_rollover(error: RPCError) -> bool:
+def is_rollover(error: RPCError) -> bool:
     """Whether an update arrived while one workflow run was continued as the next."""
     return error.status == RPCStatusCode.FAILED_PRECONDITION or "already completed" in error.message
 
 
-def was_unprocessed(error: WorkflowUpdateFailedError) -> bool:
+def is_unprocessed(error: WorkflowUpdateFailedError) -> bool:
     """Whether the server itself refused an update, because a paused worker completed its task without it."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == "UnprocessedUpdate"
 
 
 @asynccontextmanager
-async def translating(session_id: str, seconds: float | None = None) -> AsyncIterator[None]:
+async def translate_errors(session_id: str, seconds: float | None = None) -> AsyncIterator[None]:
     """Translate Temporal's errors to Clew's, here and nowhere else. With `seconds`, the body has that much time."""
     try:
         async with asyncio.timeout(seconds):
@@ -125,12 +125,12 @@ async def send_update(
         Refusal: the session refused it, and nothing has changed.
         WorkerUnavailable: no worker accepted it in time.
     """
-    async with translating(handle.id, ACCEPT_SECONDS):
+    async with translate_errors(handle.id, ACCEPT_SECONDS):
         while True:
             try:
                 update = await handle.start_update(
                     name,
-                    payload(argument),
+                    dump_input(argument),
                     id=update_id,
                     wait_for_stage=WorkflowUpdateStage.ACCEPTED,
                     result_type=dict,
@@ -140,19 +140,19 @@ async def send_update(
                     await update.result()
                 return update
             except WorkflowUpdateFailedError as error:
-                if not was_unprocessed(error):
+                if not is_unprocessed(error):
                     raise
             except RPCError as error:
                 # It arrived at the end of a workflow run: send it again to the next one, if there is one.
                 running = WorkflowExecutionStatus.RUNNING
-                if not met_a_rollover(error) or (await handle.describe()).status != running:
+                if not is_rollover(error) or (await handle.describe()).status != running:
                     raise
             await asyncio.sleep(ROLLOVER_SECONDS)
 
 
-def _plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return payload(value)
+        return dump_input(value)
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON")

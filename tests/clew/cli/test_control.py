@@ -281,7 +281,7 @@ async def test_a_request_that_waits_for_somebody_is_waited_for(
 ) -> None:
     """--timeout is the request's own, which stands still meanwhile: who asks gives up only if no worker is there."""
     session = await stack.open(adder, tools=["add"], require_approval=["add"])
-    opened = await reach.existing(stack.clew, session.id)
+    opened = await reach.find_session(stack.clew, session.id)
     asked: dict[str, Any] = {"timeout_seconds": 60, "on_busy": None, "as_json": False, "grace_seconds": -59.9}
     asking = asyncio.create_task(talk.ask(opened, "Add", **asked))
     await approvals(session)

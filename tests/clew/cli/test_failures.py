@@ -60,7 +60,7 @@ async def test_without_a_worker_nobody_waits(stack: Stack) -> None:
 async def test_a_worker_that_is_only_remembered_is_none() -> None:
     """The server remembers a killed worker for minutes; that it does not answer is found out within seconds."""
     with pytest.raises(WorkerUnavailable, match="no worker answers for session 's'"):
-        await reach.answered(asyncio.Event().wait(), "s", seconds=0.01)
+        await reach.wait_for_answer(asyncio.Event().wait(), "s", seconds=0.01)
 
 
 async def test_refusals_and_failures(stack: Stack) -> None:

@@ -27,13 +27,13 @@ from clew.cli.follow import Growth
 )
 def test_control_sequences_are_taken_out(text: str, shown: str) -> None:
     """Whole sequences go, single control characters go, and all that is text stays."""
-    assert show.plain(text) == shown
+    assert show.strip_controls(text) == shown
 
 
 @given(st.text(alphabet=st.sampled_from("\x1b\x9b\x9d[]()0;mHJ\\\x07\x9c ab\n\u202e")))
 def test_no_control_character_survives(text: str) -> None:
     """However sequences are nested or cut, no character that a terminal obeys is left."""
-    assert not set(show.plain(text)) & set("\x1b\x9b\x9d\x07\x9c\u202e")
+    assert not set(show.strip_controls(text)) & set("\x1b\x9b\x9d\x07\x9c\u202e")
 
 
 def state(text: str, offset: int = 0, *, call: str = "c-1", attempt: int = 1) -> StreamState:

@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 from clew.errors import WorkerUnavailable
-from clew.session.transport import translating
+from clew.session.transport import translate_errors
 
 
 async def asking(started: asyncio.Event) -> None:
@@ -25,7 +25,7 @@ async def test_a_cancellation_stays_the_callers() -> None:
     started = asyncio.Event()
 
     async def caller() -> None:
-        async with translating("s"):
+        async with translate_errors("s"):
             await asking(started)
 
     task = asyncio.create_task(caller())
@@ -39,5 +39,5 @@ async def test_a_cancellation_stays_the_callers() -> None:
 async def test_what_takes_too_long_is_a_worker_that_does_not_answer() -> None:
     """The time that a question has is not a cancellation of who asks."""
     with pytest.raises(WorkerUnavailable):
-        async with translating("s", 0.01):
+        async with translate_errors("s", 0.01):
             await asking(asyncio.Event())

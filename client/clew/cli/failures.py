@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 
 @contextmanager
-def ending(as_json: bool, code: int | None = None) -> Iterator[None]:
+def exit_on_error(as_json: bool, code: int | None = None) -> Iterator[None]:
     """Run a command's body; every expected failure becomes a line and an exit code, and Ctrl-C only the code.
 
     `code` is that of every failure, where a command has one of its own.
@@ -28,28 +28,28 @@ def ending(as_json: bool, code: int | None = None) -> Iterator[None]:
     try:
         yield
     except (ClewError, TemporalError) as error:
-        say(error, as_json)
-        raise typer.Exit(code_of(error) if code is None else code) from None
+        report_error(error, as_json)
+        raise typer.Exit(find_exit_code(error) if code is None else code) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def say(error: ClewError | TemporalError, as_json: bool, *, in_lines: bool = False) -> None:
+def report_error(error: ClewError | TemporalError, as_json: bool, *, in_lines: bool = False) -> None:
     """Report an error: `type: message` on stderr, or an object on stdout. A failed request's is its outcome."""
     if not as_json:
-        show.console(stderr=True).print(
-            show.styled((f"{type_of(error)}: ", "bold red"), message_of(error)), soft_wrap=True
+        show.make_console(stderr=True).print(
+            show.make_text((f"{find_error_type(error)}: ", "bold red"), format_message(error)), soft_wrap=True
         )
         return
-    about = {"type": type_of(error), "message": message_of(error)}
+    about = {"type": find_error_type(error), "message": format_message(error)}
     if isinstance(error, RequestFailed):
         outcome = error.outcome.as_json()
-        show.document({**outcome, "error": {**outcome.get("error", {}), **about}}, in_lines=in_lines)
+        show.print_document({**outcome, "error": {**outcome.get("error", {}), **about}}, in_lines=in_lines)
     else:
-        show.document({"error": about}, in_lines=in_lines)
+        show.print_document({"error": about}, in_lines=in_lines)
 
 
-def code_of(error: ClewError | TemporalError) -> int:
+def find_exit_code(error: ClewError | TemporalError) -> int:
     """The exit code of a command that ends with an error."""
     match error:
         case ServerUnreachable() | WorkerUnavailable():
@@ -60,7 +60,7 @@ def code_of(error: ClewError | TemporalError) -> int:
             return FAILED
 
 
-def type_of(error: ClewError | TemporalError) -> str:
+def find_error_type(error: ClewError | TemporalError) -> str:
     """The error's word: the contract's where it has one, the class's name in the same style where not."""
     match error:
         case RequestFailed(outcome=outcome):
@@ -74,7 +74,7 @@ def type_of(error: ClewError | TemporalError) -> str:
             return "temporal_error"
 
 
-def message_of(error: ClewError | TemporalError) -> str:
+def format_message(error: ClewError | TemporalError) -> str:
     """What went wrong, in one line."""
     match error:
         case RequestFailed(outcome=outcome) if outcome.error:
