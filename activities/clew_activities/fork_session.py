@@ -18,7 +18,7 @@ from clew.contract.outputs import ForkReceipt
 from clew.contract.payloads import OperationPayload
 from clew.errors import InvalidInput, NotFound
 from clew.session.starting import start_session
-from clew.thread.entries import Entry
+from clew.thread.entries import Entry, Refs
 from clew_activities.archive import Archive, Head, ObjectChanged
 from clew_activities.archiving import ArchivedThread, explained
 from clew_activities.heartbeat import beating
@@ -182,7 +182,7 @@ def _entry(asked: Fork, which: int, session_id: str, seq: int) -> Entry:
         payload = forking.fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
     else:
         payload = forking.fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
-    refs = {"session_id": session_id}
+    refs: Refs = {"session_id": session_id}
     return Entry(seq, asked.entry_ids[which], "fork", asked.at, payload.as_json(), refs, 0)
 
 

@@ -7,40 +7,12 @@ from operator import or_
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
-from typing_extensions import TypedDict
 
 from clew.contract import payloads
 from clew.contract.payloads import KINDS, Payload
 from clew.outcomes import Output
-from clew.thread.entries import Entry
+from clew.thread.entries import Entry, Refs
 from docs.generate.json_schema import docstring_of
-
-
-class Refs(TypedDict, total=False):
-    """What an entry belongs to.
-
-    Attributes:
-        session_id: The session.
-        request_id: The request.
-        run_id: The run.
-        call_id: The model call: the one that gave a reply, that asked for a tool, or that is the first to read an
-            input.
-        iteration: The number of the model call in its run.
-        parent_call_id: The model call before it in the run.
-        tool_call_id: The tool call.
-        source: Where an input came from.
-        summary_id: The summary.
-    """
-
-    session_id: str
-    request_id: str
-    run_id: str
-    call_id: str
-    iteration: int
-    parent_call_id: str
-    tool_call_id: str
-    source: str
-    summary_id: str
 
 
 def payload_types() -> dict[str, list[type[Payload]]]:

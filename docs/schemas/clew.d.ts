@@ -949,7 +949,7 @@ export interface Recipe {
   output_schema_seq?: number;
 }
 
-/** What an entry belongs to. */
+/** The ids of what an entry belongs to. Which of them it has depends on its kind. */
 export interface Refs {
   /** The session. */
   session_id?: string;

@@ -18,7 +18,7 @@ from temporalio.testing import ActivityEnvironment
 
 from clew import Tool, tool
 from clew.contract.payloads import EntryKind, StoredResult
-from clew.thread.entries import Entry
+from clew.thread.entries import Entry, Refs
 from clew_activities.archive import Archive, Head, Store, StoreUnavailable
 from clew_activities.archive.objects import Bucket
 from clew_activities.archive.segment import digest_of
@@ -121,7 +121,7 @@ class Place:
             payload["result"] = answer.result.as_json()
         return self._commit("ai_message", payload, {"tool_call_id": tool_call_id})
 
-    def _commit(self, kind: EntryKind, payload: dict[str, Any], refs: dict[str, str]) -> Entry:
+    def _commit(self, kind: EntryKind, payload: dict[str, Any], refs: Refs) -> Entry:
         seq = self.first_live + len(self.live)
         entry = Entry(seq, f"e-{seq}", kind, "2026-01-01T00:00:00.000Z", payload, refs, 1)
         self.live.append(entry)

@@ -20,10 +20,10 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.contract.payloads import KINDS
+from clew.thread import Refs
 from clew_workflows.core import views
 from clew_workflows.protocol import AskedTool
 from docs.generate import DOCS, SCHEMAS
-from docs.generate.entries import Refs
 from docs.generate.messages import wire_types
 from tests.support.decisions import Session
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from typing import get_args
+from typing import cast, get_args
 
 from hypothesis import strategies as st
 
 from clew.contract.payloads import EntryKind
-from clew.thread.entries import Entry
+from clew.thread.entries import Entry, Refs
 from clew_activities.archive import Archive, Head, Store, StoreUnavailable
 
 FOLDER = "default/families/s-root"
@@ -45,7 +45,7 @@ def threads(draw: st.DrawFn) -> list[Entry]:
             draw(st.sampled_from(get_args(EntryKind))),
             "2026-01-01T00:00:00.000Z",
             draw(st.dictionaries(texts, json_values(), max_size=3)),
-            draw(st.dictionaries(texts, texts, max_size=2)),
+            cast("Refs", draw(st.dictionaries(texts, texts, max_size=2))),
             draw(st.integers(0, 10_000)),
         )
         for i in range(draw(st.integers(1, 4)))

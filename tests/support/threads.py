@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ from clew.contract.payloads import EntryKind, read_payload
 from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.model.messages import Message, ToolSpec
 from clew.model.tokens import load_encoding
-from clew.thread.entries import DEFAULT_LANE, Draft, Entry
+from clew.thread.entries import DEFAULT_LANE, Draft, Entry, Refs
 from clew.thread.thread import Thread
 from tests.support.payloads import OTHER_PAYLOADS
 
@@ -75,7 +75,7 @@ class Writer:
         """Commit any entry."""
         seq = self.thread.rev
         at = f"2026-01-01T{seq // 3600:02}:{seq // 60 % 60:02}:{seq % 60:02}.000Z"
-        entry = Draft(read_payload(kind, payload), refs).commit(seq, f"entry-{seq}", at, self.encoding)
+        entry = Draft(read_payload(kind, payload), cast("Refs", refs)).commit(seq, f"entry-{seq}", at, self.encoding)
         self.thread.append(entry)
         return entry
 

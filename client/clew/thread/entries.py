@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pydantic import SkipValidation
+from typing_extensions import TypedDict
+
 from clew.contract.payloads import (
     KINDS,
     AssistantMessage,
@@ -22,6 +25,33 @@ from clew.model.tokens import Encoding
 DEFAULT_LANE = "default"
 
 P = TypeVar("P", bound=Payload)
+
+
+class Refs(TypedDict, total=False):
+    """The ids of what an entry belongs to. Which of them it has depends on its kind.
+
+    Attributes:
+        session_id: The session.
+        request_id: The request.
+        run_id: The run.
+        call_id: The model call: the one that gave a reply, that asked for a tool, or that is the first to read an
+            input.
+        iteration: The number of the model call in its run.
+        parent_call_id: The model call before it in the run.
+        tool_call_id: The tool call.
+        source: Where an input came from.
+        summary_id: The summary.
+    """
+
+    session_id: str
+    request_id: str
+    run_id: str
+    call_id: str
+    iteration: int
+    parent_call_id: str
+    tool_call_id: str
+    source: str
+    summary_id: str
 
 
 class _Read:
@@ -50,7 +80,7 @@ class Entry(_Read):
     kind: EntryKind
     at: str
     payload: Mapping[str, Any]
-    refs: Mapping[str, Any]
+    refs: SkipValidation[Refs]
     tokens: int
 
     def as_json(self) -> dict[str, Any]:
@@ -130,7 +160,7 @@ class Draft:
     """
 
     payload: Payload
-    refs: Mapping[str, Any] = field(default_factory=dict)
+    refs: Refs = field(default_factory=Refs)
 
     @property
     def kind(self) -> EntryKind:

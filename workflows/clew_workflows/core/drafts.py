@@ -19,7 +19,7 @@ from clew.contract.payloads import (
 )
 from clew.model.messages import ToolCall
 from clew.outcomes import OutcomeError, Usage
-from clew.thread.entries import Draft
+from clew.thread.entries import Draft, Refs
 from clew_workflows.core.state import AskedCall, Input, Request, Run, State
 from clew_workflows.protocol import Failure, ModelAnswered, ResolvedTool, ToolAnswered
 
@@ -31,7 +31,7 @@ EXCERPT = 200
 
 def user_message(state: State, run: Run, content: str, unread: Input) -> Draft:
     """What was steered in or injected, or what a message that joined the run has asked."""
-    refs: dict[str, Any] = {
+    refs: Refs = {
         "source": unread.source,
         # The call that will be the first to include it.
         "call_id": f"call-{state.calls + 1}",
@@ -149,7 +149,7 @@ def unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
 
 
 def error_entry(
-    state: State, run: Run, failure: Failure, refs: dict[str, Any] | None = None, retried: Retried | None = None
+    state: State, run: Run, failure: Failure, refs: Refs | None = None, retried: Retried | None = None
 ) -> Draft:
     """What went wrong in a run, and the call that is made instead, where one is."""
     details = failure.details | ({"retried": retried.as_json()} if retried else {})
@@ -236,21 +236,21 @@ def session_entry(
     return Draft(SessionPayload(event=event, workflow=workflow, reason=reason or None), session_refs(state))
 
 
-def session_refs(state: State) -> dict[str, Any]:
-    """What correlates a fact with the session alone."""
+def session_refs(state: State) -> Refs:
+    """The refs of an entry that belongs to the session alone."""
     return {"session_id": state.session_id}
 
 
-def run_refs(state: State, run: Run) -> dict[str, Any]:
-    """What correlates a fact with its run."""
+def run_refs(state: State, run: Run) -> Refs:
+    """The refs of an entry that belongs to a run."""
     return {"session_id": state.session_id, "request_id": run.request.request_id, "run_id": run.run_id}
 
 
-def call_refs(run: Run) -> dict[str, Any]:
-    """What correlates a fact with the run's newest model call."""
+def call_refs(run: Run) -> Refs:
+    """The refs to the run's newest model call; empty before the first."""
     if run.call is None:
         return {}
-    refs: dict[str, Any] = {"call_id": run.call.call_id, "iteration": run.call.iteration}
+    refs: Refs = {"call_id": run.call.call_id, "iteration": run.call.iteration}
     if run.call.parent_call_id:
         refs["parent_call_id"] = run.call.parent_call_id
     return refs

@@ -16,7 +16,7 @@ from clew.model.canonical import compute_digest
 from clew.model.prices import compute_cost_usd
 from clew.model.tokens import load_encoding
 from clew.outcomes import Usage
-from clew.thread.entries import Draft
+from clew.thread.entries import Draft, Refs
 from clew.thread.thread import Thread
 from clew_workflows.core import budgets
 from clew_workflows.core.requests import request_of
@@ -91,7 +91,7 @@ def _committed(state: State, thread: Thread, upto: int, lane: str, pending: Sequ
         raise Archived(f"entry {upto} is in the archive: read it through ReadContext")
     after = Thread(thread.slice(thread.first_seq, upto), thread.first_seq, thread.retained)
     count = load_encoding(state.config.encoding)
-    refs = {"run_id": f"run-{state.runs + 1}"}
+    refs: Refs = {"run_id": f"run-{state.runs + 1}"}
     for message in pending:
         draft = Draft(UserMessage(context_ref=lane, role="user", content=message.content), refs)
         after.append(draft.commit(after.rev, "pending", "", count))

@@ -11,6 +11,7 @@ from clew.contract.outputs import InputReceipt
 from clew.contract.payloads import ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import RequestOutcome, Usage
+from clew.thread.entries import Refs
 from clew_workflows.protocol import ArchiveRef, CallModel, Failure, ModelProfile, Prepare, ResolvedTool
 
 Phase = Literal[
@@ -123,7 +124,7 @@ class LateCall:
     """
 
     doubt: ToolMessage
-    refs: Mapping[str, Any]
+    refs: Refs
 
     @property
     def tool_call_id(self) -> str:

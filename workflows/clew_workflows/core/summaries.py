@@ -14,7 +14,7 @@ from clew.contract import ContextOperation, SummarizeInput
 from clew.contract.payloads import AppliedReplace, ErrorPayload, OperationPayload, StoredSnapshot, SummaryPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidInput, NothingToSummarize
-from clew.thread.entries import Draft
+from clew.thread.entries import Draft, Refs
 from clew.thread.lane import Lane
 from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
@@ -193,7 +193,7 @@ def commit_written(state: State, event: Summarized, _at: Moment) -> Decision:
         pinned=effect.pinned,
         usage=answer.usage,
     )
-    refs = {"session_id": state.session_id, "summary_id": effect.summary_id}
+    refs: Refs = {"session_id": state.session_id, "summary_id": effect.summary_id}
     state = replace(state, phase="idle", summarizing=None, usage=state.usage.plus(answer.usage))
     if not effect.compacts:
         return Decision(state, (Draft(summary, refs),))
