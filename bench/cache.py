@@ -48,7 +48,7 @@ from clew.contract.payloads import AssistantMessage, ConfigPayload, Payload, Use
 from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE, Draft
 from clew.thread.thread import Thread
-from clew_activities.providers import ModelRequest, Provider, Redaction, Screened, providers_from_env, stream
+from clew_activities.providers import ModelRequest, Provider, RedactedDecoder, Redaction, load_providers, stream
 from clew_activities.providers.errors import EmptyReply, OutputExhausted
 from deploy.local import model_server, temporal_server, worker_process
 
@@ -128,7 +128,7 @@ class Point:
         return (self.reading.tokens + CACHED_PRICE * self.reading.cached) / self.calls
 
 
-def policy_of(budget: int, low_water: float | None) -> ContextPolicy:
+def choose_policy(budget: int, low_water: float | None) -> ContextPolicy:
     """A policy with that budget: in epochs where there is a low-water mark, sliding where there is none."""
     size = ContextPolicy(max_input_tokens=budget + RESERVE, reserve_output_tokens=RESERVE)
     window: dict[str, Any] = {} if low_water is None else {"window": "epoch", "low_water": low_water}
@@ -167,8 +167,8 @@ async def side_by_side(turns: int, budget: int, low_water: float) -> tuple[Talk,
             env = {"CLEW_STORE": folder, "CLEW_PROVIDER_LOCAL_BASE_URL": url}
             async with worker_process(server.address, env=env):
                 clew = await Clew.connect(server.address)
-                sliding = await talk(clew, counters, "sliding", turns, policy_of(budget, None))
-                return sliding, await talk(clew, counters, "epoch", turns, policy_of(budget, low_water))
+                sliding = await talk(clew, counters, "sliding", turns, choose_policy(budget, None))
+                return sliding, await talk(clew, counters, "epoch", turns, choose_policy(budget, low_water))
 
 
 async def talk(clew: Clew, counters: httpx.AsyncClient, name: str, turns: int, policy: ContextPolicy) -> Talk:
@@ -235,12 +235,12 @@ async def frontier(windows: Sequence[int]) -> list[Point]:
     # A server may let go of an idle connection just as it is used again; with new ones there is nobody to blame.
     limits = httpx.Limits(max_keepalive_connections=0)
     async with model() as (url, counters), httpx.AsyncClient(limits=limits, trust_env=False) as http:
-        provider = providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": url}).get("local")
+        provider = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": url}).get("local")
         for turns, tokens in ((turns, WINDOWS[turns]) for turns in windows):
             thread = conversation(4 * turns + 2 * EPOCH_CALLS, tokens)
             system = load_encoding(ENCODING).count_system_prompt(SYSTEM)
             for low_water in (None, *LOW_WATER):
-                contexts = contexts_of(thread, turns, policy_of(turns * tokens, low_water))
+                contexts = contexts_of(thread, turns, choose_policy(turns * tokens, low_water))
                 reading = await read(http, provider, counters, contexts)
                 points.append(
                     Point(
@@ -269,7 +269,7 @@ async def read(
         request = ModelRequest(model="smollm2", messages=shown.messages, tools=shown.tool_spec, options=options)
         # Nobody asks what it says.
         with suppress(EmptyReply, OutputExhausted):
-            await stream(http, provider, request, Screened(provider.decoder(), Redaction()))
+            await stream(http, provider, request, RedactedDecoder(provider.make_decoder(), Redaction()))
     return (await Reading.of(counters)).since(before)
 
 

@@ -22,7 +22,7 @@ from temporalio.client import Client
 from bench.endless import p95
 from clew import Clew, Session
 from clew_activities.archive import Store
-from clew_activities.providers import http_client, providers_from_env
+from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
 from deploy.local import Reply, scripted_model, temporal_server
 
@@ -40,11 +40,11 @@ class Seconds:
 
 async def crowd(client: Client, session_id: str, provider: str, seconds: Seconds) -> None:
     """Use a session of its own, with a worker of its own."""
-    async with http_client() as http:
+    async with make_http_client() as http:
         worker = make_worker(
             client,
             task_queue=session_id,
-            providers=providers_from_env({"CLEW_PROVIDER_BENCH_BASE_URL": provider}),
+            providers=load_providers({"CLEW_PROVIDER_BENCH_BASE_URL": provider}),
             tools={},
             http=http,
             store=Store.from_url("memory://"),

@@ -44,8 +44,8 @@ from bench.users import BASE, User, insist
 from clew import Clew, Session
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Store
-from clew_audit.auditing import Report as Audited
-from clew_audit.auditing import audit_session
+from clew_audit.audit import Report as Audited
+from clew_audit.audit import audit_session
 from deploy.local import scripted_model, temporal_server
 
 WINDOW, JUDGED = 100, 50
@@ -241,7 +241,7 @@ class _Bench:
         """All entries, how many of them only the archive has, and where the two disagree."""
         status = await session.status()
         live = await session.entries(from_seq=status.first_live_seq)
-        head = await archive.head(session.id)
+        head = await archive.read_head(session.id)
         old = [entry async for entry in archive.read(head.family, head.root)] if head else []
         problems = []
         known = {entry.seq: entry for entry in old}
@@ -257,7 +257,7 @@ class _Bench:
         ):
             problems.append(f"the session counts {status.usage}, the thread {len(spent)} calls")
         await session.close()
-        head = await archive.head(session.id)
+        head = await archive.read_head(session.id)
         closed = [entry async for entry in archive.read(head.family, head.root)] if head else []
         if closed[: len(entries)] != entries:
             problems.append("what the archive holds of the closed session differs from what was read before")

@@ -21,7 +21,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from clew import Clew, Tool, tool
 from clew_activities.archive import Store
-from clew_activities.providers import http_client, providers_from_env
+from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 
@@ -123,9 +123,9 @@ async def by_value(clew: Clew) -> Cost:
 async def measure() -> tuple[Cost, Cost, Cost]:
     """Both sessions on one server: by reference, a round of one tool, by value."""
     tools: dict[str, Tool[..., Any]] = {"look_up": look_up}
-    async with temporal_server(ui=False) as server, scripted_model(script) as model, http_client() as http:
+    async with temporal_server(ui=False) as server, scripted_model(script) as model, make_http_client() as http:
         clew = await Clew.connect(server.address)
-        providers = providers_from_env({"CLEW_PROVIDER_BENCH_BASE_URL": model.base_url})
+        providers = load_providers({"CLEW_PROVIDER_BENCH_BASE_URL": model.base_url})
         naive = Worker(
             clew.temporal,
             task_queue="by-value",

@@ -27,7 +27,7 @@ from clew import Clew, Session
 from clew.contract.payloads import InputPayload, MessagePayload
 from clew.errors import Idle
 from clew_activities.archive import Archive, Store
-from clew_audit.auditing import audit_session
+from clew_audit.audit import audit_session
 from deploy.local import Reply, Worker, scripted_model, temporal_server, worker_process
 
 CALLERS = 4

@@ -9,7 +9,7 @@ import pytest
 
 from clew import Clew
 from clew_activities.archive import Store
-from clew_activities.providers import http_client, providers_from_env
+from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
 from deploy.local import TemporalServer, scripted_model, temporal_server
@@ -29,12 +29,12 @@ async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
     """The world: a worker in this process that serves the toolbox and the scripted models."""
     scripts: dict[str, Script] = {}
     store = Store.from_url("memory://")
-    async with scripted_model(lambda body: scripts[body["model"]](body)) as provider, http_client() as http:
+    async with scripted_model(lambda body: scripts[body["model"]](body)) as provider, make_http_client() as http:
         clew = await Clew.connect(server.address)
         worker = make_worker(
             clew.temporal,
             task_queue=clew.task_queue,
-            providers=providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url}),
+            providers=load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url}),
             tools=load_tools([toolbox.__name__]),
             http=http,
             store=store,

@@ -14,11 +14,11 @@ from clew.contract.outputs import Context, ContextMeta, StreamState
 from clew.model.canonical import compute_digest
 from clew.model.messages import Message, ToolSpec
 from clew.model.prices import Prices, compute_cost_usd
-from clew_activities.heartbeat import beating
-from clew_activities.prices import prices_of
-from clew_activities.providers import ModelRequest, ProviderError, Providers, Screened, stream
+from clew_activities.heartbeat import send_heartbeats
+from clew_activities.prices import find_prices
+from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
 from clew_activities.providers.errors import ContextLengthExceeded
-from clew_activities.session_queries import ask, own_session
+from clew_activities.session_queries import get_own_session, query_session
 from clew_activities.structured_output import SchemaUnusable, Validation
 from clew_workflows.protocol import AskedTool, CallModel, ModelAnswered, ModelReply
 
@@ -46,10 +46,10 @@ class ModelActivities:
     async def call_model(self, call: CallModel) -> ModelAnswered:
         """One attempt of one model call; its heartbeats hold the reply so far, as `StreamState`."""
         provider_name, _, model = call.model.partition(":")
-        decoder: Screened | None = None
-        async with beating(lambda: _stream_state(call, decoder)):
+        decoder: RedactedDecoder | None = None
+        async with send_heartbeats(lambda: _stream_state(call, decoder)):
             context: Context | None = None
-            prices = prices_of(call.model)
+            prices = find_prices(call.model)
             if call.priced and not prices:
                 raise ApplicationError(NO_PRICE.format(model=call.model), type="unknown_price", non_retryable=True)
             try:
@@ -66,11 +66,11 @@ class ModelActivities:
                     output_schema=schema,
                     cache_key=_cache_key(call),
                 )
-                decoder = Screened(provider.decoder(), self._providers.redaction)
-                reply = priced(prices, _fitted(await stream(self._http, provider, request, decoder)))
+                decoder = RedactedDecoder(provider.make_decoder(), self._providers.redaction)
+                reply = add_price(prices, _fitted(await stream(self._http, provider, request, decoder)))
                 problem = None
                 if schema is not None and not reply.tool_calls:
-                    problem = await self._validation.problem_of(reply.content, schema)
+                    problem = await self._validation.find_problem(reply.content, schema)
             except ProviderError as error:
                 raise application_error(error, context) from None
             except SchemaUnusable as error:
@@ -93,14 +93,14 @@ class ModelActivities:
 
 async def _fetch_context(call: CallModel) -> Context:
     """The call's context from its session, page by page, checked against its digest."""
-    session = own_session()
+    session = get_own_session()
     page: int | None = 0
     messages: list[Message] = []
     tools: list[ToolSpec] = []
     meta: dict[str, Any] = {}
     schema: dict[str, Any] | None = None
     while page is not None:
-        answer = await ask(session, "context", {"call_id": call.call_id, "page": page})
+        answer = await query_session(session, "context", {"call_id": call.call_id, "page": page})
         messages += answer["messages"]
         tools += answer["tool_spec"]
         schema = answer.get("output_schema", schema)
@@ -118,7 +118,7 @@ def _cache_key(call: CallModel) -> str:
     return compute_digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
-def _stream_state(call: CallModel, decoder: Screened | None) -> dict[str, Any]:
+def _stream_state(call: CallModel, decoder: RedactedDecoder | None) -> dict[str, Any]:
     text = decoder.text if decoder else ""
     return StreamState(
         request_id=call.request_id,
@@ -151,7 +151,7 @@ def application_error(error: ProviderError, context: Context | None = None) -> A
     )
 
 
-def priced(prices: Prices, reply: ModelReply) -> ModelReply:
+def add_price(prices: Prices, reply: ModelReply) -> ModelReply:
     """The reply with what it cost, where that is known."""
     usage = reply.usage.model_copy(update={"cost_usd": compute_cost_usd(prices, reply.usage)})
     return reply.model_copy(update={"usage": usage})

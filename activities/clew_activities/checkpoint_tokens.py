@@ -38,7 +38,7 @@ class Keys:
 
     by_kid: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
-    def first(self) -> tuple[str, bytes]:
+    def get_signing_key(self) -> tuple[str, bytes]:
         """The key that signs, and its id.
 
         Raises:
@@ -67,7 +67,7 @@ class Checkpoint(BaseModel):
     kid: str
 
 
-def keys_from_env(env: Mapping[str, str]) -> Keys:
+def read_keys(env: Mapping[str, str]) -> Keys:
     """The keys that `CLEW_CHECKPOINT_KEYS` holds, `kid:base64key` separated by commas; none where it is not set.
 
     Raises:
@@ -89,26 +89,28 @@ def keys_from_env(env: Mapping[str, str]) -> Keys:
     return Keys(keys)
 
 
-def sign(payload: str, *, fingerprint: str, namespace: str, keys: Keys, now: int, expires_seconds: int) -> Signed:
+def sign_payload(
+    payload: str, *, fingerprint: str, namespace: str, keys: Keys, now: int, expires_seconds: int
+) -> Signed:
     """What makes a checkpoint's token of its payload.
 
     Raises:
         CheckpointUnavailable: there is no key.
     """
-    kid, key = keys.first()
+    kid, key = keys.get_signing_key()
     stamp = Signed(
         namespace=namespace, fingerprint=fingerprint, iat=now, exp=now + expires_seconds, kid=kid, signature=""
     )
     return stamp.model_copy(update={"signature": _signature(signed_part(payload, stamp), key)})
 
 
-def verified(token: str, keys: Keys, namespace: str, now: int | None) -> dict[str, Any]:
+def verify_token(token: str, keys: Keys, namespace: str, now: int | None) -> dict[str, Any]:
     """The payload of a token, a `Checkpoint` as plain JSON; its age does not matter where `now` is None.
 
     Raises:
         Refusal: `checkpoint_unavailable`, or the `token_*` that says what is wrong.
     """
-    keys.first()
+    keys.get_signing_key()
     signed, signature, payload = _parts(token)
     kid = payload.get("kid")
     if not isinstance(kid, str) or kid not in keys.by_kid:
@@ -134,7 +136,7 @@ def verified(token: str, keys: Keys, namespace: str, now: int | None) -> dict[st
     return payload
 
 
-def op_id_of(token: str) -> str:
+def make_op_id(token: str) -> str:
     """The same for every attempt to restore a token, and for no other token."""
     return f"restore-{hashlib.sha256(token.encode()).hexdigest()}"
 

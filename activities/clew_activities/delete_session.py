@@ -15,8 +15,8 @@ from clew.contract import DeleteSessionInput
 from clew.contract.outputs import DeleteReceipt
 from clew.errors import NotFound
 from clew_activities.archive import Archive
-from clew_activities.archiving import explained
-from clew_activities.heartbeat import beating
+from clew_activities.archive_activities import translate_archive_errors
+from clew_activities.heartbeat import send_heartbeats
 from clew_activities.thread_source import Threads
 
 
@@ -31,7 +31,7 @@ class DeletionActivities:
     async def delete_session(self, asked: DeleteSessionInput) -> dict[str, Any]:
         """Close the session, delete its archive and its event histories; one begun and interrupted is finished."""
         session_id = asked.session_id
-        async with beating(), explained(damage_is_final=True):
+        async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             try:
                 location = await self._threads.find(session_id)
             except ApplicationError as error:

@@ -20,9 +20,9 @@ from clew.errors import InvalidInput, NotFound
 from clew.session.starting import start_session
 from clew.thread.entries import Entry, Refs
 from clew_activities.archive import Archive, Head, ObjectChanged
-from clew_activities.archiving import ArchivedThread, explained
-from clew_activities.heartbeat import beating
-from clew_activities.thread_source import ThreadLocation, Threads, ask_begun
+from clew_activities.archive_activities import ArchivedThread, translate_archive_errors
+from clew_activities.heartbeat import send_heartbeats
+from clew_activities.thread_source import ThreadLocation, Threads, query_started_session
 from clew_workflows.core import carried, forking
 from clew_workflows.core.advance import Session
 from clew_workflows.core.state import REMEMBERED_OPS
@@ -42,9 +42,9 @@ class ForkingActivities:
     @activity.defn(name="fork_session")
     async def fork_session(self, asked: Fork) -> dict[str, Any]:
         """Write the fork's archive, begin it, and tell its parent; back when the fork answers."""
-        async with beating(), explained(damage_is_final=True):
+        async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             parent = await self._threads.find(asked.session_id)
-            last_seq = await self._threads.last_seq(parent)
+            last_seq = await self._threads.find_last_seq(parent)
             if asked.at_seq > last_seq:
                 raise _refused(f"at_seq: session {asked.session_id!r} ends with entry {last_seq}")
             fork = await self._existing(asked)
@@ -69,7 +69,7 @@ class ForkingActivities:
             return None
         origin = forking.fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
         begins = EntriesQuery(from_seq=asked.at_seq + 1)
-        async for entry in self._threads.forward(location, begins, asked.at_seq + 1):
+        async for entry in self._threads.read_forward(location, begins, asked.at_seq + 1):
             if entry.body == origin:
                 if location.head:
                     await self._archive.enroll(location.head.family, asked.new_session_id)
@@ -86,13 +86,15 @@ class ForkingActivities:
             if parent.head and parent.head.root:
                 upto = min(at_seq, parent.head.last_seq)
                 root = await self._archive.cut(family, parent.head.root, upto)
-            rest = [entry async for entry in self._threads.forward(parent, EntriesQuery(from_seq=upto + 1), at_seq)]
+            rest = [
+                entry async for entry in self._threads.read_forward(parent, EntriesQuery(from_seq=upto + 1), at_seq)
+            ]
             origin = _entry(asked, 0, fork_id, at_seq + 1)
             root, last_seq = await self._archive.append(family, root, [*rest, origin])
             state = await self._state(parent, asked, ArchivedThread(self._archive, family, root, at_seq), origin)
         except BaseException:
             # Another attempt, or another request for the same fork, may have made it meanwhile.
-            if await self._archive.head(fork_id) is None:
+            if await self._archive.read_head(fork_id) is None:
                 await self._archive.leave(family, fork_id)
             raise
         digest = await self._archive.write_state(family, state)
@@ -116,7 +118,9 @@ class ForkingActivities:
             op_ids.append(entry.read(OperationPayload).op_id)
             if len(op_ids) == REMEMBERED_OPS:
                 break
-        state = forking.fork_state(await self._threads.carried(parent), thread, asked.new_session_id, op_ids[::-1])
+        state = forking.fork_state(
+            await self._threads.read_carried(parent), thread, asked.new_session_id, op_ids[::-1]
+        )
         thread.append(origin)
         return to_json(carried.carry(Session(state, thread)))
 
@@ -124,9 +128,9 @@ class ForkingActivities:
         """Start the fork's workflow, unless that was done before, and wait until it answers."""
         client = activity.client()
         if not fork.began:
-            config = (await self._threads.carried(fork)).state.config
+            config = (await self._threads.read_carried(fork)).state.config
             await start_session(client, fork.session_id, config, activity.info().task_queue)
-        await ask_begun(client.get_workflow_handle(fork.session_id), "transcript", {"limit": 1})
+        await query_started_session(client.get_workflow_handle(fork.session_id), "transcript", {"limit": 1})
 
     async def _tell_parent(self, asked: Fork) -> None:
         """The parent's own entry about its fork. A parent that was cut off is left as it is."""
@@ -156,7 +160,7 @@ class ForkingActivities:
 
     async def _add(self, asked: Fork) -> None:
         """The entry of a parent that is put away goes straight to its archive, unless it is taken up right now."""
-        head = await self._archive.head(asked.session_id)
+        head = await self._archive.read_head(asked.session_id)
         if head is None:
             return
         entry = _entry(asked, 1, asked.session_id, head.last_seq + 1)
@@ -170,7 +174,7 @@ class ForkingActivities:
     async def _is_told(self, location: ThreadLocation, asked: Fork) -> bool:
         told = forking.fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
         forks = EntriesQuery(from_seq=asked.at_seq + 1, kind="fork")
-        async for entry in self._threads.backward(location, forks):
+        async for entry in self._threads.read_backward(location, forks):
             if entry.body == told:
                 return True
         return False

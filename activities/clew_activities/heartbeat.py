@@ -24,7 +24,7 @@ _beating: set[object] = set()
 
 
 @asynccontextmanager
-async def beating(details: Callable[[], Any] = lambda: None) -> AsyncIterator[None]:
+async def send_heartbeats(details: Callable[[], Any] = lambda: None) -> AsyncIterator[None]:
     """Beat while the body runs, each beat with what `details` gives; the first one comes before the body."""
     activity.heartbeat(details())
     task = asyncio.create_task(_beat(details))
@@ -36,12 +36,12 @@ async def beating(details: Callable[[], Any] = lambda: None) -> AsyncIterator[No
         task.cancel()
 
 
-def interval_seconds(activities: int) -> float:
+def compute_interval(activities: int) -> float:
     """The time between two beats of one of so many activities."""
     return min(max(INTERVAL_SECONDS, activities / BEATS_PER_SECOND), MAX_INTERVAL_SECONDS)
 
 
 async def _beat(details: Callable[[], Any]) -> None:
     while True:
-        await asyncio.sleep(interval_seconds(len(_beating)))
+        await asyncio.sleep(compute_interval(len(_beating)))
         activity.heartbeat(details())

@@ -120,22 +120,22 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def family_of(name: str) -> Family | None:
+def find_family(name: str) -> Family | None:
     """The family of `provider:model`, or None where it is not known."""
     bare = name.partition(":")[2].lower().rpartition("/")[2]
     fitting = (family for family in FAMILIES if bare.startswith(family.prefix))
     return max(fitting, key=lambda family: len(family.prefix), default=None)
 
 
-def encoding_of(name: str) -> EncodingName:
+def choose_encoding(name: str) -> EncodingName:
     """The encoding that `provider:model` is counted in: its own, or else an estimate."""
-    family = family_of(name)
+    family = find_family(name)
     return family.encoding if family else "o200k_base"
 
 
-def policy_of(name: str) -> ContextPolicy:
+def choose_policy(name: str) -> ContextPolicy:
     """The policy for the window of `provider:model`, in epochs, complete. An unknown model gets the default sizes."""
-    epochs, family = ContextPolicy(window="epoch"), family_of(name)
+    epochs, family = ContextPolicy(window="epoch"), find_family(name)
     if family is None:
         return epochs.complete()
     reserved = min(family.window // 4, MOST_RESERVED, family.output or MOST_RESERVED)

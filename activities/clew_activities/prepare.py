@@ -10,10 +10,10 @@ from temporalio import activity
 from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonicalize
 from clew_activities.archive import Archive
-from clew_activities.archiving import explained
-from clew_activities.heartbeat import beating
-from clew_activities.model_table import encoding_of, family_of, policy_of
-from clew_activities.prices import prices_of
+from clew_activities.archive_activities import translate_archive_errors
+from clew_activities.heartbeat import send_heartbeats
+from clew_activities.model_table import choose_encoding, choose_policy, find_family
+from clew_activities.prices import find_prices
 from clew_activities.providers import Providers
 from clew_activities.providers.errors import ProviderError
 from clew_activities.stored_results import READ_RESULT
@@ -53,8 +53,8 @@ class PrepareActivities:
 
         With them comes the profile of the model.
         """
-        async with beating():
-            prepared = self._resolved(asked).model_copy(update={"profile": profile_of(asked.model)})
+        async with send_heartbeats():
+            prepared = self._resolved(asked).model_copy(update={"profile": make_profile(asked.model)})
             if prepared.problem is None:
                 self._warn_of(asked.model)
             return prepared if asked.look is None else await self._looked(prepared, asked.look)
@@ -62,16 +62,16 @@ class PrepareActivities:
     @activity.defn(name="describe_model")
     async def describe_model(self, asked: DescribeModel) -> ModelProfile:
         """The profile of a model."""
-        async with beating():
+        async with send_heartbeats():
             if self._problem(asked.model, ()) is None:
                 self._warn_of(asked.model)
-            return profile_of(asked.model)
+            return make_profile(asked.model)
 
     async def _looked(self, prepared: Prepared, execution: str) -> Prepared:
         """What is known of the session's archive: none, one that it goes on from, or another execution's."""
         session_id = activity.info().workflow_id or ""
-        async with explained():
-            head = await self._archive.head(session_id)
+        async with translate_archive_errors():
+            head = await self._archive.read_head(session_id)
         if head is None:
             place = ArchiveRef(execution=execution, family=session_id, thresholds=self._thresholds)
             return prepared.model_copy(update={"archive": place})
@@ -118,7 +118,7 @@ class PrepareActivities:
 
     def _warn_of(self, model: str) -> None:
         """Say once of a model that the table does not know it."""
-        if family_of(model) or model in self._unknown or len(self._unknown) >= MAX_WARNINGS:
+        if find_family(model) or model in self._unknown or len(self._unknown) >= MAX_WARNINGS:
             return
         self._unknown.add(model)
         log.warning(
@@ -140,6 +140,8 @@ class PrepareActivities:
         return None
 
 
-def profile_of(model: str) -> ModelProfile:
+def make_profile(model: str) -> ModelProfile:
     """What this worker knows of a model at this moment."""
-    return ModelProfile(model=model, policy=policy_of(model), encoding=encoding_of(model), prices=prices_of(model))
+    return ModelProfile(
+        model=model, policy=choose_policy(model), encoding=choose_encoding(model), prices=find_prices(model)
+    )

@@ -11,7 +11,7 @@ from genai_prices.types import ModelPrice, TieredPrices
 from clew.model.prices import Price, Prices
 
 
-def prices_of(name: str) -> Prices:
+def find_prices(name: str) -> Prices:
     """The prices of `provider:model` at this moment; none where the library does not know them.
 
     A provider that the library does not know, such as a gateway of one's own, is taken to charge what the model's
@@ -29,7 +29,7 @@ def prices_of(name: str) -> Prices:
 
 def load_prices() -> None:
     """Load the library's data, which takes some 0.2 s."""
-    prices_of("openai:gpt-4o")
+    find_prices("openai:gpt-4o")
 
 
 def _find(model: str, provider: str | None) -> ModelPrice | None:

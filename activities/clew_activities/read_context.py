@@ -15,9 +15,9 @@ from clew.contract.payloads import Recipe, UserMessage
 from clew.errors import Archived, ClewError, InvalidInput
 from clew.thread.source import FrozenThread
 from clew_activities.archive import Archive
-from clew_activities.archiving import explained
-from clew_activities.heartbeat import beating
-from clew_activities.thread_source import ThreadLocation, Threads, ask_begun
+from clew_activities.archive_activities import translate_archive_errors
+from clew_activities.heartbeat import send_heartbeats
+from clew_activities.thread_source import ThreadLocation, Threads, query_started_session
 from clew_workflows.core import previews
 from clew_workflows.core.budgets import policy_of_call
 from clew_workflows.shell import ingress
@@ -32,7 +32,7 @@ class ContextActivities:
     @activity.defn(name="read_context")
     async def read_context(self, asked: ReadContextInput) -> dict[str, Any]:
         """One page of a context."""
-        async with beating(), explained(damage_is_final=True):
+        async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             location = await self._threads.find(asked.session_id)
             try:
                 return await self._page(location, asked)
@@ -61,7 +61,7 @@ class ContextActivities:
         return build_context(thread, context_ref=asked.context_ref, policy=own)
 
     async def _preview(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
-        state = (await self._threads.carried(location)).state
+        state = (await self._threads.read_carried(location)).state
         own = policy_of_call(state, previews.request_for(state, asked))
         back = await self._threads.freeze(location, asked.at_seq)
         thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlay(own))
@@ -74,7 +74,7 @@ async def _asked_of_session(location: ThreadLocation, asked: ReadContextInput) -
         return None
     query = asked.model_dump(mode="json", exclude_unset=True, exclude={"session_id"})
     try:
-        return await ask_begun(location.live, "context", query)
+        return await query_started_session(location.live, "context", query)
     except ApplicationError as error:
         if error.type != Archived.type:
             raise

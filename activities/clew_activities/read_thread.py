@@ -13,8 +13,8 @@ from clew.contract import MAX_PAGE_BYTES, ReadThreadInput
 from clew.thread.entries import Entry
 from clew.thread.source import make_filter
 from clew_activities.archive import Archive
-from clew_activities.archiving import explained
-from clew_activities.heartbeat import beating
+from clew_activities.archive_activities import translate_archive_errors
+from clew_activities.heartbeat import send_heartbeats
 from clew_activities.thread_source import Threads
 
 MAX_SCANNED = 50_000
@@ -30,12 +30,14 @@ class ReadingActivities:
     @activity.defn(name="read_thread")
     async def read_thread(self, asked: ReadThreadInput) -> dict[str, Any]:
         """One page of a thread, and where the next one begins; with `newest`, where it ends."""
-        async with beating(), explained(damage_is_final=True):
+        async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             location = await self._threads.find(asked.session_id)
             if asked.newest is None:
-                page = await _page(self._threads.forward(location, asked, asked.to_seq), asked, asked.limit)
+                page = await _page(self._threads.read_forward(location, asked, asked.to_seq), asked, asked.limit)
                 return page.as_json()
-            page = await _page(self._threads.backward(location, asked, asked.to_seq), asked, asked.newest, step=-1)
+            page = await _page(
+                self._threads.read_backward(location, asked, asked.to_seq), asked, asked.newest, step=-1
+            )
             page.rows.reverse()
             return page.as_json()
 

@@ -11,16 +11,16 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.tools import Tool, ToolContext
-from clew_activities.heartbeat import beating
+from clew_activities.heartbeat import send_heartbeats
 from clew_activities.providers.sanitize import clean
-from clew_activities.stored_results import READ_RESULT, Results, Unreadable, truncated
+from clew_activities.stored_results import READ_RESULT, Results, Unreadable, truncate
 from clew_activities.tool_threads import (
     DEFAULT,
     ToolCall,
     ToolThreads,
     ToolThreadSettings,
     TooManyLeftBehind,
-    code_file_of,
+    find_code_file,
 )
 from clew_activities.tools import Tools
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered, idempotency_key
@@ -56,7 +56,7 @@ class ToolActivities:
         """One attempt of one tool call. Whatever goes wrong in the tool is an answer that the model reads."""
         progress: dict[str, str] = {"tool_name": call.name, "tool_call_id": call.tool_call_id}
         info = activity.info()
-        async with beating(lambda: dict(progress)):
+        async with send_heartbeats(lambda: dict(progress)):
             # A tool of the worker's own that has this name wins.
             tool = self._tools.get(call.name, READ_RESULT if call.name == READ_RESULT.name else None)
             if tool is None:
@@ -73,7 +73,7 @@ class ToolActivities:
             return await self._answer(tool, call, context)
 
     async def _answer(self, tool: Tool[..., Any], call: RunTool, context: ToolContext) -> ToolAnswered:
-        named = ToolCall(tool.name, context.session_id, call.tool_call_id, code_file_of(tool.function))
+        named = ToolCall(tool.name, context.session_id, call.tool_call_id, find_code_file(tool.function))
         clock = asyncio.timeout(tool.timeout_seconds)
         try:
             async with clock:
@@ -107,7 +107,7 @@ class ToolActivities:
                 data = await self._threads.call(named, lambda: _encoded(value), is_async=False)
         except Exception as error:
             return _error(f"tool {call.name!r} has run, but its result cannot be written: {_said(error)}", call)
-        return await self._results.shown(data, call, readable=READ_RESULT.name not in self._tools)
+        return await self._results.make_answer(data, call, readable=READ_RESULT.name not in self._tools)
 
 
 class _Unusable(Exception):
@@ -137,7 +137,7 @@ def _encoded(value: Any) -> bytes:
 def _error(text: str, call: RunTool) -> ToolAnswered:
     data = clean(f"error: {text}").encode()
     fits = len(data) <= call.max_result_bytes
-    return ToolAnswered(content=data.decode() if fits else truncated(data, call.max_result_bytes)[0], is_error=True)
+    return ToolAnswered(content=data.decode() if fits else truncate(data, call.max_result_bytes)[0], is_error=True)
 
 
 def _said(error: BaseException) -> str:

@@ -14,13 +14,15 @@ from temporalio.service import RPCError, RPCStatusCode
 _FINAL_STATUS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
 
 
-def own_session() -> WorkflowHandle[Any, Any]:
+def get_own_session() -> WorkflowHandle[Any, Any]:
     """The session that this activity works for, in the run that asked for it."""
     info = activity.info()
     return activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
 
 
-async def ask(session: WorkflowHandle[Any, Any], query: str, asked: dict[str, Any] | None = None) -> dict[str, Any]:
+async def query_session(
+    session: WorkflowHandle[Any, Any], query: str, asked: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """A session's answer, asked for again in place while it cannot be reached: its worker may just have died.
 
     Raises:

@@ -59,7 +59,7 @@ class Results:
         self._threads = threads
         self._storing_seconds = storing_seconds
 
-    async def shown(self, data: bytes, call: RunTool, *, readable: bool) -> ToolAnswered:
+    async def make_answer(self, data: bytes, call: RunTool, *, readable: bool) -> ToolAnswered:
         """A result, which is UTF-8, as far as it has room; where there is more, all of it is stored first.
 
         The tool has done its work, so nothing that is wrong with the store is an error. `readable`: the model has
@@ -68,7 +68,7 @@ class Results:
         if len(data) <= call.max_result_bytes:
             return ToolAnswered(content=data.decode())
         if call.family is None:
-            return ToolAnswered(content=truncated(data, call.max_result_bytes)[0])
+            return ToolAnswered(content=truncate(data, call.max_result_bytes)[0])
         dropped = ""
         if len(data) > MAX_STORED_BYTES:
             dropped = f"; only {MAX_STORED_BYTES} bytes of {len(data)} were stored"
@@ -78,10 +78,10 @@ class Results:
                 digest = await self._archive.put_result(call.family, data)
         except (ArchiveError, TimeoutError) as error:
             activity.logger.warning("a tool result of %d bytes could not be stored: %s", len(data), error)
-            content, _ = truncated(data, call.max_result_bytes, "; the rest could not be stored")
+            content, _ = truncate(data, call.max_result_bytes, "; the rest could not be stored")
             return ToolAnswered(content=content)
         how = f"; read_result(tool_call_id={call.tool_call_id!r}, offset={{shown}}) reads on" if readable else ""
-        content, shown = truncated(data, call.max_result_bytes, dropped + how)
+        content, shown = truncate(data, call.max_result_bytes, dropped + how)
         return ToolAnswered(content=content, result=StoredResult(digest=digest, bytes=len(data), shown=shown))
 
     async def read(self, call: RunTool, tool_call_id: str, offset: int, length: int) -> str:
@@ -146,12 +146,12 @@ class Results:
     async def _newest(self, query: EntriesQuery) -> AsyncIterator[Entry]:
         """The session's entries that meet the filters, the newest first."""
         meets = make_filter(query)
-        async for entry in self._threads.backward(self._threads.find_own(), query):
+        async for entry in self._threads.read_backward(self._threads.find_own(), query):
             if meets(entry):
                 yield entry
 
 
-def truncated(data: bytes, limit: int, more: str = "") -> tuple[str, int]:
+def truncate(data: bytes, limit: int, more: str = "") -> tuple[str, int]:
     """The beginning of a text of UTF-8 that is over a limit, with a mark, and how many bytes of it are shown.
 
     `more` is what the mark says beside that; it may name their number as `{shown}`.

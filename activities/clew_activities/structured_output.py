@@ -39,7 +39,7 @@ class Validation:
         if not await self._validate(None, schema):
             raise SchemaUnusable(f"output_schema cannot be used: validating null against it takes over {_limits()}")
 
-    async def problem_of(self, answer: str, schema: dict[str, Any]) -> str | None:
+    async def find_problem(self, answer: str, schema: dict[str, Any]) -> str | None:
         """How an answer differs from what was asked for, in words for the model; None where it does not.
 
         Raises:

@@ -18,12 +18,12 @@ from clew.model.tokens import Encoding, load_encoding
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
 from clew.thread.source import make_filter
-from clew_activities.archiving import explained
-from clew_activities.call_model import application_error, priced
-from clew_activities.heartbeat import beating
-from clew_activities.model_table import family_of
-from clew_activities.prices import prices_of
-from clew_activities.providers import ModelRequest, ProviderError, Providers, Screened, stream
+from clew_activities.archive_activities import translate_archive_errors
+from clew_activities.call_model import add_price, application_error
+from clew_activities.heartbeat import send_heartbeats
+from clew_activities.model_table import find_family
+from clew_activities.prices import find_prices
+from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
 from clew_activities.thread_source import Threads
 from clew_workflows.protocol import Summarize, Written
 
@@ -59,7 +59,7 @@ class SummaryActivities:
         """
         count = load_encoding(asked.encoding)
         source, usage = _Source(), Usage()
-        async with beating(lambda: {"summary_id": asked.summary_id}), explained():
+        async with send_heartbeats(lambda: {"summary_id": asked.summary_id}), translate_archive_errors():
             summary = await self._before(asked)
             source.tokens += count.count(summary)
             piece: list[str] = []
@@ -89,7 +89,7 @@ class SummaryActivities:
             return ""
         location = await self._threads.find(_session_id())
         at = EntriesQuery(from_seq=asked.builds_on)
-        async for entry in self._threads.forward(location, at, asked.builds_on):
+        async for entry in self._threads.read_forward(location, at, asked.builds_on):
             held = entry.body
             if isinstance(held, SummaryPayload):
                 return held.content
@@ -101,7 +101,7 @@ class SummaryActivities:
         wanted = EntriesQuery(from_seq=asked.from_seq or 0, kind="ai_message", context_ref=asked.context_ref)
         meets = make_filter(wanted)
         location = await self._threads.find(_session_id())
-        async for entry in self._threads.forward(location, wanted, asked.to_seq):
+        async for entry in self._threads.read_forward(location, wanted, asked.to_seq):
             if meets(entry):
                 yield entry
 
@@ -119,13 +119,13 @@ class SummaryActivities:
             provider = self._providers.get(name)
             options = ModelOptions(max_output_tokens=asked.max_output_tokens)
             request = ModelRequest(model=model, messages=messages, tools=(), options=options)
-            decoder = Screened(provider.decoder(), self._providers.redaction)
+            decoder = RedactedDecoder(provider.make_decoder(), self._providers.redaction)
             reply = await stream(self._http, provider, request, decoder)
         except ProviderError as error:
             raise application_error(error) from None
         if not reply.content.strip():
             raise ApplicationError("the model wrote no summary", type="unusable_summary", non_retryable=True)
-        usage = priced(prices_of(asked.model), reply).usage
+        usage = add_price(find_prices(asked.model), reply).usage
         return reply.content.strip(), usage.model_copy(update={"model_calls": 1})
 
 
@@ -147,7 +147,7 @@ class _Source:
 
 def _tokens_at_once(asked: Summarize) -> int:
     """How many tokens of the conversation the model is shown at once."""
-    family = family_of(asked.model)
+    family = find_family(asked.model)
     window = family.window if family else asked.max_input_tokens
     return max(window - asked.max_output_tokens - PROMPT_TOKENS, LEAST_TOKENS)
 

@@ -18,8 +18,8 @@ from clew.errors import Starting, ThreadMismatch
 from clew.thread.entries import Entry
 from clew.thread.source import FrozenThread, LivePage, read_forward, read_tail
 from clew_activities.archive import Archive, Head, ObjectMissing
-from clew_activities.archiving import ArchivedThread
-from clew_activities.session_queries import ask, own_session
+from clew_activities.archive_activities import ArchivedThread
+from clew_activities.session_queries import get_own_session, query_session
 from clew_workflows.core.advance import Session
 from clew_workflows.core.carried import restore
 
@@ -74,7 +74,7 @@ class Threads:
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
-        head = await self._archive.head(session_id)
+        head = await self._archive.read_head(session_id)
         whole = head is None or head.status == "closed"
         match status:
             # It is in the archive to the last entry, and may have got more there since.
@@ -94,15 +94,15 @@ class Threads:
 
     def find_own(self) -> ThreadLocation:
         """Where the thread of the session is that this activity works for; its archive is looked up when needed."""
-        return ThreadLocation(activity.info().workflow_id or "", None, own_session(), began=True, running=True)
+        return ThreadLocation(activity.info().workflow_id or "", None, get_own_session(), began=True, running=True)
 
-    def forward(
+    def read_forward(
         self, location: ThreadLocation, query: EntriesQuery, to_seq: int | None = None
     ) -> AsyncIterator[Entry]:
         """The entries from `query.from_seq` on, in order. The filters thin them out but need not meet all."""
         return read_forward(_StoredParts(self, self._archive, location, query), query.from_seq, to_seq)
 
-    async def backward(
+    async def read_backward(
         self, location: ThreadLocation, query: EntriesQuery, to_seq: int | None = None
     ) -> AsyncIterator[Entry]:
         """The entries down to `query.from_seq`, the newest first; filtered as by `forward`."""
@@ -122,7 +122,7 @@ class Threads:
         archived = ArchivedThread(self._archive, head.family, head.root, head.last_seq) if head else None
         return FrozenThread(newest if at_seq is None else min(at_seq, newest), tuple(live), archived)
 
-    async def carried(self, location: ThreadLocation) -> Session:
+    async def read_carried(self, location: ThreadLocation) -> Session:
         """What a session would go on from at present.
 
         Raises:
@@ -130,7 +130,7 @@ class Threads:
         """
         if location.live:
             try:
-                return restore((await ask_begun(location.live, "carried"))["carried"])
+                return restore((await query_started_session(location.live, "carried"))["carried"])
             except ApplicationError as error:
                 if error.type != ThreadMismatch.type:
                     raise
@@ -143,11 +143,11 @@ class Threads:
             newer = await self.find(location.session_id)
             if newer.head == location.head:
                 raise
-        return await self.carried(newer)
+        return await self.read_carried(newer)
 
-    async def last_seq(self, location: ThreadLocation) -> int:
+    async def find_last_seq(self, location: ThreadLocation) -> int:
         """The seq of a thread's newest entry; -1 while there is none."""
-        async for entry in self.backward(location, EntriesQuery(from_seq=max(location.archived_upto, 0))):
+        async for entry in self.read_backward(location, EntriesQuery(from_seq=max(location.archived_upto, 0))):
             return entry.seq
         return -1
 
@@ -185,7 +185,7 @@ class _StoredParts:
         if live is None:
             return None
         filters = self.query.model_dump(exclude_none=True, include=EntriesQuery.model_fields.keys() - {"limit"})
-        asking = ask_begun if self.location.running else ask
+        asking = query_started_session if self.location.running else query_session
         try:
             page = await asking(live, "entries", filters | {"from_seq": from_seq})
         except RPCError as error:
@@ -205,13 +205,13 @@ class _StoredParts:
         return replace(self, location=await self.threads.find(self.location.session_id))
 
 
-async def ask_begun(
+async def query_started_session(
     session: WorkflowHandle[Any, Any], query: str, asked: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """The answer of a session; one that looks for its archive is waited for."""
     while True:
         try:
-            return await ask(session, query, asked)
+            return await query_session(session, query, asked)
         except ApplicationError as error:
             if error.type != Starting.type:
                 raise

@@ -80,7 +80,7 @@ class ToolCall:
 _call: ContextVar[ToolCall | None] = ContextVar("clew_tool_call", default=None)
 
 
-def code_file_of(function: Callable[..., Any]) -> str | None:
+def find_code_file(function: Callable[..., Any]) -> str | None:
     """The file that a function is defined in, below its decorators; None: it is not written in Python."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code.co_filename if code else None

@@ -11,7 +11,7 @@ from clew.contract.payloads import Recipe
 from clew.errors import Archived, ClewError
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
-from clew_audit.comparing import Difference
+from clew_audit.differences import Difference
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ class ArchiveDamaged(ClewError):
 
 
 @asynccontextmanager
-async def reading() -> AsyncIterator[None]:
+async def translate_store_errors() -> AsyncIterator[None]:
     """A store that cannot be reached ends the work; what is damaged is the caller's matter."""
     try:
         yield
@@ -26,10 +26,10 @@ async def reading() -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def archived() -> AsyncIterator[None]:
+async def translate_archive_errors() -> AsyncIterator[None]:
     """Whatever is wrong with the archive ends the work."""
     try:
-        async with reading():
+        async with translate_store_errors():
             yield
     except (ObjectDamaged, ObjectMissing) as error:
         raise ArchiveDamaged(str(error)) from error

@@ -19,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.errors import InvalidInput
 from clew.session.connection import validate_session_id
 from clew.session.transport import translate_error
-from clew_audit.lines import FileDamaged, Reader, Writer
+from clew_audit.json_lines import FileDamaged, LineReader, LineWriter
 
 KIND = "histories"
 
@@ -64,7 +64,7 @@ class Run:
         return len(self.history.events) if self.history else 0
 
 
-class Server:
+class ServerHistories:
     """The histories that a server has. Each is fetched when its turn comes, and none is kept."""
 
     def __init__(self, client: Client, session_id: str) -> None:
@@ -73,7 +73,7 @@ class Server:
         self.converter = client.data_converter
         self._client = client
 
-    async def runs(self) -> AsyncIterator[Run]:
+    async def read_runs(self) -> AsyncIterator[Run]:
         """All runs that the server knows of, the oldest first.
 
         Raises:
@@ -82,7 +82,7 @@ class Server:
         for run in await self._listed():
             yield await self._fetched(run)
 
-    async def newest(self) -> AsyncIterator[Run]:
+    async def read_newest(self) -> AsyncIterator[Run]:
         """The runs that the session's thread goes through, the newest first."""
         for run in reversed(await self._listed()):
             if not run.replaced:
@@ -190,24 +190,24 @@ def _chain(execution: str, own: Mapping[str, _First], last: str) -> list[Run]:
     return [*(Run(run_id, execution, replaced=True) for run_id in own if run_id not in there), *chain]
 
 
-async def saving(file: BinaryIO, source: Server) -> AsyncIterator[Run]:
+async def save_runs(file: BinaryIO, source: ServerHistories) -> AsyncIterator[Run]:
     """The runs of a session, each written to a file on its way. After the last one the file is whole."""
-    writer = Writer(file, KIND, {"session_id": source.session_id, "namespace": source.namespace})
-    async for run in source.runs():
+    writer = LineWriter(file, KIND, {"session_id": source.session_id, "namespace": source.namespace})
+    async for run in source.read_runs():
         row: dict[str, Any] = {"run_id": run.run_id, "execution": run.execution, "replaced": run.replaced}
         if run.history:
             row["history"] = run.history.to_json_dict()
-        writer.row(row)
+        writer.write_row(row)
         yield run
     writer.end()
 
 
-class Saved:
+class SavedHistories:
     """The histories in a file that `saving` has written: no server is needed for them."""
 
     def __init__(self, file: BinaryIO, converter: DataConverter = pydantic_data_converter) -> None:
         self.converter = converter
-        self._reader = Reader(file, KIND)
+        self._reader = LineReader(file, KIND)
         header = self._reader.header
         try:
             self.session_id, self.namespace = (
@@ -217,13 +217,13 @@ class Saved:
         except (KeyError, InvalidInput) as error:
             raise FileDamaged(f"its first line does not say whose histories these are: {error}") from None
 
-    async def runs(self) -> AsyncIterator[Run]:
+    async def read_runs(self) -> AsyncIterator[Run]:
         """All runs in the file, the oldest first.
 
         Raises:
             FileDamaged: it is not what was written; said, at the latest, after the last run.
         """
-        for row in self._reader.rows():
+        for row in self._reader.read_rows():
             try:
                 history = row.get("history")
                 parsed = WorkflowHistory.from_json(self.session_id, history) if history else None

@@ -11,12 +11,12 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from clew.errors import Closed, InvalidInput, ThreadMismatch
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
-from clew_audit import putting
-from clew_audit.comparing import differing
-from clew_audit.errors import ArchiveDamaged, archived, reading
-from clew_audit.folding import Folding
-from clew_audit.histories import Server
-from clew_audit.rebuild import DoesNotReplay, Rebuilt, rebuild
+from clew_audit import restart
+from clew_audit.differences import find_differences
+from clew_audit.errors import ArchiveDamaged, translate_archive_errors, translate_store_errors
+from clew_audit.histories import ServerHistories
+from clew_audit.replay import ReplayedRun, ReplayFailed, replay_run
+from clew_audit.state_builder import StateBuilder
 from clew_workflows.core import carried
 from clew_workflows.core.advance import Session
 from clew_workflows.protocol import ArchiveRef
@@ -63,17 +63,17 @@ async def recover(
         ThreadMismatch: nothing was changed, because entries would be lost; the message says which.
         ClewError: the server or the archive cannot be reached, or what is needed of them is damaged.
     """
-    ended, own_queue = await putting.standing(client, session_id)
+    ended, own_queue = await restart.find_execution(client, session_id)
     if ended is WorkflowExecutionStatus.RUNNING:
         return Recovery(session_id, "running")
     report, head, damage = Recovery(session_id, "recovered"), None, None
     try:
-        async with reading():
-            head = await archive.head(session_id)
+        async with translate_store_errors():
+            head = await archive.read_head(session_id)
     except ObjectDamaged as error:
         damage = error
         report.remarks.append(f"the archive was found by the history, for its head is damaged: {error}")
-    found = await _from_history(Server(client, session_id), report, keep)
+    found = await _from_history(ServerHistories(client, session_id), report, keep)
     told = found.session if found else None
     if told is None and damage:
         raise ArchiveDamaged(str(damage))
@@ -87,31 +87,31 @@ async def recover(
             return report
     else:
         before, committed = place.upto, session.thread.rev
-        session = putting.recovered(
+        session = restart.add_recovery(
             session,
             found.unread if found and report.source == "history" else (),
             workflow=ended.name.lower() if ended else None,
             reason=found.reason if found else None,
         )
         thread = session.thread
-        place = await putting.appended(archive, place, thread.slice(before + 1, thread.last_seq))
+        place = await restart.append_entries(archive, place, thread.slice(before + 1, thread.last_seq))
         report.closing, report.written, report.last_seq = thread.rev - committed, place.upto - before, place.upto
         session = replace(session, state=replace(session.state, archive=place))
-        await putting.put_away(archive, session, head)
-    await putting.start(client, session_id, own_queue or task_queue, session.state.config)
+        await restart.write_archive(archive, session, head)
+    await restart.start(client, session_id, own_queue or task_queue, session.state.config)
     return report
 
 
-async def _from_history(server: Server, report: Recovery, keep: Source | None) -> Rebuilt | None:
+async def _from_history(server: ServerHistories, report: Recovery, keep: Source | None) -> ReplayedRun | None:
     """The session as the newest run has it that had begun; of those that were refused there is nothing to tell."""
-    never_begun: Rebuilt | None = None
-    async for run in server.newest():
+    never_begun: ReplayedRun | None = None
+    async for run in server.read_newest():
         if run.history is None:
             report.remarks.append(f"the history of run {run.run_id} is gone")
             break
         try:
-            rebuilt = await rebuild(run.history, server.converter)
-        except DoesNotReplay as error:
+            rebuilt = await replay_run(run.history, server.converter)
+        except ReplayFailed as error:
             if keep == "archive":
                 report.remarks.append(f"run {run.run_id} was left aside: {error}")
                 break
@@ -152,7 +152,7 @@ async def _chosen(
     _check_follows(told, head.last_seq)
     if diverged is not None and head.root:
         report.dropped = head.last_seq - diverged + 1
-        async with archived():
+        async with translate_archive_errors():
             root = await archive.cut(head.family, head.root, diverged - 1) if diverged else None
         place = place.model_copy(update={"root": root, "upto": diverged - 1})
     return told, place
@@ -170,9 +170,9 @@ def _check_follows(told: Session, last_seq: int) -> None:
 async def _diverged(archive: Archive, head: Head, told: Session) -> int | None:
     """The first entry that the archive and the history both have, and not alike."""
     thread = told.thread
-    async with archived():
+    async with translate_archive_errors():
         async for entry in archive.read(head.family, head.root, thread.first_seq, thread.last_seq):
-            if next(differing(thread[entry.seq].as_json(), entry.as_json()), None):
+            if next(find_differences(thread[entry.seq].as_json(), entry.as_json()), None):
                 return entry.seq
     return None
 
@@ -182,17 +182,17 @@ async def _from_archive(archive: Archive, head: Head, place: ArchiveRef, report:
     try:
         if head.state is None:
             raise ObjectMissing("the state")
-        async with reading():
+        async with translate_store_errors():
             session = carried.restore(from_json(await archive.read_state(head.family, head.state)))
-        async with archived():
+        async with translate_archive_errors():
             # Who forks a session that is away adds to its archive.
             async for entry in archive.read(head.family, head.root, session.thread.rev):
                 session.thread.append(entry)
         return session
     except (ObjectDamaged, ObjectMissing, InvalidInput, ValueError) as error:
         report.remarks.append(f"the state was made anew from the entries, without what they do not hold: {error}")
-    folding, chunk = Folding(head.session_id), list[Entry]()
-    async with archived():
+    folding, chunk = StateBuilder(head.session_id), list[Entry]()
+    async with translate_archive_errors():
         async for entry in archive.read(head.family, head.root):
             chunk.append(entry)
             if len(chunk) == CHUNK or entry.seq == head.last_seq:

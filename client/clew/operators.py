@@ -7,13 +7,13 @@ Raises:
 """
 
 try:
-    from clew_activities.archive import Archive, store_from_env
-    from clew_activities.prices import prices_of
-    from clew_audit.auditing import Report, audit_file, audit_session
-    from clew_audit.exchange import export_session, exported, import_session
-    from clew_audit.histories import Saved
+    from clew_activities.archive import Archive, open_store
+    from clew_activities.prices import find_prices
+    from clew_audit.audit import Report, audit_file, audit_session
+    from clew_audit.exports import export_session, import_session, read_export
+    from clew_audit.histories import SavedHistories
     from clew_audit.recovery import recover
-    from clew_audit.verifying import verify
+    from clew_audit.verification import verify
 except ModuleNotFoundError as error:
     message = f"this needs the worker's libraries ({error.name} is missing): pip install 'clew[worker]'"
     raise ImportError(message, name=__name__) from error
@@ -21,14 +21,14 @@ except ModuleNotFoundError as error:
 __all__ = [
     "Archive",
     "Report",
-    "Saved",
+    "SavedHistories",
     "audit_file",
     "audit_session",
     "export_session",
-    "exported",
+    "find_prices",
     "import_session",
-    "prices_of",
+    "open_store",
+    "read_export",
     "recover",
-    "store_from_env",
     "verify",
 ]

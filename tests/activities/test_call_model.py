@@ -28,8 +28,8 @@ from clew.model.prices import compute_cost_usd
 from clew.outcomes import Usage
 from clew_activities import call_model
 from clew_activities.call_model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActivities
-from clew_activities.prices import prices_of
-from clew_activities.providers import ProviderError, Redaction, Screened, providers_from_env
+from clew_activities.prices import find_prices
+from clew_activities.providers import ProviderError, RedactedDecoder, Redaction, load_providers
 from clew_activities.providers.errors import (
     ContextLengthExceeded,
     EmptyReply,
@@ -112,7 +112,7 @@ async def called(
     """An attempt of the session's call, with the provider's replies in turn; what came back, and what was sent."""
     left = list(replies)
     async with scripted_model(lambda _body: left.pop(0)) as provider, httpx.AsyncClient(trust_env=False) as http:
-        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url})
+        providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url})
         made = await environment(queried, attempt)
         if on_heartbeat:
             made.on_heartbeat = on_heartbeat
@@ -269,7 +269,7 @@ async def test_a_cancellation_ends_the_call() -> None:
     asked = asyncio.Event()
     queried.on_query = asked.set
     async with httpx.AsyncClient() as http:
-        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": "http://127.0.0.1:1"})
+        providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": "http://127.0.0.1:1"})
         task = asyncio.create_task(made.run(ModelActivities(providers, http).call_model, queried.session.call))
         await asked.wait()
         made.cancel()
@@ -349,7 +349,7 @@ def test_every_provider_error_keeps_what_it_knows(
 async def test_a_reply_says_what_it_cost() -> None:
     """By the list price of its model, in USD, which it tells as well; nothing where that is not known."""
     answer, _ = await called(Queried(asking(model="scripted:gpt-4o")), Reply("hi"))
-    assert answer.prices == prices_of("openai:gpt-4o")
+    assert answer.prices == find_prices("openai:gpt-4o")
     assert answer.reply.usage.cost_usd == compute_cost_usd(answer.prices, answer.reply.usage)
     assert answer.reply.usage.cost_usd
     unknown, _ = await called(Queried(asking()), Reply("hi"))
@@ -396,7 +396,7 @@ class Growing:
 
 
 def streamed(decoder: Growing | None) -> dict[str, Any]:
-    screened = Screened(decoder, Redaction()) if decoder else None
+    screened = RedactedDecoder(decoder, Redaction()) if decoder else None
     return ActivityEnvironment().run(call_model._stream_state, asking().call, screened)
 
 

@@ -26,9 +26,9 @@ from clew.errors import (
     TokenVersion,
 )
 from clew_activities.archive import Archive, Store
-from clew_activities.checkpoint_tokens import VARIABLE, Keys, keys_from_env, op_id_of, sign, verified
-from clew_activities.checkpointing import CheckpointActivities
-from clew_activities.model_table import policy_of
+from clew_activities.checkpoint_activities import CheckpointActivities
+from clew_activities.checkpoint_tokens import VARIABLE, Keys, make_op_id, read_keys, sign_payload, verify_token
+from clew_activities.model_table import choose_policy
 from clew_workflows.core.checkpoints import base64url, fingerprint, fingerprint_input, signed_part
 
 NOW = 1_750_000_000
@@ -52,12 +52,12 @@ def add(a: int, b: int) -> int:
 
 def token(payload: dict[str, Any] = PAYLOAD, keys: Keys = KEYS, namespace: str = "default", seconds: int = 60) -> str:
     text = json.dumps(payload)
-    signed = sign(text, fingerprint="f", namespace=namespace, keys=keys, now=NOW, expires_seconds=seconds)
+    signed = sign_payload(text, fingerprint="f", namespace=namespace, keys=keys, now=NOW, expires_seconds=seconds)
     return f"{signed_part(text, signed)}.{signed.signature}"
 
 
 def opened(given: str, keys: Keys = KEYS, now: int | None = NOW) -> dict[str, Any]:
-    return verified(given, keys, "default", now)
+    return verify_token(given, keys, "default", now)
 
 
 def forged(payload: Any, key: bytes = OLD, prefix: str = "rt2") -> str:
@@ -192,18 +192,18 @@ def test_without_a_key_nothing_is_signed_and_nothing_taken() -> None:
 
 def test_each_token_has_its_operation() -> None:
     """The same for every attempt, and an id of the contract."""
-    assert op_id_of(WHOLE) == op_id_of(WHOLE) != op_id_of(token(seconds=61))
-    assert len(op_id_of(WHOLE)) < 100
+    assert make_op_id(WHOLE) == make_op_id(WHOLE) != make_op_id(token(seconds=61))
+    assert len(make_op_id(WHOLE)) < 100
 
 
 def test_keys_come_from_the_environment() -> None:
     """In their order; where the variable is not set there are none. No key is ever shown."""
     given = ",".join(f"{kid}:{base64.b64encode(key).decode()}" for kid, key in (("k2", NEW), ("k1", OLD)))
-    keys = keys_from_env({VARIABLE: f" {given}, "})
+    keys = read_keys({VARIABLE: f" {given}, "})
     assert list(keys.by_kid.items()) == [("k2", NEW), ("k1", OLD)]
-    assert keys.first() == ("k2", NEW)
+    assert keys.get_signing_key() == ("k2", NEW)
     assert repr(keys) == "Keys()"
-    assert keys_from_env({}) == keys_from_env({VARIABLE: ""}) == Keys()
+    assert read_keys({}) == read_keys({VARIABLE: ""}) == Keys()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_keys_come_from_the_environment() -> None:
 def test_keys_that_cannot_be_used_are_told_by_their_place(given: str) -> None:
     """And never by their value."""
     with pytest.raises(ValueError, match=rf"{VARIABLE}: key [12] ") as refused:
-        keys_from_env({VARIABLE: given})
+        read_keys({VARIABLE: given})
     assert "hunter2" not in str(refused.value)
     assert "aHVud" not in str(refused.value)
 
@@ -229,7 +229,7 @@ def test_keys_that_cannot_be_used_are_told_by_their_place(given: str) -> None:
 def test_a_policy_that_was_the_models_own_is_found_again() -> None:
     """It is left open, so that it stays the model's own; a worker that would choose another refuses the token."""
     config = SessionConfig(model="openai:gpt-4", tools=("add",))
-    policy = policy_of(config.model)
+    policy = choose_policy(config.model)
     activities = CheckpointActivities(KEYS, {"add": add}, Archive(Store.from_url("memory://"), "default"), "default")
     was = fingerprint(fingerprint_input(config, policy, [add.spec]))
     payload = {"config": config.model_dump(mode="json", exclude_unset=True), "fingerprint": was}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from clew_activities.heartbeat import BEATS_PER_SECOND, MAX_INTERVAL_SECONDS, interval_seconds
+from clew_activities.heartbeat import BEATS_PER_SECOND, MAX_INTERVAL_SECONDS, compute_interval
 from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
 
 
 def test_few_activities_beat_often_and_many_share_what_there_is() -> None:
     """A cancellation arrives quickly; a hundred hanging calls do not take the server from everybody else."""
-    assert [interval_seconds(number) for number in (1, 20)] == [0.2, 0.2]
+    assert [compute_interval(number) for number in (1, 20)] == [0.2, 0.2]
     for number in range(20, 200):
-        assert number / interval_seconds(number) <= BEATS_PER_SECOND + 1e-6
+        assert number / compute_interval(number) <= BEATS_PER_SECOND + 1e-6
 
 
 def test_no_activity_is_taken_for_lost() -> None:
     """However many there are: a beat may come late, and even so before the session's patience ends."""
-    assert interval_seconds(100_000) == MAX_INTERVAL_SECONDS
+    assert compute_interval(100_000) == MAX_INTERVAL_SECONDS
     assert HEARTBEAT_TIMEOUT.total_seconds() > 2 * MAX_INTERVAL_SECONDS

@@ -8,7 +8,7 @@ import pytest
 
 from clew.contract.policy import ContextPolicy, resolve
 from clew.model.tokens import ENCODINGS
-from clew_activities.model_table import FAMILIES, MOST_RESERVED, Family, encoding_of, family_of, policy_of
+from clew_activities.model_table import FAMILIES, MOST_RESERVED, Family, choose_encoding, choose_policy, find_family
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.prefix)
@@ -17,7 +17,7 @@ def test_every_line_is_usable(family: Family) -> None:
     assert family.prefix == family.prefix.lower()
     assert family.encoding in ENCODINGS
     assert family.output is None or 0 < family.output <= family.window
-    policy = resolve(agent=policy_of(f"any:{family.prefix}"))
+    policy = resolve(agent=choose_policy(f"any:{family.prefix}"))
     assert policy.budget >= family.window // 2
     assert policy.reserve_output_tokens <= (family.output or MOST_RESERVED)
 
@@ -54,7 +54,7 @@ def test_every_line_says_something() -> None:
 )
 def test_the_longest_family_is_the_models(name: str, prefix: str | None) -> None:
     """Whatever stands first in the table; upper case and a path in front do not matter."""
-    found = family_of(name)
+    found = find_family(name)
     assert (found.prefix if found else None) == prefix
 
 
@@ -63,8 +63,8 @@ def test_encodings() -> None:
     older = {family.prefix for family in FAMILIES if family.encoding == "cl100k_base"}
     assert older
     assert all(re.match(r"gpt-(4-|4$|3\.5)", prefix) for prefix in older)
-    assert encoding_of("openai:gpt-4-0613") == "cl100k_base"
-    assert encoding_of("openai:gpt-4o") == encoding_of("local:unheard-of") == "o200k_base"
+    assert choose_encoding("openai:gpt-4-0613") == "cl100k_base"
+    assert choose_encoding("openai:gpt-4o") == choose_encoding("local:unheard-of") == "o200k_base"
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_encodings() -> None:
 )
 def test_a_known_models_policy_fits_its_window(model: str, window: int, reserved: int) -> None:
     """In epochs, with room for a reply; every field is set, so that no other default can show through."""
-    policy = policy_of(model)
+    policy = choose_policy(model)
     assert (policy.max_input_tokens, policy.reserve_output_tokens, policy.window) == (window, reserved, "epoch")
     assert policy.model_fields_set == set(ContextPolicy.model_fields)
 
 
 def test_an_unknown_model_gets_the_default_sizes() -> None:
-    assert policy_of("openai:unheard-of") == policy_of("smollm2") == ContextPolicy(window="epoch")
+    assert choose_policy("openai:unheard-of") == choose_policy("smollm2") == ContextPolicy(window="epoch")

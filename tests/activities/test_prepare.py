@@ -12,8 +12,8 @@ from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonicalize
 from clew_activities.archive import Archive, Store
 from clew_activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
-from clew_activities.prices import prices_of
-from clew_activities.providers import providers_from_env
+from clew_activities.prices import find_prices
+from clew_activities.providers import load_providers
 from clew_activities.stored_results import READ_RESULT
 from clew_workflows.protocol import DescribeModel, ModelProfile, Prepare, Prepared, Thresholds
 
@@ -55,7 +55,7 @@ async def described(activities: PrepareActivities, model: str) -> ModelProfile:
 
 
 def made(own: Tool[..., Any] = add) -> PrepareActivities:
-    providers = providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
+    providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
     tools_here = {tool.name: tool for tool in (add, look, pay, wordy, wordier, own)}
     archive = Archive(Store.from_url("memory://"), "default")
     return PrepareActivities(providers, tools_here, archive, Thresholds())
@@ -169,7 +169,7 @@ async def test_the_answer_says_what_is_known_of_the_model(model: str, window: in
     """The whole policy, so that no later default can show through it, the encoding, and the prices."""
     profile = (await prepared(model=model)).profile
     assert profile
-    assert (profile.model, profile.encoding, profile.prices) == (model, encoding, prices_of(model))
+    assert (profile.model, profile.encoding, profile.prices) == (model, encoding, find_prices(model))
     assert profile.policy.max_input_tokens == window
     assert profile.policy.model_fields_set == set(ContextPolicy.model_fields)
     assert await described(made(), model) == profile

@@ -11,7 +11,7 @@ from genai_prices import calc_price
 
 from clew.model.prices import compute_cost_usd
 from clew.outcomes import Usage
-from clew_activities.prices import prices_of
+from clew_activities.prices import find_prices
 
 OFFLINE = """
 import sys, threading
@@ -20,9 +20,9 @@ def refuse(event, args):
     assert not event.startswith("socket.") or event in ("socket.gethostname", "socket.__new__"), (event, args)
 
 sys.addaudithook(refuse)
-from clew_activities.prices import load_prices, prices_of
+from clew_activities.prices import load_prices, find_prices
 load_prices()
-assert prices_of("openai:gpt-4o")
+assert find_prices("openai:gpt-4o")
 assert threading.active_count() == 1
 """
 USAGES = (
@@ -57,13 +57,13 @@ def test_a_call_costs_what_the_library_says(provider: str, model: str, usage: Us
     )
     expected = calc_price(theirs, model, provider_id=provider).total_price
     assert expected > 0
-    assert compute_cost_usd(prices_of(f"{provider}:{model}"), usage) == pytest.approx(float(expected))
+    assert compute_cost_usd(find_prices(f"{provider}:{model}"), usage) == pytest.approx(float(expected))
 
 
 @pytest.mark.parametrize("name", ["scripted:gpt-4o", "router:openai/GPT-4o"])
 def test_a_provider_of_ones_own_is_taken_to_charge_what_the_maker_does(name: str) -> None:
     """The library knows models, and not who runs a gateway."""
-    assert prices_of(name) == prices_of("openai:gpt-4o")
+    assert find_prices(name) == find_prices("openai:gpt-4o")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_provider_of_ones_own_is_taken_to_charge_what_the_maker_does(name: str
 )
 def test_what_is_not_known_has_no_price(name: str) -> None:
     """Models that nobody lists, or not for replies by the token; open weights cost what their server costs."""
-    assert prices_of(name) == ()
+    assert find_prices(name) == ()
 
 
 def test_nothing_is_fetched() -> None:

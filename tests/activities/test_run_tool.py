@@ -421,14 +421,14 @@ async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_g
 
     def validated(slow: Slow) -> None: ...
 
-    def shown() -> Any:
+    def unshown() -> Any:
         return Unshown()
 
     functions: dict[str, Callable[..., Any]] = {
         "validator": validated,
         "async tool": block,
         "async tool that ignores": ignore,
-        "result": shown,
+        "result": unshown,
     }
     validated.__annotations__ = {"slow": Slow, "return": None}
     bounds = ToolThreadSettings(cleanup_seconds=0.1)

@@ -21,7 +21,7 @@ from clew.contract.payloads import EntryKind, StoredResult
 from clew.thread.entries import Entry, Refs
 from clew_activities.archive import Archive, Head, Store, StoreUnavailable
 from clew_activities.archive.objects import Bucket
-from clew_activities.archive.segment import digest_of
+from clew_activities.archive.segment import hash_bytes
 from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import MAX_STORED_BYTES, Results
 from clew_activities.thread_source import ThreadLocation, Threads
@@ -50,7 +50,7 @@ class _OneThread(Threads):
         self._live = cast("WorkflowHandle[Any, Any]", _Handle(entries))
 
     async def find(self, session_id: str) -> ThreadLocation:
-        head = await self._archive.head(session_id)
+        head = await self._archive.read_head(session_id)
         return ThreadLocation(session_id, head, self._live, began=True, running=True)
 
     def find_own(self) -> ThreadLocation:
@@ -130,7 +130,7 @@ class Place:
     async def put_away(self) -> None:
         """All that is live moves to the archive."""
         root, upto = await self.archive.append(FAMILY, None, self.live)
-        before = await self.archive.head(SESSION)
+        before = await self.archive.read_head(SESSION)
         await self.archive.set_head(Head(session_id=SESSION, family=FAMILY, root=root, last_seq=upto), before)
         self.first_live, self.live = upto + 1, []
 
@@ -152,14 +152,14 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part() -> None:
     answer = await place.run("it")
     kept, mark = parted(answer)
     shown = len(kept.encode())
-    assert answer.result == StoredResult(digest=digest_of(text.encode()), bytes=10_000, shown=shown)
+    assert answer.result == StoredResult(digest=hash_bytes(text.encode()), bytes=10_000, shown=shown)
     assert text.startswith(kept)
     assert len(answer.content.encode()) <= 1000
     assert mark == (
         f"truncated: the first {shown} of 10000 bytes are shown; "
         f"read_result(tool_call_id='tool-1', offset={shown}) reads on]"
     )
-    assert await place.archive.get_result(FAMILY, digest_of(text.encode())) == (text.encode(), 10_000)
+    assert await place.archive.get_result(FAMILY, hash_bytes(text.encode())) == (text.encode(), 10_000)
 
 
 async def test_what_fits_is_not_stored() -> None:

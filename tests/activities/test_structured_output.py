@@ -71,17 +71,17 @@ async def test_an_answer_is_of_the_form_or_not(
     answer: str, schema: dict[str, Any], problem: str | None, validation: Validation
 ) -> None:
     """By its place. An answer was paid for: whatever it is, the activity does not fail over it."""
-    found = await validation.problem_of(answer, schema)
+    found = await validation.find_problem(answer, schema)
     assert found is None if problem is None else (found or "").startswith(problem)
 
 
 @pytest.mark.parametrize("depth", [100, 180, 300, 900])
 async def test_no_depth_is_an_error(depth: int, validation: Validation) -> None:
-    assert isinstance(await validation.problem_of("[" * depth + "]" * depth, {"type": "object"}), str)
+    assert isinstance(await validation.find_problem("[" * depth + "]" * depth, {"type": "object"}), str)
 
 
 async def test_what_is_told_has_an_end(validation: Validation) -> None:
-    problems = await validation.problem_of(f"[{', '.join(['1'] * 100)}]", {"items": {"type": "string"}})
+    problems = await validation.find_problem(f"[{', '.join(['1'] * 100)}]", {"items": {"type": "string"}})
     assert problems is not None
     assert problems.count(";") == validation_process.MAX_PROBLEMS - 1
 
@@ -104,22 +104,22 @@ async def test_what_is_no_schema_is_told(schema: dict[str, Any], validation: Val
 
 
 async def test_patterns_take_linear_time(validation: Validation) -> None:
-    assert await validation.problem_of(f'"{"a" * 5000}!"', {"pattern": "(a+)+$"}) is not None
+    assert await validation.find_problem(f'"{"a" * 5000}!"', {"pattern": "(a+)+$"}) is not None
 
 
 async def test_an_answer_too_costly_to_explain_has_its_verdict(validation: Validation) -> None:
     """Errors that multiply with each level of nesting end the child process, but it has given its verdict before."""
     check_schema(EXPONENTIAL)
-    assert await validation.problem_of(json.dumps(nested(60, 1)), EXPONENTIAL) is None
-    assert "in too many ways" in (await validation.problem_of(json.dumps(nested(60, "x")), EXPONENTIAL) or "")
-    assert (await validation.problem_of(json.dumps(nested(2, "x")), EXPONENTIAL) or "").startswith("left")
+    assert await validation.find_problem(json.dumps(nested(60, 1)), EXPONENTIAL) is None
+    assert "in too many ways" in (await validation.find_problem(json.dumps(nested(60, "x")), EXPONENTIAL) or "")
+    assert (await validation.find_problem(json.dumps(nested(2, "x")), EXPONENTIAL) or "").startswith("left")
 
 
 async def test_a_validation_without_end_is_a_problem_that_is_told(validation: Validation) -> None:
     """The limit is on the processor's time, so the test's own clock has room."""
     check_schema(SLOW)
     begun = time.monotonic()
-    assert "takes over 2 seconds" in (await validation.problem_of(SLOW_ANSWER, SLOW) or "")
+    assert "takes over 2 seconds" in (await validation.find_problem(SLOW_ANSWER, SLOW) or "")
     assert time.monotonic() - begun < validation_process.MAX_SECONDS + 5
 
 
@@ -146,7 +146,7 @@ async def test_what_passes_the_door_ends(costly: str, validation: Validation) ->
     text = json.dumps(answer)
     assert len(text) < 400_000
     begun, memory = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    problem = await validation.problem_of(text, schema)
+    problem = await validation.find_problem(text, schema)
     assert problem is None or len(problem) < 10_000
     assert time.monotonic() - begun < validation_process.MAX_SECONDS + 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 50_000
@@ -154,7 +154,7 @@ async def test_what_passes_the_door_ends(costly: str, validation: Validation) ->
 
 async def test_a_cancelled_validation_leaves_no_process(validation: Validation) -> None:
     """Neither running nor as a zombie."""
-    task = asyncio.create_task(validation.problem_of(SLOW_ANSWER, SLOW))
+    task = asyncio.create_task(validation.find_problem(SLOW_ANSWER, SLOW))
     while not (found := validations(os.getpid())):
         await asyncio.wait([task], timeout=0)
     task.cancel()

@@ -12,11 +12,11 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from clew import Clew, Session
 from clew.errors import ArchiveUnavailable, Closed, ThreadMismatch
 from clew_activities.archive import Archive
-from clew_activities.providers import http_client, providers_from_env
+from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
-from clew_audit.auditing import audit_session
-from clew_audit.histories import Server
+from clew_audit.audit import audit_session
+from clew_audit.histories import ServerHistories
 from clew_audit.recovery import recover
 from deploy.local import temporal_server
 from tests.support import toolbox
@@ -74,9 +74,9 @@ async def test_a_session_that_needs_no_recovery_is_left_alone(stack: Stack, clew
     assert (await recover(clew.temporal, archive, session.id, task_queue="nowhere")).status == "running"
     assert await live_entries(session) == before
     await session.hibernate()
-    head = await archive.head(session.id)
+    head = await archive.read_head(session.id)
     assert (await recover(clew.temporal, archive, session.id, task_queue="nowhere")).status == "whole"
-    assert await archive.head(session.id) == head
+    assert await archive.read_head(session.id) == head
     with pytest.raises(Closed, match="nothing to recover"):
         await recover(clew.temporal, archive, name(), task_queue="nowhere")
 
@@ -117,7 +117,7 @@ async def test_a_signal_that_nobody_has_seen_leaves_a_fact(stack: Stack, archive
     await terminate(clew, session)
     done = await recover(clew.temporal, archive, session.id, task_queue="nowhere")
     assert (done.status, done.closing) == ("recovered", 2)
-    head = await archive.head(session.id)
+    head = await archive.read_head(session.id)
     assert head
     entry, _ = [entry async for entry in archive.read(head.family, head.root)]
     assert (entry.payload["event"], entry.payload["kind"], entry.payload["content"]) == (
@@ -132,15 +132,15 @@ async def test_without_a_history_the_archive_is_enough(
     """On a server that knows nothing of the session it goes on from its archive; its state may even be lost."""
     session = await begun(stack, clew, 12)
     await hung(session)
-    head = await archive.head(session.id)
+    head = await archive.read_head(session.id)
     assert head
     assert head.status == "live"
     await terminate(clew, session)
     if state == "lost":
         await stack.store.delete(f"default/families/s-{session.id}/states/{head.state}.json")
-    async with temporal_server(ui=False) as other, http_client() as http:
+    async with temporal_server(ui=False) as other, make_http_client() as http:
         lone = await Clew.connect(other.address)
-        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
+        providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
         worker = make_worker(
             lone.temporal,
             task_queue=lone.task_queue,
@@ -163,7 +163,7 @@ async def test_without_a_history_the_archive_is_enough(
 
 async def reset(clew: Clew, session: Session) -> None:
     """Let the operator take the session back to an older run, say something else, and terminate it."""
-    runs = [run async for run in Server(clew.temporal, session.id).runs()]
+    runs = [run async for run in ServerHistories(clew.temporal, session.id).read_runs()]
     history = runs[1].history
     assert history
     tasks = [e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
@@ -180,7 +180,7 @@ async def reset(clew: Clew, session: Session) -> None:
 async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, clew: Clew, archive: Archive) -> None:
     """Where the archive and the new history part, recovery refuses, naming the entry, until told what to keep."""
     session = await begun(stack, clew, 20)
-    head = await archive.head(session.id)
+    head = await archive.read_head(session.id)
     assert head
     await reset(clew, session)
     await session.ask("another story")
@@ -189,7 +189,7 @@ async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, 
         await recover(clew.temporal, archive, session.id, task_queue="nowhere")
     parted = int(str(refused.value).partition("from entry ")[2].partition(" ")[0])
     assert parted <= head.last_seq
-    assert await archive.head(session.id) == head
+    assert await archive.read_head(session.id) == head
 
     done = await recover(clew.temporal, archive, session.id, task_queue="nowhere", keep="history")
     assert (done.source, done.dropped) == ("history", head.last_seq - parted + 1)
@@ -205,7 +205,7 @@ async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, 
 async def test_a_reset_that_tells_nothing_new_drops_nothing(stack: Stack, clew: Clew, archive: Archive) -> None:
     """The archive, which is ahead of the history, is what the session goes on from."""
     session = await begun(stack, clew, 20)
-    head = await archive.head(session.id)
+    head = await archive.read_head(session.id)
     assert head
     await reset(clew, session)
     await terminate(clew, session)
@@ -222,8 +222,8 @@ class FailingWrites(Failing):
     async def get(self, path: str) -> bytes:
         return await self.inner.get(path)
 
-    async def size(self, path: str) -> int:
-        return await self.inner.size(path)
+    async def get_size(self, path: str) -> int:
+        return await self.inner.get_size(path)
 
     async def holds(self, path: str, size: int) -> bool:
         return await self.inner.holds(path, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.cache import contexts_of, conversation, main, policy_of, predicted
+from bench.cache import choose_policy, contexts_of, conversation, main, predicted
 from clew.context.projection import Projection
 
 TURNS, TOKENS = 20, 100
@@ -14,7 +14,7 @@ TURNS, TOKENS = 20, 100
 def contexts() -> dict[float | None, list[Projection]]:
     """The contexts of a window that slides, and of epochs."""
     thread = conversation(4 * TURNS + 80, TOKENS)
-    return {mark: contexts_of(thread, TURNS, policy_of(TURNS * TOKENS, mark)) for mark in (None, 0.5, 0.8)}
+    return {mark: contexts_of(thread, TURNS, choose_policy(TURNS * TOKENS, mark)) for mark in (None, 0.5, 0.8)}
 
 
 @pytest.mark.parametrize("low_water", [0.5, 0.8])

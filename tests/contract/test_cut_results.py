@@ -16,7 +16,7 @@ from clew.context.contexts import rebuild_context
 from clew.model.canonical import compute_digest
 from clew.thread.thread import Thread
 from clew_activities.archive import Archive
-from clew_audit.auditing import audit_session
+from clew_audit.audit import audit_session
 from deploy.local import Reply, ToolCall
 from tests.support.recipes import decoded
 from tests.support.rolling import name, rolling, runs_of

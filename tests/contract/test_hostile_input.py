@@ -20,8 +20,8 @@ from temporalio.exceptions import ApplicationError
 
 from clew.errors import InvalidInput
 from clew_activities.archive import Archive
-from clew_audit.auditing import audit_file, audit_session
-from clew_audit.histories import Saved
+from clew_audit.audit import audit_file, audit_session
+from clew_audit.histories import SavedHistories
 from tests.support.hostile_input import MALFORMED, assert_unharmed, raw
 from tests.support.schemas import chained
 from tests.support.stack import Stack
@@ -213,5 +213,5 @@ async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
         report = await audit_session(stack.clew.temporal, archive, session_id, saved)
         assert report.differences == []
         saved.seek(0)
-        report = await audit_file(Saved(saved), archive)
+        report = await audit_file(SavedHistories(saved), archive)
         assert report.differences == []

@@ -17,7 +17,7 @@ from clew import (
 from clew.errors import ContextOverflow
 from clew.model.canonical import compute_digest
 from clew_activities.archive import Archive
-from clew_audit.auditing import audit_session
+from clew_audit.audit import audit_session
 from deploy.local import Reply
 from tests.support.recipes import decoded
 from tests.support.rolling import name, rolling

@@ -86,15 +86,15 @@ class Failing(Store):
         self._counted("get", path, after=True)
         return data
 
-    async def size(self, path: str) -> int:
+    async def get_size(self, path: str) -> int:
         self._counted("size", path, after=False)
-        size = await self.inner.size(path)
+        size = await self.inner.get_size(path)
         self._counted("size", path, after=True)
         return size
 
-    async def age(self, path: str) -> timedelta:
+    async def get_age(self, path: str) -> timedelta:
         self._counted("age", path, after=False)
-        age = await self.inner.age(path)
+        age = await self.inner.get_age(path)
         self._counted("age", path, after=True)
         return age
 
@@ -131,7 +131,7 @@ async def extend(archive: Archive, head: Head, entries: list[Entry]) -> Head:
     root, last_seq = await archive.append(head.family, head.root, entries)
     state = await archive.write_state(head.family, f"{head.session_id} at {last_seq}".encode())
     longer = head.model_copy(update={"root": root, "last_seq": last_seq, "state": state})
-    await archive.set_head(longer, await archive.head(head.session_id))
+    await archive.set_head(longer, await archive.read_head(head.session_id))
     return longer
 
 

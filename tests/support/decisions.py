@@ -29,7 +29,7 @@ from clew.contract.refusals import translate_validation_error
 from clew.model.messages import Message
 from clew.thread.entries import Draft
 from clew.thread.thread import Thread
-from clew_activities.prepare import profile_of
+from clew_activities.prepare import make_profile
 from clew_workflows.core import advance, commands, decisions, outcomes, tool_rounds
 from clew_workflows.core.carried import RECENT_ENTRIES, carry, restore
 from clew_workflows.core.commands import Command
@@ -150,7 +150,7 @@ class Session:
 
     def profile(self, model: str) -> ModelProfile:
         """What the worker knows of a model: without a table all are alike, with sliding windows of 128 000 tokens."""
-        return profile_of(model) if self.table else ModelProfile(model=model, policy=WIDE, encoding="heuristic")
+        return make_profile(model) if self.table else ModelProfile(model=model, policy=WIDE, encoding="heuristic")
 
     def ask(self, content: str = "hello", request_id: str | None = None, **own: Any) -> str:
         request_id = request_id or f"request-{self.thread.rev}"

@@ -19,11 +19,11 @@ from clew_activities.providers.errors import (
     Overloaded,
     ProviderError,
     RateLimited,
-    from_response,
+    classify_response,
     retry_after,
 )
-from clew_activities.providers.interface import HttpRequest, ModelRequest, safe_name
-from clew_activities.providers.reply import ReplyDraft, StopReason, count, event_object, member, string
+from clew_activities.providers.interface import HttpRequest, ModelRequest, make_safe_name
+from clew_activities.providers.reply import ReplyDraft, StopReason, get_member, parse_event, read_count, read_string
 from clew_activities.providers.sanitize import clean, parse_json
 from clew_activities.providers.variables import read_key, read_url
 from clew_workflows.protocol import ModelReply
@@ -63,18 +63,18 @@ class Parrot:
             body["tricks"] = [{"name": tool["name"], "shape": tool["parameters"]} for tool in request.tools]
         return HttpRequest("/speak", {"x-parrot-token": self.key} if self.key else {}, body)
 
-    def decoder(self) -> ParrotDecoder:
+    def make_decoder(self) -> ParrotDecoder:
         return ParrotDecoder()
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
         told = parse_json(answer.body)
-        if string(member(told, "squawk")) == "hoarse":
+        if read_string(get_member(told, "squawk")) == "hoarse":
             return RateLimited(
-                clean(string(member(told, "words"))),
+                clean(read_string(get_member(told, "words"))),
                 status=answer.status,
                 retry_after=retry_after(answer.headers, answer.at),
             )
-        return from_response(answer)
+        return classify_response(answer)
 
 
 class ParrotDecoder:
@@ -100,9 +100,9 @@ class ParrotDecoder:
         return self._draft.ended
 
     def feed(self, event: str, data: str) -> None:
-        told = event_object(data)
+        told = parse_event(data)
         if event == "squawk":
-            raise Overloaded(string(told.get("words")))
+            raise Overloaded(read_string(told.get("words")))
         if event == "word":
             self._draft.add_text(told.get("say"))
         elif event == "thought":
@@ -111,10 +111,10 @@ class ParrotDecoder:
             self._draft.add_arguments(self._draft.open_call("", told.get("do")), told.get("with"))
         elif event == "count":
             self._draft.usage = Usage(
-                input_tokens=count(told.get("in")) or 0, output_tokens=count(told.get("out")) or 0
+                input_tokens=read_count(told.get("in")) or 0, output_tokens=read_count(told.get("out")) or 0
             )
         elif event == "end":
-            self._draft.stop_reason = _STOP_REASONS.get(string(told.get("why")), "stop")
+            self._draft.stop_reason = _STOP_REASONS.get(read_string(told.get("why")), "stop")
             self._draft.ended = True
 
     def finish(self) -> ModelReply:
@@ -125,7 +125,7 @@ def _line(message: Message) -> dict[str, Any]:
     line: dict[str, Any] = {"from": message["role"], "says": message["content"]}
     if calls := message.get("tool_calls"):
         line["does"] = [
-            {"trick": safe_name(call["name"]), "id": call["id"], "with": call["arguments"]} for call in calls
+            {"trick": make_safe_name(call["name"]), "id": call["id"], "with": call["arguments"]} for call in calls
         ]
     if message["role"] == "tool":
         line["about"] = message.get("tool_call_id")

@@ -14,7 +14,7 @@ from clew import Clew
 from clew_activities.archive import Store, StoreUnavailable
 from clew_activities.archive.objects import Bucket
 from clew_activities.checkpoint_tokens import Keys
-from clew_activities.providers import http_client, providers_from_env
+from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import Capacity, make_worker
 from clew_activities.worker.assembly import DEFAULT_CAPACITY, WORKFLOWS
@@ -39,11 +39,11 @@ async def rolling(
 ) -> AsyncIterator[Clew]:
     """A worker of its own, and a client for its sessions."""
     clew = Clew(stack.clew.temporal, task_queue or f"queue-{uuid.uuid4().hex}")
-    async with http_client() as http:
+    async with make_http_client() as http:
         worker = make_worker(
             clew.temporal,
             task_queue=clew.task_queue,
-            providers=providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}),
+            providers=load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}),
             tools=load_tools([toolbox.__name__]),
             http=http,
             store=store or stack.store,

@@ -15,7 +15,7 @@ from typing import Any
 
 from clew import Clew, ContextPolicy, Session
 from clew_activities.archive import Store
-from clew_activities.providers import http_client, providers_from_env
+from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
 from clew_workflows.protocol import Thresholds
@@ -213,9 +213,9 @@ def recorded(name: str) -> list[Path]:
 
 async def record() -> None:
     """Record what is missing."""
-    async with temporal_server(ui=False) as server, scripted_model(script) as model, http_client() as http:
+    async with temporal_server(ui=False) as server, scripted_model(script) as model, make_http_client() as http:
         clew = await Clew.connect(server.address, identity="recorder")
-        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
+        providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
         tools = load_tools(["tests.support.toolbox"])
         async with make_worker(
             clew.temporal,

@@ -10,8 +10,8 @@ import pytest
 from temporalio.client import WorkflowHistory
 
 from clew import Clew, ContextPolicy, RequestFailed
-from clew_activities.model_table import policy_of
-from clew_activities.prices import prices_of
+from clew_activities.model_table import choose_policy
+from clew_activities.prices import find_prices
 from tests.support.rolling import name, rolling, runs_of
 from tests.support.stack import Stack
 
@@ -77,7 +77,7 @@ async def test_a_messages_own_model_is_asked_about_once(stack: Stack, other: str
         assert [scheduled(run, "describe_model") for run in runs] == [0] * (len(runs) - 1) + [1]
         recipes = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]
         policies = {recipe["model"]: recipe.get("context_policy") for recipe in recipes}
-        assert policies == {other: policy_of(other).model_dump(mode="json"), (await session.status()).model: None}
+        assert policies == {other: choose_policy(other).model_dump(mode="json"), (await session.status()).model: None}
 
 
 async def test_replays_need_no_table(stack: Stack, other: str) -> None:
@@ -98,7 +98,7 @@ async def test_what_was_charged_is_in_the_thread(stack: Stack, other: str) -> No
     session = await stack.clew.open(name(), model=other)
     await session.ask("hello")
     (recipe,) = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]
-    (price,) = prices_of(other)
+    (price,) = find_prices(other)
     assert recipe["prices"] == [price.model_dump(exclude_defaults=True)]
     usage = recipe["usage"]
     assert usage["cost_usd"] == pytest.approx(

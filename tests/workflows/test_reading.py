@@ -235,7 +235,7 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(stack: Stack
     await session.hibernate()
     # The server knows nothing of the second one, as after its retention.
     archive = Archive(stack.store, "default")
-    head = await archive.head(session.id)
+    head = await archive.read_head(session.id)
     assert head
     forgotten = clew.session(name())
     await archive.set_head(head.model_copy(update={"session_id": forgotten.id}), None)

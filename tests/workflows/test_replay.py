@@ -19,10 +19,10 @@ from temporalio.workflow import NondeterminismError
 from clew import Clew
 from clew.model.canonical import compute_digest
 from clew_activities.archive import Store
-from clew_activities.providers import http_client, providers_from_env
+from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
-from clew_activities.worker import SessionWorker, make_worker, workflow_sandbox
-from clew_audit.rebuild import rebuild
+from clew_activities.worker import SessionWorker, make_worker, make_workflow_sandbox
+from clew_audit.replay import replay_run
 from clew_workflows.session import AgentSession
 from tests.support.histories import HISTORIES
 from tests.support.scenarios import SCENARIOS, control, script
@@ -69,13 +69,13 @@ def test_every_shape_is_recorded() -> None:
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.workflow_id)
 async def test_a_recorded_history_replays(history: WorkflowHistory) -> None:
     """Every history of a released shape replays under today's code, in the worker's own sandbox."""
-    await replay(history, AgentSession, workflow_sandbox())
+    await replay(history, AgentSession, make_workflow_sandbox())
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.workflow_id)
 async def test_a_recorded_history_makes_the_thread_that_it_made(history: WorkflowHistory) -> None:
     """Every entry, with its counts, recipes and policies, is the one that was committed when it was recorded."""
-    session = (await rebuild(history)).session
+    session = (await replay_run(history)).session
     assert session
     assert compute_digest([entry.as_json() for entry in session.thread])[:16] == THREADS[history.workflow_id]
 
@@ -84,7 +84,7 @@ async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:
     """A worker that knows nothing but the history has the thread that the first worker had, to the byte."""
     queue = f"queue-{uuid.uuid4().hex}"
     clew = Clew(stack.clew.temporal, queue)
-    providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
+    providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
 
     store = Store.from_url("memory://")
 
@@ -92,7 +92,7 @@ async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:
         tools = load_tools(["tests.support.toolbox"])
         return make_worker(clew.temporal, task_queue=queue, providers=providers, tools=tools, http=http, store=store)
 
-    async with http_client() as http:
+    async with make_http_client() as http:
         async with worker(http):
             model = stack.model(script)
             session = await clew.open(f"test-{uuid.uuid4().hex}", model=model, tools=["add"])

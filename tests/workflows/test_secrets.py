@@ -13,7 +13,7 @@ import pytest
 
 from clew import Clew, RequestOutcome, Session
 from clew_activities.archive import Store
-from clew_activities.providers import http_client, providers_from_env
+from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
 from clew_activities.worker.logs import RedactingFormatter
@@ -52,7 +52,7 @@ def providers_of() -> Callable[[FakeServer], dict[str, str]]:
 
 @pytest.fixture
 def log(providers_of: Callable[[FakeServer], dict[str, str]]) -> Iterator[Log]:
-    providers = providers_from_env(providers_of(FakeServer(url="http://127.0.0.1:1")))
+    providers = load_providers(providers_of(FakeServer(url="http://127.0.0.1:1")))
     handler = Log(RedactingFormatter(providers.redaction))
     root = logging.getLogger()
     before = root.level
@@ -67,11 +67,11 @@ def log(providers_of: Callable[[FakeServer], dict[str, str]]) -> Iterator[Log]:
 async def echoing(stack: Stack, environment: dict[str, str]) -> AsyncIterator[Clew]:
     """A worker whose provider is the one that repeats what it is sent."""
     clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
-    async with http_client() as http:
+    async with make_http_client() as http:
         worker = make_worker(
             clew.temporal,
             task_queue=clew.task_queue,
-            providers=providers_from_env(environment),
+            providers=load_providers(environment),
             tools=load_tools([toolbox.__name__]),
             http=http,
             store=Store.from_url("memory://"),

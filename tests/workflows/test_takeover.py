@@ -15,7 +15,7 @@ import pytest
 
 from clew import Clew, Session
 from clew_activities.archive import Store
-from clew_activities.providers import http_client, providers_from_env
+from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import SessionWorker, make_worker
 from deploy.local import Reply, ToolCall
 from tests.support.rolling import runs_of
@@ -193,7 +193,7 @@ async def test_a_workers_end_is_not_a_users_cancel(stack: Stack) -> None:
         return Reply("never to its end " * 100, tokens_per_second=5)
 
     def in_process(http: httpx.AsyncClient) -> SessionWorker:
-        providers = providers_from_env({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
+        providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
         return make_worker(
             stack.clew.temporal,
             task_queue=queue,
@@ -204,7 +204,7 @@ async def test_a_workers_end_is_not_a_users_cancel(stack: Stack) -> None:
             grace=timedelta(seconds=0.2),
         )
 
-    async with http_client() as http:
+    async with make_http_client() as http:
         async with in_process(http):
             session = await open_on(stack, queue, script)
             request = await session.message("go")

@@ -13,7 +13,7 @@ from clew_activities.archive.errors import (
 from clew_activities.archive.family import Check
 from clew_activities.archive.head import Head
 from clew_activities.archive.settings import ArchiveSettings
-from clew_activities.archive.store import Store, store_from_env
+from clew_activities.archive.store import Store, open_store
 
 __all__ = [
     "Archive",
@@ -28,5 +28,5 @@ __all__ = [
     "Store",
     "StoreUnavailable",
     "ThreadMismatch",
-    "store_from_env",
+    "open_store",
 ]

@@ -12,7 +12,7 @@ from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, StoreUn
 from clew_activities.archive.family import Check, Family
 from clew_activities.archive.head import Head
 from clew_activities.archive.objects import MAX_OBJECT_BYTES
-from clew_activities.archive.segment import digest_of
+from clew_activities.archive.segment import hash_bytes
 from clew_activities.archive.settings import DEFAULT, ArchiveSettings
 from clew_activities.archive.store import Store
 
@@ -42,14 +42,14 @@ class Archive:
         self._namespace = namespace
         self._settings = settings
 
-    async def head(self, session_id: str) -> Head | None:
+    async def read_head(self, session_id: str) -> Head | None:
         """Where a session's archive stands; None: it has none."""
         path = self._head_path(session_id)
         try:
             data = await self._store.get(path)
         except ObjectMissing:
             return None
-        return Head.decoded(data, session_id, path)
+        return Head.decode(data, session_id, path)
 
     async def set_head(self, head: Head, before: Head | None) -> None:
         """Write a session's head over the one before it, and delete the state that this one named.
@@ -63,16 +63,16 @@ class Archive:
 
         def suits(data: bytes | None) -> bool:
             try:
-                return before == (None if data is None else Head.decoded(data, head.session_id, path))
+                return before == (None if data is None else Head.decode(data, head.session_id, path))
             except ObjectDamaged:
                 return True
 
         await self._store.put(self._marker_path(head.family, head.session_id), b"")
-        await self._store.replace(path, head.encoded(), suits)
+        await self._store.replace(path, head.encode(), suits)
         # A state names its session, so no other head names it. What was to be done is done, whatever comes of this.
         if before and before.state and before.state != head.state:
             with suppress(StoreUnavailable):
-                await self._store.delete(self._family(before.family).path("states", before.state))
+                await self._store.delete(self._family(before.family).get_path("states", before.state))
 
     async def append(self, family: str, root: str | None, entries: Sequence[Entry]) -> tuple[str | None, int]:
         """Put entries behind the thread under `root`: the root of the longer thread, and its last seq.
@@ -138,7 +138,7 @@ class Archive:
         Raises:
             ObjectMissing: the source has no archive, or is being deleted.
         """
-        head = await self.head(source)
+        head = await self.read_head(source)
         if head is None:
             raise ObjectMissing(self._head_path(source))
         await self.enroll(head.family, session_id)
@@ -178,13 +178,13 @@ class Archive:
 
         The checksum is verified where the part is all of it.
         """
-        path = self._family(family).path("results", digest)
-        size = await self._store.size(path)
+        path = self._family(family).get_path("results", digest)
+        size = await self._store.get_size(path)
         wanted = size - offset if length is None else min(length, size - offset)
         if wanted > MAX_OBJECT_BYTES:
             raise ObjectDamaged(path, f"it has {size} bytes, and no object has more than {MAX_OBJECT_BYTES}")
         data = await self._store.get_range(path, offset, wanted) if wanted > 0 else b""
-        if len(data) == size and digest_of(data) != digest:
+        if len(data) == size and hash_bytes(data) != digest:
             raise ObjectDamaged(path, "its checksum does not match")
         return data, size
 
@@ -197,7 +197,7 @@ class Archive:
             ObjectMissing, ObjectDamaged: what another member needs cannot be told.
         """
         # One that has archived nothing may still be the founder of its forks' family.
-        head = await self.head(session_id) or Head(session_id=session_id, family=session_id)
+        head = await self.read_head(session_id) or Head(session_id=session_id, family=session_id)
         # The marker goes first and the head last: of members that are deleted at the same time the last one finds
         # no other, and whoever repeats a deletion finds what is left to delete.
         await self.leave(head.family, session_id)
@@ -224,13 +224,13 @@ class Archive:
         backwards: bool,
     ) -> AsyncIterator[list[Entry]]:
         family = self._family(name)
-        children = await family.root(root)
+        children = await family.read_root(root)
         if to_seq is not None:
             children = index.cut(children, to_seq)
-        async for ref in family.segments(children, from_seq, kinds=kinds, backwards=backwards):
+        async for ref in family.find_segments(children, from_seq, kinds=kinds, backwards=backwards):
             yield [
                 entry
-                for entry in await family.entries(ref)
+                for entry in await family.read_entries(ref)
                 if entry.seq >= from_seq and (kinds is None or entry.kind in kinds)
             ]
 
@@ -245,7 +245,7 @@ class Archive:
         for member in [path.rpartition("/s-")[2] async for path in self._store.list(folder)]:
             if member == head.session_id:
                 continue
-            if sibling := await self.head(member):
+            if sibling := await self.read_head(member):
                 siblings.append(sibling)
             elif await self._is_in_the_making(head.family, member):
                 return None
@@ -257,26 +257,26 @@ class Archive:
         needed: set[str] = set()
         for sibling in siblings:
             try:
-                needed |= (await family.reached(sibling.root)).keys()
+                needed |= (await family.list_objects(sibling.root)).keys()
             except ObjectMissing:
                 # One that is itself being deleted meanwhile needs nothing.
                 if await self._is_member(head.family, sibling.session_id):
                     raise
-        own = await family.reached(head.root, broken=True)
+        own = await family.list_objects(head.root, broken=True)
         if head.state:
-            own[family.path("states", head.state)] = 0
+            own[family.get_path("states", head.state)] = 0
         return sorted(own.keys() - needed, key=lambda path: (own[path], path))
 
     async def _is_in_the_making(self, family: str, session_id: str) -> bool:
         try:
-            age = await self._store.age(self._marker_path(family, session_id))
+            age = await self._store.get_age(self._marker_path(family, session_id))
         except ObjectMissing:
             return False
         return session_id == family or age < self._settings.fork_time
 
     async def _is_member(self, family: str, session_id: str) -> bool:
         try:
-            await self._store.size(self._marker_path(family, session_id))
+            await self._store.get_size(self._marker_path(family, session_id))
         except ObjectMissing:
             return False
         return True

@@ -30,13 +30,13 @@ class Head(BaseModel):
     status: Literal["live", "closed"] = "live"
     run_id: str | None = None
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """The head as it is stored, with a checksum."""
         fields = self.model_dump(mode="json")
         return canonicalize({**fields, "digest": compute_digest(fields)})
 
     @classmethod
-    def decoded(cls, data: bytes, session_id: str, name: str) -> Head:
+    def decode(cls, data: bytes, session_id: str, name: str) -> Head:
         """The stored head of a session.
 
         Raises:

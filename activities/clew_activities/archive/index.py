@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from clew.model.canonical import canonicalize
 from clew.thread.entries import Entry
 from clew_activities.archive.errors import ObjectDamaged
-from clew_activities.archive.segment import digest_of
+from clew_activities.archive.segment import hash_bytes
 
 Children = tuple["Ref", ...]
 
@@ -42,10 +42,10 @@ class _Node(BaseModel):
     children: tuple[Ref, ...] = Field(min_length=1)
 
 
-def segment_ref(entries: Sequence[Entry], data: bytes) -> Ref:
+def make_segment_ref(entries: Sequence[Entry], data: bytes) -> Ref:
     """The ref to the segment `data` of these entries."""
     kinds = tuple(sorted({entry.kind for entry in entries}))
-    return Ref(digest=digest_of(data), level=0, from_seq=entries[0].seq, to_seq=entries[-1].seq, kinds=kinds)
+    return Ref(digest=hash_bytes(data), level=0, from_seq=entries[0].seq, to_seq=entries[-1].seq, kinds=kinds)
 
 
 def encode(children: Iterable[Ref]) -> bytes:
@@ -61,7 +61,7 @@ def decode(data: bytes, digest: str, name: str) -> Children:
     Raises:
         ObjectDamaged: the bytes are not those that `digest` names, or no node; says which object.
     """
-    if digest_of(data) != digest:
+    if hash_bytes(data) != digest:
         raise ObjectDamaged(name, "its checksum does not match")
     try:
         children = _Node.model_validate_json(data).children
@@ -99,7 +99,7 @@ def cut(children: Children, at_seq: int) -> Children:
     )
 
 
-def seen_through(ref: Ref, children: Children, name: str) -> Children:
+def limit_children(ref: Ref, children: Children, name: str) -> Children:
     """What a ref to a node shows of the node's children.
 
     Raises:
@@ -119,7 +119,7 @@ def seen_through(ref: Ref, children: Children, name: str) -> Children:
 
 def _parent(children: Sequence[Ref], data: bytes) -> Ref:
     return Ref(
-        digest=digest_of(data),
+        digest=hash_bytes(data),
         level=children[0].level + 1,
         from_seq=children[0].from_seq,
         to_seq=children[-1].to_seq,

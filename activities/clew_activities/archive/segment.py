@@ -11,7 +11,7 @@ from clew.thread.entries import Entry
 from clew_activities.archive.errors import SegmentDamaged
 
 
-def digest_of(data: bytes) -> str:
+def hash_bytes(data: bytes) -> str:
     """SHA-256 as 64 hexadecimal digits: the name of an immutable object."""
     return hashlib.sha256(data).hexdigest()
 
@@ -34,7 +34,7 @@ def decode(data: bytes, digest: str, name: str) -> list[Entry]:
     Raises:
         SegmentDamaged: the bytes are not those that `digest` names, or no segment; says which object.
     """
-    if digest_of(data) != digest:
+    if hash_bytes(data) != digest:
         raise SegmentDamaged(name, "its checksum does not match")
     try:
         header, *lines = [json.loads(line) for line in data.splitlines()]

@@ -116,11 +116,11 @@ class Store:
             async with asyncio.timeout(self._timeout):
                 return await self._objects.get_range(path, start, length)
 
-    async def size(self, path: str) -> int:
+    async def get_size(self, path: str) -> int:
         """The object's length in bytes."""
         return (await self._described(path)).size
 
-    async def age(self, path: str) -> timedelta:
+    async def get_age(self, path: str) -> timedelta:
         """How long ago the object was written, by the store's clock and this machine's."""
         return datetime.now(UTC) - (await self._described(path)).modified
 
@@ -151,7 +151,7 @@ class Store:
                 return await self._objects.describe(path)
 
 
-def store_from_env(env: Mapping[str, str]) -> Store:
+def open_store(env: Mapping[str, str]) -> Store:
     """The store that `CLEW_STORE` names, a URL or a folder; by default a folder among the user's data.
 
     Raises:

@@ -1,17 +1,17 @@
 """Model providers: pure encoders and decoders around one HTTP boundary.
 
-providers = providers_from_env(os.environ)
+providers = load_providers(os.environ)
 provider = providers.get("openai")
-decoder = Screened(provider.decoder(), providers.redaction)
+decoder = RedactedDecoder(provider.make_decoder(), providers.redaction)
 reply = await stream(client, provider, request, decoder)
 """
 
 from clew_activities.providers.errors import ProviderError
-from clew_activities.providers.http import http_client, stream
+from clew_activities.providers.http import make_http_client, stream
 from clew_activities.providers.interface import Decoder, ModelRequest, Provider
-from clew_activities.providers.loading import Providers, ProvidersUnusable, providers_from_env
+from clew_activities.providers.loading import Providers, ProvidersUnusable, load_providers
+from clew_activities.providers.redacted_decoder import RedactedDecoder
 from clew_activities.providers.redaction import Redaction
-from clew_activities.providers.screened import Screened
 
 __all__ = [
     "Decoder",
@@ -20,9 +20,9 @@ __all__ = [
     "ProviderError",
     "Providers",
     "ProvidersUnusable",
+    "RedactedDecoder",
     "Redaction",
-    "Screened",
-    "http_client",
-    "providers_from_env",
+    "load_providers",
+    "make_http_client",
     "stream",
 ]

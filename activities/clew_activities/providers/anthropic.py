@@ -31,8 +31,8 @@ from typing import Any
 
 from clew.model.messages import Message, ToolSpec
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
-from clew_activities.providers.errors import ErrorAnswer, ProviderError, from_response
-from clew_activities.providers.interface import HttpRequest, ModelRequest, safe_name
+from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
+from clew_activities.providers.interface import HttpRequest, ModelRequest, make_safe_name
 from clew_activities.providers.variables import read_key, read_url
 
 _OFFICIAL_URL = "https://api.anthropic.com"
@@ -111,13 +111,13 @@ class Anthropic:
             headers["x-api-key"] = self.api_key
         return HttpRequest("/v1/messages", headers, body)
 
-    def decoder(self) -> AnthropicDecoder:
+    def make_decoder(self) -> AnthropicDecoder:
         """A decoder for one reply."""
         return AnthropicDecoder(self.name)
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
         """The error that an answer stands for, by the table in `errors`."""
-        return from_response(answer)
+        return classify_response(answer)
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _blocks(message: Message, provider: str) -> list[dict[str, Any]]:
     if content.strip():
         blocks.append(_text(content))
     blocks += [
-        {"type": "tool_use", "id": call["id"], "name": safe_name(call["name"]), "input": call["arguments"]}
+        {"type": "tool_use", "id": call["id"], "name": make_safe_name(call["name"]), "input": call["arguments"]}
         for call in message.get("tool_calls", [])
     ]
     return blocks

@@ -12,16 +12,16 @@ from typing import Any
 
 from clew.model.messages import ProviderData
 from clew.outcomes import Usage
-from clew_activities.providers.errors import from_event
+from clew_activities.providers.errors import classify_event
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     Call,
     ReplyDraft,
     StopReason,
-    count,
-    event_object,
-    member,
-    string,
+    get_member,
+    parse_event,
+    read_count,
+    read_string,
 )
 from clew_activities.providers.sanitize import BoundedText, Budget, clean
 from clew_workflows.protocol import ModelReply
@@ -57,7 +57,7 @@ class _Block:
     def overflowed(self) -> bool:
         return self.text.overflowed or self.seal.overflowed
 
-    def encoded(self) -> dict[str, Any]:
+    def encode(self) -> dict[str, Any]:
         if self.kind == "text":
             return {"type": "text", "text": self.text.finish()}
         if self.kind == "thinking":
@@ -98,13 +98,13 @@ class AnthropicDecoder:
 
     def feed(self, event: str, data: str) -> None:
         """Take one event; raises the error that it tells of. Kinds of event that are not known are passed over."""
-        payload = event_object(data)
+        payload = parse_event(data)
         kind = payload.get("type")
         if kind == "error" or event == "error" or payload.get("error"):
-            raise from_event(payload)
+            raise classify_event(payload)
         index = payload.get("index")
         if kind == "message_start":
-            self._count(member(payload.get("message"), "usage"))
+            self._count(get_member(payload.get("message"), "usage"))
         elif kind == "content_block_start" and isinstance(index, int):
             self._open(index, payload.get("content_block"))
         elif kind == "content_block_delta" and isinstance(index, int):
@@ -134,10 +134,10 @@ class AnthropicDecoder:
             # They come one after another, so that the earlier ones are complete.
             self._blocks.clear()
             self._too_many_blocks = True
-        block = self._blocks[index] = _Block(string(member(start, "type")), self._budget)
+        block = self._blocks[index] = _Block(read_string(get_member(start, "type")), self._budget)
         if block.kind == "tool_use":
-            block.call = self._draft.open_call(member(start, "id"), member(start, "name"))
-            self._draft.add_arguments(block.call, member(start, "input"))
+            block.call = self._draft.open_call(get_member(start, "id"), get_member(start, "name"))
+            self._draft.add_arguments(block.call, get_member(start, "input"))
         self._extend(block, start)
 
     def _extend(self, block: _Block | None, delta: object) -> None:
@@ -145,31 +145,31 @@ class AnthropicDecoder:
         if block is None:
             return
         if block.kind == "text":
-            text = string(member(delta, "text"))
+            text = read_string(get_member(delta, "text"))
             self._draft.add_text(text)
             block.text.add(text)
         elif block.kind == "thinking":
-            thinking = string(member(delta, "thinking"))
+            thinking = read_string(get_member(delta, "thinking"))
             self._draft.add_thinking(thinking)
             block.text.add(thinking)
-            block.seal.add(string(member(delta, "signature")))
+            block.seal.add(read_string(get_member(delta, "signature")))
         elif block.kind == "redacted_thinking":
-            block.seal.add(string(member(delta, "data")))
+            block.seal.add(read_string(get_member(delta, "data")))
         elif block.call is not None:
-            self._draft.add_arguments(block.call, member(delta, "partial_json"))
+            self._draft.add_arguments(block.call, get_member(delta, "partial_json"))
 
     def _stop(self, delta: object) -> None:
-        reason = member(delta, "stop_reason")
+        reason = get_member(delta, "stop_reason")
         if not isinstance(reason, str):
             return
         if reason == "refusal":
-            self._draft.refusal = clean(_refusal(member(delta, "stop_details")))
+            self._draft.refusal = clean(_refusal(get_member(delta, "stop_details")))
         self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
 
     def _count(self, usage: object) -> None:
         """Counts are of the whole message each time; one that is left out stays as it was."""
         for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"):
-            told = count(member(usage, name))
+            told = read_count(get_member(usage, name))
             if told is not None:
                 self._usage[name] = told
         read = self._usage.get("cache_read_input_tokens", 0)
@@ -190,12 +190,12 @@ class AnthropicDecoder:
         # Without its signature, a thinking block is refused; so is the rest without that block.
         if not kept or any(block.overflowed or (block.thinks and not block.seal.so_far) for block in kept):
             return None
-        encoded = [block.encoded() for block in kept]
+        encoded = [block.encode() for block in kept]
         if len(json.dumps(encoded, ensure_ascii=False).encode()) > PROVIDER_DATA_LIMIT:
             return None
         return {"provider": self._provider, "blocks": encoded}
 
 
 def _refusal(details: object) -> str:
-    told = (string(member(details, "category")), string(member(details, "explanation")))
+    told = (read_string(get_member(details, "category")), read_string(get_member(details, "explanation")))
     return ": ".join(("the model refused", *filter(None, told)))

@@ -72,14 +72,14 @@ class ProviderError(Exception):
         self._told = message[:_READ]
         self._set_message(self._told)
 
-    def seal(self, redaction: Redaction) -> None:
+    def redact(self, redaction: Redaction) -> None:
         """Take the secrets out of the message and the details, and forget the errors that this one came from.
 
         Their messages quote what was received, and both logs and Temporal's failures hold the whole chain.
         """
-        self._set_message(redaction.hide_headers(redaction.text(self._told)))
+        self._set_message(redaction.hide_headers(redaction.redact_text(self._told)))
         self._told = self.message
-        self.details = redaction.value(self.details)
+        self.details = redaction.redact_value(self.details)
         self.__cause__ = self.__context__ = None
 
     def _set_message(self, told: str) -> None:
@@ -287,14 +287,14 @@ class ErrorAnswer:
     at: float
 
 
-def from_response(answer: ErrorAnswer) -> ProviderError:
+def classify_response(answer: ErrorAnswer) -> ProviderError:
     """The error that an answer stands for, as most servers word it; else by its status alone."""
     payload = parse_json(answer.body)
     fields = payload if isinstance(payload, dict) else {"message": answer.body}
     return _classify(fields, answer.status, retry_after(answer.headers, answer.at))
 
 
-def from_event(payload: Mapping[str, Any]) -> ProviderError:
+def classify_event(payload: Mapping[str, Any]) -> ProviderError:
     """The error that was sent inside a stream, after a status of 200."""
     return _classify(payload, None, None)
 

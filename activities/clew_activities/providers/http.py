@@ -27,7 +27,7 @@ from clew_activities.providers.errors import (
     TruncatedStream,
 )
 from clew_activities.providers.interface import ModelRequest, Provider
-from clew_activities.providers.screened import Screened
+from clew_activities.providers.redacted_decoder import RedactedDecoder
 from clew_workflows.protocol import ModelReply
 
 
@@ -66,7 +66,7 @@ _PIECE = 4096
 _LARGE_EVENT = 16 * 1024
 
 
-def http_client() -> httpx.AsyncClient:
+def make_http_client() -> httpx.AsyncClient:
     """The client of a worker: one for all its calls.
 
     It lets go of an idle connection before servers do (5 seconds is common): a request that meets their closing is
@@ -79,7 +79,7 @@ async def stream(
     client: httpx.AsyncClient,
     provider: Provider,
     request: ModelRequest,
-    decoder: Screened,
+    decoder: RedactedDecoder,
     *,
     settings: HttpSettings = DEFAULT,
     now: Callable[[], float] = time.time,
@@ -107,13 +107,13 @@ async def stream(
     except Exception as error:
         failure = ProviderUnavailable(f"the reply cannot be read ({type(error).__name__}: {error})")
         failure.__traceback__ = error.__traceback__
-    failure.seal(decoder.redaction)
+    failure.redact(decoder.redaction)
     # Outside of the handlers, where the error that is handled would become this one's context.
     raise failure
 
 
 async def _converse(
-    client: httpx.AsyncClient, provider: Provider, request: ModelRequest, decoder: Screened, intake: _Intake
+    client: httpx.AsyncClient, provider: Provider, request: ModelRequest, decoder: RedactedDecoder, intake: _Intake
 ) -> None:
     settings = intake.settings
     with _translated(settings):
@@ -159,7 +159,7 @@ def _build(
     )
 
 
-async def _fold(response: httpx.Response, decoder: Screened, intake: _Intake) -> None:
+async def _fold(response: httpx.Response, decoder: RedactedDecoder, intake: _Intake) -> None:
     content_type = response.headers.get("content-type", "").partition(";")[0].strip()
     kind = content_type.lower()
     if kind not in ("application/json", "text/event-stream"):
@@ -180,7 +180,7 @@ async def _fold(response: httpx.Response, decoder: Screened, intake: _Intake) ->
                 raise
 
 
-async def _fold_events(body: AsyncIterator[bytes], decoder: Screened, intake: _Intake) -> None:
+async def _fold_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, intake: _Intake) -> None:
     limited = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
     async with aclosing(EventSource(limited).aiter_sse()) as events:
         async for event in events:
@@ -196,7 +196,7 @@ async def _fold_events(body: AsyncIterator[bytes], decoder: Screened, intake: _I
                     await intake.take_turns()
 
 
-async def _feed(decoder: Screened, event: str, data: str, settings: HttpSettings) -> None:
+async def _feed(decoder: RedactedDecoder, event: str, data: str, settings: HttpSettings) -> None:
     """Feed one event; a large one in a thread, which the event loop takes turns with."""
     if len(data) > settings.event_size:
         raise TruncatedStream(f"an event of the reply is longer than {settings.event_size} characters")
@@ -242,7 +242,7 @@ class _Intake:
             self._since = self._monotonic()
 
 
-def _is_whole(decoder: Screened) -> bool:
+def _is_whole(decoder: RedactedDecoder) -> bool:
     """Whether the reply was complete before its connection broke off, so that the break is no matter."""
     try:
         decoder.finish()

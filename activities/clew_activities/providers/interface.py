@@ -9,7 +9,7 @@ built-in providers are made in the same way, and of the same parts:
 | module | holds |
 |---|---|
 | `interface` | this contract |
-| `errors` | the errors to raise, and `from_response` and `from_event`, which classify most servers' errors |
+| `errors` | the errors to raise, and `classify_response` and `classify_event`, which classify most servers' errors |
 | `reply` | `ReplyDraft`, which folds pieces into a reply and keeps every size within its bound |
 | `sanitize` | texts and JSON values that are safe to store |
 | `variables` | `read_key` and `read_url`, for the variables that configure a provider |
@@ -18,7 +18,7 @@ One call goes through a provider like this:
 
     request = provider.encode(model_request)
     the POST is sent
-    status 200:  decoder = provider.decoder(); decoder.feed(event, data) for each event; decoder.finish()
+    status 200:  decoder = provider.make_decoder(); decoder.feed(event, data) for each event; decoder.finish()
     redirects:   an error, and never followed
     otherwise:   provider.read_error(answer)
 
@@ -72,7 +72,7 @@ __all__ = [
     "ModelRequest",
     "Provider",
     "ProvidersModule",
-    "safe_name",
+    "make_safe_name",
 ]
 
 
@@ -201,15 +201,15 @@ class Provider(Protocol):
         """
         ...
 
-    def decoder(self) -> Decoder:
+    def make_decoder(self) -> Decoder:
         """A fresh decoder, for one reply."""
         ...
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
         """The error that an answer with another status than 200 stands for.
 
-        `from_response` reads what OpenAI, Anthropic and the servers that speak like them send, and classifies by the
-        status what it does not know. The class decides whether the call is retried; its message is shown to users.
+        `classify_response` reads the errors of OpenAI, Anthropic and servers with the same wording, and classifies
+        all others by their status. The error's class decides whether the call is retried. Users read its message.
         """
         ...
 
@@ -226,7 +226,7 @@ class ProvidersModule(Protocol):
         ...
 
 
-def safe_name(name: str) -> str:
+def make_safe_name(name: str) -> str:
     """A tool's name as every provider takes it back.
 
     Models make names up, and a thread keeps what they said; the provider that gave out `my tool` refuses

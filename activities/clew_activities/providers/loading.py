@@ -10,13 +10,13 @@ from types import ModuleType
 
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.interface import Provider
-from clew_activities.providers.redaction import Redaction, secrets_from_env
-from clew_activities.providers.variables import url_problem
+from clew_activities.providers.redaction import Redaction, read_secrets
+from clew_activities.providers.variables import find_url_problem
 
 VARIABLE = "CLEW_PROVIDERS"
 BUILT_IN = ("clew_activities.providers.anthropic", "clew_activities.providers.openai")
 
-_MEMBERS = ("base_url", "decoder", "encode", "name", "read_error", "secret_headers", "secrets")
+_MEMBERS = ("base_url", "encode", "make_decoder", "name", "read_error", "secret_headers", "secrets")
 
 
 class ProvidersUnusable(ValueError):
@@ -52,7 +52,7 @@ class Providers:
         return provider
 
 
-def providers_from_env(environ: Mapping[str, str]) -> Providers:
+def load_providers(environ: Mapping[str, str]) -> Providers:
     """Make the providers that the environment configures.
 
     `CLEW_PROVIDERS` names modules beside the built-in ones, separated by commas. The worker's other secrets in the
@@ -73,7 +73,7 @@ def providers_from_env(environ: Mapping[str, str]) -> Providers:
             by_name[provider.name] = provider
     secrets = [secret for provider in by_name.values() for secret in provider.secrets]
     headers = [header for provider in by_name.values() for header in provider.secret_headers]
-    return Providers(by_name, Redaction([*secrets, *secrets_from_env(environ)], headers))
+    return Providers(by_name, Redaction([*secrets, *read_secrets(environ)], headers))
 
 
 def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:
@@ -110,7 +110,7 @@ def _problem(provider: object) -> str | None:
         return "its name is not made of 1 to 64 of a to z, digits, '_' and '-'"
     if not isinstance(url, str):
         return "its base_url is no string"
-    if problem := url_problem(url):
+    if problem := find_url_problem(url):
         return f"its base_url {problem}"
     if url.endswith("/"):
         return "its base_url ends in a slash"

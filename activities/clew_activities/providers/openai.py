@@ -21,17 +21,23 @@ from urllib.parse import urlsplit
 from clew.contract import ModelOptions
 from clew.model.messages import Message, ToolSpec
 from clew.outcomes import Usage
-from clew_activities.providers.errors import ErrorAnswer, ProviderError, TruncatedStream, from_event, from_response
-from clew_activities.providers.interface import HttpRequest, ModelRequest, safe_name
+from clew_activities.providers.errors import (
+    ErrorAnswer,
+    ProviderError,
+    TruncatedStream,
+    classify_event,
+    classify_response,
+)
+from clew_activities.providers.interface import HttpRequest, ModelRequest, make_safe_name
 from clew_activities.providers.reply import (
     Call,
     ReplyDraft,
     StopReason,
-    bounded_name,
-    count,
-    event_object,
-    member,
-    string,
+    get_member,
+    limit_name,
+    parse_event,
+    read_count,
+    read_string,
 )
 from clew_activities.providers.variables import read_key, read_url
 from clew_workflows.protocol import ModelReply
@@ -113,13 +119,13 @@ class OpenAI:
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return HttpRequest("/chat/completions", headers, body)
 
-    def decoder(self) -> OpenAIDecoder:
+    def make_decoder(self) -> OpenAIDecoder:
         """A decoder for one reply."""
         return OpenAIDecoder()
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
         """The error that an answer stands for, by the table in `errors`."""
-        return from_response(answer)
+        return classify_response(answer)
 
 
 class OpenAIDecoder:
@@ -156,16 +162,16 @@ class OpenAIDecoder:
         if data.strip() == "[DONE]":
             self._draft.ended = True
             return
-        chunk = event_object(data)
+        chunk = parse_event(data)
         if event == "error" or chunk.get("error") or chunk.get("object") == "error":
-            raise from_event(chunk)
+            raise classify_event(chunk)
         self._count(chunk.get("usage"))
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             # Only one is asked for.
-            if member(choice, "index") in (0, None):
-                self._take(member(choice, "delta") or member(choice, "message"))
-                self._stop(member(choice, "finish_reason"))
+            if get_member(choice, "index") in (0, None):
+                self._take(get_member(choice, "delta") or get_member(choice, "message"))
+                self._stop(get_member(choice, "finish_reason"))
 
     def finish(self) -> ModelReply:
         """The reply; raises as `Decoder.finish` says."""
@@ -174,12 +180,12 @@ class OpenAIDecoder:
         return self._draft.finish()
 
     def _take(self, delta: object) -> None:
-        self._draft.add_text(_text(member(delta, "content")))
+        self._draft.add_text(_text(get_member(delta, "content")))
         # Two names for one thing, and some servers send it under both.
-        self._draft.add_thinking(member(delta, "reasoning_content") or member(delta, "reasoning"))
+        self._draft.add_thinking(get_member(delta, "reasoning_content") or get_member(delta, "reasoning"))
         if len(self._refusal) < _REFUSAL_LIMIT:
-            self._refusal = (self._refusal + string(member(delta, "refusal")))[:_REFUSAL_LIMIT]
-        calls = member(delta, "tool_calls")
+            self._refusal = (self._refusal + read_string(get_member(delta, "refusal")))[:_REFUSAL_LIMIT]
+        calls = get_member(delta, "tool_calls")
         for call in calls if isinstance(calls, list) else ():
             self._take_call(call)
 
@@ -191,10 +197,10 @@ class OpenAIDecoder:
         its index, when it brings another id or another name, and when it brings arguments for a named tool
         to a call that already has all of its own.
         """
-        index = member(delta, "index")
-        function = member(delta, "function")
-        call_id, name = string(member(delta, "id")), bounded_name(string(member(function, "name")))
-        arguments = member(function, "arguments")
+        index = get_member(delta, "index")
+        function = get_member(delta, "function")
+        call_id, name = read_string(get_member(delta, "id")), limit_name(read_string(get_member(function, "name")))
+        arguments = get_member(function, "arguments")
         key = index if isinstance(index, int) else call_id
         call = self._calls.get(key, None if isinstance(index, int) else self._newest)
         if call is None or _begins_another(call, call_id, name, arguments):
@@ -218,11 +224,11 @@ class OpenAIDecoder:
     def _count(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
-        prompt = count(usage.get("prompt_tokens")) or 0
-        cached = count(member(usage.get("prompt_tokens_details"), "cached_tokens")) or 0
+        prompt = read_count(usage.get("prompt_tokens")) or 0
+        cached = read_count(get_member(usage.get("prompt_tokens_details"), "cached_tokens")) or 0
         self._draft.usage = Usage(
             input_tokens=prompt,
-            output_tokens=count(usage.get("completion_tokens")) or 0,
+            output_tokens=read_count(usage.get("completion_tokens")) or 0,
             cached_input_tokens=min(cached, prompt),
         )
 
@@ -238,8 +244,8 @@ def _begins_another(call: Call, call_id: str, name: str, arguments: object) -> b
 def _text(content: object) -> str:
     """Text as a string, or as the parts that some servers send."""
     if isinstance(content, list):
-        return "".join(string(member(part, "text")) for part in content)
-    return string(content)
+        return "".join(read_string(get_member(part, "text")) for part in content)
+    return read_string(content)
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -253,7 +259,7 @@ def _message(message: Message) -> dict[str, Any]:
                 "id": call["id"],
                 "type": "function",
                 "function": {
-                    "name": safe_name(call["name"]),
+                    "name": make_safe_name(call["name"]),
                     "arguments": json.dumps(call["arguments"], ensure_ascii=False),
                 },
             }

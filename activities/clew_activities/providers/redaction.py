@@ -36,21 +36,21 @@ _CHECKPOINT_KEYS = "CLEW_CHECKPOINT_KEYS"
 _NAMED_SECRET = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 
 
-def secrets_from_env(environ: Mapping[str, str]) -> tuple[str, ...]:
+def read_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The secrets of a worker's environment that are not a provider's: Temporal's, the store's, checkpoint keys."""
     pairs = environ.get(_CHECKPOINT_KEYS, "").split(",")
     values = [environ.get(name, "") for name in _VARIABLES] + [pair.partition(":")[2] for pair in pairs]
     return tuple(filter(None, map(str.strip, values)))
 
 
-def suspected_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
+def find_suspected_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The values of an environment that may be secrets: the known ones, and all whose variable's name says so.
 
     For what is said before the environment has been understood. In a worker's replies such values are not looked
     for: `STATE_KEY=production` is no secret.
     """
     named = (value.strip() for name, value in environ.items() if _NAMED_SECRET.search(name))
-    return (*secrets_from_env(environ), *filter(None, named))
+    return (*read_secrets(environ), *filter(None, named))
 
 
 class Redaction:
@@ -67,7 +67,7 @@ class Redaction:
         self._base64 = sorted({core for secret in kept for core in _base64_cores(secret)})
         self._halves = [_half(core) for core in self._plain], [_half(core) for core in self._base64]
 
-    def text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         """The text with a mark for each secret.
 
         A beginning of one that the text ends in counts if it has at least `SHORTEST` characters: a limit may have
@@ -90,7 +90,7 @@ class Redaction:
         """The text with a mark for each value that it quotes of a secret header, whatever the value is."""
         return text if self._header is None else self._header.sub(rf"\g<label>{MARK}", text)
 
-    def value(self, value: Any) -> Any:
+    def redact_value(self, value: Any) -> Any:
         """The JSON value with every secret taken out of its strings and keys."""
         # One look at all of them: most values hold none, and many hold thousands of strings.
         if not self._plain or not self._spans(_Normal.of("\0".join(_strings(value)))):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from clew.model.messages import ProviderData
 from clew.outcomes import Usage
 from clew_activities.providers.errors import ContentRefused, EmptyReply, OutputExhausted, TruncatedStream
-from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, cut, json_object, parse_json
+from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, cut, parse_json, parse_object
 from clew_workflows.protocol import AskedTool, ModelReply
 
 ARGUMENTS_LIMIT = 256 * 1024
@@ -40,7 +40,7 @@ class Call:
 
     def rename(self, name: str) -> None:
         """Give the call its name, which may come after its id."""
-        self.name = bounded_name(name)
+        self.name = limit_name(name)
 
     def add(self, piece: str) -> None:
         """Take a piece of the raw arguments."""
@@ -64,7 +64,7 @@ class Call:
         raw = self.raw.finish()
         if not raw.strip():
             return AskedTool(name=name)
-        arguments = None if self.raw.overflowed else json_object(raw, ARGUMENTS_LIMIT)
+        arguments = None if self.raw.overflowed else parse_object(raw, ARGUMENTS_LIMIT)
         return AskedTool(name=name, malformed=raw) if arguments is None else AskedTool(name=name, arguments=arguments)
 
 
@@ -112,7 +112,7 @@ class ReplyDraft:
         if len(self._calls) == MAX_TOOL_CALLS:
             self._calls_cut += bool(name)
             return None
-        call = Call(string(call_id), string(name), self._arguments)
+        call = Call(read_string(call_id), read_string(name), self._arguments)
         self._calls.append(call)
         return call
 
@@ -153,7 +153,7 @@ class ReplyDraft:
         )
 
 
-def event_object(data: str) -> dict[str, Any]:
+def parse_event(data: str) -> dict[str, Any]:
     """The JSON object of an event's data.
 
     Raises:
@@ -165,21 +165,21 @@ def event_object(data: str) -> dict[str, Any]:
     return value
 
 
-def bounded_name(name: str) -> str:
+def limit_name(name: str) -> str:
     """A tool's name, as long as a call may keep it."""
     return cut(clean(name).encode(), _NAME_LIMIT)
 
 
-def member(value: object, key: str) -> Any:
+def get_member(value: object, key: str) -> Any:
     """A member of a JSON object; None where there is none, or no object."""
     return value.get(key) if isinstance(value, dict) else None
 
 
-def count(value: object) -> int | None:
+def read_count(value: object) -> int | None:
     """A count of tokens as a provider reports it, or None where it is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
-def string(value: object) -> str:
+def read_string(value: object) -> str:
     """A string, or nothing where it is none."""
     return value if isinstance(value, str) else ""

@@ -29,7 +29,7 @@ def parse_json(text: str) -> Any:
         return None
 
 
-def json_object(text: str, limit: int) -> dict[str, Any] | None:
+def parse_object(text: str, limit: int) -> dict[str, Any] | None:
     """The JSON object of a text, clean, or None.
 
     None too for what only Python calls JSON (NaN, Infinity), for numbers beyond a double, for more than

@@ -27,12 +27,12 @@ def read_url(environ: Mapping[str, str], variable: str) -> str | None:
         ValueError: it is not what `Provider.base_url` may be.
     """
     url = environ.get(variable, "").strip()
-    if problem := url and url_problem(url):
+    if problem := url and find_url_problem(url):
         raise ValueError(f"{variable} {problem}")
     return url.rstrip("/") or None
 
 
-def url_problem(text: str) -> str | None:
+def find_url_problem(text: str) -> str | None:
     """Why a text cannot be a base URL, as the end of a sentence; None where it can."""
     try:
         url = httpx.URL(text)

@@ -9,8 +9,8 @@
 | `process` | the command line, and the process from its start to its end |
 """
 
-from clew_activities.worker.assembly import SessionWorker, make_worker, workflow_sandbox
+from clew_activities.worker.assembly import SessionWorker, make_worker, make_workflow_sandbox
 from clew_activities.worker.capacity import Capacity
 from clew_activities.worker.process import main
 
-__all__ = ["Capacity", "SessionWorker", "main", "make_worker", "workflow_sandbox"]
+__all__ = ["Capacity", "SessionWorker", "main", "make_worker", "make_workflow_sandbox"]

@@ -15,10 +15,10 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from clew.model.tokens import ENCODINGS, load_encoding
 from clew_activities.archive import Archive, Store
-from clew_activities.archiving import ArchiveActivities
+from clew_activities.archive_activities import ArchiveActivities
 from clew_activities.call_model import ModelActivities
+from clew_activities.checkpoint_activities import CheckpointActivities
 from clew_activities.checkpoint_tokens import Keys
-from clew_activities.checkpointing import CheckpointActivities
 from clew_activities.delete_session import DeletionActivities
 from clew_activities.fork_session import ForkingActivities
 from clew_activities.heartbeat import INTERVAL_SECONDS
@@ -127,7 +127,7 @@ def make_worker(
             workflows=hosted,
             activities=activities,
             tuner=WorkerTuner.create_fixed(activity_slots=slots),
-            workflow_runner=workflow_sandbox(),
+            workflow_runner=make_workflow_sandbox(),
             graceful_shutdown_timeout=grace,
             sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
             max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
@@ -172,7 +172,7 @@ def load_encodings() -> None:
         load_encoding(name)
 
 
-def workflow_sandbox() -> SandboxedWorkflowRunner:
+def make_workflow_sandbox() -> SandboxedWorkflowRunner:
     """Make the sandbox that workflow code runs in, here and wherever histories are replayed."""
     restrictions = SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
     return SandboxedWorkflowRunner(restrictions=restrictions)

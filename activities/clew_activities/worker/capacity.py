@@ -30,7 +30,7 @@ class Capacity:
     store_calls: int = 100
 
 
-def capacity_from_env(environ: Mapping[str, str]) -> Capacity:
+def read_capacity(environ: Mapping[str, str]) -> Capacity:
     """How much a worker does at once: `CLEW_MODEL_CALLS`, `CLEW_TOOL_CALLS`, `CLEW_STORE_CALLS`.
 
     Raises:

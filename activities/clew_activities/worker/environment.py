@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from clew_activities.archive import Store, store_from_env
-from clew_activities.checkpoint_tokens import Keys, keys_from_env
-from clew_activities.providers import Providers, providers_from_env
+from clew_activities.archive import Store, open_store
+from clew_activities.checkpoint_tokens import Keys, read_keys
+from clew_activities.providers import Providers, load_providers
 from clew_activities.tools import Tools, load_tools
-from clew_activities.worker.capacity import Capacity, capacity_from_env
+from clew_activities.worker.capacity import Capacity, read_capacity
 from clew_workflows.protocol import Thresholds
 
 
@@ -47,21 +47,21 @@ def read_environment(environ: Mapping[str, str], tools: str) -> WorkerEnvironmen
         ToolsUnusable: a tools module cannot be used.
     """
     return WorkerEnvironment(
-        providers=providers_from_env(environ),
-        tools=load_tools(names_in(tools)),
-        store=store_from_env(environ),
-        keys=keys_from_env(environ),
-        thresholds=thresholds_from_env(environ),
-        capacity=capacity_from_env(environ),
+        providers=load_providers(environ),
+        tools=load_tools(split_names(tools)),
+        store=open_store(environ),
+        keys=read_keys(environ),
+        thresholds=read_thresholds(environ),
+        capacity=read_capacity(environ),
     )
 
 
-def names_in(text: str) -> Iterable[str]:
+def split_names(text: str) -> Iterable[str]:
     """The names in a list that is separated by commas, without the empty ones."""
     return filter(None, map(str.strip, text.split(",")))
 
 
-def thresholds_from_env(environ: Mapping[str, str]) -> Thresholds:
+def read_thresholds(environ: Mapping[str, str]) -> Thresholds:
     """When a session goes on in a new run of its workflow: `CLEW_ROLLOVER_EVENTS`, `_BYTES`, `_UPDATES`, `_SIGNALS`.
 
     Raises:

@@ -16,7 +16,7 @@ class RedactingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format the whole record and redact the text."""
-        return self._redaction.text(super().format(record))
+        return self._redaction.redact_text(super().format(record))
 
 
 def log_without_secrets(redaction: Redaction) -> None:

@@ -14,8 +14,8 @@ import time
 from clew.contract import TASK_QUEUE
 from clew.errors import ClewError
 from clew.session.connection import Clew
-from clew_activities.providers import Redaction, http_client
-from clew_activities.providers.redaction import suspected_secrets
+from clew_activities.providers import Redaction, make_http_client
+from clew_activities.providers.redaction import find_suspected_secrets
 from clew_activities.tools import ToolsUnusable
 from clew_activities.worker.assembly import GRACE, load_encodings, make_worker
 from clew_activities.worker.capacity import make_room
@@ -39,7 +39,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     # Until the environment has been read, what is a secret in it is not known, only suspected.
-    redaction = Redaction(suspected_secrets(os.environ))
+    redaction = Redaction(find_suspected_secrets(os.environ))
     try:
         environment = read_environment(os.environ, args.tools)
         redaction = environment.providers.redaction
@@ -47,7 +47,7 @@ def main() -> None:
         load_encodings()
         asyncio.run(serve(args.task_queue, environment))
     except (ClewError, ToolsUnusable, ValueError) as error:
-        sys.exit(redaction.text(f"the worker cannot start: {error}"))
+        sys.exit(redaction.redact_text(f"the worker cannot start: {error}"))
 
 
 async def serve(task_queue: str, environment: WorkerEnvironment) -> None:
@@ -62,7 +62,7 @@ async def serve(task_queue: str, environment: WorkerEnvironment) -> None:
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
-    async with http_client() as http:
+    async with make_http_client() as http:
         worker = make_worker(
             clew.temporal,
             task_queue=task_queue,
@@ -80,10 +80,10 @@ async def serve(task_queue: str, environment: WorkerEnvironment) -> None:
             log.info("worker ready: task queue %r", task_queue)
             await stopped.wait()
             log.info("stopping: running calls have %d seconds to finish", GRACE.total_seconds())
-    leave_soon()
+    exit_soon()
 
 
-def leave_soon() -> None:
+def exit_soon() -> None:
     """End the process within `LEAVE_SECONDS`, whatever threads of tools and lookups still run.
 
     Python waits for every thread that is not a daemon, and for every thread of an executor.

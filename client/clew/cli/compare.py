@@ -108,7 +108,7 @@ def _read_list_prices(model: str | None) -> Prices | None:
     with offline.require_worker_extra():
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
-        return operators.prices_of(model)
+        return operators.find_prices(model)
 
 
 def _read_export(file: Path) -> list[Entry]:
@@ -116,7 +116,7 @@ def _read_export(file: Path) -> list[Entry]:
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         with offline.open_file(file, "rb") as source:
-            return operators.exported(source)
+            return operators.read_export(source)
 
 
 def _print_table(to: Console, trials: Sequence[Trial]) -> None:

@@ -60,7 +60,7 @@ def audit(
 
         if from_file:
             with open_file(from_file, "rb") as file:
-                saved = operators.Saved(file)
+                saved = operators.SavedHistories(file)
                 return await operators.audit_file(saved, _open_archive(saved.namespace))
         client = (await reach.connect(target)).temporal
         archive = _open_archive(client.namespace)
@@ -211,7 +211,7 @@ def _open_archive(namespace: str) -> Archive:
     from clew import operators  # noqa: PLC0415 - the extra may be missing
 
     try:
-        return operators.Archive(operators.store_from_env(os.environ), namespace)
+        return operators.Archive(operators.open_store(os.environ), namespace)
     except ValueError as error:
         raise Misconfigured(f"the archive cannot be used: {error}") from None
 

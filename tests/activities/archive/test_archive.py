@@ -38,7 +38,7 @@ async def test_a_thread_is_read_as_it_was_archived(archive: Archive) -> None:
     for count in (1, 80, 3, 1):
         head = await extend(archive, head, run(head.last_seq + 1, count))
     head = await extend(archive, head, [entry(seq, text="ü" * 300_000) for seq in range(85, 90)])
-    assert await archive.head("root") == head
+    assert await archive.read_head("root") == head
     whole = run(0, 85) + [entry(seq, text="ü" * 300_000) for seq in range(85, 90)]
     assert await thread(archive, head) == whole
     for first, last in ((0, 0), (5, 82), (81, 200), (89, 89), (90, 95), (7, 6)):
@@ -54,12 +54,12 @@ async def test_ids_are_names_of_their_own(archive: Archive, store: Store) -> Non
     ids = (".", "..", "a", "a:b", "a.json", "-", "x" * 200)
     heads = [await begin(archive, name, run(0, i + 1)) for i, name in enumerate(ids)]
     for name, head in zip(ids, heads, strict=True):
-        assert await archive.head(name) == head
+        assert await archive.read_head(name) == head
     assert [await archive.delete(name) for name in ids] == [1] * len(ids)
     assert not await objects(store)
     for bad in ("", "a/b", "../x", "x" * 201, "ä", "a\n"):
         with pytest.raises(ValueError, match="session id"):
-            await archive.head(bad)
+            await archive.read_head(bad)
     for bad in ("", ".", "..", "a/b"):
         with pytest.raises(ValueError, match="namespace"):
             Archive(store, bad)
@@ -68,7 +68,7 @@ async def test_ids_are_names_of_their_own(archive: Archive, store: Store) -> Non
 async def test_namespaces_are_apart(store: Store) -> None:
     """The same id in another namespace is another session."""
     await begin(Archive(store, "one"), "root", run(0, 3))
-    assert await Archive(store, "two").head("root") is None
+    assert await Archive(store, "two").read_head("root") is None
 
 
 async def test_only_what_follows_is_appended(archive: Archive) -> None:
@@ -132,7 +132,7 @@ async def test_of_two_who_write_a_head_one_is_told(archive: Archive) -> None:
     for before in (first, None):
         with pytest.raises(ObjectChanged, match="root"):
             await archive.set_head(first.model_copy(update={"status": "closed"}), before)
-    assert await archive.head("root") == second
+    assert await archive.read_head("root") == second
 
 
 async def test_of_many_who_write_a_head_at_once_one_does() -> None:
@@ -142,7 +142,7 @@ async def test_of_many_who_write_a_head_at_once_one_does() -> None:
     heads = [first.model_copy(update={"run_id": f"r-{n}"}) for n in range(6)]
     told = await asyncio.gather(*(archive.set_head(head, first) for head in heads), return_exceptions=True)
     assert sum(isinstance(error, ObjectChanged) for error in told) == len(heads) - 1
-    assert await archive.head("root") == heads[told.index(None)]
+    assert await archive.read_head("root") == heads[told.index(None)]
 
 
 async def test_a_damaged_head_gives_way(archive: Archive, store: Store) -> None:
@@ -150,7 +150,7 @@ async def test_a_damaged_head_gives_way(archive: Archive, store: Store) -> None:
     head = await begin(archive, "root", run(0, 1))
     await store.put("default/sessions/s-root.json", b"garbage")
     await archive.set_head(head, None)
-    assert await archive.head("root") == head
+    assert await archive.read_head("root") == head
 
 
 async def test_reading_touches_what_it_needs() -> None:
@@ -223,7 +223,7 @@ async def test_damage_of_any_byte_is_found_and_named() -> None:
     head_path = "default/sessions/s-root.json"
 
     async def resume() -> None:
-        found = await archive.head("root")
+        found = await archive.read_head("root")
         assert found
         assert found.state
         await archive.read_state("root", found.state)
@@ -268,11 +268,11 @@ async def test_a_head_that_is_another_s_is_not_taken() -> None:
     await begin(archive, "Root", run(0, 1))
     await store.put("default/sessions/s-root.json", await store.get("default/sessions/s-Root.json"))
     with pytest.raises(ObjectDamaged, match="it is the head of 'Root'"):
-        await archive.head("root")
+        await archive.read_head("root")
     for nonsense in (b"", b"[]", b"{}", b"\xff", json.dumps({"digest": 1}).encode()):
         await store.put("default/sessions/s-root.json", nonsense)
         with pytest.raises(ObjectDamaged, match=r"sessions/s-root\.json"):
-            await archive.head("root")
+            await archive.read_head("root")
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -296,7 +296,7 @@ async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool) -> None:
         except StoreUnavailable:
             crashes += 1
             archive = Archive(store, "default", small)
-            known = await archive.head("root")
+            known = await archive.read_head("root")
             assert known
             assert await thread(archive, known) == run(0, known.last_seq + 1)
             assert await extend(archive, head, run(7, 15)) == expected

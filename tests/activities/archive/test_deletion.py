@@ -30,7 +30,9 @@ SMALL = ArchiveSettings(fanout=2)
 
 async def segments_of(store: Store, *heads: Head) -> set[str]:
     """The segments that these sessions need."""
-    return {path for head in heads for path in await Family(store, FOLDER).reached(head.root) if "/segments/" in path}
+    return {
+        path for head in heads for path in await Family(store, FOLDER).list_objects(head.root) if "/segments/" in path
+    }
 
 
 async def a_family(archive: Archive) -> dict[str, tuple[Head, list[Entry]]]:
@@ -58,7 +60,7 @@ async def test_forks_share_what_they_have_in_common(store: Store) -> None:
     archive = Archive(store, "default")
     family = await a_family(archive)
     for head, expected in family.values():
-        assert await archive.head(head.session_id) == head
+        assert await archive.read_head(head.session_id) == head
         assert await thread(archive, head) == expected
         assert not [check async for check in archive.verify("root", head.root) if check.problem]
     assert len([path for path in await objects(store) if "/segments/" in path]) == 6
@@ -76,7 +78,7 @@ async def test_deletion_leaves_what_others_need(store: Store, order: tuple[str, 
         before = {path for path in await objects(store) if "/segments/" in path}
         deleted = await archive.delete(name)
         del family[name]
-        assert await archive.head(name) is None
+        assert await archive.read_head(name) is None
         for head, expected in family.values():
             assert await thread(archive, head) == expected
         after = {path for path in await objects(store) if "/segments/" in path}
@@ -181,7 +183,7 @@ class Interleaved(Store):
             raise ObjectMissing(path)
         return self.contents[path]
 
-    async def size(self, path: str) -> int:
+    async def get_size(self, path: str) -> int:
         return len(await self.get(path))
 
     async def delete(self, path: str) -> None:

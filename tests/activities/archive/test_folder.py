@@ -155,7 +155,7 @@ async def test_a_head_is_never_ahead_of_what_it_names(
     assert len(states) > 30
     for number, left in enumerate(states):
         after = Archive(Store(Folder(left)), "default")
-        heads = [found for name in ("s", "branch") if (found := await after.head(name))]
+        heads = [found for name in ("s", "branch") if (found := await after.read_head(name))]
         for found in heads:
             assert await thread(after, found) == run(0, found.last_seq + 1)
             if found.state:
@@ -221,7 +221,7 @@ async def test_a_crash_between_the_data_and_the_head_leaves_the_archive_as_it_wa
     with pytest.raises(StoreUnavailable, match="power"):
         await extend(archive, head, run(3, 2))
     monkeypatch.undo()
-    assert await archive.head("s") == head
+    assert await archive.read_head("s") == head
     assert await thread(archive, head) == run(0, 3)
     longer = await extend(archive, head, run(3, 2))
     assert await thread(archive, longer) == run(0, 5)

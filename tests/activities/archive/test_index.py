@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew_activities.archive.errors import ObjectDamaged
-from clew_activities.archive.index import Children, Ref, append, cut, decode, encode, seen_through
-from clew_activities.archive.segment import digest_of
+from clew_activities.archive.index import Children, Ref, append, cut, decode, encode, limit_children
+from clew_activities.archive.segment import hash_bytes
 
 
 def ref(from_seq: int, to_seq: int, tag: int = 0) -> Ref:
     """A segment of which only the name is needed."""
-    digest = digest_of(f"{from_seq}-{to_seq}-{tag}".encode())
+    digest = hash_bytes(f"{from_seq}-{to_seq}-{tag}".encode())
     return Ref(digest=digest, level=0, from_seq=from_seq, to_seq=to_seq, kinds=("ai_message",))
 
 
@@ -21,7 +21,7 @@ def leaves(children: Children, nodes: dict[str, bytes]) -> list[Ref]:
     for child in children:
         if child.level:
             below = decode(nodes[child.digest], child.digest, "n")
-            found += leaves(seen_through(child, below, "n"), nodes)
+            found += leaves(limit_children(child, below, "n"), nodes)
         else:
             found.append(child)
     return found
@@ -37,13 +37,13 @@ def test_append_and_cut_are_those_of_a_list(steps: list[tuple[int, float | None]
     for tag, (length, where) in enumerate(steps):
         new = ref(len(plain), len(plain) + length - 1, tag)
         children, made = append(children, [new], fanout)
-        nodes |= {digest_of(data): data for data in made}
+        nodes |= {hash_bytes(data): data for data in made}
         plain += [(new.digest, seq) for seq in range(new.from_seq, new.to_seq + 1)]
         if where is not None:
             at_seq = int(where * (len(plain) - 1))
             children = cut(children, at_seq)
             plain = plain[: at_seq + 1]
-        assert decode(encode(children), digest_of(encode(children)), "root") == children
+        assert decode(encode(children), hash_bytes(encode(children)), "root") == children
     shown = [(leaf.digest, seq) for leaf in leaves(children, nodes) for seq in range(leaf.from_seq, leaf.to_seq + 1)]
     assert shown == plain
 
@@ -75,7 +75,7 @@ def test_damage_of_any_byte_is_found_and_named() -> None:
     for i in range(len(data)):
         for broken in (data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :], data[:i]):
             with pytest.raises(ObjectDamaged, match="nodes/x is damaged"):
-                decode(broken, digest_of(data), "nodes/x")
+                decode(broken, hash_bytes(data), "nodes/x")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_damage_of_any_byte_is_found_and_named() -> None:
 def test_what_is_no_node_is_named(data: bytes) -> None:
     """Also with the right checksum, nothing is read that is not a node of consecutive children."""
     with pytest.raises(ObjectDamaged, match="nodes/x"):
-        decode(data, digest_of(data), "nodes/x")
+        decode(data, hash_bytes(data), "nodes/x")
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,6 @@ def test_a_node_that_is_another_than_its_ref_says_is_named(change: dict[str, obj
     """A ref cannot show a node for what it is not."""
     children = (ref(0, 4), ref(5, 9))
     right = Ref(digest="0" * 64, level=1, from_seq=0, to_seq=9, kinds=("ai_message",))
-    assert seen_through(right, children, "nodes/x") == children
+    assert limit_children(right, children, "nodes/x") == children
     with pytest.raises(ObjectDamaged, match="nodes/x"):
-        seen_through(right.model_copy(update=change), children, "nodes/x")
+        limit_children(right.model_copy(update=change), children, "nodes/x")

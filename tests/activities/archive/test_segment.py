@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from clew.thread.entries import Entry
 from clew_activities.archive.errors import SegmentDamaged
-from clew_activities.archive.segment import decode, digest_of, encode, split
+from clew_activities.archive.segment import decode, encode, hash_bytes, split
 from tests.support.archives import entry, run, threads
 
 
@@ -15,7 +15,7 @@ from tests.support.archives import entry, run, threads
 def test_round_trip(entries: list[Entry]) -> None:
     """What comes back is what went in, to the last digit of every number; equal entries give equal bytes."""
     data = encode(entries)
-    back = decode(data, digest_of(data), "s")
+    back = decode(data, hash_bytes(data), "s")
     assert repr([_sorted(one.as_json()) for one in back]) == repr([_sorted(one.as_json()) for one in entries])
     assert encode(back) == data
 
@@ -29,7 +29,7 @@ def _sorted(value: object) -> object:
 def test_damage_of_any_byte_is_found_and_named() -> None:
     """No changed, missing or additional byte goes unnoticed."""
     data = encode(run(3, 3))
-    digest = digest_of(data)
+    digest = hash_bytes(data)
     for i in range(len(data)):
         for broken in (data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :], data[:i], data[:i] + b" " + data[i:]):
             with pytest.raises(SegmentDamaged, match="segments/x is damaged"):
@@ -60,7 +60,7 @@ def test_damage_of_any_byte_is_found_and_named() -> None:
 def test_what_is_no_segment_is_named(data: bytes) -> None:
     """Also with the right checksum, nothing is read that is not a segment of consecutive entries."""
     with pytest.raises(SegmentDamaged, match="segments/x"):
-        decode(data, digest_of(data), "segments/x")
+        decode(data, hash_bytes(data), "segments/x")
 
 
 def test_what_is_not_json_is_refused_on_writing() -> None:

@@ -15,7 +15,7 @@ from clew_activities.archive import (
     ObjectMissing,
     Store,
     StoreUnavailable,
-    store_from_env,
+    open_store,
 )
 from clew_activities.archive.objects import MAX_OBJECT_BYTES
 from tests.support.archives import objects
@@ -49,7 +49,7 @@ async def every_operation_fails(store: Store) -> list[str]:
         store.put_new("a/b", b"x"),
         store.get("a/b"),
         store.get_range("a/b", 0, 1),
-        store.size("a/b"),
+        store.get_size("a/b"),
         store.delete("a/b"),
         listing(),
     ):
@@ -77,7 +77,7 @@ async def test_what_was_put_is_there(store: Store) -> None:
     assert await store.get("n/s-a:b/s-..") == b"n/s-a:b/s-.."
     await store.put("n/s-ab/x", b"0123456789")
     assert await store.get("n/s-ab/x") == b"0123456789"
-    assert await store.size("n/s-ab/x") == 10
+    assert await store.get_size("n/s-ab/x") == 10
     assert await store.get_range("n/s-ab/x", 3, 4) == b"3456"
     assert await store.get_range("n/s-ab/x", 8, 40) == b"89"
     assert await objects(store, "n/s-a") == {"n/s-a/s-.", "n/s-a/deep/er"}
@@ -92,7 +92,12 @@ async def test_what_was_put_is_there(store: Store) -> None:
 async def test_what_is_not_there_is_missing(store: Store) -> None:
     """Reading what is absent is an error that names it; deleting it is fine."""
     await store.put("n/here", b"")
-    for reading in (store.get("n/absent"), store.get_range("n/absent", 0, 1), store.size("n/absent"), store.get("n")):
+    for reading in (
+        store.get("n/absent"),
+        store.get_range("n/absent", 0, 1),
+        store.get_size("n/absent"),
+        store.get("n"),
+    ):
         with pytest.raises(ObjectMissing, match=r"^n(/absent)? is missing"):
             await reading
     await store.delete("n/absent")
@@ -146,7 +151,7 @@ async def test_writes_at_the_same_time_leave_one_of_them_whole(local_store: Stor
 async def test_a_local_folder_is_made_and_left_clean(tmp_path: Path) -> None:
     """The folder need not exist; emptied folders go with their last object; only the store's own folder stays."""
     where = tmp_path / "not yet" / "100%"
-    for store in (Store.from_url(where.as_uri()), store_from_env({"CLEW_STORE": str(where)})):
+    for store in (Store.from_url(where.as_uri()), open_store({"CLEW_STORE": str(where)})):
         await store.put("n/sessions/s-x.json", b"{}")
         assert (where / "n" / "sessions" / "s-x.json").read_bytes() == b"{}"
         await store.delete("n/sessions/s-x.json")
@@ -155,11 +160,11 @@ async def test_a_local_folder_is_made_and_left_clean(tmp_path: Path) -> None:
 
 async def test_by_default_the_store_is_among_the_user_s_data(tmp_path: Path) -> None:
     """Nothing need be configured: XDG_DATA_HOME, or ~/.local/share where it is not set."""
-    await store_from_env({"XDG_DATA_HOME": str(tmp_path)}).put("x", b"")
+    await open_store({"XDG_DATA_HOME": str(tmp_path)}).put("x", b"")
     assert (tmp_path / "clew" / "store" / "x").exists()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(tmp_path))
-        await store_from_env({}).put("x", b"")
+        await open_store({}).put("x", b"")
     assert (tmp_path / ".local" / "share" / "clew" / "store" / "x").exists()
 
 

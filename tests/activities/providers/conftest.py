@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from clew_activities.providers import http_client
+from clew_activities.providers import make_http_client
 from tests.support.provider_server import FakeServer, fake_server
 
 
@@ -15,5 +15,5 @@ async def server() -> AsyncIterator[FakeServer]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with http_client() as client:
+    async with make_http_client() as client:
         yield client

@@ -8,7 +8,7 @@ import traceback
 import httpx
 import pytest
 
-from clew_activities.providers import Screened
+from clew_activities.providers import RedactedDecoder
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.errors import BadRequest, ProviderError, ProviderUnavailable
 from clew_activities.providers.http import stream
@@ -33,7 +33,7 @@ def test_every_form_is_a_leak_where_it_is_not_redacted() -> None:
 
 async def outcome(client: httpx.AsyncClient, provider: Provider) -> str:
     """All that is known after a call: the reply, or the error with all that hangs on it."""
-    decoder = Screened(provider.decoder(), REDACTION)
+    decoder = RedactedDecoder(provider.make_decoder(), REDACTION)
     try:
         reply = await stream(client, provider, request(), decoder)
     except ProviderError as caught:
@@ -91,7 +91,7 @@ async def test_an_error_that_nobody_foresaw_is_redacted_too(server: FakeServer, 
     server.answer(b"data: {}\n\n")
     provider = OpenAI("openai", server.url, official=True, api_key=KEY)
     with pytest.raises(ProviderUnavailable, match="LookupError") as caught:
-        await stream(client, provider, request(), Screened(Broken(), REDACTION))
+        await stream(client, provider, request(), RedactedDecoder(Broken(), REDACTION))
     said = "".join(traceback.format_exception(caught.value))
     assert "in feed" in said
     assert not leaks(said.replace('f"no such thing as {KEY}"', ""), KEY)
@@ -108,6 +108,6 @@ async def test_a_request_that_cannot_be_encoded_is_final(server: FakeServer, cli
     """Encoders are pure: another attempt would fail alike. No request is sent."""
     provider = Unable("openai", server.url, official=True, api_key=KEY)
     with pytest.raises(BadRequest, match="LookupError") as caught:
-        await stream(client, provider, request(), Screened(provider.decoder(), REDACTION))
+        await stream(client, provider, request(), RedactedDecoder(provider.make_decoder(), REDACTION))
     assert not leaks(caught.value.message, KEY)
     assert not server.received

@@ -7,8 +7,8 @@ from clew_activities.providers import errors
 from clew_activities.providers.errors import (
     ErrorAnswer,
     ProviderError,
-    from_event,
-    from_response,
+    classify_event,
+    classify_response,
     hide_look_alikes,
     retry_after,
 )
@@ -56,7 +56,7 @@ def anthropic_error(kind: str, message: str) -> str:
     ],
 )
 def test_status_and_body_give_a_type_and_a_posture(status: int, body: str, kind: str, retryable: bool) -> None:
-    error = from_response(ErrorAnswer(status=status, headers={}, body=body, at=NOW))
+    error = classify_response(ErrorAnswer(status=status, headers={}, body=body, at=NOW))
     assert (error.type, error.retryable, error.status) == (kind, retryable, status)
     assert error.message
     error.message.encode()
@@ -94,7 +94,7 @@ def test_status_and_body_give_a_type_and_a_posture(status: int, body: str, kind:
 def test_a_context_that_is_too_long_is_its_own_error_with_what_was_told(
     status: int, message: str, fields: dict[str, object], details: dict[str, int]
 ) -> None:
-    error = from_response(ErrorAnswer(status=status, headers={}, body=openai_error(message, **fields), at=NOW))
+    error = classify_response(ErrorAnswer(status=status, headers={}, body=openai_error(message, **fields), at=NOW))
     assert (error.type, error.retryable, error.details) == ("context_length_exceeded", False, details)
 
 
@@ -111,7 +111,7 @@ def test_a_context_that_is_too_long_is_its_own_error_with_what_was_told(
     ],
 )
 def test_an_error_inside_a_stream_goes_by_the_same_table(payload: dict[str, object], kind: str) -> None:
-    assert from_event(payload).type == kind
+    assert classify_event(payload).type == kind
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_looks_like_a_key_is_not_in_a_message(text: str, safe: str) -> None
 
 def test_a_message_is_capped_and_holds_no_part_of_a_key_that_the_cap_cuts() -> None:
     error = errors.BadRequest("x" * 1995 + "hunter2hunter2")
-    error.seal(Redaction(["hunter2hunter2"]))
+    error.redact(Redaction(["hunter2hunter2"]))
     assert error.message == str(error) == "x" * 1995 + "[reda"
 
 
@@ -159,7 +159,7 @@ def test_a_sealed_error_has_no_secret_in_its_details_and_no_error_behind_it() ->
     try:
         raise error from ValueError("hunter2hunter2")
     except errors.BadRequest:
-        error.seal(Redaction(["hunter2hunter2"]))
+        error.redact(Redaction(["hunter2hunter2"]))
     assert (error.details, error.__cause__, error.__context__) == ({"got": ["[redacted]"]}, None, None)
 
 

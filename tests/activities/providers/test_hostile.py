@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from clew_activities.providers import Screened
+from clew_activities.providers import RedactedDecoder
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.errors import BadRequest, ProviderError, TruncatedStream
 from clew_activities.providers.http import HttpSettings, stream
@@ -129,7 +129,7 @@ async def end(
     client: httpx.AsyncClient, provider: Provider, monotonic: Callable[[], float] = time.monotonic, **settings: Any
 ) -> ModelReply | ProviderError:
     """How a call ends, which is looked at all the while as heartbeats do."""
-    decoder = Screened(provider.decoder(), Redaction([KEY]))
+    decoder = RedactedDecoder(provider.make_decoder(), Redaction([KEY]))
     try:
         bounds = HttpSettings(**settings)
         return await stream(client, provider, request(), decoder, settings=bounds, monotonic=monotonic)
@@ -185,14 +185,14 @@ async def test_a_large_event_is_folded_beside_the_event_loop(
     server.answer(made(), content_type="application/json" if shape in WHOLE else "text/event-stream")
     threads: list[tuple[bool, bool]] = []
 
-    class Noted(Screened):
+    class Noted(RedactedDecoder):
         def feed(self, event: str, data: str) -> None:
             threads.append((len(data) > 16 * 1024, threading.current_thread() is threading.main_thread()))
             super().feed(event, data)
 
     with suppress(ProviderError):
         called = provider(server)
-        await stream(client, called, request(), Noted(called.decoder(), Redaction([KEY])))
+        await stream(client, called, request(), Noted(called.make_decoder(), Redaction([KEY])))
     assert threads
     assert all(large != on_loop for large, on_loop in threads)
 

@@ -21,8 +21,8 @@ from clew_activities.providers.errors import (
 from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.openai import OpenAI, OpenAIDecoder
+from clew_activities.providers.redacted_decoder import RedactedDecoder
 from clew_activities.providers.redaction import Redaction
-from clew_activities.providers.screened import Screened
 from clew_workflows.protocol import ModelReply
 from tests.support.provider_calls import ADD, fold, request, sse
 from tests.support.provider_server import FakeServer
@@ -39,8 +39,8 @@ def anthropic(server: FakeServer) -> Anthropic:
     return Anthropic("anthropic", server.url, api_key=KEY)
 
 
-def screened(provider: Provider) -> Screened:
-    return Screened(provider.decoder(), Redaction(provider.secrets))
+def screened(provider: Provider) -> RedactedDecoder:
+    return RedactedDecoder(provider.make_decoder(), Redaction(provider.secrets))
 
 
 async def call(client: httpx.AsyncClient, provider: Provider, **settings: Any) -> ModelReply:
@@ -80,13 +80,13 @@ async def test_a_reply_is_the_same_wherever_its_bytes_are_split(
     events = [chunk(content="ü€\U0001f600"), *TOOL_STREAM]
     wire = b": a comment" + newline * 2 + sse(events).replace(b"\n", newline)
     server.answer(*(wire[at : at + size] for at in range(0, len(wire), size)))
-    assert await call(client, openai(server)) == fold(openai(server).decoder(), events)
+    assert await call(client, openai(server)) == fold(openai(server).make_decoder(), events)
 
 
 async def test_anthropics_named_events_are_folded(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(sse(ANTHROPIC_STREAM))
     reply = await call(client, anthropic(server))
-    assert reply == fold(anthropic(server).decoder(), ANTHROPIC_STREAM)
+    assert reply == fold(anthropic(server).make_decoder(), ANTHROPIC_STREAM)
     assert server.received[0].path == "/v1/messages"
     assert server.received[0].headers["x-api-key"] == KEY
 
@@ -102,7 +102,7 @@ async def test_the_caller_sees_the_reply_grow(server: FakeServer, client: httpx.
             if self.text:
                 seen.set()
 
-    decoder = Screened(Watched(), Redaction())
+    decoder = RedactedDecoder(Watched(), Redaction())
     calling = asyncio.create_task(stream(client, openai(server), request(), decoder))
     await seen.wait()
     assert (decoder.text, decoder.ended) == ("Hel", False)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from clew.model.messages import Message
-from clew_activities.providers import Provider, Redaction, Screened, providers_from_env, stream
+from clew_activities.providers import Provider, RedactedDecoder, Redaction, load_providers, stream
 from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
 from tests.support.provider_calls import ADD, HELLO, called, request, result
 
@@ -57,17 +57,17 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def local(url: str) -> Provider:
-    return providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": f"{url}/v1"}).get("local")
+    return load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": f"{url}/v1"}).get("local")
 
 
 @pytest.fixture
 def messages(url: str) -> Provider:
     """The same server, which speaks Anthropic's Messages API too."""
-    return providers_from_env({"ANTHROPIC_BASE_URL": url}).get("anthropic")
+    return load_providers({"ANTHROPIC_BASE_URL": url}).get("anthropic")
 
 
 async def test_a_reply_arrives_with_its_usage_and_its_limit_holds(local: Provider, client: httpx.AsyncClient) -> None:
-    decoder = Screened(local.decoder(), Redaction())
+    decoder = RedactedDecoder(local.make_decoder(), Redaction())
     reply = await stream(client, local, request(max_output_tokens=5, temperature=0.0, seed=1), decoder)
     assert reply.content == decoder.text
     assert (reply.stop_reason, reply.usage.output_tokens) == ("length", 5)
@@ -88,7 +88,7 @@ async def test_a_conversation_with_tools_and_every_option_is_taken(
         *conversation, tools=[ADD], tool_choice="auto", max_output_tokens=4, stop=("END",), temperature=0.0, seed=1
     )
     for provider in (local, messages):
-        reply = await stream(client, provider, asked, Screened(provider.decoder(), Redaction()))
+        reply = await stream(client, provider, asked, RedactedDecoder(provider.make_decoder(), Redaction()))
         assert reply.content
         assert 0 < reply.usage.output_tokens <= 4
         assert reply.usage.input_tokens > 0
@@ -97,7 +97,7 @@ async def test_a_conversation_with_tools_and_every_option_is_taken(
 async def test_a_schema_shapes_the_reply(local: Provider, client: httpx.AsyncClient) -> None:
     schema = {"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"]}
     asked = request(output_schema=schema, max_output_tokens=8, temperature=0.0)
-    reply = await stream(client, local, asked, Screened(local.decoder(), Redaction()))
+    reply = await stream(client, local, asked, RedactedDecoder(local.make_decoder(), Redaction()))
     assert reply.content.lstrip().startswith("{")
 
 
@@ -107,7 +107,7 @@ async def test_a_context_that_is_too_long_is_told_with_both_numbers(
     long: Message = {"role": "user", "content": "word " * 9000}
     for provider in (local, messages):
         with pytest.raises(ContextLengthExceeded) as caught:
-            await stream(client, provider, request(long), Screened(provider.decoder(), Redaction()))
+            await stream(client, provider, request(long), RedactedDecoder(provider.make_decoder(), Redaction()))
         assert caught.value.details["limit"] == 4096
         assert caught.value.details["actual"] > 9000
 
@@ -117,4 +117,4 @@ async def test_what_the_server_does_not_take_is_final_and_in_its_own_words(
 ) -> None:
     schema = {"type": "nonsense"}
     with pytest.raises(BadRequest, match="nonsense"):
-        await stream(client, local, request(output_schema=schema), Screened(local.decoder(), Redaction()))
+        await stream(client, local, request(output_schema=schema), RedactedDecoder(local.make_decoder(), Redaction()))

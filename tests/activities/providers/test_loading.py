@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clew_activities.providers import ProvidersUnusable, interface, providers_from_env
+from clew_activities.providers import ProvidersUnusable, interface, load_providers
 from clew_activities.providers.loading import BUILT_IN
 from tests.support import parrot
 
@@ -26,7 +26,7 @@ class Made:
     base_url = "http://localhost:1"
     secrets = ("hunter2hunter2",)
     secret_headers = ("x-made",)
-    encode = decoder = read_error = None
+    encode = make_decoder = read_error = None
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 def refusal(**environ: str) -> str:
     with pytest.raises(ProvidersUnusable) as caught:
-        providers_from_env({"CLEW_PROVIDERS": "users_own"} | environ)
+        load_providers({"CLEW_PROVIDERS": "users_own"} | environ)
     assert "'users_own'" in str(caught.value)
     assert "hunter2" not in str(caught.value)
     return str(caught.value)
@@ -48,21 +48,21 @@ def refusal(**environ: str) -> str:
 def test_a_module_that_is_named_makes_providers_beside_the_built_in_ones() -> None:
     """White space, empty names and repetitions do no harm."""
     environ = PARROT | {"OPENAI_API_KEY": "sk-1", "CLEW_PROVIDERS": " tests.support.parrot,, tests.support.parrot"}
-    providers = providers_from_env(environ)
+    providers = load_providers(environ)
     assert providers.names == ("openai", "parrot")
     assert providers.get("parrot") == parrot.Parrot("parrot", "http://localhost:1", "polly-1234")
 
 
 def test_its_secrets_and_headers_are_redacted_whichever_provider_is_called() -> None:
-    redaction = providers_from_env(PARROT).redaction
-    assert redaction.text("it is polly-1234!") == "it is [redacted]!"
+    redaction = load_providers(PARROT).redaction
+    assert redaction.redact_text("it is polly-1234!") == "it is [redacted]!"
     assert redaction.hide_headers("X-Parrot-Token: another") == "X-Parrot-Token: [redacted]"
 
 
 @pytest.mark.parametrize("name", ["no_such_package.providers", "tests.support.no_such_module"])
 def test_a_module_that_cannot_be_imported_is_named(name: str) -> None:
     with pytest.raises(ProvidersUnusable, match=f"'{name}' cannot be imported: ModuleNotFoundError"):
-        providers_from_env({"CLEW_PROVIDERS": name})
+        load_providers({"CLEW_PROVIDERS": name})
 
 
 def test_a_module_without_the_function_is_told_which(module: types.ModuleType) -> None:
@@ -110,7 +110,7 @@ def test_a_provider_that_breaks_the_interface_is_refused(module: Any, member: st
 
 def test_an_object_that_is_no_provider_is_told_what_it_lacks(module: Any) -> None:
     module.make_providers = lambda environ: [object()]
-    assert "it has no base_url, decoder, encode, name, read_error, secret_headers, secrets" in refusal()
+    assert "it has no base_url, encode, make_decoder, name, read_error, secret_headers, secrets" in refusal()
 
 
 def test_two_providers_of_one_name_are_refused_with_both_modules(module: Any) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 import clew_activities.providers as providers_package
-from clew_activities.providers import providers_from_env
+from clew_activities.providers import load_providers
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.openai import OpenAI
@@ -27,7 +27,7 @@ def test_what_the_package_offers_is_sorted_and_there() -> None:
     ],
 )  # fmt: skip
 def test_the_environment_says_which_providers_there_are(environ: dict[str, str], names: tuple[str, ...]) -> None:
-    assert providers_from_env(environ).names == names
+    assert load_providers(environ).names == names
 
 
 def test_keys_and_urls_go_to_their_own_provider() -> None:
@@ -36,7 +36,7 @@ def test_keys_and_urls_go_to_their_own_provider() -> None:
         "CLEW_PROVIDER_GROQ_BASE_URL": "https://groq.example/v1",
         "CLEW_PROVIDER_GROQ_API_KEY": "gsk",
     }
-    providers = providers_from_env(environ)
+    providers = load_providers(environ)
     assert providers.get("openai") == OpenAI("openai", "https://api.openai.com/v1", True, "sk-one")
     assert providers.get("anthropic") == Anthropic("anthropic", "https://api.anthropic.com", "sk-two")
     assert providers.get("local") == OpenAI("local", "http://localhost:8080/v1", False, None)
@@ -55,13 +55,13 @@ def test_keys_and_urls_go_to_their_own_provider() -> None:
     ],
 )
 def test_openais_own_hosts_are_official(url: str, official: bool) -> None:
-    provider = providers_from_env({"OPENAI_BASE_URL": url}).get("openai")
+    provider = load_providers({"OPENAI_BASE_URL": url}).get("openai")
     assert isinstance(provider, OpenAI)
     assert provider.official is official
 
 
 def test_no_repr_shows_a_key() -> None:
-    providers = providers_from_env(KEYS | {"CLEW_PROVIDER_X_BASE_URL": "http://x", "CLEW_PROVIDER_X_API_KEY": "sk-3"})
+    providers = load_providers(KEYS | {"CLEW_PROVIDER_X_BASE_URL": "http://x", "CLEW_PROVIDER_X_API_KEY": "sk-3"})
     assert "sk-" not in repr(providers) + "".join(repr(providers.get(name)) for name in providers.names)
 
 
@@ -77,7 +77,7 @@ def test_no_repr_shows_a_key() -> None:
 )
 def test_an_unknown_provider_is_an_unknown_model_and_says_what_to_set(name: str, said: str) -> None:
     with pytest.raises(UnknownModel, match=said) as caught:
-        providers_from_env({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://x"}).get(name)
+        load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://x"}).get(name)
     assert "(local)" in caught.value.message
     assert caught.value.type == "unknown_model"
 
@@ -101,5 +101,5 @@ def test_an_unknown_provider_is_an_unknown_model_and_says_what_to_set(name: str,
 )
 def test_a_variable_that_cannot_be_used_is_refused_by_name_and_without_its_value(variable: str, value: str) -> None:
     with pytest.raises(ValueError, match=variable) as caught:
-        providers_from_env({variable: value})
+        load_providers({variable: value})
     assert "hunter2" not in str(caught.value)

@@ -17,8 +17,8 @@ from clew_activities.providers.redaction import (
     SHORTEST,
     GrowingText,
     Redaction,
-    secrets_from_env,
-    suspected_secrets,
+    find_suspected_secrets,
+    read_secrets,
 )
 from tests.support.provider_echoes import FORMS, leaks
 
@@ -37,7 +37,7 @@ forms = st.sampled_from(list(FORMS.values()))
 @pytest.mark.parametrize("key", KEYS)
 def test_a_secret_is_found_in_every_form(form: str, key: str) -> None:
     """Nothing of it stays, and what stands around it does."""
-    redacted = REDACTION.text(f"before {FORMS[form](key)} after")
+    redacted = REDACTION.redact_text(f"before {FORMS[form](key)} after")
     assert not leaks(redacted, key)
     assert redacted.startswith("before ")
     assert redacted.endswith(" after")
@@ -48,15 +48,15 @@ def test_a_secret_is_found_in_every_form(form: str, key: str) -> None:
 @given(before=texts, after=texts, key=keys, form=forms)
 def test_a_secret_is_found_in_any_surroundings(before: str, after: str, key: str, form: Callable[[str], str]) -> None:
     """Also in those that look like the beginning of an encoded character."""
-    assert not leaks(REDACTION.text(before + "." + form(key) + "." + after), key)
+    assert not leaks(REDACTION.redact_text(before + "." + form(key) + "." + after), key)
 
 
 @settings(deadline=None)
 @given(text=texts | st.text())
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
     """Whatever is in it."""
-    assert REDACTION.text(text) == text
-    assert REDACTION.value({"a": [text, {text: 1}]}) == {"a": [text, {text: 1}]}
+    assert REDACTION.redact_text(text) == text
+    assert REDACTION.redact_value({"a": [text, {text: 1}]}) == {"a": [text, {text: 1}]}
 
 
 @pytest.mark.parametrize(
@@ -73,34 +73,35 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
 )
 def test_what_only_resembles_a_secret_stays(text: str) -> None:
     """The beginning of a key in the midst of a text is one that all keys of a provider share."""
-    assert REDACTION.text(text) == text
+    assert REDACTION.redact_text(text) == text
 
 
 def test_the_beginning_of_a_secret_at_the_end_of_a_text_is_one() -> None:
     """A limit may have cut it; a mark that says so stays."""
     for length in range(SHORTEST, len(KEY)):
-        assert REDACTION.text("x " + KEY[:length]) == f"x {MARK}"
-        assert REDACTION.text("x " + KEY[:length] + "[cut: 99 bytes]") == f"x {MARK}[cut: 99 bytes]"
-        assert REDACTION.text("x " + KEY[:length] + "[cut: 9 bytes][cut: 2 tool calls]").startswith(f"x {MARK}[cut")
+        assert REDACTION.redact_text("x " + KEY[:length]) == f"x {MARK}"
+        assert REDACTION.redact_text("x " + KEY[:length] + "[cut: 99 bytes]") == f"x {MARK}[cut: 99 bytes]"
+        cut = REDACTION.redact_text("x " + KEY[:length] + "[cut: 9 bytes][cut: 2 tool calls]")
+        assert cut.startswith(f"x {MARK}[cut")
 
 
 def test_the_first_half_of_a_secret_is_one() -> None:
     """Who repeats it may have cut it; as much of the rest as follows goes with it."""
     for length in range(len(KEY) // 2, len(KEY)):
-        assert REDACTION.text(f"'{KEY[:length]}'") == f"'{MARK}'"
-    assert Redaction(["local-api-key"]).text("a local-api server") == "a local-api server"
+        assert REDACTION.redact_text(f"'{KEY[:length]}'") == f"'{MARK}'"
+    assert Redaction(["local-api-key"]).redact_text("a local-api server") == "a local-api server"
 
 
 def test_a_short_secret_is_not_looked_for() -> None:
     """It would be found in ordinary words: `ollama` is the key of many a server."""
-    assert Redaction(["ollama", "x" * (SHORTEST - 1)]).text("ollama has a key") == "ollama has a key"
-    assert Redaction(["x" * SHORTEST]).text("x" * SHORTEST) == MARK
+    assert Redaction(["ollama", "x" * (SHORTEST - 1)]).redact_text("ollama has a key") == "ollama has a key"
+    assert Redaction(["x" * SHORTEST]).redact_text("x" * SHORTEST) == MARK
 
 
 def test_values_are_redacted_to_their_depth() -> None:
     """Keys and strings; what is no string stays."""
     value = {"a": [1, None, True, {f"x {KEY}": [KEY, "fine"]}], "b": 1.5}
-    assert REDACTION.value(value) == {"a": [1, None, True, {f"x {MARK}": [MARK, "fine"]}], "b": 1.5}
+    assert REDACTION.redact_value(value) == {"a": [1, None, True, {f"x {MARK}": [MARK, "fine"]}], "b": 1.5}
 
 
 @settings(deadline=None)
@@ -119,9 +120,11 @@ def test_a_growing_text_never_shows_a_part_of_a_secret(
         shown = now
     assert not leaks(shown, key)
     # The characters beside a secret in base64 may have been shown before it came, or come after it was.
-    whole, shown = (re.sub(r"[\w+/-]*\[redacted][\w+/=-]*", MARK, said) for said in (REDACTION.text(text), shown))
-    assert whole.startswith(shown)
-    assert len(whole) - len(shown) < 40
+    complete, shown = (
+        re.sub(r"[\w+/-]*\[redacted][\w+/=-]*", MARK, part) for part in (REDACTION.redact_text(text), shown)
+    )
+    assert complete.startswith(shown)
+    assert len(complete) - len(shown) < 40
 
 
 @settings(deadline=None)
@@ -159,7 +162,7 @@ def test_every_character_is_looked_at_once(piece: str) -> None:
 def test_the_worker_s_other_secrets_are_known() -> None:
     """Temporal's, the store's, and the keys of checkpoints, in the environment's own form."""
     key = base64.b64encode(b"k" * 32).decode()
-    found = secrets_from_env(
+    found = read_secrets(
         {
             "TEMPORAL_API_KEY": " temporal ",
             "AWS_SECRET_ACCESS_KEY": "store",
@@ -167,14 +170,14 @@ def test_the_worker_s_other_secrets_are_known() -> None:
         }
     )
     assert set(found) == {"temporal", "store", key, f"{key}x"}
-    assert secrets_from_env({}) == ()
+    assert read_secrets({}) == ()
 
 
 def test_nothing_shows_the_secrets_themselves() -> None:
     """Not the repr, and not what is redacted without one."""
     assert KEY not in repr(REDACTION)
-    assert Redaction().text(KEY) == KEY
-    assert Redaction().value(json.loads(f'["{KEY}"]')) == [KEY]
+    assert Redaction().redact_text(KEY) == KEY
+    assert Redaction().redact_value(json.loads(f'["{KEY}"]')) == [KEY]
 
 
 @pytest.mark.parametrize(
@@ -196,4 +199,4 @@ def test_the_value_of_a_secret_header_is_redacted_whatever_it_is(text: str, safe
 def test_before_the_environment_is_understood_every_variable_that_sounds_secret_is() -> None:
     """The known ones, and those of providers that could not be made."""
     environ = {"MY_API_KEY": " one ", "A_TOKEN": "two", "DB_PASSWORD": "three", "KEYBOARD": "us", "EMPTY_SECRET": ""}
-    assert suspected_secrets({**environ, "CLEW_CHECKPOINT_KEYS": "a:four"}) == ("four", "one", "two", "three")
+    assert find_suspected_secrets({**environ, "CLEW_CHECKPOINT_KEYS": "a:four"}) == ("four", "one", "two", "three")

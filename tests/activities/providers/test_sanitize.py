@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clew_activities.providers.sanitize import MAX_DEPTH, BoundedText, Budget, clean, json_object, parse_json
+from clew_activities.providers.sanitize import MAX_DEPTH, BoundedText, Budget, clean, parse_json, parse_object
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 
@@ -80,7 +80,7 @@ def _nested(levels: int) -> str:
     ],
 )
 def test_arguments_are_a_clean_json_object_or_nothing(raw: str, value: object) -> None:
-    assert json_object(raw, 1000) == value
+    assert parse_object(raw, 1000) == value
 
 
 def test_parsing_never_raises() -> None:

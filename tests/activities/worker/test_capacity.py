@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clew_activities.worker.capacity import Capacity, capacity_from_env
+from clew_activities.worker.capacity import Capacity, read_capacity
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "100001", "9" * 5000, "\u0663"])
@@ -12,11 +12,11 @@ from clew_activities.worker.capacity import Capacity, capacity_from_env
 def test_how_much_it_does_at_once_is_a_number(variable: str, value: str) -> None:
     """By the name of its variable."""
     with pytest.raises(ValueError, match=f"^{variable} is a number from 1 to 100000"):
-        capacity_from_env({variable: value})
+        read_capacity({variable: value})
 
 
 def test_how_much_it_does_at_once_is_read_from_the_environment() -> None:
     """What is not set has its default."""
-    assert capacity_from_env({}) == Capacity()
+    assert read_capacity({}) == Capacity()
     given = {"CLEW_MODEL_CALLS": "3000", "CLEW_TOOL_CALLS": "", "CLEW_STORE_CALLS": "7", "CLEW_OTHER": "x"}
-    assert capacity_from_env(given) == Capacity(model_calls=3000, store_calls=7)
+    assert read_capacity(given) == Capacity(model_calls=3000, store_calls=7)

@@ -7,8 +7,8 @@ import pytest
 from clew.contract.policy import ContextPolicy
 from clew.model.prices import Price
 from clew.model.tokens import load_encoding
-from clew_activities.model_table import policy_of
-from clew_activities.prepare import profile_of
+from clew_activities.model_table import choose_policy
+from clew_activities.prepare import make_profile
 from clew_workflows.core import checkpoints, profiles
 from clew_workflows.protocol import CallModel, DescribeModel, Failure, ModelProfile, Prepare, Prepared
 from tests.support.decisions import UNKNOWN, Session, journey
@@ -34,13 +34,13 @@ def test_a_session_begins_under_what_the_worker_answers() -> None:
     session = Session(table=True, model="openai:gpt-4", system_prompt="Weigh the internationalization twice.")
     config = session.thread[0]
     assert session.facts == ["config"]
-    assert chosen(session) == policy_of("openai:gpt-4")
+    assert chosen(session) == choose_policy("openai:gpt-4")
     assert config.payload["context_policy"]["window"] == "epoch"
     assert config.payload["encoding"] == "cl100k_base"
     assert config.payload["tokens"]["system_prompt"] == load_encoding("cl100k_base").count_system_prompt(
         session.config.system_prompt
     )
-    assert session.state.profiles == {"openai:gpt-4": profile_of("openai:gpt-4")}
+    assert session.state.profiles == {"openai:gpt-4": make_profile("openai:gpt-4")}
 
 
 def test_what_is_configured_wins() -> None:
@@ -56,7 +56,7 @@ def test_a_new_model_is_asked_about() -> None:
     session = Session(table=True, model="openai:gpt-4")
     session.configure(model="openai:gpt-4o")
     session.prepared()
-    assert chosen(session) == policy_of("openai:gpt-4o")
+    assert chosen(session) == choose_policy("openai:gpt-4o")
     assert session.thread[1].payload["encoding"] == "cl100k_base"
     before = session.state.profiles
     session.configure(tools=("add",))
@@ -70,7 +70,7 @@ def test_a_worker_that_changes_its_mind_changes_no_session() -> None:
     mine, dear = session.state.policy, (Price(input=1e6, output=1e6),)
     session.configure(tools=())
     session.happened(Prepared(profile=small("openai:gpt-4").model_copy(update={"prices": dear})))
-    known = profile_of("openai:gpt-4").model_copy(update={"prices": dear})
+    known = make_profile("openai:gpt-4").model_copy(update={"prices": dear})
     assert (chosen(session), session.state.profiles["openai:gpt-4"]) == (mine, known)
     session.configure(model="openai:gpt-4o")
     session.prepared()
@@ -83,10 +83,12 @@ def test_configure_lays_over_what_the_worker_chose() -> None:
     """Field by field, also when the model changes beside it."""
     session = Session(table=True)
     session.configure(context_policy=ContextPolicy(keep_last_turns=2))
-    assert chosen(session) == policy_of("openai:gpt-4o").overlay(ContextPolicy(keep_last_turns=2))
+    assert chosen(session) == choose_policy("openai:gpt-4o").overlay(ContextPolicy(keep_last_turns=2))
     session.configure(model="openai:gpt-4.1", context_policy=ContextPolicy(max_messages=5))
     session.prepared()
-    assert chosen(session) == policy_of("openai:gpt-4.1").overlay(ContextPolicy(keep_last_turns=2, max_messages=5))
+    assert chosen(session) == choose_policy("openai:gpt-4.1").overlay(
+        ContextPolicy(keep_last_turns=2, max_messages=5)
+    )
 
 
 def test_a_choice_that_does_not_go_with_what_was_configured_is_left_aside() -> None:
@@ -110,7 +112,7 @@ def test_a_worker_that_could_not_tell_is_asked_again(problem: Failure) -> None:
     session.ask()
     session.prepared()
     assert session.facts == ["config", "user", "config"]
-    assert chosen(session) == policy_of(OTHER)
+    assert chosen(session) == choose_policy(OTHER)
     assert session.call.at_seq == 2
 
 
@@ -121,9 +123,9 @@ def test_a_requests_own_model_is_asked_about_once() -> None:
     session.ask("hello", model=OTHER)
     assert (session.facts, session.effect) == (["config", "user"], DescribeModel(model=OTHER))
     assert session.state.phase == "preparing"
-    session.happened(profile_of(OTHER))
-    assert session.call.context_policy == policy_of(OTHER)
-    assert session.call.options.max_output_tokens == policy_of(OTHER).reserve_output_tokens
+    session.happened(make_profile(OTHER))
+    assert session.call.context_policy == choose_policy(OTHER)
+    assert session.call.options.max_output_tokens == choose_policy(OTHER).reserve_output_tokens
     session.reply("hi")
     session.ask("again", model=OTHER)
     session.reply("hi")
@@ -138,7 +140,7 @@ def test_a_requests_own_model_is_asked_about_after_a_problem_is_gone() -> None:
     session.ask("hello", model=OTHER)
     session.prepared()
     assert [type(effect) for effect in session.asked_for] == [Prepare, DescribeModel, CallModel]
-    assert session.call.context_policy == policy_of(OTHER)
+    assert session.call.context_policy == choose_policy(OTHER)
 
 
 def test_a_request_fails_whose_model_no_worker_tells_of() -> None:
@@ -163,12 +165,12 @@ def test_a_policy_for_a_model_that_is_not_known_is_checked_when_it_is() -> None:
     session.describing = False
     wide = ContextPolicy(reserve_output_tokens=200_000)
     fits = session.ask("hello", model=OTHER, context_policy=wide)
-    session.happened(profile_of(OTHER))
-    assert session.call.context_policy == policy_of(OTHER).overlay(wide)
+    session.happened(make_profile(OTHER))
+    assert session.call.context_policy == choose_policy(OTHER).overlay(wide)
     session.reply("fine")
     assert session.ended(fits) == ("completed", "final_answer")
     refused = session.ask("hello", model="openai:gpt-4", context_policy=wide)
-    session.happened(profile_of("openai:gpt-4"))
+    session.happened(make_profile("openai:gpt-4"))
     assert session.ended(refused) == ("failed", "invalid_token_budget")
 
 
@@ -208,7 +210,7 @@ def test_what_is_known_is_carried() -> None:
     session.reply("fine")
     session.configure(model="openai:gpt-4o")
     carried = journey(session)
-    assert carried.state.profiles == {name: profile_of(name) for name in ("openai:gpt-4", OTHER)}
+    assert carried.state.profiles == {name: make_profile(name) for name in ("openai:gpt-4", OTHER)}
     assert carried.effect == session.effect
     session.prepared()
     assert list(journey(session).state.profiles) == ["openai:gpt-4", OTHER, "openai:gpt-4o"]

@@ -37,7 +37,7 @@ async def test_close_is_answered_when_all_is_in_the_archive(stack: Stack, clew: 
         handle = clew.temporal.get_workflow_handle(session.id)
         answer = await handle.execute_update("close_session", args=args, result_type=dict)
         assert answer == {"last_seq": 4}
-        head = await Archive(stack.store, "default").head(session.id)
+        head = await Archive(stack.store, "default").read_head(session.id)
         assert head
         assert (head.status, head.last_seq) == ("closed", 4)
         assert await handle.result() == answer
@@ -160,7 +160,7 @@ async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypat
         checkpoint = asyncio.create_task(session.checkpoint())
 
         async def archived() -> bool:
-            return await Archive(stack.store, "default").head(session.id) is not None
+            return await Archive(stack.store, "default").read_head(session.id) is not None
 
         await until(archived)
         assert (await session.close()).last_seq == 13

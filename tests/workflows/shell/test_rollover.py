@@ -91,7 +91,7 @@ async def test_nothing_that_arrives_during_a_rollover_is_lost_or_taken_twice(sta
     assert len(await runs_of(clew, session.id)) > 3
     store = Archive(stack.store, "default")
     await session.close()
-    head = await store.head(session.id)
+    head = await store.read_head(session.id)
     assert head
     entries = [entry async for entry in store.read(head.family, head.root)]
     assert [entry.seq for entry in entries] == list(range(len(entries)))
@@ -282,7 +282,7 @@ async def test_what_was_archived_without_an_answer_is_gone_on_from(stack: Stack)
             nonlocal said
             said += 1
             await session.ask(f"turn {said}")
-            return await archive.head(session.id) is not None
+            return await archive.read_head(session.id) is not None
 
         await until(written)
         for _ in range(3):

@@ -14,7 +14,7 @@ from bench.pauses import pauses
 from clew import Clew, Session
 from clew.errors import Idle
 from clew_activities.archive import Archive
-from clew_audit.auditing import audit_session
+from clew_audit.audit import audit_session
 from clew_workflows.protocol import Thresholds
 from tests.support.rolling import name, rolling, runs_of
 from tests.support.scenarios import control, script

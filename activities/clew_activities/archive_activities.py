@@ -16,8 +16,8 @@ from clew.errors import InvalidInput, Refusal
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 from clew_activities.archive import Archive, ArchiveError, Head, ObjectDamaged, ObjectMissing, ThreadMismatch
-from clew_activities.heartbeat import beating
-from clew_activities.session_queries import ask, own_session
+from clew_activities.heartbeat import send_heartbeats
+from clew_activities.session_queries import get_own_session, query_session
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.protocol import ArchiveRef, Archiving, Packed, Recall, Recalled, Thaw, Thawed
 
@@ -62,13 +62,13 @@ class ArchiveActivities:
     async def archive(self, asked: Archiving) -> ArchiveRef:
         """Write all entries that are not there yet, and then what the session goes on from. It may be repeated."""
         place, session_id = asked.archive, activity.info().workflow_id or ""
-        session = own_session()
-        async with beating(), explained():
-            whole = await ask(session, "carried")
+        session = get_own_session()
+        async with send_heartbeats(), translate_archive_errors():
+            whole = await query_session(session, "carried")
             entries = []
             seq = place.upto + 1
             while seq <= whole["last_seq"]:
-                page = await ask(session, "entries", {"from_seq": seq})
+                page = await query_session(session, "entries", {"from_seq": seq})
                 entries += [Entry.from_json(row) for row in page["entries"] if row["seq"] <= whole["last_seq"]]
                 seq = page.get("next_seq", whole["last_seq"] + 1)
             head, written = await self._written(place, session_id, entries)
@@ -99,7 +99,7 @@ class ArchiveActivities:
             ThreadMismatch: what is there is another execution's, or not what the session has said.
         """
         try:
-            head = await self._archive.head(session_id)
+            head = await self._archive.read_head(session_id)
         except ObjectDamaged:
             # Of use to nobody, and made good by the one that is written next.
             head = None
@@ -118,8 +118,8 @@ class ArchiveActivities:
     async def thaw(self, asked: Thaw) -> Thawed:
         """What a session goes on from, and from now on its archive is this execution's."""
         place, session_id = asked.archive, activity.info().workflow_id or ""
-        async with beating(), explained():
-            head = await self._archive.head(session_id)
+        async with send_heartbeats(), translate_archive_errors():
+            head = await self._archive.read_head(session_id)
             if head is None or head.state != asked.state:
                 raise ThreadMismatch(f"the archive of {session_id!r} has changed meanwhile")
             carried = from_json(await self._archive.read_state(place.family, asked.state))
@@ -141,13 +141,13 @@ class ArchiveActivities:
     async def recall(self, asked: Recall) -> Recalled:
         """The part of a lane that contexts need, as far as it fits into one answer, the newest first."""
         place = asked.archive
-        async with beating(), explained():
+        async with send_heartbeats(), translate_archive_errors():
             back = ArchivedThread(self._archive, place.family, place.root, place.upto)
             part = await load_lane(back, asked.context_ref, asked.policies, asked.layers)
-        return fitted(make_archived_thread(place.upto, part.entries, {asked.context_ref: part.gap}), asked)
+        return fit_answer(make_archived_thread(place.upto, part.entries, {asked.context_ref: part.gap}), asked)
 
 
-def fitted(thread: Thread, asked: Recall) -> Recalled:
+def fit_answer(thread: Thread, asked: Recall) -> Recalled:
     """What a session is to keep of a lane, without what it holds already, small enough for one answer."""
     lane = asked.context_ref
     held = sum(
@@ -171,7 +171,7 @@ def fitted(thread: Thread, asked: Recall) -> Recalled:
 
 
 @asynccontextmanager
-async def explained(*, damage_is_final: bool = False) -> AsyncIterator[None]:
+async def translate_archive_errors(*, damage_is_final: bool = False) -> AsyncIterator[None]:
     """What is wrong with the archive, in words that travel; what may pass is tried again.
 
     A session that needs a damaged object waits for it to be restored; whoever only reads is told at once.

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew_audit.lines import FileDamaged, Reader, Writer
+from clew_audit.json_lines import FileDamaged, LineReader, LineWriter
 
 
 def written(rows: list[dict[str, Any]]) -> bytes:
     file = io.BytesIO()
-    writer = Writer(file, "test", {"name": "n"})
+    writer = LineWriter(file, "test", {"name": "n"})
     for row in rows:
-        writer.row(row)
+        writer.write_row(row)
     writer.end()
     return file.getvalue()
 
 
 def read(data: bytes, **bounds: int) -> list[Any]:
-    return list(Reader(io.BytesIO(data), "test", **bounds).rows())
+    return list(LineReader(io.BytesIO(data), "test", **bounds).read_rows())
 
 
 ROWS: list[dict[str, Any]] = [{"n": 2**60}, {"text": "a\u2028b", "deep": [{}]}, {}]
@@ -31,7 +31,7 @@ ROWS: list[dict[str, Any]] = [{"n": 2**60}, {"text": "a\u2028b", "deep": [{}]}, 
 def test_what_was_written_is_read() -> None:
     """Rows and header, integers of any size."""
     assert read(written(ROWS)) == ROWS
-    assert Reader(io.BytesIO(written([])), "test").header["name"] == "n"
+    assert LineReader(io.BytesIO(written([])), "test").header["name"] == "n"
 
 
 @given(st.data())

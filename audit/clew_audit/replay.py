@@ -37,12 +37,12 @@ from clew_workflows.shell.payload_converter import make_tolerant
 from clew_workflows.shell.runtime import Runtime as SessionRuntime
 
 
-class DoesNotReplay(ClewError):
+class ReplayFailed(ClewError):
     """A history that the workflow's code, as it is here, cannot have made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class ReplayedRun:
     """One run of a session's workflow, as it was after the last task of its history that was completed.
 
     `session` is None where the start was refused. `handed_over` is the state, and the effect, that the run before it
@@ -58,14 +58,14 @@ class Rebuilt:
     reason: str | None = None
 
     @property
-    def began_anew(self) -> bool:
+    def is_new_thread(self) -> bool:
         """Whether its thread is none that was there before."""
         return (
             self.handed_over is None and not self.thawed and self.session is not None and self.session.thread.rev > 0
         )
 
 
-async def rebuild(history: WorkflowHistory, converter: DataConverter = pydantic_data_converter) -> Rebuilt:
+async def replay_run(history: WorkflowHistory, converter: DataConverter = pydantic_data_converter) -> ReplayedRun:
     """Replay one run.
 
     Raises:
@@ -84,7 +84,7 @@ async def rebuild(history: WorkflowHistory, converter: DataConverter = pydantic_
     try:
         await replayer.replay_workflow(history)
     except Exception as error:
-        raise DoesNotReplay(f"its history does not replay: {str(error)[:500]}") from error
+        raise ReplayFailed(f"its history does not replay: {str(error)[:500]}") from error
     unread = [await _signal(event, converter) for event in _unread(history)]
     reason = history.events[-1].workflow_execution_terminated_event_attributes.reason or None
     return replace(watch.rebuilt, thawed=any(map(_is_thaw, history.events)), unread=tuple(unread), reason=reason)
@@ -121,7 +121,7 @@ class _Watch:
     """Sees what a session is after each of its workflow's tasks."""
 
     def __init__(self) -> None:
-        self.rebuilt = Rebuilt()
+        self.rebuilt = ReplayedRun()
         self._runtime: SessionRuntime | None = None
 
     def begins(self, session: AgentSession) -> None:

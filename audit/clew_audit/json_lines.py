@@ -27,13 +27,13 @@ class FileDamaged(ClewError):
     """A file is not what was written, or was not written to its end."""
 
 
-def line(value: Mapping[str, Any]) -> bytes:
+def encode_line(value: Mapping[str, Any]) -> bytes:
     """A JSON value as a line; equal values give equal bytes, and integers of any size stay what they are."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
 
 
-class Writer:
+class LineWriter:
     """A file of a kind in the making; without `end` it is not whole."""
 
     def __init__(self, file: BinaryIO, kind: str, header: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ class Writer:
         self._checksum = hashlib.sha256()
         self._write({"clew": kind, "version": VERSION, **header})
 
-    def row(self, value: Mapping[str, Any]) -> None:
+    def write_row(self, value: Mapping[str, Any]) -> None:
         """Write a row."""
         self._write(value)
         self.count += 1
@@ -53,12 +53,12 @@ class Writer:
         self._file.flush()
 
     def _write(self, value: Mapping[str, Any]) -> None:
-        data = line(value)
+        data = encode_line(value)
         self._checksum.update(data)
         self._file.write(data)
 
 
-class Reader:
+class LineReader:
     """A file of a kind, read from its beginning to its end. No line has more than `max_line_bytes`."""
 
     def __init__(self, file: BinaryIO, kind: str, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -67,7 +67,7 @@ class Reader:
         self._kind = kind
         self.header = self._header()
 
-    def rows(self) -> Iterator[Any]:
+    def read_rows(self) -> Iterator[Any]:
         """Every row. None of them is to be trusted before the last one has been given.
 
         Raises:

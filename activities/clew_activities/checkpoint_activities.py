@@ -16,11 +16,11 @@ from clew.contract.policy import resolve
 from clew.errors import InvalidInput, Refusal, TokenMismatch
 from clew.thread.entries import DEFAULT_LANE
 from clew_activities.archive import Archive
-from clew_activities.archiving import explained
-from clew_activities.checkpoint_tokens import Keys, op_id_of, sign, verified
-from clew_activities.heartbeat import beating
-from clew_activities.model_table import policy_of
-from clew_activities.session_queries import ask, own_session
+from clew_activities.archive_activities import translate_archive_errors
+from clew_activities.checkpoint_tokens import Keys, make_op_id, sign_payload, verify_token
+from clew_activities.heartbeat import send_heartbeats
+from clew_activities.model_table import choose_policy
+from clew_activities.session_queries import get_own_session, query_session
 from clew_activities.tools import Tools
 from clew_workflows.core.checkpoints import fingerprint, fingerprint_input, restoring_operation
 from clew_workflows.protocol import OpenCheckpoint, OpenedCheckpoint, SignCheckpoint, Signed
@@ -38,10 +38,10 @@ class CheckpointActivities:
     @activity.defn(name="sign_checkpoint")
     async def sign_checkpoint(self, asked: SignCheckpoint) -> Signed:
         """The signature of what the session holds ready, and what was signed beside it."""
-        async with beating(), _refusing():
-            self._keys.first()
-            draft = await ask(own_session(), "checkpoint", {"number": asked.number})
-            return sign(
+        async with send_heartbeats(), _refusing():
+            self._keys.get_signing_key()
+            draft = await query_session(get_own_session(), "checkpoint", {"number": asked.number})
+            return sign_payload(
                 draft["payload"],
                 fingerprint=fingerprint(draft["fingerprinted"]),
                 namespace=self._namespace,
@@ -53,11 +53,11 @@ class CheckpointActivities:
     @activity.defn(name="open_checkpoint")
     async def open_checkpoint(self, asked: OpenCheckpoint) -> OpenedCheckpoint:
         """The configuration of a checkpoint, if it is good and its session can be made here and now."""
-        async with beating(), _refusing():
-            payload = verified(asked.token, self._keys, self._namespace, int(time.time()))
+        async with send_heartbeats(), _refusing():
+            payload = verify_token(asked.token, self._keys, self._namespace, int(time.time()))
             config = self._checked_config(payload)
-            async with explained():
-                head = await self._archive.head(asked.session_id)
+            async with translate_archive_errors():
+                head = await self._archive.read_head(asked.session_id)
             if head is not None:
                 raise InvalidInput(f"there is a session {asked.session_id!r} already")
         return OpenedCheckpoint(config=config)
@@ -65,9 +65,9 @@ class CheckpointActivities:
     @activity.defn(name="put_context")
     async def put_context(self, asked: OpenCheckpoint) -> dict[str, Any]:
         """Put the checkpoint's context under its lane in the session that was started for it; it may be repeated."""
-        op_id = op_id_of(asked.token)
-        async with beating(), _refusing():
-            payload = verified(asked.token, self._keys, self._namespace, None)
+        op_id = make_op_id(asked.token)
+        async with send_heartbeats(), _refusing():
+            payload = verify_token(asked.token, self._keys, self._namespace, None)
             lane = payload["context_ref"]
             await self._operate(asked.session_id, restoring_operation(payload, op_id))
             if lane != DEFAULT_LANE:
@@ -84,7 +84,7 @@ class CheckpointActivities:
         if unknown:
             raise TokenMismatch(f"the worker has no tool {unknown[0]!r}, which the checkpoint's session had")
         specs = [self._tools[name].spec for name in config.tools]
-        policy = resolve(agent=config.context_policy or policy_of(config.model))
+        policy = resolve(agent=config.context_policy or choose_policy(config.model))
         if fingerprint(fingerprint_input(config, policy, specs)) != str(payload["fingerprint"]):
             raise TokenMismatch("the schemas of the tools, or the model's policy, are not those of the checkpoint")
         return dict(payload["config"])

@@ -17,11 +17,11 @@ from clew.thread.thread import Retained, Thread
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_audit import calls, histories
 from clew_audit.calls import Calls
-from clew_audit.comparing import Difference, Joined
-from clew_audit.errors import reading
-from clew_audit.histories import Run, Saved, Server
-from clew_audit.lines import FileDamaged
-from clew_audit.rebuild import DoesNotReplay, Rebuilt, rebuild
+from clew_audit.differences import Difference, JoinedThread
+from clew_audit.errors import translate_store_errors
+from clew_audit.histories import Run, SavedHistories, ServerHistories
+from clew_audit.json_lines import FileDamaged
+from clew_audit.replay import ReplayedRun, ReplayFailed, replay_run
 from clew_workflows.core import carried
 
 
@@ -83,10 +83,10 @@ async def audit_session(client: Client, archive: Archive, session_id: str, save:
     """
     audit = _Audit(session_id, archive)
     # In this order, so that a session which goes on meanwhile only makes what is read later longer.
-    head = await audit.head()
+    head = await audit.read_head()
     live = await _live(client, session_id, audit.report)
-    server = Server(client, session_id)
-    await audit.histories(server, histories.saving(save, server) if save else server.runs())
+    server = ServerHistories(client, session_id)
+    await audit.histories(server, histories.save_runs(save, server) if save else server.read_runs())
     if head is None and not audit.report.runs:
         raise Closed(f"there is no session {session_id!r}: the server knows no run of it, and it has no archive")
     audit.live(live)
@@ -94,15 +94,15 @@ async def audit_session(client: Client, archive: Archive, session_id: str, save:
     return audit.finished()
 
 
-async def audit_file(saved: Saved, archive: Archive) -> Report:
+async def audit_file(saved: SavedHistories, archive: Archive) -> Report:
     """Audit the histories in a file against the archive, without a server.
 
     Raises:
         ClewError: the archive's store cannot be reached.
     """
     audit = _Audit(saved.session_id, archive)
-    head = await audit.head()
-    await audit.histories(saved, saved.runs())
+    head = await audit.read_head()
+    await audit.histories(saved, saved.read_runs())
     await audit.archive(head, whole=False)
     return audit.finished()
 
@@ -139,22 +139,22 @@ class _Audit:
     def __init__(self, session_id: str, archive: Archive) -> None:
         self.report = Report(session_id)
         self._archive = archive
-        self._joined = Joined()
+        self._joined = JoinedThread()
         self._past = Retained()
         self._complete = False
 
-    async def head(self) -> Head | None:
+    async def read_head(self) -> Head | None:
         """The head of the session's archive."""
         try:
-            async with reading():
-                return await self._archive.head(self.report.session_id)
+            async with translate_store_errors():
+                return await self._archive.read_head(self.report.session_id)
         except (ObjectDamaged, ObjectMissing) as error:
             self._found(Difference("archive", str(error), error.name))
             return None
 
-    async def histories(self, source: Server | Saved, runs: AsyncIterator[Run]) -> None:
+    async def histories(self, source: ServerHistories | SavedHistories, runs: AsyncIterator[Run]) -> None:
         """Replay run after run, and join their threads."""
-        before: tuple[Run, Rebuilt] | None = None
+        before: tuple[Run, ReplayedRun] | None = None
         try:
             async for run in runs:
                 row = RunReport(run.run_id, "replaced" if run.replaced else run.ended, run.events, run.bytes)
@@ -165,8 +165,8 @@ class _Audit:
                     self._complete, before = False, None
                     continue
                 try:
-                    rebuilt = await rebuild(run.history, source.converter)
-                except DoesNotReplay as error:
+                    rebuilt = await replay_run(run.history, source.converter)
+                except ReplayFailed as error:
                     self._found(Difference("history", str(error), run.run_id))
                     self._complete, before = False, None
                     continue
@@ -178,13 +178,13 @@ class _Audit:
         except FileDamaged as error:
             self._found(Difference("file", str(error)))
 
-    def _run(self, row: RunReport, rebuilt: Rebuilt) -> None:
+    def _run(self, row: RunReport, rebuilt: ReplayedRun) -> None:
         if rebuilt.session is None:
             row.ended = "refused"
             return
         thread = rebuilt.session.thread
-        if rebuilt.began_anew and self._joined.entries:
-            self._joined = Joined()
+        if rebuilt.is_new_thread and self._joined.entries:
+            self._joined = JoinedThread()
             for earlier in self.report.runs[:-1]:
                 earlier.ended = "earlier"
         if not self._joined.entries:
@@ -196,7 +196,7 @@ class _Audit:
         self.report.in_history = len(self._joined.entries)
         self._complete = True
 
-    def _handed_over(self, run: Run, before: Rebuilt, rebuilt: Rebuilt) -> None:
+    def _handed_over(self, run: Run, before: ReplayedRun, rebuilt: ReplayedRun) -> None:
         """What a run goes on from is what the run before it, replayed, would hand over."""
         assert before.session is not None
         session = before.session
@@ -238,11 +238,11 @@ class _Audit:
         newest = self._joined.last_seq if whole and self._complete else None
         if head.state:
             try:
-                async with reading():
+                async with translate_store_errors():
                     await self._archive.read_state(head.family, head.state)
             except (ObjectDamaged, ObjectMissing) as error:
                 self._found(Difference("archive", str(error), error.name))
-        async with reading():
+        async with translate_store_errors():
             async for check in self._archive.verify(head.family, head.root):
                 if check.problem:
                     self._found(Difference("archive", check.problem, check.name, check.from_seq))
@@ -264,7 +264,7 @@ class _Audit:
         """The report, with every model call made again from the joined thread."""
         report, entries = self.report, self._joined.entries
         report.entries = len(entries)
-        for first, last in self._joined.gaps():
+        for first, last in self._joined.find_gaps():
             self._found(Difference("history", f"entries {first} to {last} are nowhere", seq=first))
         thread = _thread(entries, self._past)
         report.differences += calls.verify(thread, report.calls)

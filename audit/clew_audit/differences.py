@@ -33,7 +33,7 @@ class Difference:
         return f"{', '.join(part for part in place if part)}: {self.problem}"
 
 
-class Joined:
+class JoinedThread:
     """A thread put together from several places; what they say of the same entry must be the same."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Joined:
             self.only[where] = self.only.get(where, 0) + 1
             return
         origin = " ".join(filter(None, self._first[entry.seq]))
-        for field, ours, theirs in differing(known.as_json(), entry.as_json()):
+        for field, ours, theirs in find_differences(known.as_json(), entry.as_json()):
             yield Difference(where, f"{_brief(theirs)}, but {_brief(ours)} in {origin}", name, entry.seq, field)
 
     @property
@@ -61,7 +61,7 @@ class Joined:
         """The seq of the newest entry; -1 while there is none."""
         return max(self.entries, default=-1)
 
-    def gaps(self) -> Iterator[tuple[int, int]]:
+    def find_gaps(self) -> Iterator[tuple[int, int]]:
         """The runs of seqs, first and last, that are missing up to the newest entry."""
         for before, after in pairwise((-1, *sorted(self.entries))):
             if after > before + 1:
@@ -71,14 +71,16 @@ class Joined:
 _MISSING = object()
 
 
-def differing(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def find_differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """The paths at which two JSON values differ, with what stands there on either side."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in _keys(ours, theirs):
-            yield from differing(ours.get(key, _MISSING), theirs.get(key, _MISSING), f"{path}.{key}" if path else key)
+            yield from find_differences(
+                ours.get(key, _MISSING), theirs.get(key, _MISSING), f"{path}.{key}" if path else key
+            )
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            yield from differing(one, other, f"{path}[{number}]")
+            yield from find_differences(one, other, f"{path}[{number}]")
     elif _text(ours) != _text(theirs):
         yield path, ours, theirs
 

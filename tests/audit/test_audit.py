@@ -13,9 +13,9 @@ import pytest
 from clew import Clew, Session
 from clew.errors import Closed
 from clew_activities.archive import Archive, Store
-from clew_audit.auditing import Report, audit_file, audit_session
-from clew_audit.histories import KIND, Saved
-from clew_audit.lines import Reader, Writer
+from clew_audit.audit import Report, audit_file, audit_session
+from clew_audit.histories import KIND, SavedHistories
+from clew_audit.json_lines import LineReader, LineWriter
 from clew_workflows.protocol import Packed
 from deploy.local import temporal_server
 from tests.support.rolling import name
@@ -32,7 +32,7 @@ async def saved(clew: Clew, archive: Archive, lived: Session) -> bytes:
 
 
 async def from_file(data: bytes, archive: Archive) -> Report:
-    return await audit_file(Saved(io.BytesIO(data)), archive)
+    return await audit_file(SavedHistories(io.BytesIO(data)), archive)
 
 
 async def test_a_whole_session_is_clean(clew: Clew, archive: Archive, lived: Session) -> None:
@@ -70,7 +70,7 @@ async def test_one_byte_of_an_archived_object_is_named(
     stack: Stack, clew: Clew, archive: Archive, lived: Session, kind: str
 ) -> None:
     """Whichever object it is in: the head, entries, the index over them, the state."""
-    head = await archive.head(lived.id)
+    head = await archive.read_head(lived.id)
     assert head
     paths = [path async for path in stack.store.list("default") if lived.id in path and f"/{kind}/" in path]
     if kind in ("nodes", "states"):
@@ -88,10 +88,12 @@ async def test_one_byte_of_an_archived_object_is_named(
 
 def retold(saved: bytes, change: Callable[[str, str], str | None]) -> bytes:
     """A file whose first payload that is changed differs, and whose checksum is right. Gets event type and text."""
-    reader, out = Reader(io.BytesIO(saved), KIND), io.BytesIO()
-    writer = Writer(out, KIND, {"session_id": reader.header["session_id"], "namespace": reader.header["namespace"]})
+    reader, out = LineReader(io.BytesIO(saved), KIND), io.BytesIO()
+    writer = LineWriter(
+        out, KIND, {"session_id": reader.header["session_id"], "namespace": reader.header["namespace"]}
+    )
     changed = False
-    for row in reader.rows():
+    for row in reader.read_rows():
         for event in row["history"]["events"]:
             for payload in [] if changed else payloads(event):
                 text = base64.b64decode(payload["data"]).decode()
@@ -99,7 +101,7 @@ def retold(saved: bytes, change: Callable[[str, str], str | None]) -> bytes:
                     payload["data"] = base64.b64encode(str(other).encode()).decode()
                     changed = True
                     break
-        writer.row(row)
+        writer.write_row(row)
     writer.end()
     assert changed
     return out.getvalue()
@@ -189,11 +191,11 @@ async def test_a_history_that_the_code_cannot_have_made_is_named(archive: Archiv
     """An activity under another name is a difference of that run."""
 
     def renamed(data: bytes) -> bytes:
-        reader, out = Reader(io.BytesIO(data), KIND), io.BytesIO()
-        writer = Writer(out, KIND, {name: reader.header[name] for name in ("session_id", "namespace")})
-        for number, row in enumerate(reader.rows()):
+        reader, out = LineReader(io.BytesIO(data), KIND), io.BytesIO()
+        writer = LineWriter(out, KIND, {name: reader.header[name] for name in ("session_id", "namespace")})
+        for number, row in enumerate(reader.read_rows()):
             text = json.dumps(row)
-            writer.row(json.loads(text.replace('"call_model"', '"call_mode1"') if number == 1 else text))
+            writer.write_row(json.loads(text.replace('"call_model"', '"call_mode1"') if number == 1 else text))
             if number == 1:
                 run_ids.append(row["run_id"])
         writer.end()
@@ -230,10 +232,10 @@ async def test_what_the_session_shows_is_compared(
 
 async def test_runs_that_are_gone_are_covered_by_the_archive(archive: Archive, saved: bytes) -> None:
     """Of a run whose history was deleted the archive has the entries, and the report says so."""
-    reader, out = Reader(io.BytesIO(saved), KIND), io.BytesIO()
-    writer = Writer(out, KIND, {name: reader.header[name] for name in ("session_id", "namespace")})
-    for number, row in enumerate(reader.rows()):
-        writer.row({**row, "history": None} if number < 3 else row)
+    reader, out = LineReader(io.BytesIO(saved), KIND), io.BytesIO()
+    writer = LineWriter(out, KIND, {name: reader.header[name] for name in ("session_id", "namespace")})
+    for number, row in enumerate(reader.read_rows()):
+        writer.write_row({**row, "history": None} if number < 3 else row)
     writer.end()
     report = await from_file(out.getvalue(), archive)
     assert report.clean, report.differences

@@ -7,7 +7,7 @@ from clew_activities.providers.redaction import GrowingText, Redaction
 from clew_workflows.protocol import AskedTool, ModelReply
 
 
-class Screened:
+class RedactedDecoder:
     """A decoder, with secrets taken out of all that can be seen of it."""
 
     def __init__(self, decoder: Decoder, redaction: Redaction) -> None:
@@ -34,7 +34,7 @@ class Screened:
     def tool_name(self) -> str | None:
         """The tool whose arguments are arriving, or arrived last."""
         name = self._decoder.tool_name
-        return None if name is None else self.redaction.text(name)
+        return None if name is None else self.redaction.redact_text(name)
 
     @property
     def ended(self) -> bool:
@@ -47,18 +47,18 @@ class Screened:
         data = reply.provider_data
         return reply.model_copy(
             update={
-                "content": self.redaction.text(reply.content),
-                "thinking": None if reply.thinking is None else self.redaction.text(reply.thinking),
+                "content": self.redaction.redact_text(reply.content),
+                "thinking": None if reply.thinking is None else self.redaction.redact_text(reply.thinking),
                 "tool_calls": tuple(map(self._screen, reply.tool_calls)),
                 # The provider takes its data back unchanged or not at all.
-                "provider_data": data if self.redaction.value(data) == data else None,
+                "provider_data": data if self.redaction.redact_value(data) == data else None,
             }
         )
 
     def _screen(self, call: AskedTool) -> AskedTool:
         malformed = call.malformed
         return AskedTool(
-            name=self.redaction.text(call.name),
-            arguments=self.redaction.value(call.arguments),
-            malformed=None if malformed is None else self.redaction.text(malformed),
+            name=self.redaction.redact_text(call.name),
+            arguments=self.redaction.redact_value(call.arguments),
+            malformed=None if malformed is None else self.redaction.redact_text(malformed),
         )

@@ -11,9 +11,9 @@ import pytest
 from clew import Clew, Session
 from clew.errors import Closed, ThreadMismatch
 from clew_activities.archive import Archive
-from clew_audit.auditing import audit_session
-from clew_audit.exchange import KIND, export_session, import_session
-from clew_audit.lines import FileDamaged, Writer
+from clew_audit.audit import audit_session
+from clew_audit.exports import KIND, export_session, import_session
+from clew_audit.json_lines import FileDamaged, LineWriter
 from deploy.local import Reply, ToolCall
 from tests.support.audits import hanging, hung
 from tests.support.rolling import name
@@ -28,7 +28,7 @@ def nested(levels: int) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-async def exported(clew: Clew, archive: Archive, lived: Session) -> bytes:
+async def read_export(clew: Clew, archive: Archive, lived: Session) -> bytes:
     """The session that has lived, in a file."""
     file = io.BytesIO()
     assert await export_session(clew.temporal, archive, lived.id, file) == (await lived.status()).rev
@@ -156,7 +156,7 @@ async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported:
     new = name()
     with pytest.raises(FileDamaged):
         await brought(clew, archive, damaged, new)
-    assert await archive.head(new) is None
+    assert await archive.read_head(new) is None
     with pytest.raises(Closed):
         await audit_session(clew.temporal, archive, new)
 
@@ -177,12 +177,12 @@ async def test_what_no_session_could_hold_is_refused(
 ) -> None:
     """Before any of it is in the archive: an entry or a result beyond every size, JSON without an end."""
     file, new = io.BytesIO(), name()
-    writer = Writer(file, KIND, {"session_id": new})
-    writer.row(row)
+    writer = LineWriter(file, KIND, {"session_id": new})
+    writer.write_row(row)
     writer.end()
     with pytest.raises(FileDamaged, match=told):
         await brought(clew, archive, file.getvalue(), new)
-    assert await archive.head(new) is None
+    assert await archive.read_head(new) is None
 
 
 async def test_an_id_that_exists_is_refused(clew: Clew, archive: Archive, lived: Session, exported: bytes) -> None:

@@ -15,7 +15,7 @@ from clew.session.starting import start_session
 from clew.session.transport import translate_error
 from clew.thread.entries import Entry
 from clew_activities.archive import Archive, Head
-from clew_audit.errors import archived
+from clew_audit.errors import translate_archive_errors
 from clew_workflows.core import carried, decisions, drafts
 from clew_workflows.core.advance import Session, advance
 from clew_workflows.core.decision import Decision
@@ -24,19 +24,19 @@ from clew_workflows.core.state import Moment
 from clew_workflows.protocol import ArchiveRef
 
 
-async def appended(archive: Archive, place: ArchiveRef, entries: Sequence[Entry]) -> ArchiveRef:
+async def append_entries(archive: Archive, place: ArchiveRef, entries: Sequence[Entry]) -> ArchiveRef:
     """The place with entries behind it. They are part of the session once its head is set."""
-    async with archived():
+    async with translate_archive_errors():
         root, upto = await archive.append(place.family, place.root, entries)
     return place.model_copy(update={"root": root, "upto": upto})
 
 
-async def put_away(archive: Archive, session: Session, before: Head | None) -> None:
+async def write_archive(archive: Archive, session: Session, before: Head | None) -> None:
     """Write what the session goes on from, and then its head over the one before; all its entries are there."""
     state = session.state
     place = state.archive
     assert place is not None
-    async with archived():
+    async with translate_archive_errors():
         written = to_json(carried.carry(replace(session, effect=None)))
         digest = await archive.write_state(place.family, written)
         await archive.set_head(
@@ -61,7 +61,7 @@ async def start(client: Client, session_id: str, task_queue: str, config: Sessio
         raise translate_error(error, session_id) from error
 
 
-async def standing(client: Client, session_id: str) -> tuple[WorkflowExecutionStatus | None, str | None]:
+async def find_execution(client: Client, session_id: str) -> tuple[WorkflowExecutionStatus | None, str | None]:
     """How the newest execution stands, and its task queue; nothing where the server knows none."""
     try:
         described = await client.get_workflow_handle(session_id).describe()
@@ -72,7 +72,7 @@ async def standing(client: Client, session_id: str) -> tuple[WorkflowExecutionSt
     return described.status, described.task_queue
 
 
-def recovered(
+def add_recovery(
     session: Session, unread: tuple[tuple[str, str], ...], *, workflow: str | None, reason: str | None
 ) -> Session:
     """The session with what ran and what waited ended, and with an entry that tells of the recovery.
@@ -83,14 +83,14 @@ def recovered(
         workflow: How its workflow was cut off, where the server knows.
         reason: The reason that was given for that.
     """
-    ended = ending(session, unread)
+    ended = end_open_work(session, unread)
     if not ended.thread.rev:
         return ended
     entry = drafts.session_entry(ended.state, "recovered", reason, workflow)
     return advance(ended, Decision(ended.state, (entry,)), MACHINE).session
 
 
-def ending(session: Session, unread: tuple[tuple[str, str], ...] = ()) -> Session:
+def end_open_work(session: Session, unread: tuple[tuple[str, str], ...] = ()) -> Session:
     """The session with what ran and what waited ended, in its state and behind its thread.
 
     `unread` are the names and the beginnings of signals that the session has never seen.

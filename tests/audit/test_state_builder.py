@@ -5,10 +5,10 @@ from __future__ import annotations
 from clew import Clew, Session
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import Entry
-from clew_activities.prepare import profile_of
-from clew_audit.folding import Folding
-from clew_audit.histories import Server
-from clew_audit.rebuild import rebuild
+from clew_activities.prepare import make_profile
+from clew_audit.histories import ServerHistories
+from clew_audit.replay import replay_run
+from clew_audit.state_builder import StateBuilder
 from clew_workflows.core import advance, carried
 from clew_workflows.core.state import State
 from clew_workflows.protocol import ArchiveRef
@@ -18,7 +18,7 @@ from tests.support.histories import HISTORIES
 
 def folded(entries: list[Entry], *, pieces: int) -> State:
     """The state that some entries make, given a few at a time."""
-    folding = Folding("s")
+    folding = StateBuilder("s")
     for start in range(0, len(entries), pieces):
         piece = entries[start : start + pieces]
         folding.add(piece, ArchiveRef(execution="x", family="s", upto=piece[-1].seq))
@@ -30,7 +30,7 @@ async def test_the_state_is_the_one_that_the_session_had() -> None:
     """What a replayed session has counted, spent and learned its entries tell, however they are divided."""
     compared = 0
     for history in HISTORIES:
-        rebuilt = await rebuild(history)
+        rebuilt = await replay_run(history)
         assert rebuilt.session
         real, entries = rebuilt.session.state, list(rebuilt.session.thread)
         if real.run or rebuilt.session.thread.first_seq:
@@ -50,9 +50,9 @@ async def test_the_state_is_the_one_that_the_session_had() -> None:
 
 async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, lived: Session) -> None:
     """Cut anywhere, the state has the run that was in progress there, with the calls that have no result."""
-    runs = [run async for run in Server(clew.temporal, lived.id).runs()]
+    runs = [run async for run in ServerHistories(clew.temporal, lived.id).read_runs()]
     assert runs[0].history
-    rebuilt = await rebuild(runs[0].history)
+    rebuilt = await replay_run(runs[0].history)
     assert rebuilt.session
     entries = list(rebuilt.session.thread)
     for end in range(1, len(entries) + 1):
@@ -68,7 +68,7 @@ async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, lived: Sess
 def test_what_providers_told_is_in_the_entries() -> None:
     """Refusals, ratios of tokens, the encoding and the worker's choices; a policy that was set since starts anew."""
     session = small(policy=None)
-    assert session.state.profiles == {MODEL: profile_of(MODEL)}
+    assert session.state.profiles == {MODEL: make_profile(MODEL)}
     for tokens, ratio in ((4_000, 1.3), (300, 1.3)):
         said(session, tokens, ratio)
     session.ask("x" * 400)

@@ -29,10 +29,10 @@ from clew.thread.entries import Entry
 from clew.thread.source import LivePage, read_forward
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_activities.stored_results import MAX_STORED_BYTES
-from clew_audit import putting
-from clew_audit.errors import archived, reading
-from clew_audit.folding import Folding
-from clew_audit.lines import FileDamaged, Reader, Writer, line
+from clew_audit import restart
+from clew_audit.errors import translate_archive_errors, translate_store_errors
+from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_line
+from clew_audit.state_builder import StateBuilder
 from clew_workflows.protocol import ArchiveRef
 
 KIND = "export"
@@ -49,15 +49,15 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
         ClewError: there is no such session, or not all of it can be read.
     """
     parts = await _ExportedParts.locate(client, archive, session_id)
-    writer, count, known = Writer(file, KIND, {"session_id": session_id}), 0, set[str]()
+    writer, count, known = LineWriter(file, KIND, {"session_id": session_id}), 0, set[str]()
     family = parts.head.family if parts.head else session_id
     async for entry in read_forward(parts):
         if entry.seq != count:
             raise ThreadMismatch(f"entry {count} is neither in the archive nor in the session")
-        writer.row(entry.as_json())
+        writer.write_row(entry.as_json())
         count += 1
         for digest in _stored(entry) - known:
-            writer.row({"result": await _result(archive, family, digest)})
+            writer.write_row({"result": await _result(archive, family, digest)})
             known.add(digest)
     writer.end()
     return count
@@ -75,41 +75,43 @@ async def import_session(
         ThreadMismatch: a session of that id exists.
         ClewError: the archive or the server cannot be reached.
     """
-    reader = Reader(file, KIND)
+    reader = LineReader(file, KIND)
     session_id = validate_session_id(session_id or str(reader.header.get("session_id")))
-    async with archived():
-        head = await archive.head(session_id)
-    if head or await putting.standing(client, session_id) != (None, None):
+    async with translate_archive_errors():
+        head = await archive.read_head(session_id)
+    if head or await restart.find_execution(client, session_id) != (None, None):
         raise ThreadMismatch(f"a session {session_id!r} exists, or has existed: import it --as another id")
-    folding = Folding(session_id)
+    folding = StateBuilder(session_id)
     place = ArchiveRef(execution="", family=session_id)
     for piece in _pieces(reader):
         if piece.entries[0].seq != place.upto + 1:
             raise FileDamaged(f"entry {place.upto + 1} is missing: entry {piece.entries[0].seq} stands in its place")
-        async with archived():
+        async with translate_archive_errors():
             for text in piece.results:
                 await archive.put_result(session_id, text.encode())
-        place = await putting.appended(archive, place, piece.entries)
+        place = await restart.append_entries(archive, place, piece.entries)
         folding.add(piece.entries, place)
     if place.upto < 0:
         raise FileDamaged("it holds no entry")
     count = place.upto + 1
     # Who exported it in the middle of a run has its beginning alone.
-    session = putting.ending(folding.session(place))
-    place = await putting.appended(archive, place, session.thread.slice(place.upto + 1, session.thread.last_seq))
+    session = restart.end_open_work(folding.session(place))
+    place = await restart.append_entries(
+        archive, place, session.thread.slice(place.upto + 1, session.thread.last_seq)
+    )
     session = replace(session, state=replace(session.state, archive=place))
-    await putting.put_away(archive, session, None)
-    await putting.start(client, session_id, task_queue, session.state.config)
+    await restart.write_archive(archive, session, None)
+    await restart.start(client, session_id, task_queue, session.state.config)
     return session_id, count
 
 
-def exported(file: BinaryIO) -> list[Entry]:
+def read_export(file: BinaryIO) -> list[Entry]:
     """The whole thread in an exported file.
 
     Raises:
         FileDamaged: the file is not what was exported.
     """
-    entries = [entry for piece in _pieces(Reader(file, KIND)) for entry in piece.entries]
+    entries = [entry for piece in _pieces(LineReader(file, KIND)) for entry in piece.entries]
     for seq, entry in enumerate(entries):
         if entry.seq != seq:
             raise FileDamaged(f"entry {seq} is missing: entry {entry.seq} stands in its place")
@@ -125,16 +127,16 @@ class _Piece:
     size: int = 0
 
 
-def _pieces(reader: Reader) -> Iterable[_Piece]:
+def _pieces(reader: LineReader) -> Iterable[_Piece]:
     """What is in a file, some at a time."""
     piece = _Piece()
-    for row in reader.rows():
+    for row in reader.read_rows():
         is_entry = not (isinstance(row, dict) and row.keys() == {"result"})
         if is_entry and piece.entries and piece.size > PIECE_BYTES:
             yield piece
             piece = _Piece()
         try:
-            size = len(line(row))
+            size = len(encode_line(row))
             if is_entry and size > MAX_ENTRY_BYTES:
                 raise FileDamaged(f"it holds an entry of {size} bytes: an entry has at most {MAX_ENTRY_BYTES}")
             if is_entry:
@@ -167,7 +169,7 @@ def _stored(entry: Entry) -> set[str]:
 
 async def _result(archive: Archive, family: str, digest: str) -> dict[str, str]:
     try:
-        async with reading():
+        async with translate_store_errors():
             text, _ = await archive.get_result(family, digest)
         return {"digest": digest, "text": text.decode()}
     except (ObjectDamaged, ObjectMissing, UnicodeDecodeError) as error:
@@ -187,11 +189,11 @@ class _ExportedParts:
 
     @classmethod
     async def locate(cls, client: Client, archive: Archive, session_id: str) -> Self:
-        async with archived():
-            head = await archive.head(session_id)
+        async with translate_archive_errors():
+            head = await archive.read_head(session_id)
         if head and head.status == "closed":
             return cls(client, archive, session_id, head, None)
-        status, _ = await putting.standing(client, session_id)
+        status, _ = await restart.find_execution(client, session_id)
         if status is None and head:
             raise ThreadMismatch(
                 f"session {session_id!r} was cut off, and its history is gone: `clew recover` it first"
@@ -209,7 +211,7 @@ class _ExportedParts:
     async def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[Entry]:
         if self.head is None:
             return
-        async with archived():
+        async with translate_archive_errors():
             async for entry in self.archive.read(self.head.family, self.head.root, from_seq, to_seq):
                 yield entry
 

@@ -30,14 +30,14 @@ from clew.model.messages import list_call_ids
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.thread import Thread
-from clew_activities.prepare import profile_of
+from clew_activities.prepare import make_profile
 from clew_workflows.core import budgets, carried, drafts, inputs
 from clew_workflows.core.advance import Session
 from clew_workflows.core.state import REMEMBERED_OPS, AskedCall, Learned, Request, Run, State
 from clew_workflows.protocol import ArchiveRef, ModelProfile
 
 
-class Folding:
+class StateBuilder:
     """Entries, in order, become what a session goes on from. No more of the thread is kept than a session keeps.
 
     The same entries make the same state, however they are divided.
@@ -242,7 +242,7 @@ def _configured(held: ConfigPayload) -> tuple[SessionConfig, ContextPolicy, Mode
     A policy that is not the one of the profile was given, as far as the entries tell.
     """
     config, policy = held.config, held.policy
-    profile = profile_of(config.model)
+    profile = make_profile(config.model)
     if resolve(agent=config.context_policy or profile.policy) != policy:
         config = config.model_copy(update={"context_policy": policy})
     return config, policy, profile

@@ -8,11 +8,11 @@ from typing import Any
 from clew.errors import Closed
 from clew.session.connection import validate_session_id
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
-from clew_audit.errors import reading
+from clew_audit.errors import translate_store_errors
 
 
 @dataclass(slots=True)
-class Verified:
+class ArchiveReport:
     """What an archive consists of, and everything that is wrong with it."""
 
     session_id: str
@@ -28,17 +28,17 @@ class Verified:
         return asdict(self)
 
 
-async def verify(archive: Archive, session_id: str) -> Verified:
+async def verify(archive: Archive, session_id: str) -> ArchiveReport:
     """Read every object that a session's head leads to.
 
     Raises:
         Closed: the session has no archive.
         ArchiveUnavailable: the store cannot be reached.
     """
-    found = Verified(validate_session_id(session_id))
-    async with reading():
+    found = ArchiveReport(validate_session_id(session_id))
+    async with translate_store_errors():
         try:
-            head = await archive.head(session_id)
+            head = await archive.read_head(session_id)
         except (ObjectDamaged, ObjectMissing) as error:
             found.problems.append(str(error))
             return found
