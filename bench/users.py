@@ -145,7 +145,7 @@ class User:
 
     async def _submit(self, kind: str) -> None:
         input_id = self._new("i")
-        given = {"content": f"{input_id}: also {self._words()}"} | self._input_options()
+        given: dict[str, Any] = {"content": f"{input_id}: also {self._words()}"} | self._input_options()
 
         async def submit() -> InputReceipt:
             send = self._session.steer if kind == "steer" else self._session.inject
@@ -184,7 +184,7 @@ class User:
 
     async def _configure(self) -> None:
         chance = self._chance
-        changes = chance.choice(
+        changes: dict[str, Any] = chance.choice(
             (
                 {"system_prompt": f"You answer {chance.choice(('briefly', 'kindly', 'at length'))}."},
                 {"model": chance.choice(("bench:first", "bench:second"))},

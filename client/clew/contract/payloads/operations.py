@@ -156,7 +156,7 @@ def _select_shown_fields(stored: Message) -> Message:
         # It goes along with tool calls alone: the provider that gave it is shown it beside their results.
         if data := stored.get("provider_data"):
             message["provider_data"] = data
-    if stored["role"] == "tool":
+    if stored["role"] == "tool" and "tool_call_id" in stored:
         message["tool_call_id"] = stored["tool_call_id"]
         if name := stored.get("name"):
             message["name"] = name
