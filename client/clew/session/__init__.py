@@ -1,4 +1,4 @@
-"""What a backend holds: a connection, sessions and their requests."""
+"""The Python client: a connection, its sessions and their requests."""
 
 from clew.session.connection import Clew
 from clew.session.request import Request

@@ -1,4 +1,4 @@
-"""Queries are repeated after milliseconds where the SDK would wait a second."""
+"""Repeat queries that the server refuses for now after milliseconds; the SDK would wait a second."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from temporalio.converter import WorkflowSerializationContext
 from temporalio.service import RPCError, RPCStatusCode
 
 PATIENCE_SECONDS = 10.0
-"""Seconds for which a query is repeated that the server refuses for now, as in the SDK."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
-# The statuses that the SDK, too, retries.
+"""Seconds for which a refused query is repeated, as in the SDK."""
+_FIRST_PAUSE_SECONDS = 0.01
+_LONGEST_PAUSE_SECONDS = 1.0
+# The SDK retries the same statuses.
 _RETRIED = (
     RPCStatusCode.RESOURCE_EXHAUSTED,
     RPCStatusCode.UNAVAILABLE,
@@ -37,16 +38,16 @@ _RETRIED = (
 
 
 def retry_queries_soon(client: Client, *, patience_seconds: float = PATIENCE_SECONDS) -> Client:
-    """A client like this one that repeats refused queries after milliseconds.
+    """Make a client like this one that repeats refused queries after milliseconds.
 
     While a workflow task is in progress, the server buffers one query and refuses the others
-    (`history.maxBufferedQueryCount` is 1). Milliseconds later the buffer is free again. The SDK takes the refusal for
-    overload and waits a second, which a session with several readers would pay every few turns.
+    (`history.maxBufferedQueryCount` is 1). The buffer is free again after milliseconds. The SDK treats the refusal as
+    overload and waits a second.
     """
     config = client.config()
-    if any(isinstance(one, _RetryQueriesSoon) for one in config["interceptors"]):
+    if any(isinstance(interceptor, _RetryQueriesSoon) for interceptor in config["interceptors"]):
         return client
-    # The last one is the innermost: tracing interceptors see queries as before.
+    # The last interceptor is the innermost, so tracing interceptors see each query once.
     config["interceptors"] = [*config["interceptors"], _RetryQueriesSoon(client, patience_seconds)]
     return Client(**config)
 
@@ -95,7 +96,7 @@ class _Outbound(OutboundInterceptor):
         return value
 
     async def _query(self, request: QueryWorkflowRequest, query: QueryWorkflowInput) -> QueryWorkflowResponse:
-        give_up_at, pause = time.monotonic() + self._patience_seconds, _FIRST_PAUSE
+        give_up_at, pause = time.monotonic() + self._patience_seconds, _FIRST_PAUSE_SECONDS
         while True:
             try:
                 return await self._client.workflow_service.query_workflow(
@@ -107,4 +108,4 @@ class _Outbound(OutboundInterceptor):
                 if error.status not in _RETRIED or time.monotonic() + pause > give_up_at:
                     raise
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

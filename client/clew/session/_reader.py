@@ -1,4 +1,4 @@
-"""Reading a session wherever its thread is: the session answers first, and the archive where that is not enough."""
+"""Read a session: the workflow answers for what it holds, a service workflow reads the rest from the archive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from clew.thread.source import LivePage, read_forward
 
 
 async def read_status(handle: SessionHandle, *, only_open: bool = False) -> SessionStatus:
-    """What the session is doing.
+    """Read the session's status.
 
     Raises:
         Closed: the server knows no such session, or with `only_open`, it has ended.
@@ -42,30 +42,30 @@ async def read_status(handle: SessionHandle, *, only_open: bool = False) -> Sess
 
 
 def read_entries(handle: SessionHandle, query: EntriesQuery) -> AsyncIterator[Entry]:
-    """The entries that meet the filters, in order."""
+    """Read the entries that meet the filters, in order."""
     return read_forward(_EntryParts(handle, query), query.from_seq, limit=query.limit)
 
 
 async def read_transcript(handle: SessionHandle, query: TranscriptQuery) -> AsyncIterator[TranscriptMessage]:
-    """A lane's messages, in order; the system prompt comes first where it is asked for."""
-    left = query.limit
+    """Read a lane's messages in order, after the system prompt if the query includes it."""
+    remaining = query.limit
     if query.include_system and query.from_seq == 0:
         for message in await _read_system_prompt(handle):
             yield message
-            left = None if left is None else left - 1
+            remaining = None if remaining is None else remaining - 1
     parts = _TranscriptParts(handle, query.model_copy(update={"include_system": False}))
-    async for said in read_forward(parts, query.from_seq, limit=left):
-        yield said.message
+    async for row in read_forward(parts, query.from_seq, limit=remaining):
+        yield row.message
 
 
 async def read_context(handle: SessionHandle, query: ContextQuery) -> Context:
-    """A context: the session's own answer, or that of `ReadContext` where the session does not hold enough."""
+    """Read a context from the session, or from `ReadContext` if the session does not hold all that it needs."""
 
     async def ask_session(query: ContextQuery) -> dict[str, Any]:
         return await handle.query("context", query)
 
     async def ask_service(query: ContextQuery) -> dict[str, Any]:
-        # Only the fields that are set are sent: the others would overlay the policy in force.
+        # Send only the fields that are set: defaults would override the policy in force.
         fields = to_json(dump_input(query) | {"session_id": handle.session_id})
         return await handle.run_service(READ_CONTEXT_WORKFLOW, ReadContextInput.model_validate_json(fields))
 
@@ -76,7 +76,7 @@ async def read_context(handle: SessionHandle, query: ContextQuery) -> Context:
 
 
 async def read_window(handle: SessionHandle, query: WindowQuery) -> Window:
-    """The newest messages that fit a budget."""
+    """Read the newest messages that fit a budget."""
     try:
         return Window.model_validate(await handle.query("window", query))
     except (Archived, Closed):
@@ -88,13 +88,13 @@ async def read_window(handle: SessionHandle, query: WindowQuery) -> Window:
 
 
 async def read_last_seq(handle: SessionHandle) -> int:
-    """The seq of the thread's newest entry; -1 while there is none."""
+    """Read the seq of the thread's newest entry; -1 for an empty thread."""
     newest = await read_newest_entry(handle)
     return newest.seq if newest else -1
 
 
 async def _read_pages(query: ContextQuery, read_page: Callable[[ContextQuery], Awaitable[dict[str, Any]]]) -> Context:
-    """A context from all its pages; read again if a preview's thread has changed between two of them."""
+    """Read all pages of a context; start over if the thread of a preview changes between two pages."""
     while True:
         page = first = await read_page(query)
         while "next_page" in page and page["meta"]["digest"] == first["meta"]["digest"]:
@@ -105,7 +105,7 @@ async def _read_pages(query: ContextQuery, read_page: Callable[[ContextQuery], A
 
 
 async def _read_system_prompt(handle: SessionHandle) -> list[TranscriptMessage]:
-    """The system prompt in force as a message; nothing where there is none."""
+    """Read the system prompt in force, as a list of one message; an empty list without a prompt."""
     try:
         page = await handle.query("transcript", TranscriptQuery(include_system=True, limit=1))
     except Closed:
@@ -116,21 +116,21 @@ async def _read_system_prompt(handle: SessionHandle) -> list[TranscriptMessage]:
 
 
 async def _read_active_lane(handle: SessionHandle) -> str:
-    """The lane that is active, or was when the session ended."""
+    """Read the active lane; for a session that has ended, the last active one."""
     try:
         return (await read_status(handle)).active_context_ref
     except Closed:
         frozen = await freeze_thread(handle)
     async for entry in frozen.read("ai_context_operation"):
-        held = entry.read(OperationPayload)
-        if isinstance(held.operation, AppliedSwitch):
-            return held.context_ref
+        payload = entry.read(OperationPayload)
+        if isinstance(payload.operation, AppliedSwitch):
+            return payload.context_ref
     return DEFAULT_LANE
 
 
 @dataclass(frozen=True, slots=True)
 class _EntryParts:
-    """A thread's parts as a client reaches them: the workflow `ReadThread`, and queries to the session."""
+    """The two parts of a thread: archived entries by `ReadThread`, live ones by queries to the session."""
 
     handle: SessionHandle
     query: EntriesQuery
@@ -142,7 +142,7 @@ class _EntryParts:
         return read_thread(self.handle, ReadThreadInput(**fields))
 
     async def read_live(self, from_seq: int) -> LivePage[Entry] | None:
-        # Entries may be added to the archive of a session that has ended, so its workflow is not asked any more.
+        # Recovery may add entries to the archive of a session that has ended: its closed workflow lacks them.
         return await self.handle.query_entries(self.query.model_copy(update={"from_seq": from_seq}), only_open=True)
 
     async def relocate(self, first_live_seq: int | None) -> Self:
@@ -151,7 +151,7 @@ class _EntryParts:
 
 @dataclass(frozen=True, slots=True)
 class _SeqMessage:
-    """A message of a transcript."""
+    """A transcript's message, with `seq` as an attribute."""
 
     message: TranscriptMessage
 
@@ -162,7 +162,7 @@ class _SeqMessage:
 
 @dataclass(frozen=True, slots=True)
 class _TranscriptParts:
-    """The parts of a lane's transcript. The active lane is looked up only for what is archived."""
+    """The two parts of a lane's transcript: archived messages by `ReadThread`, live ones by queries."""
 
     handle: SessionHandle
     query: TranscriptQuery

@@ -1,4 +1,4 @@
-"""The short workflows of the contract: they do what needs the archive, whose store only workers can reach."""
+"""Run the service workflows: they do what needs the archive, whose store only workers can reach."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from temporalio.client import Client
 from clew.session.transport import dump_input, translate_errors
 
 TIMEOUT = timedelta(minutes=2)
-"""With a worker, such a workflow ends earlier by itself."""
+"""Longest time that a service workflow may take; only a missing worker makes it take that long."""
 
 
 async def run_service(
     client: Client, task_queue: str, name: str, argument: BaseModel, session_id: str
 ) -> dict[str, Any]:
-    """Run one of these workflows for a session; its answer.
+    """Run a service workflow for a session and return its answer.
 
     Raises:
-        Refusal: the workflow refused its input, or could not do what it says.
+        Refusal: the workflow refused its input, or failed with a word of the contract.
         WorkerUnavailable: no worker ran it in time.
     """
     verb = re.sub("(Session|Thread|Context)$", "", name).lower()

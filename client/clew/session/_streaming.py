@@ -1,4 +1,4 @@
-"""Replies as they grow: the heartbeats of a model call, and then what was committed."""
+"""Stream a reply: the heartbeats of the model call, then the committed message."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from clew.session.transport import translate_errors
 from clew.thread.entries import Entry
 
 INTERVAL_SECONDS = 0.1
-"""Seconds between two looks at the heartbeats."""
+"""Seconds between two reads of the heartbeat."""
 
 
 async def stream_reply(handle: SessionHandle, request: Request) -> AsyncIterator[StreamState]:
-    """The reply to a request as it grows; the last state is what was committed."""
+    """Yield the states of a growing reply; the last state is the committed message."""
     ended = asyncio.ensure_future(request.result())
     try:
         last: StreamState | None = None
@@ -41,7 +41,7 @@ async def stream_reply(handle: SessionHandle, request: Request) -> AsyncIterator
 
 
 async def _read_heartbeat(handle: SessionHandle, request_id: str) -> StreamState | None:
-    """The newest heartbeat of the request's model call, where one is in flight."""
+    """Read the newest heartbeat of the request's model call; None if none is in flight."""
     async with translate_errors(handle.session_id):
         description = await handle.workflow.describe()
     for pending in description.raw_description.pending_activities:
@@ -54,13 +54,13 @@ async def _read_heartbeat(handle: SessionHandle, request_id: str) -> StreamState
 
 
 def _make_final_state(outcome: RequestOutcome, entry: Entry) -> StreamState:
-    said = entry.read(AssistantMessage)
+    reply = entry.read(AssistantMessage)
     return StreamState(
         request_id=outcome.request_id,
         run_id=entry.refs["run_id"],
         call_id=entry.refs["call_id"],
-        attempt=said.recipe.attempt if said.recipe else 1,
+        attempt=reply.recipe.attempt if reply.recipe else 1,
         iteration=entry.refs["iteration"],
-        text=said.content,
-        thinking=said.thinking,
+        text=reply.content,
+        thinking=reply.thinking,
     )

@@ -1,4 +1,4 @@
-"""The workflow `ReadThread`, page by page: what it answers is archived and live as one."""
+"""Read a thread by the workflow `ReadThread`, page by page: it answers archived and live entries alike."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from clew.session.handle import SessionHandle
 from clew.thread.entries import Entry
 
 PAGE_ENTRIES = {"config": 1, "summary": 1, "ai_context_operation": 10, "ai_message": 500}
-"""Entries of a kind that are fetched at once when a thread is read backwards."""
+"""Entries of each kind that one page has when a thread is read backwards."""
 
 
 async def read_thread(handle: SessionHandle, query: ReadThreadInput) -> AsyncIterator[Entry]:
-    """The entries that the workflow finds, in order."""
+    """Read the entries that the query names, in order."""
     if query.newest is not None:
         for entry in [entry async for entry in _read_newest(handle, query)][::-1]:
             yield entry
         return
-    left = query.limit
+    remaining = query.limit
     while True:
         page = await _read_page(handle, query)
         for row in page["entries"]:
             yield Entry.from_json(row)
-        left = None if left is None else left - len(page["entries"])
-        if "next_seq" not in page or left == 0:
+        remaining = None if remaining is None else remaining - len(page["entries"])
+        if "next_seq" not in page or remaining == 0:
             return
-        query = query.model_copy(update={"from_seq": page["next_seq"], "limit": left})
+        query = query.model_copy(update={"from_seq": page["next_seq"], "limit": remaining})
 
 
 async def read_newest_entry(handle: SessionHandle, kind: str | None = None) -> Entry | None:
-    """The thread's newest entry, of a kind if one is named; None: there is none."""
+    """Read the thread's newest entry, or the newest one of a kind; None if there is none."""
     async for entry in _read_newest(handle, ReadThreadInput(session_id=handle.session_id, kind=kind, newest=1)):
         return entry
     return None
 
 
 async def freeze_thread(handle: SessionHandle) -> FrozenService:
-    """The thread as it is now, read backwards."""
+    """Fix the thread's newest entry, so that later ones are not read."""
     newest = await read_newest_entry(handle)
     return FrozenService(handle, newest.seq if newest else -1)
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenService:
-    """Reads a thread up to a seq, the newest entry first, as much at a time as a context may need.
+    """A thread up to a seq, read from the newest entry to the oldest.
 
     Attributes:
         handle: The session.
@@ -59,7 +59,7 @@ class FrozenService:
     async def read(
         self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
     ) -> AsyncIterator[Entry]:
-        """The entries of a kind, and of a lane where one is named, from `to_seq` down to `from_seq`."""
+        """Read the entries of a kind, or of a kind and a lane, from `to_seq` down to `from_seq`."""
         upto: int | None = self.upto if to_seq is None else min(to_seq, self.upto)
         while upto is not None and upto >= from_seq:
             query = ReadThreadInput(
@@ -77,16 +77,16 @@ class FrozenService:
 
 
 async def _read_newest(handle: SessionHandle, query: ReadThreadInput) -> AsyncIterator[Entry]:
-    """The `query.newest` last entries, the newest first."""
-    left = query.newest or 1
+    """Read the last `query.newest` entries, the newest first."""
+    remaining = query.newest or 1
     while True:
         page = await _read_page(handle, query)
         for row in reversed(page["entries"]):
             yield Entry.from_json(row)
-        left -= len(page["entries"])
-        if "next_seq" not in page or left == 0:
+        remaining -= len(page["entries"])
+        if "next_seq" not in page or remaining == 0:
             return
-        query = query.model_copy(update={"to_seq": page["next_seq"], "newest": left})
+        query = query.model_copy(update={"to_seq": page["next_seq"], "newest": remaining})
 
 
 async def _read_page(handle: SessionHandle, query: ReadThreadInput) -> dict[str, Any]:

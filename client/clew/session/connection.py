@@ -1,4 +1,4 @@
-"""The way in: connect to Temporal, open sessions."""
+"""Connect to Temporal and open sessions."""
 
 from __future__ import annotations
 
@@ -51,21 +51,22 @@ from clew.session.transport import make_input, translate_error
 from clew.thread.entries import Entry
 
 CONNECT_SECONDS = 10
+"""Seconds within which a server must accept the connection."""
 POLLER_SECONDS = 75
-"""A worker's poll lasts at most 60 seconds; the server lists pollers for minutes after they are gone."""
+"""Seconds since its last poll after which a worker counts as stopped. A poll lasts at most 60 seconds."""
 
 
 @functools.cache
 def _exit_quietly() -> None:
-    """Let the SDK's threads come to rest before the interpreter ends.
+    """Give the SDK's threads time to stop before the interpreter exits.
 
-    A program that ends right after it connected would die of them (temporalio/sdk-python#300).
+    A program that exits right after it connected may crash otherwise (temporalio/sdk-python#300).
     """
     atexit.register(time.sleep, 0.02)
 
 
 class Clew:
-    """A connection to Temporal and the task queue that sessions live on.
+    """A connection to Temporal, and the task queue of new sessions.
 
     Attributes:
         temporal: Temporal's own client.
@@ -92,18 +93,17 @@ class Clew:
         plugins: Sequence[Plugin] = (),
         runtime: Runtime | None = None,
     ) -> Clew:
-        """Connect to a Temporal server. What is not given comes from Temporal's own environment configuration.
+        """Connect to a Temporal server. Options left out come from Temporal's environment configuration.
 
-        A client that needs more of the SDK's options is made with `temporalio.client.Client.connect`, and `Clew` of
-        that.
+        For other options of the SDK, make a `temporalio.client.Client` and pass it to `Clew`.
 
         Args:
-            address: Host and port.
+            address: Host and port, without a scheme.
             namespace: Temporal's namespace.
             task_queue: The task queue that new sessions are started on.
-            api_key: Temporal Cloud's key.
-            tls: Whether and how the connection is encrypted.
-            identity: How this client is called in event histories.
+            api_key: API key of Temporal Cloud.
+            tls: Whether the connection is encrypted, or the TLS settings.
+            identity: Name of this client in event histories.
             rpc_metadata: Headers of every call to the server.
             data_converter: Encodes payloads, for example with encryption; the workers need the same one.
             interceptors: The SDK's interceptors, for example for tracing.
@@ -111,13 +111,13 @@ class Clew:
             runtime: The SDK's runtime, with its logging and its metrics.
 
         Raises:
-            InvalidInput: the address or Temporal's configuration cannot be used.
-            ServerUnreachable: no server answers there.
+            InvalidInput: the address or Temporal's configuration is not valid.
+            ServerUnreachable: no server answers at the address.
         """
         try:
             config: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
         except (RuntimeError, OSError, ValueError) as error:
-            raise InvalidInput(f"Temporal's configuration cannot be used: {error}") from error
+            raise InvalidInput(f"Temporal's environment configuration is not valid: {error}") from error
         options = {
             "target_host": address or None,
             "namespace": namespace or None,
@@ -133,7 +133,7 @@ class Clew:
             async with asyncio.timeout(CONNECT_SECONDS):
                 client = await Client.connect(**config)
         except ValueError as error:
-            raise InvalidInput(f"{config['target_host']!r} is no address of a server: {error}") from error
+            raise InvalidInput(f"{config['target_host']!r} is not the address of a server: {error}") from error
         except (RuntimeError, TimeoutError) as error:
             raise ServerUnreachable(
                 f"no Temporal server answers at {config['target_host']}: {str(error)[:300]}"
@@ -161,15 +161,14 @@ class Clew:
         metadata: Mapping[str, str] | None = None,
         strategy: str | None = None,
     ) -> Session:
-        """Resume the session where it exists, with the configuration it has; start it where it does not.
+        """Resume a session with the configuration that it has, or start a new one with this configuration.
 
-        One that hibernates, or was closed, goes on from its archive with every seq intact. Without a `model` there is
-        nothing to start with, so the session must exist.
+        A session that hibernates or was closed continues from its archive. Without a `model` the session must exist.
 
         Raises:
-            InvalidInput: the id or the configuration is not of the contract's shape.
-            NotFound: without a model: there is no such session.
-            ThreadMismatch: the session was terminated, and must be recovered first.
+            InvalidInput: the id or the configuration is not valid.
+            NotFound: there is no such session and no `model` to start it with.
+            ThreadMismatch: the session was terminated or timed out; `clew recover` repairs it.
         """
         validate_session_id(session_id)
         session = Session(self.temporal, session_id, self.task_queue)
@@ -177,7 +176,7 @@ class Clew:
             try:
                 status = await read_status(self._make_handle(session_id), only_open=True)
             except Closed:
-                # It has ended, and the server may have forgotten it; its archive has not.
+                # It has ended, and Temporal may have deleted its workflow: its archive has the model.
                 model = await self._read_archived_model(session_id)
             else:
                 if not status.closed:
@@ -216,7 +215,7 @@ class Clew:
     async def _read_archived_model(self, session_id: str) -> str:
         async for config in self.read_thread(session_id, kind="config", newest=1):
             return config.read(ConfigPayload).model
-        raise NotFound(f"there is no session {session_id!r}: give a model to start it with")
+        raise NotFound(f"there is no session {session_id!r}: name a model to start it")
 
     async def _start(self, session_id: str, config: SessionConfig, reuse: WorkflowIDReusePolicy) -> None:
         try:
@@ -225,18 +224,18 @@ class Clew:
             raise translate_error(error, session_id) from error
 
     async def _refuse_terminated(self, session_id: str) -> None:
-        """A session goes on from its archive, which one that was cut off has not written to the end."""
+        """Refuse to continue a session whose workflow could not archive its last entries."""
         try:
             ended = await self.temporal.get_workflow_handle(session_id).describe()
         except RPCError as error:
             raise translate_error(error, session_id) from error
         if ended.status in (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT):
             raise ThreadMismatch(
-                f"session {session_id!r} was cut off by its termination: `clew recover` puts it together again"
+                f"session {session_id!r} was terminated or timed out: run `clew recover {session_id}` first"
             )
 
     def session(self, session_id: str) -> Session:
-        """A session by its id, without asking whether it exists."""
+        """Make a handle of a session, without checking that the session exists."""
         return Session(self.temporal, validate_session_id(session_id), self.task_queue)
 
     def read_thread(
@@ -249,20 +248,20 @@ class Clew:
         newest: int | None = None,
         **filters: Unpack[EntryFilters],
     ) -> AsyncIterator[Entry]:
-        """A session's thread, wherever it is: entry by entry, archived and live as one.
+        """Read a session's thread, archived and live entries alike.
 
         Args:
             session_id: The session.
-            from_seq: The first entry.
-            to_seq: The last entry; None: the thread's newest.
-            limit: At most so many entries, from the first on.
-            newest: At most so many entries, the last ones that meet the filters; without `limit`.
-            filters: Conditions that every entry meets.
+            from_seq: Seq of the first entry.
+            to_seq: Seq of the last entry; None for the thread's newest.
+            limit: Largest number of entries, counted from the first.
+            newest: Number of entries to read from the end; not together with `limit`.
+            filters: Conditions that each entry meets.
 
         Raises:
             ArchiveDamaged: an object of the archive is missing or damaged.
             ArchiveUnavailable: the archive cannot be read at present.
-            InvalidInput: the arguments do not go together.
+            InvalidInput: an argument is not valid, or `newest` and `limit` are both set.
             NotFound: there is no such session.
         """
         query = {
@@ -276,28 +275,38 @@ class Clew:
         return read_thread(self._make_handle(session_id), make_input(ReadThreadInput, query))
 
     async def delete(self, session_id: str) -> int:
-        """End a session and delete its archive and its event histories: the number of archived segments deleted.
+        """End a session, and delete its archive and its event histories.
 
-        What its forks share with it stays, until they are deleted too.
+        Segments that forks share are deleted with the last fork.
+
+        Returns:
+            The number of archived segments deleted.
 
         Raises:
-            NotFound: there is no such session, or no longer.
+            NotFound: there is no such session.
         """
         command = DeleteSessionInput(session_id=validate_session_id(session_id))
         answer = await run_service(self.temporal, self.task_queue, DELETE_WORKFLOW, command, session_id)
         return DeleteReceipt.model_validate(answer).deleted_segments
 
     async def restore(self, token: str, session_id: str | None = None) -> Session:
-        """Start a session that goes on from a checkpoint (`Session.checkpoint`), under a new id or the one given.
+        """Start a session from a checkpoint (`Session.checkpoint`), with its context and its configuration.
 
-        It has the checkpoint's context under its lane and the configuration that the checkpoint was made under.
+        Args:
+            token: The checkpoint.
+            session_id: Id of the new session; None for a random one.
 
         Raises:
             CheckpointUnavailable: the workers have no key for checkpoints.
-            InvalidInput: there is a session of that id already.
-            TokenExpired, TokenForeign, TokenKey, TokenLegacy, TokenMalformed, TokenSignature, TokenVersion: the token
-                is not taken, for the reason that the class says.
-            TokenMismatch: the workers' tools or models are not what they were.
+            InvalidInput: there is a session with that id already.
+            TokenExpired: the checkpoint has expired.
+            TokenForeign: it was made in another Temporal namespace.
+            TokenKey: the workers do not have the key that it was signed with.
+            TokenLegacy: it holds a thread instead of a context.
+            TokenMalformed: the text is not a complete token.
+            TokenMismatch: the workers' tools or the model's policy have changed.
+            TokenSignature: the signature does not match the text.
+            TokenVersion: it was made by an incompatible version.
         """
         command = make_input(RestoreInput, {"token": token, "session_id": session_id})
         about = session_id or "new"
@@ -305,10 +314,10 @@ class Clew:
         return self.session(RestoreReceipt.model_validate(answer).session_id)
 
     async def check_worker(self) -> None:
-        """Ask whether a worker polls the task queue.
+        """Check that a worker polls the task queue.
 
         Raises:
-            WorkerUnavailable: none does; sessions would wait until one comes.
+            WorkerUnavailable: no worker polls it. Sessions wait until one starts.
         """
         request = DescribeTaskQueueRequest(
             namespace=self.temporal.namespace,
@@ -320,14 +329,16 @@ class Clew:
         except RPCError as error:
             raise translate_error(error, "") from error
         if not any(time.time() - poller.last_access_time.seconds < POLLER_SECONDS for poller in answer.pollers):
-            raise WorkerUnavailable(f"no worker polls the task queue {self.task_queue!r}: start one with worker.py")
+            raise WorkerUnavailable(
+                f"no worker polls the task queue {self.task_queue!r}: start one with `python -m clew.worker`"
+            )
 
 
 def validate_session_id(session_id: str) -> str:
-    """A session id, if it is one.
+    """Check a session's id and return it.
 
     Raises:
-        InvalidInput: it is not.
+        InvalidInput: the text is not a session id.
     """
     try:
         return _session_id.validate_python(session_id)

@@ -1,4 +1,4 @@
-"""One session as the wire contract reaches it: updates, queries, and the short workflows about it."""
+"""Reach one session by the wire contract: updates, queries and service workflows."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from clew.thread.source import LivePage
 Answer = TypeVar("Answer", bound=Output)
 
 QUERY_SECONDS = 20
-"""Seconds after which a session that does not answer a query is given up."""
+"""Seconds within which a session must answer a query."""
 STARTING_SECONDS = 0.05
-"""Seconds until a query is repeated that met a session in its start-up."""
+"""Seconds until a query is repeated that arrived during the session's start-up."""
 
 
 class SessionHandle:
-    """Sends updates and queries to one session, and runs the short workflows about it.
+    """Sends updates and queries to one session, and runs service workflows for it.
 
     Attributes:
         client: Temporal's client.
         session_id: The session.
-        task_queue: The task queue of the short workflows.
+        task_queue: The task queue of the service workflows.
         workflow: Temporal's handle of the session's workflow.
     """
 
@@ -47,10 +47,10 @@ class SessionHandle:
     async def send(
         self, name: str, argument: BaseModel, update_id: str | None = None
     ) -> WorkflowUpdateHandle[dict[str, Any]]:
-        """Send an update; back as soon as it is accepted.
+        """Send an update and return when it is accepted.
 
         Raises:
-            Refusal: the session refused it, and nothing has changed.
+            Refusal: the session refused it. Nothing has changed.
         """
         return await send_update(self.workflow, name, argument, update_id or uuid.uuid4().hex)
 
@@ -58,14 +58,14 @@ class SessionHandle:
         """Send an update and wait for its answer.
 
         Raises:
-            Refusal: the session refused it, and nothing has changed.
+            Refusal: the session refused it. Nothing has changed.
         """
         update = await self.send(name, argument)
         async with translate_errors(self.session_id):
             return answer.model_validate(await update.result())
 
     async def query(self, name: str, argument: BaseModel | None = None, *, only_open: bool = False) -> dict[str, Any]:
-        """The answer of the session's workflow to a query; a session in its start-up is waited for.
+        """Query the session's workflow. A query that arrives during start-up is repeated.
 
         Raises:
             Closed: the server knows no such session, or with `only_open`, it has ended.
@@ -91,9 +91,10 @@ class SessionHandle:
             await asyncio.sleep(STARTING_SECONDS)
 
     async def query_entries(self, query: EntriesQuery, *, only_open: bool = False) -> LivePage[Entry] | None:
-        """One page of the entries that the session itself holds.
+        """Query one page of the entries that the session holds.
 
-        None: the server knows no such session, or with `only_open`, it has ended.
+        Returns:
+            The page. None if the server knows no such session, or with `only_open`, it has ended.
         """
         try:
             page = await self.query("entries", query, only_open=only_open)
@@ -103,10 +104,10 @@ class SessionHandle:
         return LivePage(entries, page.get("next_seq"), page.get("archived_before", 0))
 
     async def run_service(self, name: str, argument: BaseModel) -> dict[str, Any]:
-        """The answer of one of the short workflows about the session.
+        """Run a service workflow for the session and return its answer.
 
         Raises:
-            Refusal: the workflow refused its input, or could not do what it says.
+            Refusal: the workflow refused its input, or failed with a word of the contract.
         """
         return await run_service(self.client, self.task_queue, name, argument, self.session_id)
 

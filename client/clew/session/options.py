@@ -1,4 +1,4 @@
-"""The keyword arguments that several methods share, each with its type. None says the same as leaving one out."""
+"""Types of the keyword arguments of `Session` and `Clew`. None means the same as leaving an argument out."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from clew.contract import ContextPolicy, Limits, ModelOptions, OnBusy
 
 
 class MessageOptions(TypedDict, total=False):
-    """What `Session.message` and `Session.ask` take beside the text. Absent: as the session is configured.
+    """Options of `Session.message` and `Session.ask`. The session's configuration decides what is left out.
 
     Attributes:
-        request_id: The request's id. Sent again, it is the same request: answered again and never run again.
-        on_busy: What becomes of the message while another request is served: `reject`, `queue`, `interrupt` (that
-            request is cancelled) or `steer` (it joins that request's run, and both get the outcome).
-        context_policy: Lies over the policy of the session for this request.
-        model: The model of this request, as `provider:name`.
-        model_options: Lie over the session's, field by field.
-        max_iterations: The largest number of model calls.
-        timeout_seconds: After this time the request fails.
-        output_schema: A JSON Schema that the answer is to meet.
-        metadata: Strings that the request's entries keep.
+        request_id: Id of the request. A second message with the same id returns the same request's outcome.
+        on_busy: What the session does while another request is active: `reject` the message, `queue` it,
+            `interrupt` (cancel the other request), or `steer` (join its run and share its outcome).
+        context_policy: Fields that override the session's policy for this request.
+        model: Model of this request, as `provider:name`.
+        model_options: Fields that override the session's model options for this request.
+        max_iterations: Largest number of model calls.
+        timeout_seconds: Seconds after which the request fails.
+        output_schema: JSON Schema that the answer must meet.
+        metadata: Strings that are stored with the request's entries.
     """
 
     request_id: str | None
@@ -36,16 +36,16 @@ class MessageOptions(TypedDict, total=False):
 
 
 class InputOptions(TypedDict, total=False):
-    """What `Session.steer` and `Session.inject` take beside the text.
+    """Options of `Session.steer` and `Session.inject`.
 
     Attributes:
-        at: When it is read: after the answer (`terminal`), or before the next model call (`step`). Absent: as the
-            session is configured.
-        input_id: Given again, it is the same input and read once.
-        expected_request_id: It is refused unless this is the request that is served.
-        on_failure: What becomes of it if the run ends without having read it: asked next (`follow_up`, the default),
-            or dropped (`drop`).
-        source: The source of it, for the record.
+        at: When the run reads the input: after the answer (`terminal`) or before the next model call (`step`). The
+            session's `steering` decides if left out.
+        input_id: Id of the input. A second input with the same id is ignored.
+        expected_request_id: The input is refused unless this request is active.
+        on_failure: What happens to the input if the run ends before reading it: a follow-up run reads it
+            (`follow_up`, the default), or it is dropped (`drop`).
+        source: Name of the sender, stored with the entry.
     """
 
     at: Literal["terminal", "step"] | None
@@ -56,18 +56,18 @@ class InputOptions(TypedDict, total=False):
 
 
 class ConfigChanges(TypedDict, total=False):
-    """What `Session.configure` changes. What is absent stays as it is.
+    """Options of `Session.configure`. Fields left out keep their values.
 
     Attributes:
         model: The model, as `provider:name`.
-        model_options: The options of its calls.
+        model_options: Options of the model's calls.
         system_prompt: The system prompt.
-        tools: The names of the tools.
-        require_approval: The names of the tools that wait for approval.
-        context_policy: The policy; it lies over the one in force, field by field.
-        limits: What the session may take in and spend.
-        on_busy: What becomes of messages while a request is served.
-        steering: When inputs are read that do not say it themselves.
+        tools: Names of the tools.
+        require_approval: Names of the tools whose calls wait for approval.
+        context_policy: Fields that override those of the policy in force.
+        limits: Bounds on sizes, waiting inputs and cost.
+        on_busy: What the session does with a message while a request is active.
+        steering: When a run reads an input that does not set `at`.
     """
 
     model: str | None
@@ -82,7 +82,7 @@ class ConfigChanges(TypedDict, total=False):
 
 
 class EntryFilters(TypedDict, total=False):
-    """Which entries are read: those that meet every filter.
+    """Filters of entries. An entry must meet all of them.
 
     Attributes:
         kind: Entries of this kind.
@@ -91,9 +91,9 @@ class EntryFilters(TypedDict, total=False):
         run_id: Entries of this run.
         call_id: Entries of this model call.
         tool_call_id: Entries of this tool call.
-        parent_call_id: Entries of the model call that came after this one.
-        iteration: Entries of a run's model call of this number; the first is 1.
-        source: Inputs from this source.
+        parent_call_id: Entries of the model call that follows this one.
+        iteration: Entries of a run's model call with this number, counted from 1.
+        source: Inputs from this sender.
     """
 
     kind: str | None

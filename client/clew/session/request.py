@@ -1,4 +1,4 @@
-"""A request as its caller holds it."""
+"""A request, as the client reads it: its outcome and its answer."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from clew.session.transport import translate_errors
 M = TypeVar("M", bound=BaseModel)
 
 FIRST_PAUSE_SECONDS = 0.05
+"""Seconds until the outcome is asked for again, the first time that the answer is `running`."""
 LONGEST_PAUSE_SECONDS = 10.0
-"""Between two questions about a request that are answered `running` at once."""
+"""Longest of these pauses, in seconds; each is twice as long as the one before."""
 
 
 class Request:
-    """A request that a session has accepted. `Session.message` and `Session.request` make it.
+    """A request of a session. `Session.message` and `Session.request` return it.
 
     Attributes:
-        session_id: The session that serves it.
-        request_id: Its id.
+        session_id: The session's id.
+        request_id: The request's id.
     """
 
     def __init__(
@@ -45,21 +46,21 @@ class Request:
         return f"<request {self.request_id} of {self.session_id}>"
 
     async def result(self) -> RequestOutcome:
-        """How the request ended; waits until it has, however long that takes.
+        """Wait until the request ends and return its outcome.
 
         Raises:
-            UnknownRequest: the session knows no request of this id.
+            UnknownRequest: the session knows no request with this id.
         """
         pause = FIRST_PAUSE_SECONDS
         while self._outcome is None:
             sent_at = time.monotonic()
-            # Kept until it has answered, so that whoever waits again waits for the same update.
+            # Keep the update until it has answered: a cancelled call of `result` can be repeated.
             update = self._update = self._update or await self._ask_again()
             async with translate_errors(self.session_id):
                 outcome = RequestOutcome.model_validate(await update.result())
             if outcome.status == "running":
                 self._update = None
-                # An answer that comes at once is that of a session with as many callers as it lets wait.
+                # The session answers `running` at once when too many callers wait: pause before the next try.
                 if time.monotonic() - sent_at < LONGEST_PAUSE_SECONDS:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -74,11 +75,11 @@ class Request:
     async def answer(self, form: type[M]) -> M: ...
 
     async def answer(self, form: type[M] | None = None) -> str | M:
-        """The text of the answer, or what it says in the form of a pydantic model; waits until it is there.
+        """Wait for the answer and return its text, or with `form` an instance of that pydantic model.
 
         Raises:
-            RequestFailed: the request ended without one.
-            pydantic.ValidationError: the answer is not of the form.
+            RequestFailed: the request ended without an answer.
+            pydantic.ValidationError: the answer does not match `form`.
         """
         outcome = await self.result()
         if outcome.status != "completed" or outcome.answer_seq is None:

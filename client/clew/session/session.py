@@ -1,4 +1,4 @@
-"""A session as a backend holds it: a method for every update and query of the wire contract."""
+"""A session: a method for each update, query and service workflow of the wire contract."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ from clew.thread.entries import Entry
 
 M = TypeVar("M", bound=BaseModel)
 Reason = Literal["manual", "restore", "compaction", "system"]
-"""The reason that a context operation is recorded with."""
+"""Why a context is replaced, stored with the operation's entry."""
 
 
 class Session:
-    """One durable session. It serves one request at a time; two conversations at once belong in two sessions.
+    """One durable session. It serves one request at a time: use two sessions for two conversations.
 
     Attributes:
         id: The session's id.
@@ -89,11 +89,11 @@ class Session:
     async def ask(self, content: str, *, answer: type[M] | None = None, **options: Unpack[MessageOptions]) -> str | M:
         """Send a message and wait for the answer. Takes the options of `message`.
 
-        With `answer`, a pydantic model, the answer is query for in its form and comes as an instance of it.
+        With `answer`, a pydantic model, the answer must meet its JSON Schema and is returned as an instance.
 
         Raises:
             RequestFailed: the request ended without an answer.
-            Refusal: the message was refused, and nothing has changed.
+            Refusal: the session refused the message. Nothing has changed.
         """
         if answer is None:
             return await (await self.message(content, **options)).answer()
@@ -101,13 +101,13 @@ class Session:
         return await (await self.message(content, **options)).answer(answer)
 
     async def message(self, content: str, **options: Unpack[MessageOptions]) -> Request:
-        """Send a message; back as soon as it is accepted, which is when it can no longer be lost.
+        """Send a message and return when it is accepted. From then on it is durable.
 
         Raises:
-            Refusal: the message was refused, and nothing has changed.
+            Refusal: the session refused the message. Nothing has changed.
         """
-        # The id of the Update is the request's id where the caller names none: once in the history is enough. A
-        # caller's own comes again, also when it was refused, and what came of an Update is kept with its id.
+        # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
+        # Temporal would answer a repeated message with the first one's refusal.
         update_id = uuid.uuid4().hex
         update = await self._handle.send(
             "message", make_input(MessageInput, {**options, "content": content}), update_id
@@ -115,20 +115,21 @@ class Session:
         return Request(self._handle, options.get("request_id") or update_id, update)
 
     def request(self, request_id: str) -> Request:
-        """A request by its id, whichever client has sent it. The session is not query whether it exists."""
+        """Make a handle of a request that any client has sent, without checking that the request exists."""
         return Request(self._handle, request_id)
 
     async def steer(self, content: str, **options: Unpack[InputOptions]) -> InputReceipt:
-        """Correct the run in progress: read after its answer, or with `at="step"` before its next model call.
+        """Send the active run a user's correction. It reads it after the answer, or before the next model call.
 
         Raises:
-            Idle: nothing is running that could read it.
-            Refusal: it was refused otherwise.
+            Idle: no request is active.
+            RequestMismatch: another request than `expected_request_id` is active.
+            Refusal: the session refused it for another reason.
         """
         return await _submit(self._handle, "steer", content, options)
 
     async def inject(self, content: str, **options: Unpack[InputOptions]) -> InputReceipt:
-        """Tell the run in progress something, as a program; otherwise like `steer`."""
+        """Send the active run a program's message. Otherwise the same as `steer`."""
         return await _submit(self._handle, "inject", content, options)
 
     async def cancel(
@@ -138,11 +139,11 @@ class Session:
         reason: str | None = None,
         inputs: Literal["drop", "follow_up"] | None = None,
     ) -> CancelReceipt:
-        """Cancel the request that is served, or one that waits. Inputs that it has not read are dropped by default.
+        """Cancel the active request, or the one that `request_id` names. Unread inputs are dropped by default.
 
         Raises:
-            Idle: no request is served.
-            RequestMismatch: `request_id` names neither the request that is served nor one that waits.
+            Idle: no request is active.
+            RequestMismatch: `request_id` names neither the active request nor a waiting one.
         """
         command = {"request_id": request_id, "reason": reason, "inputs": inputs}
         return await self._handle.call("cancel_request", make_input(CancelInput, command), CancelReceipt)
@@ -158,9 +159,10 @@ class Session:
         reason: Reason | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> OperationReceipt:
-        """Put a snapshot under a lane, by default the active one. While a run is active it waits for its end.
+        """Replace a lane's context by a snapshot. During a run the operation waits until the run ends.
 
-        With `base_seq` the lane's messages after that seq stay. An `op_id` is applied once.
+        An `op_id` is applied once. With `base_seq` the lane's messages after that seq stay, else none does. `reason`
+        (`manual` by default) and `meta` are stored with the entry.
 
         Raises:
             InvalidOperation: the snapshot is not a valid context, or `base_seq` is not in the thread.
@@ -172,25 +174,24 @@ class Session:
         return await _operate(self._handle, op_id, context_ref, {"type": "replace", **operation})
 
     async def reset_context(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
-        """Empty a lane, by default the active one. Its messages stay in the thread."""
+        """Empty a lane's context, by default the active lane's. The messages stay in the thread."""
         return await self.replace_context([], op_id=op_id, context_ref=context_ref)
 
     async def switch_context(self, context_ref: str, *, op_id: str, reason: Reason | None = None) -> OperationReceipt:
-        """Make another lane the active one; a new lane begins empty. While a run is active it waits for its end."""
+        """Make another lane active; a new lane is empty. During a run the switch waits until the run ends."""
         return await _operate(self._handle, op_id, context_ref, {"type": "switch", "reason": reason})
 
     async def summarize(
         self, from_seq: int | None = None, to_seq: int | None = None, *, context_ref: str | None = None
     ) -> SummaryReceipt:
-        """Have a model summarize a lane. Back when the summary is committed; contexts show it from then on.
+        """Have a model summarize a lane, and return when the summary is committed. `expand` undoes it.
 
-        A summary covers everything up to `to_seq`, by default all but the last turns that the policy keeps. It builds
-        on the summary before it; with a `from_seq` that this one covers, everything is read again. `expand` undoes
-        it.
+        A summary covers all messages up to `to_seq`, by default all but the last turns that the policy keeps. It
+        continues the summary before it, unless that one covers `from_seq`: then all messages are read again.
 
         Raises:
-            Busy: a request or another summary is in progress.
-            NothingToSummarize: the lane has no messages there.
+            Busy: a request is active, or another summary is being written.
+            NothingToSummarize: the lane has no messages in this range.
             Refusal: the model wrote no usable summary (`unusable_summary`), or its provider failed.
         """
         command = {"context_ref": context_ref, "from_seq": from_seq, "to_seq": to_seq}
@@ -199,27 +200,27 @@ class Session:
     async def compact(
         self, *, op_id: str, context_ref: str | None = None, to_seq: int | None = None
     ) -> OperationReceipt:
-        """Have a model summarize a lane, and put the summary under it in place of the messages: a compaction.
+        """Have a model summarize a lane, and replace the messages up to `to_seq` by the summary. `expand` undoes it.
 
-        The receipt says `deferred`: the summary is still to be written. If that fails, an `error` entry says so.
-        Pinned messages and the last turns stay, and `expand` undoes it.
+        The receipt is `deferred`: the summary is written afterwards. A failure is recorded as an `error` entry.
+        Pinned messages and the last turns stay.
         """
         operation = {"type": "replace", "reason": "compaction", "base_seq": to_seq}
         return await _operate(self._handle, op_id, context_ref, operation)
 
     async def expand(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
-        """Undo a lane's latest compaction or summary: contexts show the messages that it covered again.
+        """Undo a lane's latest compaction or summary: contexts show the covered messages again.
 
         Raises:
-            InvalidOperation: the lane has neither.
+            InvalidOperation: the lane has no compaction and no summary.
         """
         return await _operate(self._handle, op_id, context_ref, {"type": "expand"})
 
     async def pin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
-        """Keep messages of a lane in all its contexts, word for word, whatever is truncated or summarized.
+        """Keep messages in all contexts of their lane, unchanged, also when others are truncated or summarized.
 
         Raises:
-            InvalidOperation: a seq is none of the lane's messages, or the pins are too many or too large.
+            InvalidOperation: a seq is not a message of the lane, or the pins are too many or too large.
         """
         return await _operate(self._handle, op_id, context_ref, {"type": "pin", "seqs": list(seqs)})
 
@@ -228,28 +229,28 @@ class Session:
         return await _operate(self._handle, op_id, context_ref, {"type": "unpin", "seqs": list(seqs)})
 
     async def configure(self, **changes: Unpack[ConfigChanges]) -> ConfigureReceipt:
-        """Change the configuration, field by field. While a run is active the change waits for its end.
+        """Change fields of the configuration. During a run the change waits until the run ends.
 
         Raises:
-            InvalidInput: a value is not of the contract's shape, or the policy does not go together.
-            InvalidTokenBudget: the policy leaves no budget.
+            InvalidInput: a value is not valid, or fields of the policy contradict each other.
+            InvalidTokenBudget: the policy leaves no budget for messages.
         """
         return await self._handle.call("configure", make_input(ConfigureInput, changes), ConfigureReceipt)
 
     async def approve(
         self, tool_call_id: str, *, arguments: Mapping[str, Any] | None = None, reason: str | None = None
     ) -> ApprovalReceipt:
-        """Let a tool call run that waits for approval. `arguments` replace those of the model.
+        """Approve a waiting tool call. `arguments` replace those of the model.
 
         Raises:
             AlreadyResolved: the call was approved or denied before.
             UnknownApproval: no such call waits for approval.
-            InvalidInput: the tool does not take these arguments.
+            InvalidInput: the arguments do not match the tool's schema.
         """
         return await _resolve(self._handle, tool_call_id, "approve", reason, arguments)
 
     async def deny(self, tool_call_id: str, *, reason: str | None = None) -> ApprovalReceipt:
-        """Keep a tool call from running; the model reads the reason.
+        """Deny a waiting tool call. The model reads the reason.
 
         Raises:
             AlreadyResolved: the call was approved or denied before.
@@ -258,15 +259,15 @@ class Session:
         return await _resolve(self._handle, tool_call_id, "deny", reason, None)
 
     async def stream(self, request: Request) -> AsyncIterator[StreamState]:
-        """The reply to a request as it grows, for any number of readers; the last state is what was committed.
+        """Yield the reply to a request as it grows. The last state is the committed message.
 
-        A new `call_id` is another model call of the run, a new `attempt` starts over.
+        A new `call_id` means that the run's next model call has begun; a new `attempt`, that the reply starts over.
         """
         async for state in stream_reply(self._handle, request):
             yield state
 
     async def status(self) -> SessionStatus:
-        """What the session is doing."""
+        """Read what the session is doing, its configuration and its usage."""
         return await read_status(self._handle)
 
     async def context(
@@ -278,14 +279,15 @@ class Session:
         context_policy: ContextPolicy | None = None,
         pending: Sequence[str | Mapping[str, Any]] | None = None,
     ) -> Context:
-        """The context of a lane: now, at a seq, or as a model call was shown it.
+        """Read a lane's context: the current one, the one at a seq, that of a model call, or a preview.
 
-        With `pending`, messages that a user might send next, it is a preview under `context_policy`: `meta.fits` says
-        whether they fit, `meta.input_cost_usd` what the prompt would cost. Nothing is committed.
+        With `pending`, messages that a user might send next, it is a preview of the call that would follow:
+        `meta.fits` says whether they fit, `meta.input_cost_usd` what the prompt costs. Nothing is committed.
+        `context_policy` overrides fields of the policy in force.
 
         Raises:
-            InvalidInput: there is no such model call, or the policy does not go together.
-            InvalidTokenBudget: the policy leaves no budget.
+            InvalidInput: there is no such model call, or fields of the policy contradict each other.
+            InvalidTokenBudget: the policy leaves no budget for messages.
             NotFound: there is no such session.
         """
         query = {
@@ -305,40 +307,39 @@ class Session:
         limit: int | None = None,
         include_system: bool = False,
     ) -> list[TranscriptMessage]:
-        """A lane's messages as they were said, each with its seq."""
+        """Read a lane's messages in order, each with its seq."""
         fields = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
         query = make_input(TranscriptQuery, fields)
         return [message async for message in read_transcript(self._handle, query)]
 
     async def window(self, token_budget: int, *, context_ref: str | None = None) -> Window:
-        """The newest messages that fit a budget of tokens."""
+        """Read the newest messages that fit a token budget."""
         query = make_input(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
         return await read_window(self._handle, query)
 
     async def entries(
         self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
     ) -> list[Entry]:
-        """The thread's entries that meet the filters, in order."""
+        """Read the thread's entries that meet the filters, in order."""
         return [entry async for entry in self.read(from_seq=from_seq, limit=limit, **filters)]
 
     async def read(
         self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
     ) -> AsyncIterator[Entry]:
-        """Like `entries`, one by one: no more than a page of the thread is held at a time."""
+        """Read entries like `entries`, but one by one: at most a page of the thread is in memory."""
         query = make_input(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
         async for entry in read_entries(self._handle, query):
             yield entry
 
     async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
-        """A lane's context, by default the active one's, and the configuration, as a signed token.
+        """Write a lane's context and the configuration into a signed token, for `Clew.restore`.
 
-        `Clew.restore` makes a session of it until it expires, by default in 30 days. The token is signed and not
-        encrypted: its holder can read the context.
+        The token is not encrypted: anyone who has it can read the context. It expires after 30 days by default.
 
         Raises:
-            Busy: a request is served or waits.
+            Busy: a request is active or waits.
             CheckpointUnavailable: the workers have no key for checkpoints.
-            TooLarge: the context is larger than a token may be, or than a session takes in one message.
+            TooLarge: the context is larger than a token or a session's snapshot may be.
         """
         command = make_input(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
         return (await self._handle.call("checkpoint", command, CheckpointReceipt)).token
@@ -347,8 +348,8 @@ class Session:
         """Archive the whole session and end its workflow. `Clew.open` resumes it.
 
         Raises:
-            ArchiveUnavailable: the archive cannot be written at present; the session goes on.
-            Busy: a request is served or waits.
+            ArchiveUnavailable: the archive cannot be written at present. The session continues.
+            Busy: a request is active or waits.
         """
         command = make_input(HibernateInput, {"reason": reason})
         receipt = await self._handle.call("hibernate", command, HibernateReceipt)
@@ -358,14 +359,13 @@ class Session:
     async def fork(
         self, at_seq: int | None = None, session_id: str | None = None, *, metadata: Mapping[str, str] | None = None
     ) -> Session:
-        """Start a new session that begins with this one's entries up to and with `at_seq`, by default all of them.
+        """Start a new session that begins with this session's entries.
 
-        The two share the archived entries and nothing after them. Requests in progress stay with this session. To get
-        another answer to a question, fork right before it and ask again. Repeating a fork with the same `session_id`
-        gives the same session.
+        `at_seq` is the last entry that both have, by default the newest. Afterwards the sessions are independent;
+        requests in progress stay with this one. Repeating a fork with the same `session_id` gives the same session.
 
         Raises:
-            InvalidInput: there is no such entry, or `session_id` is another session.
+            InvalidInput: there is no such entry, or another session has this id.
             NotFound: there is no such session.
         """
         if at_seq is None:
@@ -375,12 +375,12 @@ class Session:
         return Session(self._handle.client, receipt["session_id"], self._handle.task_queue)
 
     async def close(self, reason: str | None = None) -> CloseReceipt:
-        """Cancel every request and end the session. Back when its workflow has ended and all of it is archived.
+        """Cancel every request and end the session. Return when all of it is archived and its workflow has ended.
 
         Raises:
-            ArchiveUnavailable: the archive cannot be written at present. The session is closed all the same, and ends
-                once it is archived; `close` called again waits for that.
-            Closed: it has ended already.
+            ArchiveUnavailable: the archive cannot be written at present. The session is closed, and ends once it is
+                archived. Call `close` again to wait for that.
+            Closed: the session has ended already.
         """
         receipt = await self._handle.call("close_session", make_input(CloseInput, {"reason": reason}), CloseReceipt)
         await self._handle.wait_for_end()

@@ -16,13 +16,13 @@ async def start_session(
     task_queue: str,
     reuse: WorkflowIDReusePolicy = WorkflowIDReusePolicy.ALLOW_DUPLICATE,
 ) -> None:
-    """Start a session, or let one go on from its archive with the configuration that it has there.
+    """Start a session. One that has an archive continues from it, with the archived configuration.
 
-    Callers that start a session at once get one session. `reuse` says whether a session may have been before.
+    Concurrent starts with the same id start one session. `reuse` says whether an ended session may be started again.
 
     Raises:
-        WorkflowAlreadyStartedError: there has been one, and `reuse` does not allow that.
-        RPCError: the server refuses, or does not answer.
+        WorkflowAlreadyStartedError: a session of this id has ended, and `reuse` is `REJECT_DUPLICATE`.
+        RPCError: the server refused the call or did not answer.
     """
     start = make_start_arguments(session_id, config)
     await client.start_workflow(

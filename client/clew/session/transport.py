@@ -1,4 +1,4 @@
-"""Between the client and the wire: inputs are validated before they travel, Temporal's errors translated once."""
+"""Validate inputs before they are sent, and translate Temporal's errors."""
 
 from __future__ import annotations
 
@@ -30,67 +30,67 @@ from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, Work
 M = TypeVar("M", bound=BaseModel)
 
 ROLLOVER_SECONDS = 0.02
-"""Seconds until an update is sent again that arrived at the end of a workflow run."""
+"""Seconds until an update is sent again that arrived during a rollover."""
 ACCEPT_SECONDS = 60
-"""Seconds that an update waits for a worker to accept it."""
+"""Seconds within which a worker must accept an update."""
 
 
 def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
-    """The input of these fields; a field that is None is left out.
+    """Make an input of the contract from its fields. A field that is None is left out.
 
     Raises:
-        InvalidInput: a field is unknown, missing or of another shape.
-        InvalidOperation: the context operation in it is malformed.
+        InvalidInput: a field is unknown, missing or not valid.
+        InvalidOperation: the context operation is malformed.
     """
     values = {name: value for name, value in fields.items() if value is not None}
     try:
-        # Through JSON, as it will travel: lists are tuples there, and a mapping is an object.
+        # Validate the JSON form, which the session receives: lists become tuples, mappings become objects.
         return model.model_validate_json(json.dumps(values, default=_make_plain))
     except ValidationError as error:
         raise translate_validation_error(model, error) from None
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"not usable as JSON: {error}") from None
+        raise InvalidInput(f"cannot be written as JSON: {error}") from None
 
 
 def dump_input(model: BaseModel) -> dict[str, Any]:
-    """The JSON object that travels for an input: the fields that were set."""
+    """Make the JSON object of an input: the fields that are set."""
     return model.model_dump(mode="json", exclude_unset=True)
 
 
 def translate_error(error: RPCError, session_id: str) -> ClewError:
-    """Clew's error for one of Temporal's."""
+    """Make the Clew error for an error of Temporal's service."""
     match error.status:
         case RPCStatusCode.NOT_FOUND if error.message.startswith("Namespace"):
             return ServerUnreachable(f"the Temporal server has no such namespace: {error.message}")
         case RPCStatusCode.NOT_FOUND:
-            return Closed(f"there is no running session {session_id!r}: it has ended, or was never opened")
+            return Closed(f"there is no running session {session_id!r}: it has ended or was never opened")
         case RPCStatusCode.UNAVAILABLE:
             return ServerUnreachable(f"the Temporal server does not answer: {error.message}")
         case RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.FAILED_PRECONDITION | RPCStatusCode.CANCELLED:
             return WorkerUnavailable(f"no worker answers for session {session_id!r}: {error.message}")
         case _:
-            return ClewError(f"Temporal refused: {error.message}")
+            return ClewError(f"the Temporal server refused the call: {error.message}")
 
 
 def is_rollover(error: RPCError) -> bool:
-    """Whether an update arrived while one workflow run was continued as the next."""
+    """Whether an update failed because the session was rolling over."""
     return error.status == RPCStatusCode.FAILED_PRECONDITION or "already completed" in error.message
 
 
 def is_unprocessed(error: WorkflowUpdateFailedError) -> bool:
-    """Whether the server itself refused an update, because a paused worker completed its task without it."""
+    """Whether the server refused an update, because a paused worker completed its task without it."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == "UnprocessedUpdate"
 
 
 @asynccontextmanager
 async def translate_errors(session_id: str, seconds: float | None = None) -> AsyncIterator[None]:
-    """Translate Temporal's errors to Clew's, here and nowhere else. With `seconds`, the body has that much time."""
+    """Translate Temporal's errors to Clew's errors. With `seconds`, the body must end within that time."""
     try:
         async with asyncio.timeout(seconds):
             try:
                 yield
             except Exception as error:
-                # The SDK makes errors of its own of a cancellation; it stays the caller's, or the timeout's.
+                # The SDK turns a cancellation into an error of its own: turn it back.
                 task = asyncio.current_task()
                 if task and task.cancelling():
                     raise asyncio.CancelledError from error
@@ -98,7 +98,9 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
     except (WorkflowUpdateFailedError, WorkflowFailureError) as error:
         cause = error.cause
         if isinstance(cause, exceptions.TimeoutError):
-            raise WorkerUnavailable(f"no worker took up what was asked about session {session_id!r}") from error
+            raise WorkerUnavailable(
+                f"no worker has run the service workflow for session {session_id!r}: start one"
+            ) from error
         if isinstance(cause, ApplicationError) and cause.type:
             raise make_refusal(cause.type, cause.message) from error
         raise ClewError(str(cause)) from error
@@ -110,7 +112,7 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
         raise WorkerUnavailable(f"no worker answers for session {session_id!r}") from error
     except TimeoutError as error:
-        message = f"no worker took it for session {session_id!r}: send it again with the same id once one is there"
+        message = f"no worker accepted the update for session {session_id!r}: start one and repeat with the same id"
         raise WorkerUnavailable(message) from error
     except RPCError as error:
         raise translate_error(error, session_id) from error
@@ -119,10 +121,10 @@ async def translate_errors(session_id: str, seconds: float | None = None) -> Asy
 async def send_update(
     handle: WorkflowHandle[Any, Any], name: str, argument: BaseModel, update_id: str
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
-    """Send an update of the contract; back as soon as it is accepted.
+    """Send an update and return when it is accepted.
 
     Raises:
-        Refusal: the session refused it, and nothing has changed.
+        Refusal: the session refused it. Nothing has changed.
         WorkerUnavailable: no worker accepted it in time.
     """
     async with translate_errors(handle.id, ACCEPT_SECONDS):
@@ -135,7 +137,7 @@ async def send_update(
                     wait_for_stage=WorkflowUpdateStage.ACCEPTED,
                     result_type=dict,
                 )
-                # A refused update counts as complete, and the SDK raises its error only from `result`.
+                # The SDK raises the error of a refused update only from `result`.
                 if update._known_outcome is not None:
                     await update.result()
                 return update
@@ -143,7 +145,7 @@ async def send_update(
                 if not is_unprocessed(error):
                     raise
             except RPCError as error:
-                # It arrived at the end of a workflow run: send it again to the next one, if there is one.
+                # Send it again to the next workflow run, if there is one.
                 running = WorkflowExecutionStatus.RUNNING
                 if not is_rollover(error) or (await handle.describe()).status != running:
                     raise

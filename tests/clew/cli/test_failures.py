@@ -52,7 +52,7 @@ async def test_without_a_worker_nobody_waits(stack: Stack) -> None:
     commands = [*asking, ("chat", session.id), *((name, session.id) for name in READING)]
     for ended in await asyncio.gather(*(clew(*command, address=stack.server.address) for command in commands)):
         assert error_of(ended) == (3, "worker_unavailable")
-        assert "no worker polls the task queue 'deserted': start one with worker.py" in ended.err
+        assert "no worker polls the task queue 'deserted': start one with `python -m clew.worker`" in ended.err
     ended = await clew("status", session.id, "--json", address=stack.server.address)
     assert (ended.code, ended.json["error"]["type"]) == (3, "worker_unavailable")
 
@@ -159,7 +159,10 @@ async def test_what_cannot_be_used_is_a_usage_error() -> None:
     assert [ended.code for ended in (usage, number, scheme, binary, profile)] == [2] * 5
     assert "without a scheme" in scheme.err
     assert "stdin is not UTF-8" in binary.err
-    assert profile.err == "misconfigured: Temporal's configuration cannot be used: Profile 'absent' not found\n"
+    assert (
+        profile.err
+        == "misconfigured: Temporal's environment configuration is not valid: Profile 'absent' not found\n"
+    )
 
 
 async def test_ctrl_c_ends_quietly_and_the_request_goes_on(stack: Stack) -> None:
