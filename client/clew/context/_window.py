@@ -1,4 +1,4 @@
-"""The window: which blocks of the history a context keeps."""
+"""Windows: choose which blocks of a lane's history a context keeps."""
 
 from __future__ import annotations
 
@@ -14,191 +14,298 @@ from clew.contract.policy import ContextPolicy
 
 @dataclass(slots=True)
 class Window:
-    """The blocks kept, oldest first. `tokens` counts them and, where `summary_kept`, the summary.
+    """The part of a lane's history that a context keeps.
 
-    `epoch` says where an epoch's window begins: the starts of what is kept from before it, and its own (within a
-    snapshot: how many blocks of that are kept, negative; nowhere: the last start twice); then the start and the size
-    of each block that is cut to the room of this context alone; where tool results are cleared, how many of them the
-    steps have reached. Of windows that agree in it the earlier is a prefix of the later.
+    `epoch` identifies the beginning of an epoch's window. Of two windows with the same `epoch` the earlier is a
+    prefix of the later. It holds, in order:
+
+    1. the start of each required block that lies before the window;
+    2. the start of the window's first block. If the window begins within a snapshot: the number of the snapshot's
+       blocks in the window, negative. If the window is empty: the last start of 1. again;
+    3. the start and the tokens of each required block that is cut below its share to fit this context;
+    4. if the policy clears tool results: the number of results that the steps have reached.
+
+    Attributes:
+        blocks: The blocks, oldest first.
+        tokens: Tokens of the blocks, and of the summary if it is kept.
+        keeps_summary: Whether the summary fits.
+        truncated: Whether blocks or the summary were left out.
+        epoch: The identity of its beginning; None: the window slides.
     """
 
     blocks: list[Block] = field(default_factory=list)
     tokens: int = 0
-    summary_kept: bool = False
+    keeps_summary: bool = False
     truncated: bool = False
     epoch: tuple[int, ...] | None = None
 
 
 class View(Protocol):
-    """What a window is over."""
+    """The part of a lane that a window is filled from."""
 
     @property
     def policy(self) -> ContextPolicy:
-        """What chooses the window."""
+        """The policy that chooses the window."""
         ...
 
     @property
     def cutter(self) -> Cutter:
-        """What cuts tool results."""
-        ...
-
-    def blocks(self) -> Iterable[Block]:
-        """The blocks, newest first."""
+        """Cuts tool results."""
         ...
 
     @property
-    def measure(self) -> tuple[int, int]:
-        """How many messages there are, and their tokens."""
+    def size(self) -> tuple[int, int]:
+        """Number of messages, and their tokens."""
         ...
 
-    def measured_blocks(self) -> Iterator[tuple[Block, int, int]]:
-        """The blocks, newest first, with the messages and the tokens from each one's start on."""
+    def iterate_blocks(self) -> Iterator[Block]:
+        """Iterate over the blocks, the newest first."""
+        ...
+
+    def iterate_measured_blocks(self) -> Iterator[tuple[Block, int, int]]:
+        """Iterate over the blocks, the newest first, with the messages and tokens from each block's start on."""
         ...
 
 
-def fill_sliding_window(view: View, room: int, current: Sequence[Block], summary: Block | None) -> Window:
-    """The sliding window over blocks that come newest first; what clearing frees lets older ones in."""
+def fill_sliding_window(view: View, room: int, required: Sequence[Block], summary: Block | None) -> Window:
+    """Fill a window with the newest blocks that fit.
+
+    If the policy clears tool results and that frees enough, the tokens freed make room for older blocks.
+    """
     if rule := view.policy.clear_tool_results:
-        window = _fill_newest_first(view, clear_older(view.blocks(), rule), room, current, summary)
+        window = _fill_newest_first(view, clear_older(view.iterate_blocks(), rule), room, required, summary)
         freed = sum(block.freed for block in window.blocks)
         if freed and freed >= rule.min_tokens:
             return window
-    return _fill_newest_first(view, view.blocks(), room, current, summary)
+    return _fill_newest_first(view, view.iterate_blocks(), room, required, summary)
 
 
 def _fill_newest_first(
-    view: View, blocks: Iterable[Block], room: int, current: Sequence[Block], summary: Block | None
+    view: View, blocks: Iterable[Block], room: int, required: Sequence[Block], summary: Block | None
 ) -> Window:
-    """The window over the blocks as they are: cleared, or not.
+    """Fill a sliding window with blocks that come newest first.
 
-    What is `current` is kept before anything else. Then come the last `keep_last_turns` turns, then the summary,
-    then older blocks; always the newest first, stopping at the first that would make more than `max_messages`
-    messages, or that does not fit into `room` tokens with its results cut to their share. That one is kept if its
-    results can be cut to the room that is left. In the end what room there still is goes to results that were cut.
+    Room is given to the required blocks, then to the last `keep_last_turns` turns, then to the summary, then to older
+    blocks. The first block that does not fit is kept if its results can be cut to the room that is left; no older
+    block is added after it. In the end, room that is still left goes to results that were cut.
     """
-    policy, cutter = view.policy, view.cutter
-    window = Window(tokens=sum(block.tokens for block in current))
-    messages = sum(len(block.messages) for block in current)
-    waiting = {block.start: block for block in current}
-    overflowing: Block | None = None
-
-    def take(some: Iterable[Block]) -> None:
-        nonlocal messages, overflowing
-        for block in some:
-            shown = waiting.pop(block.start, None)
-            if shown is None:
-                messages += len(block.messages)
-                if policy.max_messages and messages > policy.max_messages:
-                    window.truncated = True
-                    return
-                left = room - window.tokens
-                shown = block if block.tokens <= left else cutter.cut_to_share(block)
-                if shown.tokens > left:
-                    window.truncated, overflowing = True, block
-                    return
-                window.tokens += shown.tokens
-            window.blocks.append(shown)
-
+    filling = _SlidingFilling(view, room, required)
     rows = iter(blocks)
-    take(_last_turns(rows, policy.keep_last_turns))
+    filling.add_blocks(_take_last_turns(rows, view.policy.keep_last_turns))
     if summary:
-        window.summary_kept = window.tokens + summary.tokens <= room
-        if window.summary_kept:
-            window.tokens += summary.tokens
+        filling.add_summary(summary)
+    if not filling.window.truncated:
+        filling.add_blocks(rows)
+    filling.add_overflowing()
+    filling.add_missing_required()
+    filling.extend_cut_results()
+    filling.window.blocks.reverse()
+    return filling.window
+
+
+class _SlidingFilling:
+    """A sliding window while it is filled, its blocks newest first. The room of required blocks is reserved."""
+
+    def __init__(self, view: View, room: int, required: Sequence[Block]) -> None:
+        self.window = Window(tokens=sum(block.tokens for block in required))
+        self._max_messages, self._cutter, self._room = view.policy.max_messages, view.cutter, room
+        self._messages = sum(len(block.messages) for block in required)
+        self._required = {block.start: block for block in required}
+        self._overflowing: Block | None = None
+
+    def add_blocks(self, blocks: Iterable[Block]) -> None:
+        """Add blocks up to the first that exceeds `max_messages` or does not fit even cut to its share."""
+        window = self.window
+        for block in blocks:
+            required = self._required.pop(block.start, None)
+            if required is not None:
+                window.blocks.append(required)
+                continue
+            self._messages += len(block.messages)
+            if self._max_messages and self._messages > self._max_messages:
+                window.truncated = True
+                return
+            room_left = self._room - window.tokens
+            candidate = block if block.tokens <= room_left else self._cutter.cut_to_share(block)
+            if candidate.tokens > room_left:
+                window.truncated, self._overflowing = True, block
+                return
+            self._append(candidate)
+
+    def add_summary(self, summary: Block) -> None:
+        """Count the summary if it fits."""
+        if self.window.tokens + summary.tokens <= self._room:
+            self.window.keeps_summary = True
+            self.window.tokens += summary.tokens
         else:
-            window.truncated = True
-    if not window.truncated:
-        take(rows)
-    if overflowing:
-        (shown,) = cutter.cut_to_room([overflowing], room - window.tokens)
-        if shown.tokens <= room - window.tokens:
-            window.tokens += shown.tokens
-            window.blocks.append(shown)
-    window.blocks += reversed(waiting.values())
-    for place, block in enumerate(window.blocks):
-        if block.uncut:
-            (window.blocks[place],) = cutter.cut_to_room([block], room - window.tokens + block.tokens)
-            window.tokens += window.blocks[place].tokens - block.tokens
-    window.blocks.reverse()
-    return window
+            self.window.truncated = True
+
+    def add_overflowing(self) -> None:
+        """Add the block that did not fit if its results can be cut to the room that is left."""
+        if self._overflowing:
+            room_left = self._room - self.window.tokens
+            (block,) = self._cutter.cut_to_room([self._overflowing], room_left)
+            if block.tokens <= room_left:
+                self._append(block)
+
+    def add_missing_required(self) -> None:
+        """Add the required blocks that are older than the window."""
+        self.window.blocks += reversed(self._required.values())
+
+    def extend_cut_results(self) -> None:
+        """Give the room that is left to results that were cut, the newest block first."""
+        window = self.window
+        for index, block in enumerate(window.blocks):
+            if block.uncut:
+                (longer,) = self._cutter.cut_to_room([block], self._room - window.tokens + block.tokens)
+                window.blocks[index] = longer
+                window.tokens += longer.tokens - block.tokens
+
+    def _append(self, block: Block) -> None:
+        self.window.tokens += block.tokens
+        self.window.blocks.append(block)
 
 
-def _last_turns(rows: Iterator[Block], count: int) -> Iterator[Block]:
-    """The blocks of the newest turns; those of older ones stay in `rows`."""
+def _take_last_turns(rows: Iterator[Block], count: int) -> Iterator[Block]:
+    """Take the blocks of the newest `count` turns; older blocks stay in `rows`."""
     while count and (block := next(rows, None)):
         yield block
         count -= block.opens_turn
 
 
-def fill_epoch_window(view: View, room: int, current: Sequence[Block], summary: Block | None) -> Window:
-    """A window that begins where it began until it overflows, and then at its low-water mark.
+def fill_epoch_window(view: View, room: int, required: Sequence[Block], summary: Block | None) -> Window:
+    """Fill a window whose beginning stays in place until the window overflows, and then moves to the low-water mark.
 
-    Where it begins follows from how much the lane has said alone: whenever that passes the room by a whole step (the
-    share of the room above the low-water mark), as much goes. So consecutive calls share their beginning to the byte,
-    and no cut has to be remembered. `max_messages` is kept to in steps as well. What is `current` is kept also where
-    it lies before the beginning, and of the last `keep_last_turns` turns as many as there is room for. The results of
-    a block take their share at most, so that it looks the same as long as the window holds it. Tool results are
-    cleared within the window, in steps of their own: where it begins does not depend on them.
+    The beginning depends only on the size of the lane. If that exceeds the room, whole steps are dropped from the
+    oldest part; a step is the part of the room above the low-water mark. So the contexts of consecutive calls begin
+    with the same bytes, and the position of a cut need not be stored. `max_messages` is enforced in steps, too.
+
+    - Required blocks are kept even if they lie before the beginning.
+    - Of the last `keep_last_turns` turns, those that fit in full are kept even if they lie before the beginning.
+    - A block's results are always cut to their share, so a block looks the same in every window.
+    - Tool results are cleared after the blocks are chosen, in steps of their own.
     """
     policy, window = view.policy, Window()
     if summary:
-        window.summary_kept = summary.tokens + sum(block.tokens for block in current) <= room
-        window.truncated = not window.summary_kept
-        if window.summary_kept:
+        window.keeps_summary = summary.tokens + sum(block.tokens for block in required) <= room
+        window.truncated = not window.keeps_summary
+        if window.keeps_summary:
             window.tokens, room = summary.tokens, room - summary.tokens
-    messages, tokens = view.measure
-    steps = _Steps(tokens, room, policy.low_water)
-    counts = _Steps(messages, policy.max_messages or messages, policy.low_water)
-    turns = policy.keep_last_turns
-    held = {block.start: block for block in current}
-    while True:
-        recent: list[Block] = []
-        opened, in_steps, overflows = 0, True, False
-        for block, messages_from, tokens_from in view.measured_blocks():
-            fits = tokens_from <= room and messages_from <= (policy.max_messages or messages_from)
-            stepped = tokens_from <= steps.keep and messages_from <= counts.keep
-            if not (fits and (stepped or opened < turns)):
-                window.truncated, overflows = True, not fits
-                break
-            recent.append(held.get(block.start, block))
-            in_steps = stepped
-            opened += block.opens_turn
-        if overflows and opened < turns:
-            # The steps say how much of the turn that does not fit is kept: else each call would begin differently.
-            turns = opened
-            continue
-        shown = {block.start for block in recent}
-        older = [block for block in current if block.start not in shown]
-        whole = [*older, *reversed(recent)]
-        size = sum(block.tokens for block in whole)
-        too_many = policy.max_messages and sum(len(block.messages) for block in whole) > policy.max_messages
-        if not recent or not (size > room or too_many):
-            break
-        if in_steps:
-            steps.one_more()
-            counts.one_more()
-        else:
-            turns = min(turns - 1, opened)
-    snapshot = sum(block.start is None for block in recent)
-    begins = [-snapshot if block.start is None else block.start for block in (*older, *recent[-1:])]
-    window.epoch = tuple(begins if recent else [*begins, *begins[-1:]])
-    for block in current:
+    older, recent = _select_epoch(view, room, required)
+    window.truncated = window.truncated or recent.is_cut
+    window.epoch = _identify_beginning(older, recent.blocks)
+    for block in required:
         if block.start is not None and block.tokens < view.cutter.cut_to_share(block).tokens:
             window.epoch += (block.start, block.tokens)
+    window.blocks = [*older, *reversed(recent.blocks)]
     if rule := policy.clear_tool_results:
-        whole, reached = clear_in_steps(whole, rule)
+        window.blocks, reached = clear_in_steps(window.blocks, rule)
         window.epoch += (reached,)
-    window.blocks, window.tokens = whole, window.tokens + sum(block.tokens for block in whole)
+    window.tokens += sum(block.tokens for block in window.blocks)
     return window
 
 
+@dataclass(slots=True)
+class _Recent:
+    """The newest blocks of an epoch's window.
+
+    Attributes:
+        blocks: The blocks, newest first.
+        turns: Number of turns that begin in them.
+        is_in_steps: Whether the oldest block is within the steps; it is not if only `keep_last_turns` keeps it.
+        is_cut: Whether there are older blocks.
+        overflows: Whether the next older block does not fit into the room.
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    turns: int = 0
+    is_in_steps: bool = True
+    is_cut: bool = False
+    overflows: bool = False
+
+
+def _select_epoch(view: View, room: int, required: Sequence[Block]) -> tuple[list[Block], _Recent]:
+    """Select the blocks of an epoch's window: the required blocks before it, oldest first, and the newest blocks."""
+    limits = _Limits(view, room)
+    turns = view.policy.keep_last_turns
+    while True:
+        recent = _select_recent(view, limits, required, turns)
+        if recent.overflows and recent.turns < turns:
+            # Keep by turns only those that fit in full. The steps decide how much of the next turn is kept: cutting
+            # it to the room would move the beginning at each call.
+            turns = recent.turns
+            continue
+        starts = {block.start for block in recent.blocks}
+        older = [block for block in required if block.start not in starts]
+        blocks = (*older, *recent.blocks)
+        messages = sum(len(block.messages) for block in blocks)
+        if not recent.blocks or limits.fit(messages, sum(block.tokens for block in blocks)):
+            return older, recent
+        # Required blocks before the window, or blocks rendered larger than measured, leave less room than assumed.
+        if recent.is_in_steps:
+            limits.drop_step()
+        else:
+            turns = min(turns - 1, recent.turns)
+
+
+def _select_recent(view: View, limits: _Limits, required: Sequence[Block], turns: int) -> _Recent:
+    """Select the newest blocks that fit and are within the steps or belong to the newest `turns` turns."""
+    required_by_start = {block.start: block for block in required}
+    recent = _Recent()
+    for block, messages, tokens in view.iterate_measured_blocks():
+        fits, is_in_steps = limits.fit(messages, tokens), limits.fit_steps(messages, tokens)
+        if not (fits and (is_in_steps or recent.turns < turns)):
+            recent.is_cut, recent.overflows = True, not fits
+            break
+        recent.blocks.append(required_by_start.get(block.start, block))
+        recent.is_in_steps = is_in_steps
+        recent.turns += block.opens_turn
+    return recent
+
+
+def _identify_beginning(older: Sequence[Block], recent: Sequence[Block]) -> tuple[int, ...]:
+    """Parts 1 and 2 of `Window.epoch`. `recent` is newest first."""
+    snapshot_blocks = sum(block.start is None for block in recent)
+    starts = [-snapshot_blocks if block.start is None else block.start for block in (*older, *recent[-1:])]
+    return tuple(starts if recent else [*starts, *starts[-1:]])
+
+
+class _Limits:
+    """The limits of an epoch's window: the room and `max_messages`, and below them the steps."""
+
+    def __init__(self, view: View, room: int) -> None:
+        policy = view.policy
+        messages, tokens = view.size
+        self._room, self._max_messages = room, policy.max_messages
+        self._message_steps = _Steps(messages, policy.max_messages or messages, policy.low_water)
+        self._token_steps = _Steps(tokens, room, policy.low_water)
+
+    def fit(self, messages: int, tokens: int) -> bool:
+        """Whether so many messages and tokens fit into the window."""
+        return tokens <= self._room and messages <= (self._max_messages or messages)
+
+    def fit_steps(self, messages: int, tokens: int) -> bool:
+        """Whether so many messages and tokens are within the steps."""
+        return tokens <= self._token_steps.keep and messages <= self._message_steps.keep
+
+    def drop_step(self) -> None:
+        """Keep one step less of the messages and the tokens."""
+        self._message_steps.drop_one()
+        self._token_steps.drop_one()
+
+
 class _Steps:
-    """How much of what there is is kept, when it goes in steps."""
+    """How much of a lane an epoch's window keeps: its total less the whole steps that exceed a limit.
 
-    def __init__(self, there: int, room: int, low_water: float) -> None:
-        self._step = max(room - int(room * low_water), 1)
-        self.keep = there - max(-(-(there - room) // self._step), 0) * self._step
+    Attributes:
+        keep: The most tokens or messages to keep.
+    """
 
-    def one_more(self) -> None:
-        """A step less."""
+    def __init__(self, total: int, limit: int, low_water: float) -> None:
+        self._step = max(limit - int(limit * low_water), 1)
+        steps = max(-(-(total - limit) // self._step), 0)
+        self.keep = total - steps * self._step
+
+    def drop_one(self) -> None:
+        """Keep one step less."""
         self.keep -= self._step

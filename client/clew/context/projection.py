@@ -1,8 +1,8 @@
-"""The projection: what a lane of a thread looks like to a model.
+"""The projection: builds the context of a lane of a thread.
 
-`project` is pure: no clock, no IO, the same input gives the same bytes, at every seq. A context is the
-concatenation of four segments, system, summary, history and pending; concatenation is all the composition
-there is. Its cost follows the window, not the thread.
+`project` is pure: it reads no clock and does no IO, so the same input gives the same bytes, at every seq. A context
+is the concatenation of four segments: system, summary, history and pending. The cost of a projection depends on the
+size of the window, not on the length of the thread.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from clew.context._lane_view import LaneView, choose_estimator
-from clew.context._window import fill_epoch_window, fill_sliding_window
+from clew.context._lane_view import LaneView, RequiredBlock, choose_estimator
+from clew.context._window import Window, fill_epoch_window, fill_sliding_window
 from clew.context.blocks import Block
 from clew.context.projection_input import ProjectionInput
 from clew.contract.outputs import ContextMeta
@@ -28,15 +28,15 @@ from clew.thread.entries import Entry
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A context, and what is known of it.
+    """A context.
 
     Attributes:
-        messages: What the model is shown, in order.
+        messages: The messages for the model, in order.
         tool_spec: The tool schemas.
-        meta: What is known of the context.
-        output_schema: The schema that the answer must meet.
-        blocks: What the messages were made of, in order, each with its tokens and its seqs.
-        tools_tokens: The tokens of the tool schemas.
+        meta: Sizes, the basis, and what was left out or shortened.
+        output_schema: The JSON Schema that the answer must meet; None: any text.
+        blocks: The blocks of the messages, in order.
+        tools_tokens: Tokens of the tool schemas.
     """
 
     messages: list[Message]
@@ -56,7 +56,7 @@ def register_projector(name: str, projector: Projector) -> None:
     """Let policies choose a projector by name. It must be pure, and registered alike on every worker and reader.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: a projector of that name is registered.
     """
     if name in _projectors:
         raise ValueError(f"a projector is already registered as {name!r}")
@@ -64,132 +64,171 @@ def register_projector(name: str, projector: Projector) -> None:
 
 
 def find_projector(name: str) -> Projector:
-    """The projector that a policy chose.
+    """Find the projector that a policy names.
 
     Raises:
-        InvalidInput: there is none of that name.
+        InvalidInput: no projector of that name is registered.
     """
     if name not in _projectors:
         raise InvalidInput(f"unknown projector {name!r}: one of {', '.join(sorted(_projectors))}")
     return _projectors[name]
 
 
-def project(given: ProjectionInput) -> Projection:
-    """The context that the policy's projector makes of its input.
+def project(inputs: ProjectionInput) -> Projection:
+    """Build a context with the projector that the policy names.
 
     Raises:
-        ContextOverflow: what must fit does not: tool schemas, system prompt, pending, the current request.
-        InvalidInput: the policy names a projector that does not exist.
+        Archived: the thread does not retain enough of the lane.
+        ContextOverflow: tool schemas, system prompt, pending messages or required blocks exceed the budget.
+        InvalidInput: the policy is contradictory, or names a projector that is not registered.
         InvalidTokenBudget: the policy leaves no budget.
     """
-    return find_projector(given.policy.ensure_usable().projector)(given)
+    return find_projector(inputs.policy.ensure_usable().projector)(inputs)
 
 
 def compose(*segments: Iterable[Message]) -> list[Message]:
-    """One context of its segments, in order."""
+    """Concatenate segments into one context."""
     return list(chain.from_iterable(segments))
 
 
-def default_projector(given: ProjectionInput) -> Projection:
-    """What must fit takes its room first: tool schemas, system prompt, pending, the current request.
+def project_within_budget(inputs: ProjectionInput) -> Projection:
+    """The default projector.
 
-    The rest is the window's, sliding or in epochs, and the latest summary's.
+    Tool schemas, system prompt, pending messages and required blocks must fit into the budget. The latest summary and
+    the window's blocks get the room that is left.
     """
-    policy, sizes = given.policy, _Sizes(given)
-    view = LaneView(given)
-    room = policy.budget
-    for part, size in (("tools", sizes.tools), ("system_prompt", sizes.system), ("pending", sizes.pending)):
-        if size > room:
-            raise ContextOverflow(part, size, room)
-        room -= size
-    first = []
-    if given.request_must_fit:
-        first = view.pinned() if given.pending else view.kept()
-    kept = view.fit_required(first, room)
-    left = room
-    for block, (_, part) in zip(kept, first, strict=True):
-        if block.tokens > left:
-            raise ContextOverflow(part, block.tokens, left)
-        left -= block.tokens
-
-    summary = sizes.of_summary(view.summary)
-    window = (fill_epoch_window if policy.window == "epoch" else fill_sliding_window)(view, room, kept, summary)
-    shown = summary if window.summary_kept else None
+    policy, sizes = inputs.policy, _Sizes(inputs)
+    view = LaneView(inputs)
+    room = _reserve_room(sizes, policy.budget)
+    required = _fit_required(view, inputs, room)
+    summary = sizes.render_summary(view.summary)
+    fill_window = fill_epoch_window if policy.window == "epoch" else fill_sliding_window
+    window = fill_window(view, room, required, summary)
     blocks = (
-        *_segment([{"role": "system", "content": given.system}] if given.system else [], sizes.system),
-        *([shown] if shown else []),
+        *_make_segment([{"role": "system", "content": inputs.system}] if inputs.system else [], sizes.system),
+        *([summary] if summary and window.keeps_summary else []),
         *window.blocks,
-        *_segment(given.pending, sizes.pending),
+        *_make_segment(inputs.pending, sizes.pending),
     )
-    messages = compose(*(block.messages for block in blocks))
-    tools = list(given.tools)
-    basis_last_seq = view.upto
+    tools = list(inputs.tools)
     return Projection(
-        messages,
+        compose(*(block.messages for block in blocks)),
         tools,
-        ContextMeta(
-            basis_rev=basis_last_seq + 1,
-            basis_last_seq=basis_last_seq,
-            pending_count=len(given.pending),
-            truncated=window.truncated,
+        _make_meta(
+            inputs,
+            view,
+            window,
             estimated_tokens=policy.budget - room + window.tokens,
-            summary_used=shown is not None,
-            needs_summary=view.needs_summary(window.truncated),
-            entries_included=sum(len(block.seqs) for block in window.blocks),
-            entries_total=basis_last_seq + 1,
-            policy_hash=policy.hash,
-            epoch=window.epoch,
-            shared_prefix_tokens=view.count_shared_prefix(window.epoch),
-            cleared_tool_results=(
-                sum(block.cleared for block in window.blocks) if policy.clear_tool_results else None
-            ),
-            cut_tool_results={
-                tool_call_id: (head, tail) for block in window.blocks for tool_call_id, head, tail in block.cut
-            }
-            or None,
-            digest=_digest(blocks, tools, given.output_schema),
+            digest=_compute_digest(blocks, tools, inputs.output_schema),
         ),
-        given.output_schema,
+        inputs.output_schema,
         blocks,
         sizes.tools,
     )
 
 
-def _segment(messages: Sequence[Message], tokens: int) -> list[Block]:
-    """What surrounds the history, as a block of its own."""
+def _reserve_room(sizes: _Sizes, budget: int) -> int:
+    """The tokens of the budget that are left for the history.
+
+    Raises:
+        ContextOverflow: tool schemas, system prompt or pending messages exceed the budget.
+    """
+    room = budget
+    for part, size in (("tools", sizes.tools), ("system_prompt", sizes.system), ("pending", sizes.pending)):
+        if size > room:
+            raise ContextOverflow(part, size, room)
+        room -= size
+    return room
+
+
+def _fit_required(view: LaneView, inputs: ProjectionInput, room: int) -> list[Block]:
+    """The required blocks, cut where they do not fit in full.
+
+    Pending messages are a request of their own, so the current run is not required then.
+
+    Raises:
+        ContextOverflow: a required block exceeds the room that those before it leave.
+    """
+    required: list[RequiredBlock] = []
+    if inputs.request_must_fit:
+        required = view.list_pinned() if inputs.pending else view.list_required()
+    blocks = view.fit_required(required, room)
+    for block, (_, part) in zip(blocks, required, strict=True):
+        if block.tokens > room:
+            raise ContextOverflow(part, block.tokens, room)
+        room -= block.tokens
+    return blocks
+
+
+def _make_meta(
+    inputs: ProjectionInput, view: LaneView, window: Window, estimated_tokens: int, digest: str
+) -> ContextMeta:
+    policy, last_seq = inputs.policy, view.upto
+    cleared = sum(block.cleared for block in window.blocks)
+    cut = {tool_call_id: (head, tail) for block in window.blocks for tool_call_id, head, tail in block.cut}
+    return ContextMeta(
+        basis_rev=last_seq + 1,
+        basis_last_seq=last_seq,
+        pending_count=len(inputs.pending),
+        truncated=window.truncated,
+        estimated_tokens=estimated_tokens,
+        summary_used=window.keeps_summary,
+        needs_summary=view.needs_summary(window.truncated),
+        entries_included=sum(len(block.seqs) for block in window.blocks),
+        entries_total=last_seq + 1,
+        policy_hash=policy.hash,
+        epoch=window.epoch,
+        shared_prefix_tokens=view.count_shared_prefix(window.epoch),
+        cleared_tool_results=cleared if policy.clear_tool_results else None,
+        cut_tool_results=cut or None,
+        digest=digest,
+    )
+
+
+def _make_segment(messages: Sequence[Message], tokens: int) -> list[Block]:
+    """The system or pending segment as one block; no block if it has no messages."""
     return [Block(tuple(messages), tokens, "message")] if messages else []
 
 
-def _digest(blocks: Iterable[Block], tools: list[ToolSpec], output_schema: dict[str, Any] | None) -> str:
-    """`digest` of the whole context, of which every block knows its canonical form."""
+def _compute_digest(blocks: Iterable[Block], tools: list[ToolSpec], output_schema: dict[str, Any] | None) -> str:
+    """The digest of a context. It joins the canonical JSON that each block caches."""
     messages = b",".join(block.canonical for block in blocks)
     rest = canonicalize({"tool_spec": tools, "output_schema": output_schema})
     return hashlib.sha256(b'{"messages":[%b],%b' % (messages, rest[1:])).hexdigest()
 
 
-register_projector("default", default_projector)
+register_projector("default", project_within_budget)
 
 
 class _Sizes:
-    """The tokens of what surrounds the history: recorded where the thread has them, counted where not."""
+    """Tokens of the parts around the history. Recorded counts are used unless the policy estimates.
 
-    def __init__(self, given: ProjectionInput) -> None:
-        self._estimator = choose_estimator(given.policy)
-        self._given = given
-        self.tools = self._sized(given.tools_tokens, lambda by: by.count_tools(given.tools)) if given.tools else 0
-        self.system = (
-            self._sized(given.system_tokens, lambda by: by.count_system_prompt(given.system)) if given.system else 0
-        )
-        self.pending = self._sized(None, lambda by: sum(map(by.count_message, given.pending))) if given.pending else 0
+    Attributes:
+        tools: Tokens of the tool schemas.
+        system: Tokens of the system prompt.
+        pending: Tokens of the pending messages.
+    """
 
-    def _sized(self, recorded: int | None, count: Callable[[Encoding], int]) -> int:
+    def __init__(self, inputs: ProjectionInput) -> None:
+        self._estimator = choose_estimator(inputs.policy)
+        self._inputs = inputs
+        self.tools = self.system = self.pending = 0
+        if inputs.tools:
+            self.tools = self._count(inputs.tools_tokens, lambda encoding: encoding.count_tools(inputs.tools))
+        if system := inputs.system:
+            self.system = self._count(inputs.system_tokens, lambda encoding: encoding.count_system_prompt(system))
+        if inputs.pending:
+            self.pending = self._count(None, lambda encoding: sum(map(encoding.count_message, inputs.pending)))
+
+    def _count(self, recorded: int | None, count: Callable[[Encoding], int]) -> int:
         if recorded is not None and self._estimator is None:
             return recorded
-        return count(self._estimator or load_encoding(self._given.encoding))
+        return count(self._estimator or load_encoding(self._inputs.encoding))
 
-    def of_summary(self, entry: Entry | None) -> Block | None:
+    def render_summary(self, entry: Entry | None) -> Block | None:
+        """Render a summary in the role that the policy chooses."""
         if entry is None:
             return None
-        message = entry.read(SummaryPayload).message(self._given.policy.summary_role)
-        tokens = self._sized(entry.tokens, lambda by: by.count_message(message))
+        message = entry.read(SummaryPayload).message(self._inputs.policy.summary_role)
+        tokens = self._count(entry.tokens, lambda encoding: encoding.count_message(message))
         return Block((message,), tokens, "message")

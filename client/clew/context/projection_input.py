@@ -1,4 +1,4 @@
-"""What a projection is made from."""
+"""The input of a projection."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from clew.thread.thread import Thread
 
 @dataclass(frozen=True, slots=True)
 class ProjectionInput:
-    """All that a context depends on.
+    """Everything that a context depends on.
 
     Attributes:
-        thread: The facts.
-        policy: The policy in force, complete.
-        pending: Messages about to be asked that are not in the thread.
+        thread: The thread to project.
+        policy: The policy in force, with all levels overlaid.
+        pending: Messages that are shown after the history and are not in the thread.
         system: The system prompt.
         tools: The tool schemas.
         context_ref: The lane.
-        at_seq: Entries after this seq do not exist for the projection; None: all exist.
+        at_seq: The newest entry that the projection reads; None: the newest of the thread.
         provider: The provider whose `provider_data` the messages keep.
-        output_schema: The schema that the answer must meet; part of the digest alone.
-        system_tokens: The tokens of the system prompt, where they are known.
-        tools_tokens: The tokens of the tool schemas, where they are known.
-        encoding: What is not counted yet is counted under it.
-        request_must_fit: Whether the current request is kept at any price, or windowed like the rest of the history.
-        standalone: Whether the context is for a model that cannot read this thread: its `read_result` finds nothing.
+        output_schema: The JSON Schema that the answer must meet. Only the digest depends on it.
+        system_tokens: Recorded tokens of the system prompt; None: they are counted.
+        tools_tokens: Recorded tokens of the tool schemas; None: they are counted.
+        encoding: The encoding that counts what has no recorded count.
+        request_must_fit: Whether the current run and pinned groups are required; if not, they are windowed like the
+            rest of the history.
+        standalone: Whether the context is for a model that cannot read this thread with `read_result`.
     """
 
     thread: Thread

@@ -78,7 +78,7 @@ def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
     newest = max(lane.gap.newest_seq, next(missing, -1))
     stays = [seq for seq in lane.message_seqs if seq <= view.upto and (seq >= low or seq in present)]
     mark, messages, tokens = _counted(view, view.after, stays, newest)
-    summed, summed_messages, summed_tokens = _counted(view, view.summed, stays, newest)
+    summed, summed_messages, summed_tokens = _counted(view, view.summarized_to, stays, newest)
     gap = Gap(
         newest, mark, messages, tokens, before, summed, summed_messages, summed_tokens,
         dropped_user_seq=unheard,
@@ -162,7 +162,7 @@ def _reach(view: LaneView) -> int:
     """The seq of the oldest message that a context may be made of."""
     left = view.policy.budget
     try:
-        for block in view.blocks():
+        for block in view.iterate_blocks():
             left -= count_smallest(block, view.policy)
             if left < 0 and block.start is not None:
                 return block.start
