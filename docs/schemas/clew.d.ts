@@ -46,37 +46,37 @@ export interface Workflows {
 
 /** An entry of the kind `ai_context_operation`. */
 export interface AiContextOperationEntry {
-  /** Its place in the thread, from 0 on. */
+  /** The entry's number in the thread, from 0 on. */
   seq: number;
   /** Unique in the thread. */
   id: string;
-  /** What it tells of; it says what the payload holds. */
+  /** The kind of entry, which determines the type of the payload. */
   kind: "ai_context_operation";
   /** When it was committed: ISO 8601 in UTC with milliseconds. */
   at: string;
   /** What it holds, by its kind. */
   payload: OperationPayload;
-  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  /** The ids of the session, request, run and calls that the entry belongs to. */
   refs: Refs;
-  /** What it costs in a context, counted once under the session's encoding. */
+  /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
 }
 
 /** An entry of the kind `ai_message`. */
 export interface AiMessageEntry {
-  /** Its place in the thread, from 0 on. */
+  /** The entry's number in the thread, from 0 on. */
   seq: number;
   /** Unique in the thread. */
   id: string;
-  /** What it tells of; it says what the payload holds. */
+  /** The kind of entry, which determines the type of the payload. */
   kind: "ai_message";
   /** When it was committed: ISO 8601 in UTC with milliseconds. */
   at: string;
   /** What it holds, by its kind. */
   payload: AssistantMessage | ToolMessage | UserMessage;
-  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  /** The ids of the session, request, run and calls that the entry belongs to. */
   refs: Refs;
-  /** What it costs in a context, counted once under the session's encoding. */
+  /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
 }
 
@@ -140,19 +140,19 @@ export interface AppliedUnpin {
 
 /** An entry of the kind `approval`. */
 export interface ApprovalEntry {
-  /** Its place in the thread, from 0 on. */
+  /** The entry's number in the thread, from 0 on. */
   seq: number;
   /** Unique in the thread. */
   id: string;
-  /** What it tells of; it says what the payload holds. */
+  /** The kind of entry, which determines the type of the payload. */
   kind: "approval";
   /** When it was committed: ISO 8601 in UTC with milliseconds. */
   at: string;
   /** What it holds, by its kind. */
   payload: ApprovalPayload;
-  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  /** The ids of the session, request, run and calls that the entry belongs to. */
   refs: Refs;
-  /** What it costs in a context, counted once under the session's encoding. */
+  /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
 }
 
@@ -272,19 +272,19 @@ export interface CloseReceipt {
 
 /** An entry of the kind `config`. */
 export interface ConfigEntry {
-  /** Its place in the thread, from 0 on. */
+  /** The entry's number in the thread, from 0 on. */
   seq: number;
   /** Unique in the thread. */
   id: string;
-  /** What it tells of; it says what the payload holds. */
+  /** The kind of entry, which determines the type of the payload. */
   kind: "config";
   /** When it was committed: ISO 8601 in UTC with milliseconds. */
   at: string;
   /** What it holds, by its kind. */
   payload: ConfigPayload;
-  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  /** The ids of the session, request, run and calls that the entry belongs to. */
   refs: Refs;
-  /** What it costs in a context, counted once under the session's encoding. */
+  /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
 }
 
@@ -551,19 +551,19 @@ export type Entry = ConfigEntry | AiMessageEntry | AiContextOperationEntry | Sum
 
 /** An entry of the kind `error`. */
 export interface ErrorEntry {
-  /** Its place in the thread, from 0 on. */
+  /** The entry's number in the thread, from 0 on. */
   seq: number;
   /** Unique in the thread. */
   id: string;
-  /** What it tells of; it says what the payload holds. */
+  /** The kind of entry, which determines the type of the payload. */
   kind: "error";
   /** When it was committed: ISO 8601 in UTC with milliseconds. */
   at: string;
   /** What it holds, by its kind. */
   payload: ErrorPayload;
-  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  /** The ids of the session, request, run and calls that the entry belongs to. */
   refs: Refs;
-  /** What it costs in a context, counted once under the session's encoding. */
+  /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
 }
 
@@ -589,19 +589,19 @@ export interface Expand {
 
 /** An entry of the kind `fork`. */
 export interface ForkEntry {
-  /** Its place in the thread, from 0 on. */
+  /** The entry's number in the thread, from 0 on. */
   seq: number;
   /** Unique in the thread. */
   id: string;
-  /** What it tells of; it says what the payload holds. */
+  /** The kind of entry, which determines the type of the payload. */
   kind: "fork";
   /** When it was committed: ISO 8601 in UTC with milliseconds. */
   at: string;
   /** What it holds, by its kind. */
   payload: ForkPayload;
-  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  /** The ids of the session, request, run and calls that the entry belongs to. */
   refs: Refs;
-  /** What it costs in a context, counted once under the session's encoding. */
+  /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
 }
 
@@ -661,19 +661,19 @@ export interface HibernateReceipt {
 
 /** An entry of the kind `input`. */
 export interface InputEntry {
-  /** Its place in the thread, from 0 on. */
+  /** The entry's number in the thread, from 0 on. */
   seq: number;
   /** Unique in the thread. */
   id: string;
-  /** What it tells of; it says what the payload holds. */
+  /** The kind of entry, which determines the type of the payload. */
   kind: "input";
   /** When it was committed: ISO 8601 in UTC with milliseconds. */
   at: string;
   /** What it holds, by its kind. */
   payload: InputPayload;
-  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  /** The ids of the session, request, run and calls that the entry belongs to. */
   refs: Refs;
-  /** What it costs in a context, counted once under the session's encoding. */
+  /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
 }
 
@@ -723,17 +723,17 @@ export interface Limits {
 
 /** One message of a context. */
 export interface Message {
-  /** Who speaks. */
+  /** The speaker. */
   role: "system" | "user" | "assistant" | "tool";
   /** The text. */
   content: string;
-  /** The calls that an assistant's message asks for. */
+  /** The tool calls of an assistant message. */
   tool_calls?: Array<ToolCall>;
-  /** The call that a tool's message answers. */
+  /** The call that a tool message answers. */
   tool_call_id?: string;
-  /** The tool that a tool's message is from. */
+  /** The tool of a tool message. */
   name?: string;
-  /** What the provider wants back with the message. */
+  /** Blocks that go back to the provider with the message. */
   provider_data?: ProviderData;
 }
 
@@ -839,23 +839,23 @@ export interface Pin {
 
 /** List prices in USD per million tokens. */
 export interface Price {
-  /** Of input tokens that are neither cached nor written. */
+  /** The price of input tokens that are neither read from the provider's cache nor written to it. */
   input: number;
-  /** Of output tokens. */
+  /** The price of output tokens. */
   output: number;
-  /** Of input tokens that the provider had in its cache. None: like `input`. */
+  /** The price of input tokens read from the cache. None: as `input`. */
   cached_input?: number | null;
-  /** Of input tokens that the provider put into its cache. None: like `input`. */
+  /** The price of input tokens written to the cache. None: as `input`. */
   written_input?: number | null;
-  /** The prices are for calls with more input tokens than this. */
+  /** The prices hold for calls with more input tokens than this. */
   above?: number;
 }
 
-/** What a provider wants back verbatim with the message it came with; no other provider gets it. */
+/** Blocks of a reply that go back to its provider verbatim; no other provider gets them. */
 export interface ProviderData {
   /** The provider. */
   provider: string;
-  /** What it sent. */
+  /** The blocks as the provider sent them. */
   blocks: Array<Record<string, unknown>>;
 }
 
@@ -1035,19 +1035,19 @@ export interface Retried {
 
 /** An entry of the kind `run`. */
 export interface RunEntry {
-  /** Its place in the thread, from 0 on. */
+  /** The entry's number in the thread, from 0 on. */
   seq: number;
   /** Unique in the thread. */
   id: string;
-  /** What it tells of; it says what the payload holds. */
+  /** The kind of entry, which determines the type of the payload. */
   kind: "run";
   /** When it was committed: ISO 8601 in UTC with milliseconds. */
   at: string;
   /** What it holds, by its kind. */
   payload: RunPayload;
-  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  /** The ids of the session, request, run and calls that the entry belongs to. */
   refs: Refs;
-  /** What it costs in a context, counted once under the session's encoding. */
+  /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
 }
 
@@ -1113,19 +1113,19 @@ export interface SessionEnd {
 
 /** An entry of the kind `session`. */
 export interface SessionEntry {
-  /** Its place in the thread, from 0 on. */
+  /** The entry's number in the thread, from 0 on. */
   seq: number;
   /** Unique in the thread. */
   id: string;
-  /** What it tells of; it says what the payload holds. */
+  /** The kind of entry, which determines the type of the payload. */
   kind: "session";
   /** When it was committed: ISO 8601 in UTC with milliseconds. */
   at: string;
   /** What it holds, by its kind. */
   payload: SessionPayload;
-  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  /** The ids of the session, request, run and calls that the entry belongs to. */
   refs: Refs;
-  /** What it costs in a context, counted once under the session's encoding. */
+  /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
 }
 
@@ -1329,19 +1329,19 @@ export interface SummarizeInput {
 
 /** An entry of the kind `summary`. */
 export interface SummaryEntry {
-  /** Its place in the thread, from 0 on. */
+  /** The entry's number in the thread, from 0 on. */
   seq: number;
   /** Unique in the thread. */
   id: string;
-  /** What it tells of; it says what the payload holds. */
+  /** The kind of entry, which determines the type of the payload. */
   kind: "summary";
   /** When it was committed: ISO 8601 in UTC with milliseconds. */
   at: string;
   /** What it holds, by its kind. */
   payload: SummaryPayload;
-  /** What it belongs to: `request_id`, `run_id`, `call_id`, and so on. */
+  /** The ids of the session, request, run and calls that the entry belongs to. */
   refs: Refs;
-  /** What it costs in a context, counted once under the session's encoding. */
+  /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
 }
 
@@ -1391,13 +1391,13 @@ export interface Switch {
   type: "switch";
 }
 
-/** A call that a model asked for. */
+/** A tool call by a model. */
 export interface ToolCall {
-  /** Minted by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`. */
+  /** Made by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`. */
   id: string;
   /** The tool. */
   name: string;
-  /** Always an object; where a model sent something else it is empty, and the tool's result says what came. */
+  /** The arguments, always an object: an empty one if the model sent something else, which the tool's result then quotes. */
   arguments: Record<string, unknown>;
 }
 
@@ -1433,11 +1433,11 @@ export interface ToolMessage {
   pieces?: Array<number>;
 }
 
-/** A tool as a model sees it. */
+/** A tool as a model knows it. */
 export interface ToolSpec {
   /** The tool. */
   name: string;
-  /** What it is for. */
+  /** The purpose of the tool. */
   description: string;
   /** The JSON Schema of its arguments. */
   parameters: Record<string, unknown>;
@@ -1445,17 +1445,17 @@ export interface ToolSpec {
 
 /** A message with its place in the thread. */
 export interface TranscriptMessage {
-  /** Who speaks. */
+  /** The speaker. */
   role: "system" | "user" | "assistant" | "tool";
   /** The text. */
   content: string;
-  /** The calls that an assistant's message asks for. */
+  /** The tool calls of an assistant message. */
   tool_calls?: Array<ToolCall>;
-  /** The call that a tool's message answers. */
+  /** The call that a tool message answers. */
   tool_call_id?: string;
-  /** The tool that a tool's message is from. */
+  /** The tool of a tool message. */
   name?: string;
-  /** What the provider wants back with the message. */
+  /** Blocks that go back to the provider with the message. */
   provider_data?: ProviderData;
   /** The entry. */
   seq: number;

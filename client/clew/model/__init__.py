@@ -1,4 +1,4 @@
-"""What goes to a model and comes back: messages, tool schemas, their canonical form and their tokens."""
+"""Messages and tool schemas of model calls, their canonical form, their tokens and their prices."""
 
 from clew.model.canonical import canonicalize, compute_digest
 from clew.model.messages import Message, ProviderData, ToolCall, ToolSpec

@@ -1,4 +1,4 @@
-"""One byte form for every JSON value (RFC 8785), and the digest over it."""
+"""The canonical bytes of a JSON value (RFC 8785), and the digest over them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from typing import Any
 
 import rfc8785
 
-# Above this an integer is no longer exact as an IEEE 754 double, which is all that RFC 8785 knows.
+# Larger integers are not exact as IEEE 754 doubles, the numbers of RFC 8785.
 _EXACT_INTEGER = 2**53 - 1
-# A fixed depth, and not where the interpreter's stack happens to end, so that what one worker can write every
-# other can too. It is as deep as pydantic reads.
+# A fixed depth rather than the end of the interpreter's stack, so that all workers accept the same values. Pydantic
+# reads as many levels.
 _MAX_DEPTH = 200
 
 
 def canonicalize(value: Any) -> bytes:
-    """The RFC 8785 form of a JSON value.
+    """Encode a JSON value as RFC 8785 says.
 
-    Integers beyond 2^53 take the double nearest to them, as every RFC 8785 implementation in a language
-    without big integers does on reading them.
+    An integer beyond 2^53 becomes the nearest double, as it does for readers without big integers.
 
     Raises:
-        ValueError: the value is not JSON: NaN, an infinity, a lone surrogate, or nested over 200 levels deep.
+        ValueError: the value has a NaN, an infinity or a lone surrogate, or over 200 levels.
     """
     check_depth(value, _MAX_DEPTH)
     try:
@@ -31,23 +30,23 @@ def canonicalize(value: Any) -> bytes:
 
 
 def compute_digest(value: Any) -> str:
-    """SHA-256 over the canonical form, as 64 hexadecimal digits."""
+    """Compute the SHA-256 of the canonical form, as 64 hexadecimal digits."""
     return hashlib.sha256(canonicalize(value)).hexdigest()
 
 
-def check_depth(value: Any, most: int) -> None:
-    """Raise where a JSON value is nested too deep.
+def check_depth(value: Any, max_depth: int) -> None:
+    """Check how deep a JSON value is nested.
 
     Raises:
-        ValueError: it is nested over `most` levels deep.
+        ValueError: the value has over `max_depth` levels.
     """
     level = [value]
-    for _ in range(most + 1):
+    for _ in range(max_depth + 1):
         containers = [item for item in level if isinstance(item, dict | list | tuple)]
         if not containers:
             return
-        level = [item for some in containers for item in (some.values() if isinstance(some, dict) else some)]
-    raise ValueError(f"nested over {most} levels deep")
+        level = [item for inner in containers for item in (inner.values() if isinstance(inner, dict) else inner)]
+    raise ValueError(f"nested over {max_depth} levels deep")
 
 
 def _convert_large_integers(value: Any) -> Any:

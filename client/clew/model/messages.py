@@ -1,6 +1,6 @@
-"""The neutral shapes that a model sees: messages and tool schemas, never a provider's own types.
+"""Messages and tool schemas in Clew's own form; providers convert them to theirs.
 
-They are plain JSON objects, so that what is stored, projected, hashed and sent is one and the same thing.
+They are plain JSON objects: the same objects are stored, projected, hashed and sent.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class ToolCall(TypedDict):
-    """A call that a model asked for.
+    """A tool call by a model.
 
     Attributes:
-        id: Minted by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`.
+        id: Made by Clew: unique in its thread, at most 40 letters, digits, `_` or `-`.
         name: The tool.
-        arguments: Always an object; where a model sent something else it is empty, and the tool's result says what
-            came.
+        arguments: The arguments, always an object: an empty one if the model sent something else, which the tool's
+            result then quotes.
     """
 
     id: str
@@ -28,11 +28,11 @@ class ToolCall(TypedDict):
 
 
 class ProviderData(TypedDict):
-    """What a provider wants back verbatim with the message it came with; no other provider gets it.
+    """Blocks of a reply that go back to its provider verbatim; no other provider gets them.
 
     Attributes:
         provider: The provider.
-        blocks: What it sent.
+        blocks: The blocks as the provider sent them.
     """
 
     provider: str
@@ -43,12 +43,12 @@ class Message(TypedDict, total=False):
     """One message of a context.
 
     Attributes:
-        role: Who speaks.
+        role: The speaker.
         content: The text.
-        tool_calls: The calls that an assistant's message asks for.
-        tool_call_id: The call that a tool's message answers.
-        name: The tool that a tool's message is from.
-        provider_data: What the provider wants back with the message.
+        tool_calls: The tool calls of an assistant message.
+        tool_call_id: The call that a tool message answers.
+        name: The tool of a tool message.
+        provider_data: Blocks that go back to the provider with the message.
     """
 
     role: Required[Role]
@@ -60,11 +60,11 @@ class Message(TypedDict, total=False):
 
 
 class ToolSpec(TypedDict):
-    """A tool as a model sees it.
+    """A tool as a model knows it.
 
     Attributes:
         name: The tool.
-        description: What it is for.
+        description: The purpose of the tool.
         parameters: The JSON Schema of its arguments.
     """
 
@@ -74,5 +74,5 @@ class ToolSpec(TypedDict):
 
 
 def list_call_ids(message: Message) -> list[str]:
-    """The ids of the tool calls that a message asks for, in order."""
+    """List the ids of a message's tool calls, in order."""
     return [call["id"] for call in message.get("tool_calls", [])]

@@ -1,20 +1,21 @@
-"""Pieces: a text in parts of about the same size. Each is counted once, and that tells what some of them cost."""
+"""Pieces: a text in parts of about the same size, whose tokens are counted once, so that cutting needs no count."""
 
 from __future__ import annotations
 
 PIECE_BYTES = 256
-"""A piece has no more bytes of UTF-8, unless there would be too many of them."""
+"""Largest piece, in bytes of UTF-8, of a text with at most `MAX_PIECES` pieces."""
 MAX_PIECES = 128
+"""Most pieces of one text; the pieces of a longer text are larger."""
 
 
 def find_piece_starts(data: bytes) -> list[int]:
-    """Where the pieces of a text of UTF-8 begin: always between characters, and at 0 first."""
-    number = max(min(-(-len(data) // PIECE_BYTES), MAX_PIECES), 1)
-    return [_find_character_start(data, place * len(data) // number) for place in range(number)]
+    """Find the offsets at which the pieces of a UTF-8 text begin: 0 first, and always between characters."""
+    count = max(min(-(-len(data) // PIECE_BYTES), MAX_PIECES), 1)
+    return [_find_character_start(data, number * len(data) // count) for number in range(count)]
 
 
 def split(text: str) -> list[str]:
-    """The pieces of a text; together they are the text."""
+    """Split a text into its pieces."""
     data = text.encode()
     starts = find_piece_starts(data)
     return [data[start:end].decode() for start, end in zip(starts, [*starts[1:], len(data)], strict=True)]

@@ -1,4 +1,4 @@
-"""List prices of a model, and what a usage costs by them. Which model has which prices, workers know."""
+"""List prices of a model, and the cost of a usage. The worker knows the prices of each model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Price(BaseModel):
     """List prices in USD per million tokens.
 
     Attributes:
-        input: Of input tokens that are neither cached nor written.
-        output: Of output tokens.
-        cached_input: Of input tokens that the provider had in its cache. None: like `input`.
-        written_input: Of input tokens that the provider put into its cache. None: like `input`.
-        above: The prices are for calls with more input tokens than this.
+        input: The price of input tokens that are neither read from the provider's cache nor written to it.
+        output: The price of output tokens.
+        cached_input: The price of input tokens read from the cache. None: as `input`.
+        written_input: The price of input tokens written to the cache. None: as `input`.
+        above: The prices hold for calls with more input tokens than this.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -30,11 +30,11 @@ class Price(BaseModel):
 
 
 Prices = tuple[Price, ...]
-"""The prices of a model, by rising `above`; the first one's is -1. None at all: they are not known."""
+"""The prices of a model, by rising `above`, from -1 on. Empty: they are unknown."""
 
 
 def compute_cost_usd(prices: Sequence[Price], usage: Usage) -> float | None:
-    """What one call costs by list prices, in USD; None where they are not known."""
+    """Compute the cost of one call in USD; None where the prices are unknown."""
     price = next((price for price in reversed(prices) if usage.input_tokens > price.above), None)
     if price is None:
         return None

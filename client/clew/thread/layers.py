@@ -1,7 +1,7 @@
-"""The layers of a lane: what its context operations and its summaries have put under its messages.
+"""The layers of a lane: the snapshots and summaries that precede its messages in a context.
 
-It is a pile of layers. A compaction, be it a snapshot or a summary, lies upon what was there before, so that an
-`expand` finds that again; any other snapshot begins a new pile.
+Layers are a stack. A summary, or a snapshot made by a compaction, is pushed onto the stack, so that an `expand` can
+pop it. Any other snapshot starts a new stack.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from clew.contract.payloads import (
 from clew.thread.entries import Entry
 
 MAX_LAYERS = 100
-"""Layers that an `expand` may still take off, one after the other."""
+"""Layers of a lane that are kept: one less than this many compactions can be undone, one after another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A snapshot or a summary that a lane's messages follow upon.
+    """A snapshot or a summary, or both, that precedes a lane's messages in a context.
 
     Attributes:
         anchor: The seq of the snapshot; -1: there is none.
         summary: The seq of the summary; -1: there is none.
-        after: The lane's messages after this seq follow.
-        summed: The summary speaks for everything up to this seq.
-        base: Nothing below this layer counts.
+        after: The snapshot is followed by the lane's messages after this seq.
+        summarized_to: The last seq that the summary covers.
+        base: Whether no layer below has an effect.
     """
 
     anchor: int = -1
@@ -43,12 +43,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """What context operations and summaries have put under a lane's messages.
+    """The layers and the pins of a lane after one of its entries.
 
     Attributes:
-        stack: The layers, the one in force last; none where nothing of the lane's past is known.
-        pinned: The seqs of the entries that are pinned.
-        seq: The entry as of which this is so.
+        stack: The layers, the one in force last; empty where the lane's past is unknown.
+        pinned: The seqs of the pinned entries.
+        seq: The seq of the entry that last changed them; -1: none did.
     """
 
     stack: tuple[Layer, ...] = (Layer(base=True),)
@@ -57,7 +57,7 @@ class Layers:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that counts of it is known."""
+        """Whether the stack has every layer that has an effect."""
         return bool(self.stack) and self.stack[0].base
 
     @property
@@ -67,17 +67,17 @@ class Layers:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether there is something for an `expand` to take off."""
+        """Whether an `expand` has a layer to pop."""
         return len(self.stack) > 1
 
     def apply(self, entry: Entry) -> Layers:
-        """The layers once one of the lane's operations or summaries has been committed."""
+        """Return the layers after an operation or a summary of the lane."""
         body = entry.body
         if isinstance(body, SummaryPayload):
-            # What a snapshot has taken out is not summed up, and a summary never gives way to one of less.
+            # A summary has no effect where a snapshot or another summary already covers as much.
             if not self.stack or body.to_seq < self.top.summarized_to:
                 return self
-            return self._with(replace(self.top, summary=entry.seq, summarized_to=body.to_seq, base=False), entry)
+            return self._push(replace(self.top, summary=entry.seq, summarized_to=body.to_seq, base=False), entry)
         if not isinstance(body, OperationPayload):
             return self
         pinned = set(self.pinned)
@@ -86,7 +86,7 @@ class Layers:
                 after = find_base_seq(entry, operation)
                 layer = Layer(entry.seq, after=after, summarized_to=after)
                 if operation.is_compaction:
-                    return self._with(layer, entry)
+                    return self._push(layer, entry)
                 return Layers((replace(layer, base=True),), seq=entry.seq)
             case AppliedExpand() if self.is_compacted or not self.is_complete:
                 return Layers(self.stack[:-1], self.pinned, entry.seq)
@@ -97,7 +97,7 @@ class Layers:
             case _:
                 return self
 
-    def _with(self, layer: Layer, entry: Entry) -> Layers:
+    def _push(self, layer: Layer, entry: Entry) -> Layers:
         lower = self.stack[1 - MAX_LAYERS :]
         if len(lower) < len(self.stack):
             lower = (replace(lower[0], base=True), *lower[1:])
@@ -105,11 +105,11 @@ class Layers:
 
 
 def is_base(entry: Entry) -> bool:
-    """Whether a context operation begins the lane anew: a snapshot that is no compaction."""
+    """Whether a context operation starts a new stack: it puts a snapshot and is no compaction."""
     operation = entry.read(OperationPayload).operation
     return isinstance(operation, AppliedReplace) and not operation.is_compaction
 
 
 def find_base_seq(anchor: Entry, operation: AppliedReplace) -> int:
-    """The seq after which a lane's messages follow upon a snapshot: its `base_seq`, or where it was put."""
+    """Return the seq after which a lane's messages follow a snapshot: its `base_seq`, or the snapshot's own seq."""
     return anchor.seq if operation.base_seq is None else min(operation.base_seq, anchor.seq)

@@ -1,14 +1,14 @@
-"""One thread out of its two parts: what the archive holds, and what the live session holds behind it.
+"""Read one thread from its two parts: the archive, and the live session after it.
 
-A session that rolls over moves its oldest entries to the archive, also while its thread is being read. The rule:
+A session that rolls over moves its oldest entries to the archive, also while a reader reads its thread. The rule:
 
-1. Up to `archived_upto` the archive is read. The reader may know of less than the archive holds, never of more.
-2. Behind that the session is asked for the next entry. Its answer stands if it still holds that entry.
-3. If the session says that it begins later, or that it has ended, the parts are located again, and reading goes on
-   at the same entry. The archive must hold it by now; otherwise the archive is damaged.
-4. Where `archived_upto` is None the session has ended: the archive holds all of the thread, and nobody is asked.
+1. The reader reads the archive up to `archived_upto`. The archive may have more entries by then, never fewer.
+2. After that it queries the session for the next entries. The page is used if the session still has the first one.
+3. If the session begins later, or has ended, the reader locates the parts again and goes on at the same entry. The
+   archive must have that entry by now; otherwise it is damaged.
+4. Where `archived_upto` is None the session has ended: the archive has the complete thread.
 
-So no entry is missing and none comes twice, whenever the border moves.
+So no entry is missing and none comes twice, whenever entries move.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ REFS = frozenset({"request_id", "run_id", "call_id", "tool_call_id", "parent_cal
 
 
 class Numbered(Protocol):
-    """What is read from a thread: it knows its seq."""
+    """A row that is read from a thread: it has a seq."""
 
     @property
     def seq(self) -> int:
-        """The seq of the entry that it is, or is made of."""
+        """The seq of the entry that the row is made of."""
         ...
 
 
@@ -40,12 +40,12 @@ Row_co = TypeVar("Row_co", bound=Numbered, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class LivePage(Generic[Row_co]):
-    """One page of what a live session holds.
+    """One page of a live session's rows.
 
     Attributes:
         rows: The rows, in order.
         next_seq: The seq at which the next page begins; None: this is the last page.
-        first_live_seq: The first entry that the session holds, where the page was asked for before that; else 0.
+        first_live_seq: The session's first entry, if the page was to begin before that entry; else 0.
     """
 
     rows: Sequence[Row_co]
@@ -54,23 +54,23 @@ class LivePage(Generic[Row_co]):
 
 
 class ThreadParts(Protocol[Row_co]):
-    """Where the two parts of one thread are, as far as the reader knows."""
+    """The two parts of one thread, as the reader last located them."""
 
     @property
     def archived_upto(self) -> int | None:
-        """The newest entry that is known to be archived: -1 for none; None: the session has ended."""
+        """The newest entry known to be archived; -1: none is; None: the session has ended."""
         ...
 
     def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[Row_co]:
-        """The archived rows from `from_seq` to `to_seq`, both included, in order."""
+        """Read the archived rows from `from_seq` to `to_seq`, both included, in order."""
         ...
 
     async def read_live(self, from_seq: int) -> LivePage[Row_co] | None:
-        """The session's rows from `from_seq` on, as many as one page holds; None: the session has ended."""
+        """Read a page of the session's rows, beginning at `from_seq`; None: the session has ended."""
         ...
 
     async def relocate(self, first_live_seq: int | None, /) -> Self:
-        """Where the parts are now. The session has said that it begins at `first_live_seq`; None: it has ended."""
+        """Locate the parts again, after the session began at `first_live_seq`; None: it has ended."""
         ...
 
 
@@ -81,7 +81,7 @@ AnyParts = TypeVar("AnyParts", bound=ThreadParts[Any])
 async def read_forward(
     parts: ThreadParts[Row], from_seq: int = 0, to_seq: int | None = None, limit: int | None = None
 ) -> AsyncIterator[Row]:
-    """The rows of a thread from `from_seq` to `to_seq`, both included, at most `limit`, in order.
+    """Read the rows of a thread from `from_seq` to `to_seq`, both included, at most `limit`, in order.
 
     Raises:
         ArchiveDamaged: an entry is in neither part.
@@ -91,7 +91,7 @@ async def read_forward(
     while seq is not None and (to_seq is None or seq <= to_seq) and left != 0:
         upto = parts.archived_upto
         if upto is None or seq <= upto:
-            rows = parts.read_archived(seq, to_seq if upto is None else _find_earlier(upto, to_seq))
+            rows = parts.read_archived(seq, to_seq if upto is None else _choose_earlier(upto, to_seq))
             seq = None if upto is None else upto + 1
         else:
             page = await parts.read_live(seq)
@@ -108,7 +108,7 @@ async def read_forward(
 
 
 async def read_tail(parts: Parts, from_seq: int = 0, to_seq: int | None = None) -> tuple[Parts, list[Entry]]:
-    """The entries up to `to_seq` that the live session alone holds, in order, and the parts as they were then.
+    """Read the entries up to `to_seq` that only the live session has, in order, and the parts at that time.
 
     The archived part ends right before these entries, so the thread can be read backwards from them.
 
@@ -139,7 +139,7 @@ def _find_first_live_seq(parts: ThreadParts[Any], from_seq: int) -> int | None:
     return None if parts.archived_upto is None else max(from_seq, parts.archived_upto + 1)
 
 
-def _find_earlier(seq: int, other: int | None) -> int:
+def _choose_earlier(seq: int, other: int | None) -> int:
     return seq if other is None else min(seq, other)
 
 
@@ -150,7 +150,7 @@ async def _iterate_rows(rows: Sequence[Row], to_seq: int | None) -> AsyncIterato
 
 
 def make_filter(query: EntriesQuery) -> Callable[[Entry], bool]:
-    """A function that says whether an entry meets every filter of a query."""
+    """Make a function that returns whether an entry meets every filter of a query."""
     refs = query.model_dump(include=set(REFS), exclude_none=True)
 
     def meets(entry: Entry) -> bool:
@@ -164,7 +164,7 @@ def make_filter(query: EntriesQuery) -> Callable[[Entry], bool]:
 
 
 class BackwardReader(Protocol):
-    """Reads one state of a thread, the newest entry first, however the thread goes on meanwhile."""
+    """Reads a thread as it was at one moment, the newest entry first."""
 
     @property
     def upto(self) -> int:
@@ -174,7 +174,7 @@ class BackwardReader(Protocol):
     def read(
         self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
     ) -> AsyncIterator[Entry]:
-        """The entries of a kind, and of a lane where one is named, from `to_seq` down to `from_seq`."""
+        """Read the entries of a kind, and of a lane if one is named, from `to_seq` down to `from_seq`."""
         ...
 
 
@@ -183,9 +183,9 @@ class FrozenThread:
     """A thread as it was at one moment.
 
     Attributes:
-        upto: The seq of its newest entry.
-        live: What the session alone held, in order.
-        archived: Reads everything before that; None: nothing is.
+        upto: The seq of the newest entry.
+        live: The entries that only the session had, in order.
+        archived: Reads the entries before those; None: nothing was archived.
     """
 
     upto: int
@@ -195,7 +195,7 @@ class FrozenThread:
     async def read(
         self, kind: str, *, context_ref: str | None = None, from_seq: int = 0, to_seq: int | None = None
     ) -> AsyncIterator[Entry]:
-        """The entries of a kind, and of a lane where one is named, from `to_seq` down to `from_seq`."""
+        """Read the entries of a kind, and of a lane if one is named, from `to_seq` down to `from_seq`."""
         upto = self.upto if to_seq is None else min(to_seq, self.upto)
         for entry in reversed(self.live):
             if from_seq <= entry.seq <= upto and entry.kind == kind and context_ref in (None, entry.lane):
@@ -206,5 +206,5 @@ class FrozenThread:
                 yield entry
 
     def truncate(self, seq: int) -> FrozenThread:
-        """The same thread, read from an earlier seq back."""
+        """Return the same thread without the entries after a seq."""
         return replace(self, upto=min(seq, self.upto))

@@ -28,16 +28,16 @@ from clew.thread.layers import Layers
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What a thread keeps of its archived part: entries before its `first_seq`, in order, with gaps.
+    """The archived entries that a thread retains, for contexts at every seq from `upto` on.
 
-    It is enough for contexts at every seq from `upto` on: the configuration in force and the active lane, and of each
-    lane in `gaps` its layers, what its newest run's user has said (as far as `Gap.unheard` says), and every message
-    after its gap. Of other lanes nothing is known.
+    They have the configuration in force and the active lane. Of each lane in `gaps` they have the layers, the user
+    messages of the newest run after `Gap.dropped_user_seq`, and every message after the gap. Of other lanes they have
+    nothing.
 
     Attributes:
         upto: The seq of the newest archived entry; -1: nothing is archived.
-        entries: The entries that are kept.
-        gaps: By the name of the lane, the part of it that is not kept.
+        entries: The retained entries, in order of seq, all before the thread's `first_seq`.
+        gaps: For each lane, by its name, the part that is not retained.
     """
 
     upto: int = -1
@@ -46,7 +46,7 @@ class Retained:
 
 
 class Thread:
-    """The log itself. Appending is the only change it knows."""
+    """The log. Appending an entry is the only change."""
 
     def __init__(self, entries: Iterable[Entry] = (), first_seq: int = 0, retained: Retained | None = None) -> None:
         self.first_seq = first_seq
@@ -59,7 +59,7 @@ class Thread:
         self._calls: dict[str, Entry] = {}
         self.outcomes: dict[str, Entry] = {}
         self._approvals: dict[str, Entry] = {}
-        self._kept = {entry.seq: entry for entry in self.retained.entries}
+        self._retained_entries = {entry.seq: entry for entry in self.retained.entries}
         for name in self.retained.gaps:
             self._lanes.setdefault(name, self._new_lane(name))
         for entry in self.retained.entries:
@@ -111,7 +111,7 @@ class Thread:
             return Lane(gap=unknown, layer_history=[Layers(())])
         if gap.layers is None:
             return Lane(gap=gap)
-        # What of the past is kept is in the layers already.
+        # The layers of the gap already include the retained operations and summaries.
         return Lane(gap=gap, layer_history=[gap.layers], unfolded_from_seq=max(self.first_seq, gap.layers.seq + 1))
 
     @property
@@ -131,8 +131,8 @@ class Thread:
         return iter(self._entries)
 
     def __getitem__(self, seq: int) -> Entry:
-        if seq in self._kept:
-            return self._kept[seq]
+        if seq in self._retained_entries:
+            return self._retained_entries[seq]
         if 0 <= seq < self.first_seq:
             raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
         if not self.first_seq <= seq < self.rev:
@@ -140,46 +140,46 @@ class Thread:
         return self._entries[seq - self.first_seq]
 
     def slice(self, from_seq: int, to_seq: int) -> list[Entry]:
-        """The entries from one seq up to another, both included; what is not there is left out."""
+        """Return the entries from `from_seq` to `to_seq`, both included, except for archived and future ones."""
         start = max(from_seq - self.first_seq, 0)
         return self._entries[start : max(to_seq - self.first_seq + 1, start)]
 
     def filter_by_kind(self, kind: str) -> list[Entry]:
-        """The entries of one kind."""
+        """Return the entries of a kind."""
         return [entry for entry in self._entries if entry.kind == kind]
 
     def filter_by_ref(self, name: str, value: str) -> list[Entry]:
-        """The entries whose `refs` hold a value under a name."""
+        """Return the entries whose `refs` have a value under a name."""
         return [entry for entry in self._entries if entry.refs.get(name) == value]
 
     def list_entries_before_call(self, call_id: str) -> list[Entry]:
-        """The entries that the context of a model call was projected from; none where the call is unknown."""
+        """Return the entries that a model call's context was projected from; none for an unknown call."""
         reply = self._calls.get(call_id)
         recipe = reply.recipe if reply else None
         return self.slice(self.first_seq, recipe.basis_seq) if recipe else []
 
     def find_reply(self, call_id: str) -> Entry | None:
-        """The assistant's message that answered a model call."""
+        """Return the reply to a model call."""
         return self._calls.get(call_id)
 
     def find_outcome(self, request_id: str) -> Entry | None:
-        """The `run` entry that ended a request."""
+        """Return the `run` entry of a request."""
         return self.outcomes.get(request_id)
 
     def find_approval(self, tool_call_id: str) -> Entry | None:
-        """The `approval` entry that decided upon a tool call."""
+        """Return the `approval` entry of a tool call."""
         return self._approvals.get(tool_call_id)
 
     def get_lane(self, context_ref: str) -> Lane | None:
-        """The index of a lane, where the thread has one of that name."""
+        """Return the index of a lane; None where the thread has no lane of that name."""
         lane = self._lanes.get(context_ref)
         return self._new_lane(context_ref) if lane is None and self.retained.upto >= 0 else lane
 
     def find_anchor(self, context_ref: str, seq: int) -> Entry | None:
-        """The snapshot under a lane at a seq.
+        """Return the snapshot that is in force in a lane at a seq.
 
         Raises:
-            Archived: it cannot be told from what the thread keeps of its past.
+            Archived: the retained entries do not determine the lane's layers at that seq.
         """
         lane = self.get_lane(context_ref)
         layers = lane.find_layers(seq) if lane else Layers()
@@ -188,39 +188,39 @@ class Thread:
         return self[layers.top.anchor] if layers.top.anchor >= 0 else None
 
     def find_first_held_seq(self, context_ref: str) -> int:
-        """The seq from which on every message of a lane is held."""
+        """Return the first seq from which the thread has every message of a lane."""
         lane = self.get_lane(context_ref)
         return lane.gap.newest_seq + 1 if lane else 0
 
     def find_config(self, seq: int) -> Entry | None:
-        """The configuration in force at a seq.
+        """Return the configuration in force at a seq.
 
         Raises:
-            Archived: the seq is before what the thread keeps of its past.
+            Archived: the seq is before `retained.upto`.
         """
-        self._check_kept(seq)
+        self._check_retained(seq)
         return find_last(self.configs, seq)
 
     def find_prompt(self, seq: int) -> Entry | None:
-        """The configuration that put the system prompt in force at a seq; those after it have left it as it is."""
+        """Return the configuration that set the system prompt in force at a seq."""
         return find_last(self.prompts, seq)
 
     def find_active_lane(self, seq: int) -> str:
-        """The lane that is active at a seq.
+        """Return the name of the lane that is active at a seq.
 
         Raises:
-            Archived: the seq is before what the thread keeps of its past.
+            Archived: the seq is before `retained.upto`.
         """
-        self._check_kept(seq)
+        self._check_retained(seq)
         switch = find_last(self.switches, seq)
         return switch.read(OperationPayload).context_ref if switch else DEFAULT_LANE
 
-    def _check_kept(self, seq: int) -> None:
+    def _check_retained(self, seq: int) -> None:
         if seq < self.retained.upto:
             raise Archived(f"entry {seq} is in the archive: read it through ReadThread")
 
 
 def find_last(entries: list[Entry], seq: int) -> Entry | None:
-    """The newest of some entries in order of seq that is not after a seq."""
-    place = bisect_right(entries, seq, key=lambda entry: entry.seq)
-    return entries[place - 1] if place else None
+    """Return the newest entry that is not after a seq. The entries are in order of seq."""
+    count = bisect_right(entries, seq, key=lambda entry: entry.seq)
+    return entries[count - 1] if count else None
