@@ -239,7 +239,7 @@ def with_recipes(thread: Thread) -> Thread:
         payload = {name: value for name, value in entry.payload.items() if name != "tokens"}
         if entry.payload.get("role") == "assistant":
             payload["recipe"] = payloads.recipe(entry.seq - 1, context_ref=entry.lane, model=MODEL)
-        written.commit(entry.kind, payload, **entry.refs, call_id=f"call-{entry.seq}")
+        written.commit(entry.kind, payload, **{**entry.refs, "call_id": f"call-{entry.seq}"})
     return written.thread
 
 
