@@ -159,7 +159,7 @@ def fit_answer(thread: Thread, asked: Recall) -> Recalled:
     while True:
         retained = retain(thread, thread.first_seq, {lane: asked.policies}, held + room)
         new = (entry for entry in retained.entries if entry.seq < asked.before or entry.kind != "ai_message")
-        packed = Packed.of(
+        packed = Packed.pack(
             {
                 "entries": [entry.as_json() for entry in new],
                 "gap": asdict(retained.gaps[lane]),

@@ -20,7 +20,7 @@ from clew_activities.providers import ModelRequest, ProviderError, Providers, Re
 from clew_activities.providers.errors import ContextLengthExceeded
 from clew_activities.session_queries import get_own_session, query_session
 from clew_activities.structured_output import SchemaUnusable, Validation
-from clew_workflows.protocol import AskedTool, CallModel, ModelAnswered, ModelReply
+from clew_workflows.protocol import CallModel, ModelAnswered, ModelReply, RequestedTool
 
 STREAMED_CHARACTERS = 32 * 1024
 """How much of a growing reply its heartbeats carry."""
@@ -166,7 +166,7 @@ def _fitted(reply: ModelReply) -> ModelReply:
     spared: tuple[dict[str, Any], ...] = (
         {"thinking": None},
         {"provider_data": None},
-        {"tool_calls": tuple(AskedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
+        {"tool_calls": tuple(RequestedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
         {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[cut]"},
     )
     for fields in spared:

@@ -22,8 +22,8 @@ from clew_activities.heartbeat import send_heartbeats
 from clew_activities.model_table import choose_policy
 from clew_activities.session_queries import get_own_session, query_session
 from clew_activities.tools import Tools
-from clew_workflows.core.checkpoints import fingerprint, fingerprint_input, restoring_operation
-from clew_workflows.protocol import OpenCheckpoint, OpenedCheckpoint, SignCheckpoint, Signed
+from clew_workflows.core.checkpoints import compute_fingerprint, list_fingerprinted, make_restore_operation
+from clew_workflows.protocol import CheckpointSignature, OpenCheckpoint, OpenedCheckpoint, SignCheckpoint
 
 
 class CheckpointActivities:
@@ -36,14 +36,14 @@ class CheckpointActivities:
         self._namespace = namespace
 
     @activity.defn(name="sign_checkpoint")
-    async def sign_checkpoint(self, asked: SignCheckpoint) -> Signed:
+    async def sign_checkpoint(self, asked: SignCheckpoint) -> CheckpointSignature:
         """The signature of what the session holds ready, and what was signed beside it."""
         async with send_heartbeats(), _refusing():
             self._keys.get_signing_key()
             draft = await query_session(get_own_session(), "checkpoint", {"number": asked.number})
             return sign_payload(
                 draft["payload"],
-                fingerprint=fingerprint(draft["fingerprinted"]),
+                fingerprint=compute_fingerprint(draft["fingerprinted"]),
                 namespace=self._namespace,
                 keys=self._keys,
                 now=int(time.time()),
@@ -69,7 +69,7 @@ class CheckpointActivities:
         async with send_heartbeats(), _refusing():
             payload = verify_token(asked.token, self._keys, self._namespace, None)
             lane = payload["context_ref"]
-            await self._operate(asked.session_id, restoring_operation(payload, op_id))
+            await self._operate(asked.session_id, make_restore_operation(payload, op_id))
             if lane != DEFAULT_LANE:
                 switch = {"type": "switch", "reason": "restore"}
                 await self._operate(
@@ -85,7 +85,7 @@ class CheckpointActivities:
             raise TokenMismatch(f"the worker has no tool {unknown[0]!r}, which the checkpoint's session had")
         specs = [self._tools[name].spec for name in config.tools]
         policy = resolve(agent=config.context_policy or choose_policy(config.model))
-        if fingerprint(fingerprint_input(config, policy, specs)) != str(payload["fingerprint"]):
+        if compute_fingerprint(list_fingerprinted(config, policy, specs)) != str(payload["fingerprint"]):
             raise TokenMismatch("the schemas of the tools, or the model's policy, are not those of the checkpoint")
         return dict(payload["config"])
 

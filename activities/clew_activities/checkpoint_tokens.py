@@ -24,8 +24,8 @@ from clew.errors import (
     TokenSignature,
     TokenVersion,
 )
-from clew_workflows.core.checkpoints import PREFIX, VERSION, base64url, signed_part
-from clew_workflows.protocol import Signed
+from clew_workflows.core.checkpoints import PREFIX, VERSION, encode_base64url, make_signed_part
+from clew_workflows.protocol import CheckpointSignature
 
 VARIABLE = "CLEW_CHECKPOINT_KEYS"
 MIN_KEY_BYTES = 32
@@ -91,17 +91,17 @@ def read_keys(env: Mapping[str, str]) -> Keys:
 
 def sign_payload(
     payload: str, *, fingerprint: str, namespace: str, keys: Keys, now: int, expires_seconds: int
-) -> Signed:
+) -> CheckpointSignature:
     """What makes a checkpoint's token of its payload.
 
     Raises:
         CheckpointUnavailable: there is no key.
     """
     kid, key = keys.get_signing_key()
-    stamp = Signed(
+    stamp = CheckpointSignature(
         namespace=namespace, fingerprint=fingerprint, iat=now, exp=now + expires_seconds, kid=kid, signature=""
     )
-    return stamp.model_copy(update={"signature": _signature(signed_part(payload, stamp), key)})
+    return stamp.model_copy(update={"signature": _signature(make_signed_part(payload, stamp), key)})
 
 
 def verify_token(token: str, keys: Keys, namespace: str, now: int | None) -> dict[str, Any]:
@@ -161,4 +161,4 @@ def _parts(token: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def _signature(signed: str, key: bytes) -> str:
-    return base64url(hmac.digest(key, signed.encode(), "sha256"))
+    return encode_base64url(hmac.digest(key, signed.encode(), "sha256"))

@@ -25,7 +25,7 @@ from clew_activities.heartbeat import send_heartbeats
 from clew_activities.thread_source import ThreadLocation, Threads, query_started_session
 from clew_workflows.core import carried, forking
 from clew_workflows.core.advance import Session
-from clew_workflows.core.state import REMEMBERED_OPS
+from clew_workflows.core.state import MAX_KNOWN_OPS
 from clew_workflows.protocol import Fork
 
 RECORDING_SECONDS = 0.05
@@ -67,7 +67,7 @@ class ForkingActivities:
             if error.type != NotFound.type:
                 raise
             return None
-        origin = forking.fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
+        origin = forking.make_fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
         begins = EntriesQuery(from_seq=asked.at_seq + 1)
         async for entry in self._threads.read_forward(location, begins, asked.at_seq + 1):
             if entry.body == origin:
@@ -116,9 +116,9 @@ class ForkingActivities:
         op_ids: list[str] = []
         async for entry in back.read("ai_context_operation"):
             op_ids.append(entry.read(OperationPayload).op_id)
-            if len(op_ids) == REMEMBERED_OPS:
+            if len(op_ids) == MAX_KNOWN_OPS:
                 break
-        state = forking.fork_state(
+        state = forking.make_fork_state(
             await self._threads.read_carried(parent), thread, asked.new_session_id, op_ids[::-1]
         )
         thread.append(origin)
@@ -172,7 +172,7 @@ class ForkingActivities:
                 await self._archive.set_head(head.model_copy(update={"root": root, "last_seq": last_seq}), head)
 
     async def _is_told(self, location: ThreadLocation, asked: Fork) -> bool:
-        told = forking.fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
+        told = forking.make_fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
         forks = EntriesQuery(from_seq=asked.at_seq + 1, kind="fork")
         async for entry in self._threads.read_backward(location, forks):
             if entry.body == told:
@@ -183,9 +183,9 @@ class ForkingActivities:
 def _entry(asked: Fork, which: int, session_id: str, seq: int) -> Entry:
     """The entry of the fork, or of its parent: from where, or to where."""
     if which == 0:
-        payload = forking.fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
+        payload = forking.make_fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
     else:
-        payload = forking.fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
+        payload = forking.make_fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
     refs: Refs = {"session_id": session_id}
     return Entry(seq, asked.entry_ids[which], "fork", asked.at, payload.as_json(), refs, 0)
 

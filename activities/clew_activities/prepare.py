@@ -57,7 +57,7 @@ class PrepareActivities:
             prepared = self._resolved(asked).model_copy(update={"profile": make_profile(asked.model)})
             if prepared.problem is None:
                 self._warn_of(asked.model)
-            return prepared if asked.look is None else await self._looked(prepared, asked.look)
+            return prepared if asked.execution is None else await self._looked(prepared, asked.execution)
 
     @activity.defn(name="describe_model")
     async def describe_model(self, asked: DescribeModel) -> ModelProfile:
@@ -93,7 +93,7 @@ class PrepareActivities:
     def _resolved(self, asked: Prepare) -> Prepared:
         tools = dict(self._tools)
         names = list(asked.tools)
-        readable = names and (asked.archived or asked.look is not None)
+        readable = names and (asked.archived or asked.execution is not None)
         # A tool of the worker's own that has this name wins.
         if (readable or asked.clears) and READ_RESULT.name not in tools:
             tools[READ_RESULT.name] = READ_RESULT

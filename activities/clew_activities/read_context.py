@@ -19,7 +19,7 @@ from clew_activities.archive_activities import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.thread_source import ThreadLocation, Threads, query_started_session
 from clew_workflows.core import previews
-from clew_workflows.core.budgets import policy_of_call
+from clew_workflows.core.budgets import make_call_policy
 from clew_workflows.shell import ingress
 
 
@@ -37,7 +37,7 @@ class ContextActivities:
             try:
                 return await self._page(location, asked)
             except ClewError as error:
-                raise ingress.application_error(error) from None
+                raise ingress.make_application_error(error) from None
 
     async def _page(self, location: ThreadLocation, asked: ReadContextInput) -> dict[str, Any]:
         if asked.pending is not None:
@@ -62,10 +62,10 @@ class ContextActivities:
 
     async def _preview(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
         state = (await self._threads.read_carried(location)).state
-        own = policy_of_call(state, previews.request_for(state, asked))
+        own = make_call_policy(state, previews.make_preview_request(state, asked))
         back = await self._threads.freeze(location, asked.at_seq)
         thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlay(own))
-        return previews.preview(state, thread, asked, asked.pending or ())
+        return previews.build_preview(state, thread, asked, asked.pending or ())
 
 
 async def _asked_of_session(location: ThreadLocation, asked: ReadContextInput) -> dict[str, Any] | None:

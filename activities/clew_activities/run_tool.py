@@ -23,7 +23,7 @@ from clew_activities.tool_threads import (
     find_code_file,
 )
 from clew_activities.tools import Tools
-from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered, idempotency_key
+from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered, make_idempotency_key
 
 MAX_ERROR_CHARACTERS = 2000
 
@@ -65,7 +65,7 @@ class ToolActivities:
                 session_id=info.workflow_id or "",
                 request_id=call.request_id,
                 tool_call_id=call.tool_call_id,
-                idempotency_key=idempotency_key(info.workflow_id or "", call.tool_call_id),
+                idempotency_key=make_idempotency_key(info.workflow_id or "", call.tool_call_id),
                 attempt=info.attempt,
                 # What cannot be encoded would end the heartbeats, and with them the call.
                 _report=lambda text: progress.update(progress=clean(str(text)[:1000])),

@@ -25,7 +25,7 @@ from clew_activities.model_table import find_family
 from clew_activities.prices import find_prices
 from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
 from clew_activities.thread_source import Threads
-from clew_workflows.protocol import Summarize, Written
+from clew_workflows.protocol import Summarize, WrittenSummary
 
 INSTRUCTIONS = """\
 You keep the memory of a conversation between a user and an assistant that works with tools. Sum up what you are \
@@ -51,7 +51,7 @@ class SummaryActivities:
         self._threads = threads
 
     @activity.defn(name="summarize")
-    async def summarize(self, asked: Summarize) -> Written:
+    async def summarize(self, asked: Summarize) -> WrittenSummary:
         """A summary of a lane from one seq to another. More than the model takes at once is summed up in pieces.
 
         Raises:
@@ -81,7 +81,7 @@ class SummaryActivities:
         if count.count(summary) >= max(source.tokens, 1):
             message = f"the summary has {count.count(summary)} tokens, and what it sums up {source.tokens}"
             raise ApplicationError(message, type="unusable_summary", non_retryable=True)
-        return Written(content=summary, source_digest=source.digest, source_tokens=source.tokens, usage=usage)
+        return WrittenSummary(content=summary, source_digest=source.digest, source_tokens=source.tokens, usage=usage)
 
     async def _before(self, asked: Summarize) -> str:
         """What stands for all that was said before: an earlier summary, or a snapshot, told in words."""

@@ -104,7 +104,7 @@ def _unread(history: WorkflowHistory) -> list[HistoryEvent]:
 async def _signal(event: HistoryEvent, converter: DataConverter) -> tuple[str, str]:
     given = event.workflow_execution_signaled_event_attributes
     payloads = list(given.input.payloads)
-    return given.signal_name, ingress.excerpt(await converter.decode(payloads, [RawValue] * len(payloads)))
+    return given.signal_name, ingress.make_excerpt(await converter.decode(payloads, [RawValue] * len(payloads)))
 
 
 def _is_thaw(event: HistoryEvent) -> bool:

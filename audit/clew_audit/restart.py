@@ -86,7 +86,7 @@ def add_recovery(
     ended = end_open_work(session, unread)
     if not ended.thread.rev:
         return ended
-    entry = drafts.session_entry(ended.state, "recovered", reason, workflow)
+    entry = drafts.draft_session(ended.state, "recovered", reason, workflow)
     return advance(ended, Decision(ended.state, (entry,)), MACHINE).session
 
 
@@ -96,6 +96,6 @@ def end_open_work(session: Session, unread: tuple[tuple[str, str], ...] = ()) ->
     `unread` are the names and the beginnings of signals that the session has never seen.
     """
     state = session.state
-    lost = [drafts.input_entry(state, "dropped", name, "recovered", excerpt) for name, excerpt in unread]
-    decision = decisions.recover(state, Moment(session.thread.rev + len(lost), time.time())).after(*lost)
+    lost = [drafts.draft_input(state, "dropped", name, "recovered", excerpt) for name, excerpt in unread]
+    decision = decisions.recover(state, Moment(session.thread.rev + len(lost), time.time())).prepend(*lost)
     return replace(advance(session, decision, MACHINE).session, effect=None)

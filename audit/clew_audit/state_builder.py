@@ -33,7 +33,7 @@ from clew.thread.thread import Thread
 from clew_activities.prepare import make_profile
 from clew_workflows.core import budgets, carried, drafts, inputs
 from clew_workflows.core.advance import Session
-from clew_workflows.core.state import REMEMBERED_OPS, AskedCall, Learned, Request, Run, State
+from clew_workflows.core.state import MAX_KNOWN_OPS, Learned, Request, RequestedCall, Run, State
 from clew_workflows.protocol import ArchiveRef, ModelProfile
 
 
@@ -95,14 +95,14 @@ class StateBuilder:
             self._note_message(entry, said)
         if op_id := _operated(entry.body):
             known = [known for known in self._known_ops if known != op_id]
-            self._known_ops = [*known, op_id][-REMEMBERED_OPS:]
+            self._known_ops = [*known, op_id][-MAX_KNOWN_OPS:]
         for name in ("summary", "run", "call"):
             self._count(name, entry.refs.get(f"{name}_id"))
 
     def _note_input(self, input_id: str, request_id: str) -> None:
         self._count("input", input_id)
         self._receipts[input_id] = InputReceipt(input_id=input_id, request_id=request_id, position=1)
-        if len(self._receipts) > inputs.REMEMBERED:
+        if len(self._receipts) > inputs.MAX_RECEIPTS:
             del self._receipts[next(iter(self._receipts))]
 
     def _note_operation(self, entry: Entry, applied: OperationPayload) -> None:
@@ -152,7 +152,7 @@ class StateBuilder:
             config,
             policy,
             phase="idle",
-            tools=drafts.unresolved_tools(self._config),
+            tools=drafts.make_unresolved_tools(self._config),
             receipts=tuple(self._receipts.values()),
             known_ops=tuple(self._known_ops),
             config_due=False,
@@ -190,7 +190,7 @@ class _OpenRun:
         self._opened_seq = 0
         self._context_ref = DEFAULT_LANE
         self._requests: list[str] = []
-        self._asked: dict[str, AskedCall] = {}
+        self._asked: dict[str, RequestedCall] = {}
         self._answer_seq: int | None = None
         self._iteration = 0
 
@@ -207,7 +207,7 @@ class _OpenRun:
         elif isinstance(said, AssistantMessage):
             self._asked = {
                 # The entries do not tell whether a call was started: it may have run.
-                call["id"]: AskedCall(call["id"], call["name"], call["arguments"], scheduled=True)
+                call["id"]: RequestedCall(call["id"], call["name"], call["arguments"], scheduled=True)
                 for call in said.tool_calls or ()
             }
             if said.content:

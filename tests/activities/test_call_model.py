@@ -38,7 +38,7 @@ from clew_activities.providers.errors import (
     Unauthorized,
 )
 from clew_workflows.core import views
-from clew_workflows.protocol import AskedTool, ModelAnswered, ModelReply
+from clew_workflows.protocol import ModelAnswered, ModelReply, RequestedTool
 from clew_workflows.shell import ingress
 from deploy.local import Reply, scripted_model
 from tests.support.decisions import Session
@@ -81,7 +81,7 @@ class Queried(Interceptor):
                 raise answer
             return answer
         query = ContextQuery.model_validate(asked.args[0])
-        whole = views.projection(self.session.state, self.session.thread, query)
+        whole = views.build_projection(self.session.state, self.session.thread, query)
         return take_page(whole, query.page)
 
 
@@ -213,8 +213,8 @@ async def test_what_the_session_itself_says_is_understood() -> None:
     session = asking()
     unknown = session.call.model_copy(update={"call_id": "call-99"})
     with pytest.raises(Exception, match="call-99") as refusal:
-        views.projection(session.state, session.thread, ContextQuery(call_id="call-99"))
-    error = ingress.query_error(refusal.value)  # type: ignore[arg-type]
+        views.build_projection(session.state, session.thread, ContextQuery(call_id="call-99"))
+    error = ingress.make_query_error(refusal.value)  # type: ignore[arg-type]
     made = await environment(Queried(session, refused(error.message)))
     with pytest.raises(ApplicationError) as caught:
         await made.run(call_model._fetch_context, unknown)
@@ -429,7 +429,7 @@ replies = st.builds(
     thinking=st.none() | texts,
     tool_calls=st.lists(
         st.builds(
-            AskedTool,
+            RequestedTool,
             name=st.sampled_from(["add", "\x01" * 256]),
             arguments=texts.map(lambda text: {"text": text[:4096]}),
         ),
@@ -458,7 +458,7 @@ def test_every_reply_fits_into_one_payload(reply: ModelReply) -> None:
 def test_what_can_be_spared_is_lost_first() -> None:
     """The thinking; then what only its provider would read; an answer only where that is not enough."""
     size = MAX_REPLY_BYTES * 2 // 3
-    thought = ModelReply(content="x" * size, thinking="y" * size, tool_calls=(AskedTool(name="add"),))
+    thought = ModelReply(content="x" * size, thinking="y" * size, tool_calls=(RequestedTool(name="add"),))
     assert call_model._fitted(thought) == thought.model_copy(update={"thinking": None})
     data: Any = {"provider": "anthropic", "blocks": [{"signature": "z" * size}]}
     signed = thought.model_copy(update={"thinking": None, "provider_data": data})

@@ -29,7 +29,12 @@ from clew_activities.archive import Archive, Store
 from clew_activities.checkpoint_activities import CheckpointActivities
 from clew_activities.checkpoint_tokens import VARIABLE, Keys, make_op_id, read_keys, sign_payload, verify_token
 from clew_activities.model_table import choose_policy
-from clew_workflows.core.checkpoints import base64url, fingerprint, fingerprint_input, signed_part
+from clew_workflows.core.checkpoints import (
+    compute_fingerprint,
+    encode_base64url,
+    list_fingerprinted,
+    make_signed_part,
+)
 
 NOW = 1_750_000_000
 OLD, NEW = b"o" * 32, b"n" * 40
@@ -53,7 +58,7 @@ def add(a: int, b: int) -> int:
 def token(payload: dict[str, Any] = PAYLOAD, keys: Keys = KEYS, namespace: str = "default", seconds: int = 60) -> str:
     text = json.dumps(payload)
     signed = sign_payload(text, fingerprint="f", namespace=namespace, keys=keys, now=NOW, expires_seconds=seconds)
-    return f"{signed_part(text, signed)}.{signed.signature}"
+    return f"{make_signed_part(text, signed)}.{signed.signature}"
 
 
 def opened(given: str, keys: Keys = KEYS, now: int | None = NOW) -> dict[str, Any]:
@@ -63,8 +68,8 @@ def opened(given: str, keys: Keys = KEYS, now: int | None = NOW) -> dict[str, An
 def forged(payload: Any, key: bytes = OLD, prefix: str = "rt2") -> str:
     """A token with whatever payload, signed as it should be."""
     body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    part = f"{prefix}.{base64url(body)}"
-    return f"{part}.{base64url(hmac.digest(key, part.encode(), 'sha256'))}"
+    part = f"{prefix}.{encode_base64url(body)}"
+    return f"{part}.{encode_base64url(hmac.digest(key, part.encode(), 'sha256'))}"
 
 
 def test_a_token_is_taken_back_as_it_was_given() -> None:
@@ -231,7 +236,7 @@ def test_a_policy_that_was_the_models_own_is_found_again() -> None:
     config = SessionConfig(model="openai:gpt-4", tools=("add",))
     policy = choose_policy(config.model)
     activities = CheckpointActivities(KEYS, {"add": add}, Archive(Store.from_url("memory://"), "default"), "default")
-    was = fingerprint(fingerprint_input(config, policy, [add.spec]))
+    was = compute_fingerprint(list_fingerprinted(config, policy, [add.spec]))
     payload = {"config": config.model_dump(mode="json", exclude_unset=True), "fingerprint": was}
     assert activities._checked_config(payload) == payload["config"]
     with pytest.raises(TokenMismatch):

@@ -137,7 +137,7 @@ def reused(event: str, text: str) -> str | None:
     start = json.loads(text)
     told = Packed(zlib=start["carried"]["zlib"]).value
     told["thread"]["entries"][5]["at"] = "2026-01-01T00:00:00.000Z"
-    start["carried"]["zlib"] = Packed.of(told).zlib
+    start["carried"]["zlib"] = Packed.pack(told).zlib
     return json.dumps(start)
 
 
@@ -165,7 +165,7 @@ async def test_a_state_that_no_run_has_left_is_named(archive: Archive, saved: by
         start = json.loads(text)
         told = Packed(zlib=start["carried"]["zlib"]).value
         told["state"]["usage"]["input_tokens"] -= 1
-        start["carried"]["zlib"] = Packed.of(told).zlib
+        start["carried"]["zlib"] = Packed.pack(told).zlib
         return json.dumps(start)
 
     report = await from_file(retold(saved, richer), archive)

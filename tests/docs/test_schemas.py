@@ -22,7 +22,7 @@ from clew.contract import (
 from clew.contract.payloads import KINDS
 from clew.thread import Refs
 from clew_workflows.core import views
-from clew_workflows.protocol import AskedTool
+from clew_workflows.protocol import RequestedTool
 from docs.generate import DOCS, SCHEMAS
 from docs.generate.messages import wire_types
 from tests.support.decisions import Session
@@ -87,11 +87,11 @@ def test_answers_are_valid() -> None:
     """What the session answers to queries is what the schemas say."""
     session = talk()
     state, thread = session.state, session.thread
-    assert validates("SessionStatus", views.status(state, thread))
-    assert validates("TranscriptPage", views.transcript(state, thread, TranscriptQuery(include_system=True)))
-    assert validates("EntriesPage", views.entries(thread, EntriesQuery(limit=2)))
-    assert validates("Window", views.window(state, thread, WindowQuery(token_budget=100)))
-    shown = views.projection(state, thread, ContextQuery())
+    assert validates("SessionStatus", views.answer_status(state, thread))
+    assert validates("TranscriptPage", views.answer_transcript(state, thread, TranscriptQuery(include_system=True)))
+    assert validates("EntriesPage", views.answer_entries(thread, EntriesQuery(limit=2)))
+    assert validates("Window", views.answer_window(state, thread, WindowQuery(token_budget=100)))
+    shown = views.build_projection(state, thread, ContextQuery())
     assert validates("ContextPage", {"messages": shown.messages, "tool_spec": [], "meta": shown.meta.as_json()})
 
 
@@ -99,7 +99,7 @@ def test_entries_are_valid() -> None:
     """What a thread holds after a run with tools, a steer, operations and a failure is what the schemas say."""
     session = Session(system_prompt="Be brief.")
     session.ask("what is 2 + 2?", request_id="r-1", metadata={"a": "b"})
-    session.reply("let me see", AskedTool(name="add", arguments={"a": 2}), "look", usage=Usage(input_tokens=5))
+    session.reply("let me see", RequestedTool(name="add", arguments={"a": 2}), "look", usage=Usage(input_tokens=5))
     session.steer("quickly", source="app")
     session.operate("op-1", result_context={"messages": [{"role": "user", "content": "before"}]})
     session.operate("op-2", "switch", "draft")

@@ -38,7 +38,6 @@ from clew_workflows.core.stamps import Stamps
 from clew_workflows.core.state import Moment
 from clew_workflows.protocol import (
     ArchiveRef,
-    AskedTool,
     CallModel,
     DescribeModel,
     Event,
@@ -47,6 +46,7 @@ from clew_workflows.protocol import (
     ModelProfile,
     ModelReply,
     Prepared,
+    RequestedTool,
     ResolvedTool,
     RunTools,
     SessionEffect,
@@ -123,7 +123,7 @@ class Session:
         if decision.effect:
             self.asked_for.append(decision.effect)
             if isinstance(decision.effect, RunTools) and self.dispatching:
-                self.apply(tool_rounds.schedule(self.state))
+                self.apply(tool_rounds.mark_scheduled(self.state))
             if isinstance(decision.effect, DescribeModel) and self.describing:
                 self.happened(self.profile(decision.effect.model))
 
@@ -190,8 +190,8 @@ class Session:
         answer = self.do(ApprovalInput(**word))
         assert isinstance(answer, ApprovalReceipt)
 
-    def reply(self, content: str = "", *tools: AskedTool | str, **reply: Any) -> None:
-        calls = tuple(AskedTool(name=tool) if isinstance(tool, str) else tool for tool in tools)
+    def reply(self, content: str = "", *tools: RequestedTool | str, **reply: Any) -> None:
+        calls = tuple(RequestedTool(name=tool) if isinstance(tool, str) else tool for tool in tools)
         self.happened(answered(content=content, tool_calls=calls, **reply))
 
     def results(self, *contents: str) -> None:
@@ -236,7 +236,7 @@ class Session:
         return [dict(e.payload) for e in self.thread.filter_by_kind("input") if e.payload["event"] == event]
 
     def outcome(self, request_id: str) -> dict[str, Any]:
-        outcome = outcomes.outcome_of(self.state, self.thread, request_id)
+        outcome = outcomes.find_outcome(self.state, self.thread, request_id)
         assert outcome is not None, f"{request_id} has no outcome"
         return outcome.model_dump()
 

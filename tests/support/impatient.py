@@ -14,7 +14,7 @@ from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
     from clew.contract import READ_WORKFLOW
-    from clew_workflows.services import NOTHING, SERVICES, ReadThread
+    from clew_workflows.services import NO_ARGUMENT, SERVICES, ReadThread
     from clew_workflows.session import AgentSession
     from clew_workflows.shell.waits import Waits
 
@@ -56,7 +56,7 @@ class HastyRead(ReadThread):
     timeout = timedelta(seconds=1.5)
 
     @workflow.run
-    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         return await super().run(argument)
 
 

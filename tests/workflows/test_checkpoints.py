@@ -30,7 +30,7 @@ from clew.errors import (
 from clew.model.messages import Message, list_call_ids
 from clew.thread.entries import Draft
 from clew_activities.checkpoint_tokens import Keys
-from clew_workflows.core.checkpoints import draft_checkpoint, restoring_operation
+from clew_workflows.core.checkpoints import draft_checkpoint, make_restore_operation
 from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall
 from tests.support import decisions as paper
@@ -317,7 +317,7 @@ def test_a_restored_session_takes_its_context_as_any_snapshot() -> None:
     ids = ["tool-1"]
     for _ in range(3):
         session = paper.Session()
-        session.do(ContextOperation.model_validate_json(json.dumps(restoring_operation(payload, "o"))))
+        session.do(ContextOperation.model_validate_json(json.dumps(make_restore_operation(payload, "o"))))
         asked, told = session.context().messages
         (call_id,) = list_call_ids(asked)
         assert told.get("tool_call_id") == call_id not in ids

@@ -32,7 +32,7 @@ def test_a_preview_commits_nothing() -> None:
     session.ask("one")
     session.reply("yes")
     state, rev = session.state, session.thread.rev
-    shown = views.projection(session.state, session.thread, query("two", "three"))
+    shown = views.build_projection(session.state, session.thread, query("two", "three"))
     assert (session.state, session.thread.rev) == (state, rev)
     assert [message["content"] for message in shown.messages] == ["one", "yes", "two", "three"]
     meta = shown.meta
@@ -45,7 +45,7 @@ def test_a_preview_commits_nothing() -> None:
 def test_what_does_not_fit_is_answered() -> None:
     """With the part that is too large; what would be refused for its policy is refused."""
     session = paper.Session(table=True, context_policy=SHORT)
-    shown = views.projection(session.state, session.thread, query("word " * 2000))
+    shown = views.build_projection(session.state, session.thread, query("word " * 2000))
     meta = shown.meta
     assert (shown.messages, meta.fits) == ([], False)
     assert meta.overflow
@@ -54,26 +54,26 @@ def test_what_does_not_fit_is_answered() -> None:
     assert meta.estimated_tokens > (meta.budget or 0)
     assert meta.input_cost_usd is None
     roomy = query("word " * 2000, context_policy=ContextPolicy(max_input_tokens=100_000))
-    assert views.projection(session.state, session.thread, roomy).meta.fits
+    assert views.build_projection(session.state, session.thread, roomy).meta.fits
     none = query("one", context_policy=ContextPolicy(max_input_tokens=50))
     with pytest.raises(InvalidTokenBudget):
-        views.projection(session.state, session.thread, none)
+        views.build_projection(session.state, session.thread, none)
 
 
 def test_it_is_priced_by_what_a_worker_has_told() -> None:
     """Input by its tokens, as the provider counts them, and at most a reply of full length; unknown is not 0."""
     session = paper.Session(table=True)
     (price,) = session.state.profiles["openai:gpt-4o"].prices
-    meta = views.projection(session.state, session.thread, query("one")).meta
+    meta = views.build_projection(session.state, session.thread, query("one")).meta
     tokens, reply = meta.estimated_tokens, meta.max_output_tokens or 0
     assert meta.input_cost_usd == pytest.approx(tokens * price.input / 1e6)
     assert meta.cost_usd_at_most == pytest.approx((tokens * price.input + reply * price.output) / 1e6)
     state = replace(session.state, learned={"openai:gpt-4o": Learned(eighths=16)})
-    assert views.projection(state, session.thread, query("one")).meta.input_cost_usd == pytest.approx(
+    assert views.build_projection(state, session.thread, query("one")).meta.input_cost_usd == pytest.approx(
         2 * tokens * price.input / 1e6
     )
     unknown = paper.Session(table=True, model="local:unheard-of")
-    assert views.projection(unknown.state, unknown.thread, query("one")).meta.input_cost_usd is None
+    assert views.build_projection(unknown.state, unknown.thread, query("one")).meta.input_cost_usd is None
 
 
 async def asked_as_previewed(stack: Stack, session: Session, content: str, **own: Any) -> None:

@@ -13,7 +13,7 @@ from clew.contract import CheckpointInput, HibernateInput, SummarizeInput
 from clew.contract.policy import ContextPolicy
 from clew.errors import Busy, InvalidInput, NothingToSummarize
 from clew_workflows.core import commands, decisions, summaries
-from clew_workflows.protocol import ArchiveRef, CallModel, Failure, Summarize, Summarized, Written
+from clew_workflows.protocol import ArchiveRef, CallModel, Failure, Summarize, Summarized, WrittenSummary
 from tests.support.decisions import Session
 
 POLICY = ContextPolicy(max_input_tokens=400, reserve_output_tokens=100, keep_last_turns=1)
@@ -54,8 +54,8 @@ def summing_up(request_id: str | None = None) -> Session:
 
 
 def written(of: Session, content: str = "They talked.", prompt: str | None = None) -> None:
-    answer = Written(content=content, source_digest="d", source_tokens=99)
-    of.happened(Summarized(effect=asked(of), written=answer, system_prompt=prompt))
+    answer = WrittenSummary(content=content, source_digest="d", source_tokens=99)
+    of.happened(Summarized(effect=asked(of), summary=answer, system_prompt=prompt))
 
 
 def turn_starts(of: Session) -> list[int]:
@@ -207,7 +207,7 @@ def test_a_summary_that_fails_stops_nothing() -> None:
     assert (error.payload["type"], error.refs["summary_id"]) == ("unusable_summary", "summary-1")
     assert of.state.phase == "idle"
     turn(of, "again", needs_summary=True)
-    for _ in range(summaries.RUNS_WITHOUT - 1):
+    for _ in range(summaries.RUNS_BEFORE_RETRY - 1):
         assert of.state.summarizing is None
         turn(of, "again", needs_summary=True)
     assert of.state.summarizing

@@ -45,7 +45,7 @@ RESTORE_STEP_TIMEOUT = timedelta(seconds=45)
 """For each of both steps of a restore."""
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
 M = TypeVar("M", bound=BaseModel)
-NOTHING = RawValue(Payload())
+NO_ARGUMENT = RawValue(Payload())
 """The input of a service that was started without one."""
 
 
@@ -61,9 +61,9 @@ class ReadThread:
     timeout: ClassVar[timedelta] = timedelta(seconds=30)
 
     @workflow.run
-    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         """One page, and where the next one begins."""
-        return await carry_out("read_thread", decode(argument, ReadThreadInput), self.timeout)
+        return await run_activity("read_thread", decode(argument, ReadThreadInput), self.timeout)
 
 
 @workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception])
@@ -71,9 +71,9 @@ class ReadContext:
     """Answers one page of a context, as the query `context` does, of any call and at any seq, archived or not."""
 
     @workflow.run
-    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         """One page, and with which `page` and `at_seq` the next one is asked for."""
-        return await carry_out("read_context", decode_context(argument), CONTEXT_TIMEOUT)
+        return await run_activity("read_context", decode_context(argument), CONTEXT_TIMEOUT)
 
 
 @workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception])
@@ -81,7 +81,7 @@ class ForkSession:
     """Makes a new session of another one's thread up to an entry: `{session_id, fork_seq}`."""
 
     @workflow.run
-    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         """Back when the new session answers."""
         fields = decode(argument, ForkSessionInput)
         fork = Fork(
@@ -89,10 +89,10 @@ class ForkSession:
             at_seq=fields.at_seq,
             new_session_id=fields.new_session_id or f"{fields.session_id[:160]}-{workflow.uuid4().hex}",
             metadata=fields.metadata,
-            at=STAMPS.timestamp(),
-            entry_ids=(STAMPS.entry_id(), STAMPS.entry_id()),
+            at=STAMPS.make_timestamp(),
+            entry_ids=(STAMPS.make_entry_id(), STAMPS.make_entry_id()),
         )
-        return await carry_out("fork_session", fork, CHANGE_TIMEOUT)
+        return await run_activity("fork_session", fork, CHANGE_TIMEOUT)
 
 
 @workflow.defn(name=RESTORE_WORKFLOW, failure_exception_types=[Exception])
@@ -100,12 +100,14 @@ class RestoreSession:
     """Starts a session that goes on from a checkpoint: `{token, session_id?}` -> `{session_id}`."""
 
     @workflow.run
-    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         """The session has the context under its lane when this answers."""
         fields = decode(argument, RestoreInput, MAX_TOKEN_BYTES + 1_000)
         session_id = fields.session_id or str(workflow.uuid4())
         checkpoint = OpenCheckpoint(token=fields.token, session_id=session_id)
-        opened = OpenedCheckpoint.model_validate(await carry_out("open_checkpoint", checkpoint, RESTORE_STEP_TIMEOUT))
+        opened = OpenedCheckpoint.model_validate(
+            await run_activity("open_checkpoint", checkpoint, RESTORE_STEP_TIMEOUT)
+        )
         start = make_start_arguments(session_id, SessionConfig.model_validate_json(to_json(opened.config)))
         try:
             session = await workflow.start_child_workflow(
@@ -117,9 +119,9 @@ class RestoreSession:
                 static_summary=start.static_summary,
             )
         except WorkflowAlreadyStartedError:
-            raise ingress.application_error(InvalidInput(f"there is a session {session_id!r} already")) from None
+            raise ingress.make_application_error(InvalidInput(f"there is a session {session_id!r} already")) from None
         try:
-            await carry_out("put_context", checkpoint, RESTORE_STEP_TIMEOUT)
+            await run_activity("put_context", checkpoint, RESTORE_STEP_TIMEOUT)
         except ApplicationError:
             # Without the context it would be another session than the one that was asked for.
             await session.signal("close", {"reason": "it could not be restored"})
@@ -132,9 +134,9 @@ class DeleteSession:
     """Ends a session and deletes its archive, without what its forks need: `{deleted_segments}`."""
 
     @workflow.run
-    async def run(self, argument: RawValue = NOTHING) -> dict[str, Any]:
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         """Back when there is nothing left of it to be read."""
-        return await carry_out("delete_session", decode(argument, DeleteSessionInput), CHANGE_TIMEOUT)
+        return await run_activity("delete_session", decode(argument, DeleteSessionInput), CHANGE_TIMEOUT)
 
 
 SERVICES = (ReadThread, ReadContext, ForkSession, RestoreSession, DeleteSession)
@@ -149,7 +151,7 @@ def decode(argument: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTE
     try:
         return ingress.decode_service([argument], model, max_bytes)
     except Refusal as refusal:
-        raise ingress.application_error(refusal) from None
+        raise ingress.make_application_error(refusal) from None
 
 
 def decode_context(argument: RawValue) -> dict[str, Any]:
@@ -161,11 +163,11 @@ def decode_context(argument: RawValue) -> dict[str, Any]:
     try:
         checked = ingress.check_context(decode(argument, ReadContextInput))
     except Refusal as refusal:
-        raise ingress.application_error(refusal) from None
+        raise ingress.make_application_error(refusal) from None
     return checked.model_dump(mode="json", exclude_unset=True)
 
 
-async def carry_out(name: str, argument: BaseModel | dict[str, Any], patience: timedelta) -> dict[str, Any]:
+async def run_activity(name: str, argument: BaseModel | dict[str, Any], patience: timedelta) -> dict[str, Any]:
     """The answer of an activity; its failure as the workflow's own, under its own word.
 
     Raises:
@@ -185,7 +187,7 @@ async def carry_out(name: str, argument: BaseModel | dict[str, Any], patience: t
         if isinstance(cause, ApplicationError):
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from None
         if isinstance(cause, exceptions.TimeoutError):
-            raise ingress.application_error(
+            raise ingress.make_application_error(
                 ArchiveUnavailable(f"no answer within {patience.total_seconds():g} s")
             ) from None
         raise

@@ -131,12 +131,12 @@ class AgentSession:
     async def run(self, _args: Sequence[RawValue]) -> dict[str, Any]:
         """Serve until closed; answers the seq of the last entry."""
         if self._refusal:
-            raise ingress.application_error(self._refusal)
+            raise ingress.make_application_error(self._refusal)
         try:
             return await self._live()
         except Refusal as refusal:
             await self._wait_for_answers()
-            raise ingress.application_error(refusal) from None
+            raise ingress.make_application_error(refusal) from None
         # And nothing else: a worker that ends throws GeneratorExit at whatever it still holds.
         except (FailureError, asyncio.CancelledError):
             await self._wait_for_answers()
@@ -153,7 +153,7 @@ class AgentSession:
             if not intake.is_open:
                 self._refusal = await self._startup.open_session()
             if self._refusal:
-                raise ingress.application_error(self._refusal)
+                raise ingress.make_application_error(self._refusal)
             if intake.is_open:
                 await self._serve()
         except asyncio.CancelledError:
@@ -183,11 +183,11 @@ class AgentSession:
             await workflow.wait_condition(lambda: arrival.settled)
         if arrival.refusal:
             self._waiters.leave(waiter)
-            raise ingress.application_error(arrival.refusal)
+            raise ingress.make_application_error(arrival.refusal)
         try:
             return await self._answers.answer(arrival.answer, waiter)
         except ClewError as refusal:
-            raise ingress.application_error(refusal) from None
+            raise ingress.make_application_error(refusal) from None
 
     @update.validator
     def validate(self, name: str, args: Sequence[RawValue]) -> None:
@@ -205,7 +205,7 @@ class AgentSession:
                 raise self._startup.away
             self._validated = {update_id: command}
         except ClewError as refusal:
-            raise ingress.application_error(refusal) from None
+            raise ingress.make_application_error(refusal) from None
 
     @workflow.signal(dynamic=True)
     def signal(self, name: str, args: Sequence[RawValue]) -> None:
@@ -214,7 +214,7 @@ class AgentSession:
         if self._refusal or self._runtime.state.closed:
             return
         self._task_commands.ensure()
-        arrival = Arrival(name, excerpt=ingress.excerpt(args))
+        arrival = Arrival(name, excerpt=ingress.make_excerpt(args))
         try:
             arrival.command = ingress.decode_signal(name, args, self._runtime.state.config)
         except ClewError as refusal:
@@ -235,19 +235,19 @@ class AgentSession:
                 return self._rollover.archive_state()
             match query:
                 case None:
-                    return views.status(state, thread)
+                    return views.answer_status(state, thread)
                 case DraftQuery():
                     return self._signing.draft(query.number)
                 case ContextQuery():
                     return take_page(self._runtime.projection(query), query.page)
                 case TranscriptQuery():
-                    return views.transcript(state, thread, query)
+                    return views.answer_transcript(state, thread, query)
                 case EntriesQuery():
-                    return views.entries(thread, query)
+                    return views.answer_entries(thread, query)
                 case WindowQuery():
-                    return views.window(state, thread, query)
+                    return views.answer_window(state, thread, query)
         except ClewError as error:
-            raise ingress.query_error(error) from None
+            raise ingress.make_query_error(error) from None
 
     async def _serve(self) -> None:
         runtime, rollover, recalling = self._runtime, self._rollover, self._recalling
@@ -274,7 +274,7 @@ class AgentSession:
 
     def _before_waiting(self) -> None:
         """Give the current task a command, unless an activity is to be scheduled or callers are answered in it."""
-        answering = self._waiters.any and not self._runtime.state.busy
+        answering = self._waiters.has_any and not self._runtime.state.busy
         if self._runtime.effect is None and not answering:
             self._task_commands.ensure()
 

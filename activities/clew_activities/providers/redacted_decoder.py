@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
-from clew_workflows.protocol import AskedTool, ModelReply
+from clew_workflows.protocol import ModelReply, RequestedTool
 
 
 class RedactedDecoder:
@@ -55,9 +55,9 @@ class RedactedDecoder:
             }
         )
 
-    def _screen(self, call: AskedTool) -> AskedTool:
+    def _screen(self, call: RequestedTool) -> RequestedTool:
         malformed = call.malformed
-        return AskedTool(
+        return RequestedTool(
             name=self.redaction.redact_text(call.name),
             arguments=self.redaction.redact_value(call.arguments),
             malformed=None if malformed is None else self.redaction.redact_text(malformed),

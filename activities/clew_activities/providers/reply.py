@@ -15,7 +15,7 @@ from clew.model.messages import ProviderData
 from clew.outcomes import Usage
 from clew_activities.providers.errors import ContentRefused, EmptyReply, OutputExhausted, TruncatedStream
 from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, cut, parse_json, parse_object
-from clew_workflows.protocol import AskedTool, ModelReply
+from clew_workflows.protocol import ModelReply, RequestedTool
 
 ARGUMENTS_LIMIT = 256 * 1024
 PROVIDER_DATA_LIMIT = 512 * 1024
@@ -58,14 +58,18 @@ class Call:
             self._is_object = isinstance(parse_json(self.raw.so_far), dict)
         return self._is_object
 
-    def asked(self) -> AskedTool:
+    def asked(self) -> RequestedTool:
         """The call as the session sees it. No arguments at all mean an empty object."""
         name = self.name or "unnamed"
         raw = self.raw.finish()
         if not raw.strip():
-            return AskedTool(name=name)
+            return RequestedTool(name=name)
         arguments = None if self.raw.overflowed else parse_object(raw, ARGUMENTS_LIMIT)
-        return AskedTool(name=name, malformed=raw) if arguments is None else AskedTool(name=name, arguments=arguments)
+        return (
+            RequestedTool(name=name, malformed=raw)
+            if arguments is None
+            else RequestedTool(name=name, arguments=arguments)
+        )
 
 
 class ReplyDraft:

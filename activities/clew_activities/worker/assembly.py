@@ -33,7 +33,7 @@ from clew_activities.summarize import SummaryActivities
 from clew_activities.thread_source import Threads
 from clew_activities.tools import Tools
 from clew_activities.worker.capacity import Capacity
-from clew_workflows.protocol import Thresholds, model_queue, tool_queue
+from clew_workflows.protocol import Thresholds, name_model_queue, name_tool_queue
 from clew_workflows.services import SERVICES
 from clew_workflows.session import AgentSession
 from clew_workflows.shell.payload_converter import make_tolerant
@@ -154,8 +154,8 @@ def make_worker(
     ]
     return SessionWorker(
         [
-            worker(model_queue(task_queue), capacity.model_calls, models),
-            worker(tool_queue(task_queue), capacity.tool_calls, [running.run_tool]),
+            worker(name_model_queue(task_queue), capacity.model_calls, models),
+            worker(name_tool_queue(task_queue), capacity.tool_calls, [running.run_tool]),
             worker(task_queue, capacity.store_calls, others, workflows),
         ],
         running,

@@ -55,8 +55,8 @@ def test_a_decision_that_changes_nothing_leaves_no_entry() -> None:
 def test_ids_and_times_have_one_form_wherever_they_come_from() -> None:
     """Milliseconds in UTC with a Z, and 16 hexadecimal digits."""
     given = Stamps(now=lambda: datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), random_bits=lambda _bits: 255)
-    assert given.timestamp() == "2026-01-02T03:04:05.678Z"
-    assert given.entry_id() == "e-00000000000000ff"
-    assert len(MACHINE.entry_id()) == len(given.entry_id())
-    assert MACHINE.timestamp().endswith("Z")
-    assert datetime.fromisoformat(MACHINE.timestamp()).tzinfo == timezone(timedelta())
+    assert given.make_timestamp() == "2026-01-02T03:04:05.678Z"
+    assert given.make_entry_id() == "e-00000000000000ff"
+    assert len(MACHINE.make_entry_id()) == len(given.make_entry_id())
+    assert MACHINE.make_timestamp().endswith("Z")
+    assert datetime.fromisoformat(MACHINE.make_timestamp()).tzinfo == timezone(timedelta())

@@ -8,13 +8,13 @@ import pytest
 
 from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
 from clew_workflows.core import views
-from clew_workflows.protocol import AskedTool
+from clew_workflows.protocol import RequestedTool
 from tests.support.decisions import Session, assert_valid
 
-ASK = AskedTool(name="ask_first", arguments={"a": 1})
+ASK = RequestedTool(name="ask_first", arguments={"a": 1})
 
 
-def waiting(*tools: AskedTool | str, **config: Any) -> Session:
+def waiting(*tools: RequestedTool | str, **config: Any) -> Session:
     session = Session(tools=("add", "ask_first"), **config)
     session.ask(request_id="r")
     session.reply("", *tools)
@@ -25,7 +25,7 @@ def test_a_tool_that_needs_it_waits_for_approval() -> None:
     """So does its whole round. The status shows who waits, with what arguments."""
     session = waiting(ASK, "add")
     assert (session.state.phase, session.effect) == ("awaiting_approval", None)
-    assert views.status(session.state, session.thread)["pending_approvals"] == [
+    assert views.answer_status(session.state, session.thread)["pending_approvals"] == [
         {"tool_call_id": "tool-1", "name": "ask_first", "arguments": {"a": 1}}
     ]
     session.approve("tool-1")
@@ -121,7 +121,7 @@ def test_a_cancel_resolves_it() -> None:
     session = waiting(ASK)
     session.cancel()
     assert session.facts[3:] == ["tool", "run"]
-    assert views.status(session.state, session.thread)["pending_approvals"] == []
+    assert views.answer_status(session.state, session.thread)["pending_approvals"] == []
     with pytest.raises(UnknownApproval):
         session.approve("tool-1")
     session.ask("next")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from clew import tool
-from clew_workflows.core.argument_schemas import problem_of_arguments
+from clew_workflows.core.argument_schemas import find_argument_problem
 
 
 class Sum(BaseModel):
@@ -52,7 +52,7 @@ def term(depth: int, innermost: Any) -> dict[str, Any]:
 )
 def test_the_problem_is_told_by_its_argument(arguments: dict[str, Any], problem: str | None) -> None:
     begun = time.process_time()
-    found = problem_of_arguments(arguments, compute.spec["parameters"])
+    found = find_argument_problem(arguments, compute.spec["parameters"])
     assert found is None if problem is None else (found or "").startswith(problem)
     assert time.process_time() - begun < 10
 
@@ -62,7 +62,7 @@ def test_the_largest_term_that_is_taken_costs_milliseconds() -> None:
     depth = 0
     begun = time.process_time()
     while "takes over" not in (
-        problem_of_arguments({"term": term(depth, "x"), "unit": "m"}, compute.spec["parameters"]) or ""
+        find_argument_problem({"term": term(depth, "x"), "unit": "m"}, compute.spec["parameters"]) or ""
     ):
         depth += 1
     assert 10 < depth < 30
@@ -70,5 +70,5 @@ def test_the_largest_term_that_is_taken_costs_milliseconds() -> None:
 
 
 def test_a_schema_that_cannot_be_used_is_a_problem() -> None:
-    assert "is not supported" in (problem_of_arguments({}, {"$dynamicRef": "#"}) or "")
-    assert "regex" in (problem_of_arguments({"a": "b"}, {"properties": {"a": {"pattern": "("}}}) or "")
+    assert "is not supported" in (find_argument_problem({}, {"$dynamicRef": "#"}) or "")
+    assert "regex" in (find_argument_problem({"a": "b"}, {"properties": {"a": {"pattern": "("}}}) or "")

@@ -134,7 +134,7 @@ def test_whatever_a_refusal_tells_the_budget_gets_smaller(limit: Any, actual: An
     """It is at least one token, and a tenth less than what was refused; or there is no other attempt."""
     session = small(model_options=ModelOptions(max_output_tokens=output))
     session.ask("hello")
-    left = budgets.budget_left(
+    left = budgets.compute_budget_left(
         session.state, session.call, refusal(session, limit=limit, actual=actual, counted=counted)
     )
     assert left is None or 1 <= left <= min(counted * 9 // 10, 1_000)
@@ -156,7 +156,7 @@ def test_the_budget_that_a_refusal_leaves(told: dict[str, int], left: int) -> No
     """The window less the reply, in tokens of ours, a tenth to spare; half where the provider tells too little."""
     session = small()
     session.ask("hello")
-    assert budgets.budget_left(session.state, session.call, refusal(session, **told)) == left
+    assert budgets.compute_budget_left(session.state, session.call, refusal(session, **told)) == left
 
 
 def test_what_must_fit_and_does_not_fit_any_more_is_the_failure() -> None:
@@ -239,7 +239,7 @@ def test_a_ratio_is_steady() -> None:
 def test_a_ratio_has_an_end() -> None:
     learned = budgets.learn_ratio({}, MODEL, SMALL, 1_000, 10**15)
     assert learned[MODEL].ratio == 4
-    assert Learned(eighths=32).of(3) == 1
+    assert Learned(eighths=32).reduce(3) == 1
 
 
 def test_who_sets_a_policy_starts_anew() -> None:

@@ -12,7 +12,7 @@ import pytest
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
 from clew_workflows.core import advance
-from clew_workflows.core.carried import MAX_BYTES, carry, restore
+from clew_workflows.core.carried import MAX_CARRIED_BYTES, carry, restore
 from clew_workflows.protocol import ArchiveRef, Packed
 from tests.support.decisions import Session, journey
 
@@ -79,11 +79,11 @@ def test_what_is_carried_stays_under_its_limit() -> None:
         session.ask("".join(chr(noise.randrange(0x4E00, 0x9FFF)) for _ in range(12_000)), f"r-{number}")
         session.reply("fine")
     whole = carry(advance.Session(session.state, session.thread))
-    assert len(json.dumps(whole)) > 2 * MAX_BYTES, "nothing is archived: all of it must be carried"
+    assert len(json.dumps(whole)) > 2 * MAX_CARRIED_BYTES, "nothing is archived: all of it must be carried"
     place = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq)
     state = replace(session.state, archive=place)
     parted = carry(advance.Session(state, session.thread))
-    assert MAX_BYTES // 2 < len(json.dumps(parted)) <= MAX_BYTES + 100
+    assert MAX_CARRIED_BYTES // 2 < len(json.dumps(parted)) <= MAX_CARRIED_BYTES + 100
     arrived = restore(parted)
     lane = arrived.thread.get_lane("default")
     assert lane
@@ -99,9 +99,9 @@ def test_what_is_carried_stays_under_its_limit() -> None:
         {"version": 1},
         {"version": 1, "zlib": "%%%"},
         {"version": 1, "zlib": "AAAA"},
-        {"version": 1, **Packed.of({}).model_dump()},
-        {"version": 1, **Packed.of({"state": {}, "effect": None, "thread": 3}).model_dump()},
-        {"version": 1, **Packed.of([]).model_dump()},
+        {"version": 1, **Packed.pack({}).model_dump()},
+        {"version": 1, **Packed.pack({"state": {}, "effect": None, "thread": 3}).model_dump()},
+        {"version": 1, **Packed.pack([]).model_dump()},
     ],
 )
 def test_what_clew_has_not_written_is_refused(value: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from clew.contract import CloseInput, MessageInput, ModelOptions, SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
 from clew_workflows.core import decisions, requests, runs
-from clew_workflows.protocol import AskedTool, Failure, Prepare
+from clew_workflows.protocol import Failure, Prepare, RequestedTool
 from tests.support.decisions import UNKNOWN, Session, answered, assert_valid
 
 
@@ -53,7 +53,7 @@ def test_a_policy_that_cannot_be_used_is_refused_before_anything(
         decisions.begin("s-1", SessionConfig(model="openai:gpt-4o", context_policy=policy))
     session = Session()
     with pytest.raises(error):
-        requests.request_of(session.state, MessageInput(content="hello", context_policy=policy), "r")
+        requests.make_request(session.state, MessageInput(content="hello", context_policy=policy), "r")
 
 
 def test_a_message_is_committed_before_a_model_is_called() -> None:
@@ -191,7 +191,7 @@ def test_a_decision_is_a_value_of_what_it_was_given() -> None:
     session = Session()
     session.ask()
     arguments: dict[str, Any] = {"nested": {"list": [1]}}
-    answer = answered(tool_calls=(AskedTool(name="add", arguments=arguments), AskedTool(name="fly")))
+    answer = answered(tool_calls=(RequestedTool(name="add", arguments=arguments), RequestedTool(name="fly")))
     state, now = session.state, session.now
     kept = copy.deepcopy((state, answer))
     first = runs.take_reply(state, answer, now)
@@ -207,7 +207,7 @@ def test_a_recovered_session_lives_with_all_that_ran_and_waited_ended() -> None:
     """One outcome for every request, `cancelled` and `recovered`; nothing waits, and a configuration is still due."""
     session = Session()
     running = session.ask()
-    session.reply("", AskedTool(name="add", arguments={"a": 1, "b": 2}))
+    session.reply("", RequestedTool(name="add", arguments={"a": 1, "b": 2}))
     waiting = session.ask(on_busy="queue")
     session.steer("hurry")
     session.configure(system_prompt="Be brief.")

@@ -294,7 +294,7 @@ def test_a_message_that_joins_shares_the_outcome() -> None:
     assert session.state.unfinished == ("r-1", "r-2")
     session.reply("first", usage=Usage(input_tokens=10, output_tokens=1))
     assert session.thread[session.thread.last_seq].refs["request_id"] == "r-2"
-    running = outcomes.running(session.state, session.thread, "r-2")
+    running = outcomes.make_running_outcome(session.state, session.thread, "r-2")
     assert running.usage == Usage(shared_with="r-1")
     session.reply("both", usage=Usage(input_tokens=20, output_tokens=2))
     first, second = session.outcome("r-1"), session.outcome("r-2")

@@ -8,23 +8,23 @@ from tests.support.decisions import UNKNOWN, Session
 
 
 def current(session: Session) -> str:
-    return labels.current(session.state, session.thread)
+    return labels.describe_session(session.state, session.thread)
 
 
 def test_the_steps_are_labelled() -> None:
     """With the number of the call and the model's name, and with the tool's name and the call's id."""
     session = Session(model="openai:gpt-4o")
     session.ask()
-    assert labels.label_of(session.call) == "model call 1 · gpt-4o"
+    assert labels.make_label(session.call) == "model call 1 · gpt-4o"
     session.reply("", "add")
-    assert [labels.label_of(call) for call in session.round.calls] == ["tool add · tool-1"]
+    assert [labels.make_label(call) for call in session.round.calls] == ["tool add · tool-1"]
 
 
 def test_a_label_is_short_whatever_the_model_is_called() -> None:
     """Temporal takes 400 bytes of it."""
     session = Session(model="openai:" + "\U0001f43b" * 200)
     session.ask()
-    assert len(labels.label_of(session.call).encode()) < 400
+    assert len(labels.make_label(session.call).encode()) < 400
 
 
 def test_the_session_at_a_glance() -> None:

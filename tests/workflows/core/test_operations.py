@@ -15,7 +15,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidOperation, InvalidTokenBudget, QueueFull, UnknownTool
 from clew.thread.thread import Thread
 from clew_workflows.core import commands, views
-from clew_workflows.core.state import MAX_WAITING, REMEMBERED_OPS
+from clew_workflows.core.state import MAX_KNOWN_OPS, MAX_WAITING
 from clew_workflows.protocol import Prepare
 from tests.support.decisions import UNKNOWN, Session, assert_valid
 
@@ -98,7 +98,7 @@ def test_an_operation_is_known_by_its_id() -> None:
 
 def test_the_newest_128_ids_are_known() -> None:
     session = Session()
-    for number in range(REMEMBERED_OPS + 1):
+    for number in range(MAX_KNOWN_OPS + 1):
         session.operate(f"o-{number}")
     assert session.operate("o-1").status == "duplicate"
     assert session.operate("o-0").status == "applied"
@@ -375,7 +375,7 @@ def test_a_configuration_is_recorded_whole() -> None:
     assert (config["on_busy"], config["max_iterations"], config["request_timeout_seconds"]) == ("queue", 3, 900)
     session.configure(require_approval=())
     assert session.thread[1].payload["require_approval"] == []
-    status = views.status(session.state, session.thread)
+    status = views.answer_status(session.state, session.thread)
     assert status["metadata"] == {"user": "u-1"}
     assert status["config"]["require_approval"] == []
 

@@ -192,12 +192,12 @@ def test_a_change_that_turns_out_not_to_fit_is_dropped_with_its_reason() -> None
 def test_a_bounded_number_of_models_is_remembered() -> None:
     """The newest, and the configuration's; one that was forgotten is asked about again."""
     session = Session(table=True)
-    for number in range(2 * profiles.REMEMBERED):
+    for number in range(2 * profiles.MAX_PROFILES):
         session.ask("hello", model=f"openai:m-{number}")
         session.reply("fine")
-    assert len(session.state.profiles) == profiles.REMEMBERED
+    assert len(session.state.profiles) == profiles.MAX_PROFILES
     assert "openai:gpt-4o" in session.state.profiles
-    assert f"openai:m-{2 * profiles.REMEMBERED - 1}" in session.state.profiles
+    assert f"openai:m-{2 * profiles.MAX_PROFILES - 1}" in session.state.profiles
     session.describing = False
     session.ask("hello", model="openai:m-0")
     assert session.effect == DescribeModel(model="openai:m-0")

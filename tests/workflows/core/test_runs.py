@@ -8,7 +8,7 @@ from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import Usage
 from clew_workflows.core import runs
-from clew_workflows.protocol import AskedTool, CallModel, Failure
+from clew_workflows.protocol import CallModel, Failure, RequestedTool
 from tests.support.decisions import Session, assert_valid
 
 ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -48,7 +48,7 @@ def test_tools_of_one_round_run_together_and_are_committed_in_call_order() -> No
     """One effect holds them all; the results follow the calls in their order, and the next call reads them."""
     session = Session()
     session.ask()
-    first = AskedTool(name="look", arguments={"at": "sky"})
+    first = RequestedTool(name="look", arguments={"at": "sky"})
     session.reply("let me see", first, "add", "look")
     assert session.state.phase == "awaiting_tools"
     calls = [call for call, _ in session.round.calls]
@@ -107,7 +107,7 @@ def test_where_nothing_can_be_run_the_model_is_called_again_at_once() -> None:
     assert "there are no tools" in session.thread[3].payload["content"]
     session = Session()
     session.ask()
-    session.reply("", AskedTool(name="add", malformed='{"a": ' + "9" * 5000))
+    session.reply("", RequestedTool(name="add", malformed='{"a": ' + "9" * 5000))
     assert session.facts == ["config", "user", "assistant", "tool"]
     assert (session.call.at_seq, session.call.iteration) == (3, 2)
     result = session.thread[3].payload
@@ -185,7 +185,7 @@ def test_a_timeout_says_what_stood_in_its_way() -> None:
     session = Session()
     session.ask(timeout_seconds=5)
     assert session.state.run is not None
-    failure = runs.timeout_failure(session.state.run, "overloaded: try later")
+    failure = runs.make_timeout(session.state.run, "overloaded: try later")
     assert failure.message == "no answer within 5 seconds: overloaded: try later"
 
 
@@ -232,7 +232,7 @@ def test_tool_calls_of_a_cut_reply_still_run() -> None:
     """What arrived whole is run, what broke off is malformed and answered."""
     session = Session()
     session.ask()
-    session.reply("", "add", AskedTool(name="look", malformed='{"at": "s'), stop_reason="length")
+    session.reply("", "add", RequestedTool(name="look", malformed='{"at": "s'), stop_reason="length")
     assert [call.name for call, _ in session.round.calls] == ["add"]
 
 

@@ -22,7 +22,7 @@ from clew.thread.thread import Thread
 from clew_workflows.core import approvals, decisions, outcomes, views
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.core.runs import FOLLOW_UP
-from clew_workflows.protocol import ArchiveRef, AskedTool, CallModel, Prepare, RunTools
+from clew_workflows.protocol import ArchiveRef, CallModel, Prepare, RequestedTool, RunTools
 from tests.support.decisions import UNKNOWN, Session, assert_valid
 
 POLICIES = st.sampled_from(
@@ -44,7 +44,9 @@ SNAPSHOTS: list[list[dict[str, Any]]] = [
         {"role": "tool", "content": "4", "tool_call_id": "x", "name": "add"},
     ],
 ]
-TOOLS = [AskedTool(name=name) for name in ("add", "add", "ask_first", "fly")] + [AskedTool(name="add", malformed="{")]
+TOOLS = [RequestedTool(name=name) for name in ("add", "add", "ask_first", "fly")] + [
+    RequestedTool(name="add", malformed="{")
+]
 
 EVENTS = st.fixed_dictionaries(
     {
@@ -211,7 +213,7 @@ class AnySession(RuleBasedStateMachine):
     )
     @precondition(lambda self: self.session.state.phase == "awaiting_approval")
     def approve(self, data: st.DataObject, given: dict[str, Any]) -> None:
-        pending = approvals.pending_approvals(self.session.state)
+        pending = approvals.list_pending(self.session.state)
         call = data.draw(st.sampled_from(pending))
         self.ask_for(self.session.approve, call.tool_call_id, **given)
 
@@ -223,7 +225,7 @@ class AnySession(RuleBasedStateMachine):
             self.look()
             self.a_run_is_not_changed_under_its_feet()
 
-    def answer(self, content: str, tools: list[AskedTool], error: str | None, problem: bool) -> None:
+    def answer(self, content: str, tools: list[RequestedTool], error: str | None, problem: bool) -> None:
         """What is under way comes to its end, well or not."""
         session = self.session
         match session.effect:
@@ -362,7 +364,7 @@ class AnySession(RuleBasedStateMachine):
         assert dataclasses.replace(arrived.state, outcomes=state.outcomes, late_calls=state.late_calls) == state
         assert arrived.effect == session.effect
         for request_id in self.requests:
-            assert outcomes.outcome_of(arrived.state, arrived.thread, request_id) == outcomes.outcome_of(
+            assert outcomes.find_outcome(arrived.state, arrived.thread, request_id) == outcomes.find_outcome(
                 state, session.thread, request_id
             )
         for lane in {state.context_ref, state.run.request.context_ref if state.run else state.context_ref}:
@@ -374,9 +376,9 @@ class AnySession(RuleBasedStateMachine):
         session = self.session
         rows = json.loads(to_json([entry.as_json() for entry in session.thread]))
         again = Thread(Entry.from_json(row) for row in rows)
-        assert views.status(session.state, again) == views.status(session.state, session.thread)
+        assert views.answer_status(session.state, again) == views.answer_status(session.state, session.thread)
         for request_id in self.requests:
-            assert outcomes.outcome_of(session.state, again, request_id) == outcomes.outcome_of(
+            assert outcomes.find_outcome(session.state, again, request_id) == outcomes.find_outcome(
                 session.state, session.thread, request_id
             )
         for lane in ("default", "draft"):
@@ -393,7 +395,9 @@ class AnySession(RuleBasedStateMachine):
         for entry in session.thread:
             if entry.payload.get("role") == "assistant":
                 shown = self.shown[entry.refs["call_id"]]
-                again = views.projection(session.state, session.thread, ContextQuery(call_id=entry.refs["call_id"]))
+                again = views.build_projection(
+                    session.state, session.thread, ContextQuery(call_id=entry.refs["call_id"])
+                )
                 assert again == shown
                 assert entry.payload["recipe"]["basis_seq"] == shown.meta.basis_last_seq < entry.seq
         for _ in range(200):
@@ -404,7 +408,7 @@ class AnySession(RuleBasedStateMachine):
                     session.reply("done")
                 case RunTools():
                     session.results(*("4" for _ in session.effect.calls))
-                case None if pending := approvals.pending_approvals(session.state):
+                case None if pending := approvals.list_pending(session.state):
                     session.approve(pending[0].tool_call_id)
                 case None:
                     break

@@ -9,8 +9,8 @@ from clew.contract.policy import ContextPolicy
 from clew.thread.entries import Entry
 from clew_workflows.core import advance, decisions
 from clew_workflows.core.carried import carry, restore
-from clew_workflows.core.state import AskedCall
-from clew_workflows.protocol import AskedTool, Failure, Prepared, ToolAnswered, ToolReturned
+from clew_workflows.core.state import RequestedCall
+from clew_workflows.protocol import Failure, Prepared, RequestedTool, ToolAnswered, ToolReturned
 from tests.support.decisions import Session, answered, assert_valid, resolved
 
 
@@ -19,7 +19,7 @@ def paying(idempotent: bool = False) -> Session:
     session = Session(prepare=False, tools=("pay",))
     session.happened(Prepared(tools=(resolved("pay").model_copy(update={"idempotent": idempotent}),)))
     session.ask("pay", "r-1")
-    calls = [AskedTool(name="pay", arguments={"a": amount}) for amount in (5, 500)]
+    calls = [RequestedTool(name="pay", arguments={"a": amount}) for amount in (5, 500)]
     session.reply("", *calls)
     session.returned("tool-1", "paid 5")
     return session
@@ -198,8 +198,8 @@ def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
     begun = restore(carry(session.session))
     assert begun.state.run
     assert begun.state.run.tool_calls == (
-        AskedCall("tool-1", "fly", {}, returned=True),
-        AskedCall("tool-2", "add", {}, idempotent=True),
+        RequestedCall("tool-1", "fly", {}, returned=True),
+        RequestedCall("tool-2", "add", {}, idempotent=True),
     )
 
 

@@ -20,7 +20,7 @@ from clew.outcomes import Usage
 from clew.thread.entries import Draft
 from clew_activities.call_model import MAX_REPLY_BYTES
 from clew_workflows.core import decisions, drafts, outcomes, views
-from clew_workflows.protocol import AskedTool
+from clew_workflows.protocol import RequestedTool
 from tests.support.decisions import Session
 
 MB = 1_000_000
@@ -51,7 +51,7 @@ def with_tools() -> Session:
     """Two runs, of which the first used tools."""
     session = Session(system_prompt="Be brief.")
     session.ask("what is 2 + 2?", request_id="r-1")
-    session.reply("let me see", AskedTool(name="add", arguments={"a": 2}), "look", usage=Usage(input_tokens=5))
+    session.reply("let me see", RequestedTool(name="add", arguments={"a": 2}), "look", usage=Usage(input_tokens=5))
     session.results("4", "clear")
     session.reply("it is 4", thinking="easy")
     session.ask("thanks", request_id="r-2")
@@ -75,18 +75,18 @@ def walk(ask: Callable[[int], dict[str, Any]], rows: str, first: int = 0) -> lis
 
 
 def all_entries(session: Session, **asked: Any) -> list[dict[str, Any]]:
-    return walk(lambda seq: views.entries(session.thread, EntriesQuery(from_seq=seq, **asked)), "entries")
+    return walk(lambda seq: views.answer_entries(session.thread, EntriesQuery(from_seq=seq, **asked)), "entries")
 
 
 def all_messages(session: Session, **asked: Any) -> list[dict[str, Any]]:
     def page(seq: int) -> dict[str, Any]:
-        return views.transcript(session.state, session.thread, TranscriptQuery(from_seq=seq, **asked))
+        return views.answer_transcript(session.state, session.thread, TranscriptQuery(from_seq=seq, **asked))
 
     return walk(page, "messages")
 
 
 def whole_context(session: Session, **asked: Any) -> dict[str, Any]:
-    whole = views.projection(session.state, session.thread, ContextQuery(**asked))
+    whole = views.build_projection(session.state, session.thread, ContextQuery(**asked))
     messages = walk(lambda page: take_page(whole, page), "messages")
     first = take_page(whole, 0)
     return {"messages": messages, "tool_spec": first["tool_spec"], "meta": first["meta"]}
@@ -124,13 +124,13 @@ def test_the_largest_reply_with_the_largest_policy_is_one_page() -> None:
     session.ask(context_policy=ContextPolicy(system_prompt="\x01" * 40_000))
     session.reply("\x01" * (MAX_REPLY_BYTES // 6 - 100))
     assert len(all_entries(session, kind="ai_message")) == 2
-    assert len(to_json(views.entries(session.thread, EntriesQuery(from_seq=2)))) < MB
+    assert len(to_json(views.answer_entries(session.thread, EntriesQuery(from_seq=2)))) < MB
 
 
 def test_the_tool_schemas_are_on_the_first_page_alone() -> None:
     """And count towards its size."""
     session = chat(*[(CONTENTS["plain"], "ok")] * 4)
-    whole = views.projection(session.state, session.thread, ContextQuery())
+    whole = views.build_projection(session.state, session.thread, ContextQuery())
     first = take_page(whole, 0)
     assert [tool["name"] for tool in first["tool_spec"]] == ["add", "look"]
     second = take_page(whole, first["next_page"])
@@ -142,7 +142,7 @@ def test_the_tool_schemas_are_on_the_first_page_alone() -> None:
 def test_a_page_behind_the_last_is_empty(page: int) -> None:
     """Never an error, however far."""
     session = chat(("a", "b"))
-    whole = views.projection(session.state, session.thread, ContextQuery(page=page))
+    whole = views.build_projection(session.state, session.thread, ContextQuery(page=page))
     answer = take_page(whole, page)
     assert (answer["messages"], "next_page" in answer) == ([], False)
 
@@ -151,9 +151,9 @@ def test_a_page_behind_the_last_is_empty(page: int) -> None:
 def test_what_lies_behind_the_end_is_empty(seq: int) -> None:
     """Never an error, however far."""
     session = chat(("a", "b"))
-    assert views.entries(session.thread, EntriesQuery(from_seq=seq)) == {"entries": []}
-    assert views.transcript(session.state, session.thread, TranscriptQuery(from_seq=seq)) == {"messages": []}
-    at_seq = views.projection(session.state, session.thread, ContextQuery(at_seq=seq))
+    assert views.answer_entries(session.thread, EntriesQuery(from_seq=seq)) == {"entries": []}
+    assert views.answer_transcript(session.state, session.thread, TranscriptQuery(from_seq=seq)) == {"messages": []}
+    at_seq = views.build_projection(session.state, session.thread, ContextQuery(at_seq=seq))
     assert at_seq.meta.basis_last_seq == session.thread.last_seq
 
 
@@ -162,12 +162,12 @@ def test_a_limit_bounds_a_page_and_the_next_one_goes_on(limit: int) -> None:
     """Entries and messages, the system prompt counted as one."""
     session = with_tools()
     assert all_entries(session, limit=limit) == [entry.as_json() for entry in session.thread]
-    first = views.entries(session.thread, EntriesQuery(limit=limit))
+    first = views.answer_entries(session.thread, EntriesQuery(limit=limit))
     assert len(first["entries"]) == min(limit, session.thread.rev)
     assert ("next_seq" in first) == (limit < session.thread.rev)
     said = all_messages(session, limit=limit, include_system=True)
     assert said == all_messages(session, include_system=True)
-    page = views.transcript(session.state, session.thread, TranscriptQuery(limit=limit, include_system=True))
+    page = views.answer_transcript(session.state, session.thread, TranscriptQuery(limit=limit, include_system=True))
     assert len(page["messages"]) == min(limit, len(said))
 
 
@@ -199,7 +199,7 @@ def test_entries_meet_every_filter(asked: dict[str, Any], seqs: list[int]) -> No
     assert session.facts == [
         *("config", "user", "assistant", "tool", "tool", "assistant", "run", "user", "assistant", "run")
     ]
-    answer = views.entries(session.thread, EntriesQuery(**asked))
+    answer = views.answer_entries(session.thread, EntriesQuery(**asked))
     assert [entry["seq"] for entry in answer["entries"]] == seqs
     assert answer.get("next_seq") == (9 if "limit" in asked else None)
 
@@ -234,24 +234,28 @@ def test_a_transcript_is_what_was_said() -> None:
     with_system = all_messages(session, include_system=True)
     assert with_system == [{"role": "system", "content": "Be brief.", "seq": 0}, *said]
     later = TranscriptQuery(from_seq=5, include_system=True)
-    assert [m["seq"] for m in views.transcript(session.state, session.thread, later)["messages"]] == [5, 7, 8]
-    assert views.transcript(session.state, session.thread, TranscriptQuery(context_ref="draft")) == {"messages": []}
+    assert [m["seq"] for m in views.answer_transcript(session.state, session.thread, later)["messages"]] == [5, 7, 8]
+    assert views.answer_transcript(session.state, session.thread, TranscriptQuery(context_ref="draft")) == {
+        "messages": []
+    }
 
 
 def test_before_it_is_prepared_a_session_answers_empty_lists() -> None:
     """Never an error."""
     session = Session(prepare=False)
     session.ask("hello", request_id="r")
-    assert views.entries(session.thread, EntriesQuery()) == {"entries": []}
-    assert views.transcript(session.state, session.thread, TranscriptQuery(include_system=True)) == {"messages": []}
-    context = take_page(views.projection(session.state, session.thread, ContextQuery()), 0)
+    assert views.answer_entries(session.thread, EntriesQuery()) == {"entries": []}
+    assert views.answer_transcript(session.state, session.thread, TranscriptQuery(include_system=True)) == {
+        "messages": []
+    }
+    context = take_page(views.build_projection(session.state, session.thread, ContextQuery()), 0)
     assert (context["messages"], context["tool_spec"], context["meta"]["basis_last_seq"]) == ([], [], -1)
-    window = views.window(session.state, session.thread, WindowQuery(token_budget=100))
+    window = views.answer_window(session.state, session.thread, WindowQuery(token_budget=100))
     assert window["messages"] == []
-    status = views.status(session.state, session.thread)
+    status = views.answer_status(session.state, session.thread)
     assert (status["status"], status["rev"], status["projection_cursor_seq"]) == ("preparing", 0, -1)
     assert (status["request_id"], status["queued_messages"]) == ("r", 1)
-    assert outcomes.running(session.state, session.thread, "r").last_seq == -1
+    assert outcomes.make_running_outcome(session.state, session.thread, "r").last_seq == -1
 
 
 def test_a_window_is_the_newest_that_fits() -> None:
@@ -259,11 +263,11 @@ def test_a_window_is_the_newest_that_fits() -> None:
     session = chat(*[(f"question {n}", f"answer {n}") for n in range(5)], system_prompt="Be brief.")
     thread = session.thread
     budget = sum(entry.tokens for entry in list(thread)[-3:])
-    window = views.window(session.state, thread, WindowQuery(token_budget=budget))
+    window = views.answer_window(session.state, thread, WindowQuery(token_budget=budget))
     assert [message["content"] for message in window["messages"]] == ["question 4", "answer 4"]
     assert window["meta"]["truncated"] is True
-    assert views.window(session.state, thread, WindowQuery(token_budget=1))["messages"] == []
-    everything = views.window(session.state, thread, WindowQuery(token_budget=10**30))
+    assert views.answer_window(session.state, thread, WindowQuery(token_budget=1))["messages"] == []
+    everything = views.answer_window(session.state, thread, WindowQuery(token_budget=10**30))
     assert everything["messages"][0]["content"] == "question 0"
     assert everything["meta"]["truncated"] is False
     Window.model_validate(everything)
@@ -273,7 +277,7 @@ def test_a_window_is_the_newest_that_fits() -> None:
 def test_a_window_that_is_more_than_a_page_loses_its_oldest(content: str) -> None:
     """What is asked for is the newest, and what is said of it holds for what is shown."""
     session = chat(*[(f"{n}{content}", f"answer {n}") for n in range(20)])
-    window = views.window(session.state, session.thread, WindowQuery(token_budget=10**9))
+    window = views.answer_window(session.state, session.thread, WindowQuery(token_budget=10**9))
     assert len(to_json(window)) < MB
     assert window["messages"][-1]["content"] == "answer 19"
     assert 2 <= len(window["messages"]) < 40 or content.startswith(" ")
@@ -286,7 +290,7 @@ def test_a_window_that_is_more_than_a_page_loses_its_oldest(content: str) -> Non
 def test_a_status_says_where_the_session_stands() -> None:
     """Field by field, in every phase."""
     session = Session()
-    idle = views.status(session.state, session.thread)
+    idle = views.answer_status(session.state, session.thread)
     assert idle == {
         "session_id": "s-1",
         "status": "idle",
@@ -302,26 +306,26 @@ def test_a_status_says_where_the_session_stands() -> None:
         "pending_approvals": [],
         "usage": {"input_tokens": 0, "output_tokens": 0, "cached_input_tokens": 0, "model_calls": 0},
         "model": "openai:gpt-4o",
-        "config": drafts.configuration(session.state),
+        "config": drafts.dump_configuration(session.state),
         "metadata": {},
         "first_live_seq": 0,
         "closed": False,
     }
     session.ask(request_id="r-1")
     session.reply("", "add", usage=Usage(input_tokens=5, output_tokens=2, cached_input_tokens=1))
-    busy = SessionStatus.model_validate(views.status(session.state, session.thread))
+    busy = SessionStatus.model_validate(views.answer_status(session.state, session.thread))
     assert (busy.status, busy.request_id, busy.run_id, busy.iteration) == ("awaiting_tools", "r-1", "run-1", 1)
     assert (busy.rev, busy.projection_cursor_seq) == (3, 2)
     assert busy.usage == Usage(input_tokens=5, output_tokens=2, cached_input_tokens=1, model_calls=1)
     session.close()
-    closed = SessionStatus.model_validate(views.status(session.state, session.thread))
+    closed = SessionStatus.model_validate(views.answer_status(session.state, session.thread))
     assert (closed.status, closed.closed, closed.request_id) == ("closed", True, None)
 
 
 def test_an_outcome_is_read_from_the_thread() -> None:
     """From its `run` entry alone, as often as it is asked for."""
     session = with_tools()
-    outcome = outcomes.outcome_of(session.state, session.thread, "r-1")
+    outcome = outcomes.find_outcome(session.state, session.thread, "r-1")
     assert outcome is not None
     assert outcome.as_json() == {
         "request_id": "r-1",
@@ -333,14 +337,14 @@ def test_an_outcome_is_read_from_the_thread() -> None:
         "iterations": 2,
         "usage": {"input_tokens": 5, "output_tokens": 0, "cached_input_tokens": 0, "model_calls": 2},
     }
-    assert outcomes.outcome_of(session.state, session.thread, "r-3") is None
+    assert outcomes.find_outcome(session.state, session.thread, "r-3") is None
 
 
 def test_a_request_that_runs_says_how_far_it_is() -> None:
     session = Session()
     session.ask(request_id="r")
     session.reply("", "add", usage=Usage(input_tokens=5))
-    running = outcomes.running(session.state, session.thread, "r")
+    running = outcomes.make_running_outcome(session.state, session.thread, "r")
     assert (running.status, running.run_id, running.iterations, running.last_seq) == ("running", "run-1", 1, 2)
     assert running.usage.input_tokens == 5
 
@@ -354,7 +358,7 @@ def test_what_a_call_was_shown_can_be_shown_again(own: ContextPolicy | None) -> 
     shown = session.shown(call)
 
     def again() -> Any:
-        return views.projection(session.state, session.thread, ContextQuery(call_id=call.call_id))
+        return views.build_projection(session.state, session.thread, ContextQuery(call_id=call.call_id))
 
     assert again() == shown
     session.reply("", "add")
@@ -384,7 +388,7 @@ def test_a_call_to_another_provider_is_shown_again_as_that_one_saw_it() -> None:
     session.reply("fine")
     assert not any("provider_data" in message for message in here.messages)
     for call_id, shown in (("call-2", there), ("call-3", here)):
-        assert views.projection(session.state, session.thread, ContextQuery(call_id=call_id)) == shown
+        assert views.build_projection(session.state, session.thread, ContextQuery(call_id=call_id)) == shown
 
 
 def test_a_call_that_nobody_made_is_refused() -> None:
@@ -394,13 +398,13 @@ def test_a_call_that_nobody_made_is_refused() -> None:
     session.fail()
     for call_id in ("call-1", "call-99"):
         with pytest.raises(InvalidInput, match="no model call"):
-            views.projection(session.state, session.thread, ContextQuery(call_id=call_id))
+            views.build_projection(session.state, session.thread, ContextQuery(call_id=call_id))
 
 
 def test_a_context_at_a_seq_is_as_it_was() -> None:
     """Entries after it do not exist for it, and a round that ends inside is repaired."""
     session = with_tools()
-    context = views.projection(session.state, session.thread, ContextQuery(at_seq=3))
+    context = views.build_projection(session.state, session.thread, ContextQuery(at_seq=3))
     assert [message["role"] for message in context.messages] == ["system", "user", "assistant", "tool", "tool"]
     assert "no result" in context.messages[-1]["content"]
     assert context.meta.basis_rev == 4
@@ -410,9 +414,9 @@ def test_the_cursor_is_the_last_seq_of_the_active_lane() -> None:
     """What the thread holds besides, outcomes and rejected signals, moves no context."""
     session = with_tools()
     session.apply(decisions.reject(session.state, "x", "unknown", ""))
-    assert views.status(session.state, session.thread)["projection_cursor_seq"] == 8
+    assert views.answer_status(session.state, session.thread)["projection_cursor_seq"] == 8
     snapshot = {"messages": [{"role": "user", "content": "a"}]}
     operation = {"type": "replace", "reason": "manual", "result_context": snapshot}
     payload = {"op_id": "o", "context_ref": "default", "operation": operation}
     session.commit(Draft(OperationPayload.from_json(payload)))
-    assert views.status(session.state, session.thread)["projection_cursor_seq"] == session.thread.last_seq
+    assert views.answer_status(session.state, session.thread)["projection_cursor_seq"] == session.thread.last_seq

@@ -20,7 +20,7 @@ def test_what_was_packed_is_read() -> None:
     """Whatever JSON it is."""
     values: tuple[Any, ...] = (None, [], {"a": ["b", 2**53, 1.5]})
     for value in values:
-        assert Packed.of(value).value == value
+        assert Packed.pack(value).value == value
 
 
 def test_exactly_as_much_as_is_allowed_is_inflated() -> None:

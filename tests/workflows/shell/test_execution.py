@@ -19,7 +19,7 @@ from clew_workflows.protocol import (
     Thaw,
     ToolCall,
 )
-from clew_workflows.shell.execution import SIGN_TIMEOUT, SUMMARY_TIMEOUT, Plan, plan_of
+from clew_workflows.shell.execution import SIGN_TIMEOUT, SUMMARY_TIMEOUT, Plan, make_plan
 from tests.support.decisions import Session
 
 ARCHIVE = ArchiveRef(execution="x", family="s-1", upto=7)
@@ -49,7 +49,7 @@ def effects() -> list[Effect]:
 
 
 def plans(time_left: timedelta | None = LEFT) -> dict[type, Plan]:
-    return {type(effect): plan_of(effect, time_left, "clew") for effect in effects()}
+    return {type(effect): make_plan(effect, time_left, "clew") for effect in effects()}
 
 
 def test_every_effect_has_an_activity_and_a_label() -> None:
@@ -57,7 +57,7 @@ def test_every_effect_has_an_activity_and_a_label() -> None:
     assert tuple(type(effect) for effect in effects()) == get_args(Effect)
     assert len({plan.activity for plan in plans().values()}) == len(get_args(Effect))
     for effect in effects():
-        assert 0 < len(labels.label_of(effect).encode()) < 400
+        assert 0 < len(labels.make_label(effect).encode()) < 400
 
 
 def test_models_and_tools_have_queues_of_their_own() -> None:
@@ -81,7 +81,7 @@ def test_a_tool_that_is_not_idempotent_is_attempted_once() -> None:
     (tool_call,) = (effect for effect in effects() if isinstance(effect, ToolCall))
     for idempotent, attempts in ((True, 3), (False, 1)):
         tool = tool_call.tool.model_copy(update={"idempotent": idempotent})
-        plan = plan_of(ToolCall(tool_call.call, tool), LEFT, "clew")
+        plan = make_plan(ToolCall(tool_call.call, tool), LEFT, "clew")
         assert plan.retries is not None
         assert (plan.retries.maximum_attempts, plan.waits) == (attempts, True)
 

@@ -9,7 +9,7 @@ from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState, TimeoutType
 
 from clew_workflows.protocol import Failure
-from clew_workflows.shell.failures import failure_of
+from clew_workflows.shell.failures import make_failure
 
 
 def failed(
@@ -39,11 +39,11 @@ def timeout(kind: TimeoutType | None, last: BaseException | None = None, beat: A
 @pytest.mark.parametrize("kind", [TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START])
 def test_a_request_that_ran_out_of_time_is_a_timeout(kind: TimeoutType) -> None:
     """It may succeed another time; what stood in its way last is told."""
-    assert failure_of(failed(timeout(kind), RetryState.NON_RETRYABLE_FAILURE)) == Failure(
+    assert make_failure(failed(timeout(kind), RetryState.NON_RETRYABLE_FAILURE)) == Failure(
         type="timeout", message="the work was under way", retryable=True
     )
     last = ApplicationError("slow down", type="rate_limited")
-    message = failure_of(failed(timeout(kind, last), RetryState.TIMEOUT)).message
+    message = make_failure(failed(timeout(kind, last), RetryState.TIMEOUT)).message
     assert message == "the last attempt failed: rate_limited: slow down"
 
 
@@ -59,15 +59,15 @@ def test_a_request_that_ran_out_of_time_is_a_timeout(kind: TimeoutType) -> None:
 def test_a_timeout_says_what_was_happening(beat: Any, started: int, says: str) -> None:
     """By the last heartbeat of the activity that the deadline cut off."""
     error = failed(timeout(TimeoutType.SCHEDULE_TO_CLOSE, beat=beat), started=started)
-    assert failure_of(error).message.startswith(says)
+    assert make_failure(error).message.startswith(says)
 
 
 @pytest.mark.parametrize("kind", [TimeoutType.HEARTBEAT, TimeoutType.START_TO_CLOSE])
 def test_a_worker_that_went_away_is_worker_lost_while_there_was_time(kind: TimeoutType) -> None:
     """And a timeout where the request's time ended the attempts."""
-    lost = failure_of(failed(timeout(kind)))
+    lost = make_failure(failed(timeout(kind)))
     assert (lost.type, lost.retryable) == ("worker_lost", True)
-    late = failure_of(failed(timeout(kind), RetryState.TIMEOUT))
+    late = make_failure(failed(timeout(kind), RetryState.TIMEOUT))
     assert (late.type, late.retryable) == ("timeout", True)
 
 
@@ -75,32 +75,32 @@ def test_a_worker_that_went_away_is_worker_lost_while_there_was_time(kind: Timeo
 def test_an_application_error_keeps_its_type_message_and_details(details: tuple[Any, ...]) -> None:
     """The details are those of its first one, where that is an object."""
     error = ApplicationError("too long", *details, type="context_length_exceeded", non_retryable=True)
-    failure = failure_of(failed(error, RetryState.NON_RETRYABLE_FAILURE))
+    failure = make_failure(failed(error, RetryState.NON_RETRYABLE_FAILURE))
     assert (failure.type, failure.message, failure.retryable) == ("context_length_exceeded", "too long", False)
     assert failure.details == (details[0] if details and isinstance(details[0], dict) else {})
 
 
 def test_what_may_pass_is_retryable() -> None:
     """For the caller, although the attempts have come to their end."""
-    assert failure_of(failed(ApplicationError("later", type="overloaded"))).retryable is True
+    assert make_failure(failed(ApplicationError("later", type="overloaded"))).retryable is True
 
 
 def test_retries_that_the_deadline_ended_are_a_timeout() -> None:
     """With the last failure in the message."""
-    failure = failure_of(failed(ApplicationError("try later", type="overloaded"), RetryState.TIMEOUT))
+    failure = make_failure(failed(ApplicationError("try later", type="overloaded"), RetryState.TIMEOUT))
     assert failure == Failure(type="timeout", message="overloaded: try later", retryable=True)
 
 
 @pytest.mark.parametrize("cause", [None, CancelledError("Cancelled"), ValueError("who knows")])
 def test_anything_else_is_internal(cause: BaseException | None) -> None:
     """Never an exception of its own."""
-    failure = failure_of(failed(cause))
+    failure = make_failure(failed(cause))
     assert failure.type == "internal"
     assert failure.message
 
 
 def test_an_error_without_a_type_is_internal() -> None:
-    assert failure_of(failed(ApplicationError("?"))).type == "internal"
+    assert make_failure(failed(ApplicationError("?"))).type == "internal"
 
 
 @pytest.mark.parametrize(
@@ -114,4 +114,4 @@ def test_an_error_without_a_type_is_internal() -> None:
 )
 def test_a_message_has_an_end(error: ActivityError) -> None:
     """An activity may fail with whatever a library put into its message; the thread keeps the beginning."""
-    assert len(failure_of(error).message) == 2000
+    assert len(make_failure(error).message) == 2000

@@ -101,7 +101,7 @@ def refused(name: str, given: Args) -> Refusal:
         DOORS[name](given)
     refusal = caught.value
     assert 5 < len(str(refusal).encode()) < 1000
-    error = ingress.application_error(refusal)
+    error = ingress.make_application_error(refusal)
     assert (error.type, error.non_retryable) == (refusal.type, True)
     return refusal
 
@@ -406,7 +406,7 @@ def test_a_policy_asks_only_for_what_there_is(policy: dict[str, Any]) -> None:
     """It passes the door, which knows shapes, and is refused by the first decision that would use it."""
     asked = message(args({"content": "a", "context_policy": policy}), CONFIG)
     with pytest.raises(InvalidInput):
-        requests.request_of(decisions.begin("s-1", CONFIG), asked, "r")
+        requests.make_request(decisions.begin("s-1", CONFIG), asked, "r")
 
 
 @pytest.mark.parametrize("budget", [0, -1, -(10**20)])
@@ -433,10 +433,10 @@ def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
 )
 def test_a_refusal_travels_by_its_word(error: ClewError, word: str) -> None:
     """As the type of an application error; a query's message begins with it, since only that arrives."""
-    assert ingress.application_error(error).type == word
-    assert ingress.application_error(error).message == str(error)
-    assert ingress.query_error(error).type == word
-    assert ingress.query_error(error).message == f"{word}: {error}"
+    assert ingress.make_application_error(error).type == word
+    assert ingress.make_application_error(error).message == str(error)
+    assert ingress.make_query_error(error).type == word
+    assert ingress.make_query_error(error).message == f"{word}: {error}"
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_a_refusal_travels_by_its_word(error: ClewError, word: str) -> None:
 )
 def test_an_excerpt_shows_what_came(given: Args, shown: str) -> None:
     """200 characters of it, whatever it is."""
-    assert ingress.excerpt(given) == shown
+    assert ingress.make_excerpt(given) == shown
 
 
 def passed_or_refused(name: str, given: Args) -> Any:
@@ -482,7 +482,7 @@ payloads = st.lists(
 def test_no_bytes_do_more_than_be_refused(name: str, given: Args) -> None:
     """Arbitrary payloads give a command or a refusal, and their excerpt can be stored."""
     passed_or_refused(name, given)
-    excerpt = ingress.excerpt(given)
+    excerpt = ingress.make_excerpt(given)
     assert len(excerpt) <= 200
     excerpt.encode()
 

@@ -48,7 +48,7 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     before, after = session.state, decision.state
     counting, entries = load_encoding(after.config.encoding), list[Entry]()
     for draft in decision.commit:
-        entry = draft.commit(session.thread.rev, stamps.entry_id(), stamps.timestamp(), counting)
+        entry = draft.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), counting)
         session.thread.append(entry)
         entries.append(entry)
     gave_up = _gives_up(before, after)

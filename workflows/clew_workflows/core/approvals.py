@@ -11,20 +11,20 @@ from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
 from clew.thread.entries import Draft
 from clew.thread.thread import Thread
 from clew_workflows.core import drafts, runs, tool_rounds
-from clew_workflows.core.argument_schemas import problem_of_arguments
+from clew_workflows.core.argument_schemas import find_argument_problem
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import AskedCall, Moment, Run, State
+from clew_workflows.core.state import Moment, RequestedCall, Run, State
 from clew_workflows.protocol import ToolAnswered
 
 
-def pending_approvals(state: State) -> tuple[AskedCall, ...]:
+def list_pending(state: State) -> tuple[RequestedCall, ...]:
     """The tool calls that wait for somebody's word."""
     if state.phase != "awaiting_approval" or state.run is None:
         return ()
-    return tool_rounds.needing_approval(state.run.tool_calls)
+    return tool_rounds.list_unapproved(state.run.tool_calls)
 
 
-def resolve(state: State, thread: Thread, command: ApprovalInput, at: Moment) -> Decision:
+def resolve_approval(state: State, thread: Thread, command: ApprovalInput, at: Moment) -> Decision:
     """Somebody's word about a tool call; the last one that was waited for lets the round run.
 
     Raises:
@@ -32,21 +32,21 @@ def resolve(state: State, thread: Thread, command: ApprovalInput, at: Moment) ->
         InvalidInput: its new arguments are not what the tool takes, or the call was denied.
         UnknownApproval: no approval is pending for the call.
     """
-    call = _pending(state, thread, command.tool_call_id)
+    call = _find_pending(state, thread, command.tool_call_id)
     _check_arguments(state, call, command)
-    run = runs.active_run(state)
+    run = runs.get_run(state)
     payload = ApprovalPayload.from_json(command.model_dump())
-    fact = Draft(payload, drafts.run_refs(state, run) | {"tool_call_id": command.tool_call_id})
+    approval = Draft(payload, drafts.make_run_refs(state, run) | {"tool_call_id": command.tool_call_id})
     if command.decision == "deny":
         denied = ToolAnswered(content=f"denied: {command.reason or 'no reason was given'}", is_error=True)
-        decision = tool_rounds.commit(state, run, call, denied).after(fact)
+        decision = tool_rounds.commit_result(state, run, call, denied).prepend(approval)
     else:
-        decision = Decision(replace(state, run=_approve(run, call, command.arguments)), (fact,))
-    return decision if pending_approvals(decision.state) else decision.then(_resume, at)
+        decision = Decision(replace(state, run=_approve(run, call, command.arguments)), (approval,))
+    return decision if list_pending(decision.state) else decision.then(_resume, at)
 
 
-def _pending(state: State, thread: Thread, tool_call_id: str) -> AskedCall:
-    for call in pending_approvals(state):
+def _find_pending(state: State, thread: Thread, tool_call_id: str) -> RequestedCall:
+    for call in list_pending(state):
         if call.tool_call_id == tool_call_id:
             return call
     if thread.find_approval(tool_call_id):
@@ -54,17 +54,17 @@ def _pending(state: State, thread: Thread, tool_call_id: str) -> AskedCall:
     raise UnknownApproval(f"no approval is pending for tool call {tool_call_id!r}")
 
 
-def _check_arguments(state: State, call: AskedCall, command: ApprovalInput) -> None:
+def _check_arguments(state: State, call: RequestedCall, command: ApprovalInput) -> None:
     if command.arguments is None:
         return
     if command.decision == "deny":
         raise InvalidInput("arguments: a denied call has none to edit")
     schema = next(tool.spec["parameters"] for tool in state.tools or () if tool.spec["name"] == call.name)
-    if problem := problem_of_arguments(command.arguments, schema):
+    if problem := find_argument_problem(command.arguments, schema):
         raise InvalidInput(f"arguments: {problem}")
 
 
-def _approve(run: Run, call: AskedCall, arguments: dict[str, Any] | None) -> Run:
+def _approve(run: Run, call: RequestedCall, arguments: dict[str, Any] | None) -> Run:
     approved = replace(call, needs_approval=False)
     if arguments is not None and arguments != call.arguments:
         approved = replace(approved, arguments=arguments, edited=True)
@@ -73,7 +73,7 @@ def _approve(run: Run, call: AskedCall, arguments: dict[str, Any] | None) -> Run
 
 def _resume(state: State, at: Moment) -> Decision:
     """The round runs. What the decisions have taken is not the request's time."""
-    run = runs.active_run(state)
+    run = runs.get_run(state)
     waited = 0.0 if run.paused_at is None else at.time - run.paused_at
     resumed = replace(run, deadline=run.deadline + waited, paused_at=None)
-    return runs.run_tools(replace(state, run=resumed), at)
+    return runs.start_tools(replace(state, run=resumed), at)

@@ -12,7 +12,7 @@ from clew.model.canonical import canonicalize
 MAX_SHOWN_CHARACTERS = 200
 
 
-def problem_of_arguments(arguments: dict[str, Any], schema: dict[str, Any]) -> str | None:
+def find_argument_problem(arguments: dict[str, Any], schema: dict[str, Any]) -> str | None:
     """What is wrong with the arguments of a tool call, in words; None if nothing is.
 
     A validator's own errors are not asked for: collecting them, for each alternative within each alternative, can
@@ -20,12 +20,12 @@ def problem_of_arguments(arguments: dict[str, Any], schema: dict[str, Any]) -> s
     """
     try:
         check_arguments(arguments, schema)
-        if _validator(schema).is_valid(arguments):
+        if _make_validator(schema).is_valid(arguments):
             return None
         missing = [name for name in schema.get("required", ()) if name not in arguments]
         if missing:
             return f"{missing[0]}: it is missing"
-        single = _validator(schema | {"required": []})
+        single = _make_validator(schema | {"required": []})
         wrong = next((name for name in arguments if not single.is_valid({name: arguments[name]})), None)
     except ValueError as error:
         return str(error)[:500]
@@ -37,7 +37,7 @@ def problem_of_arguments(arguments: dict[str, Any], schema: dict[str, Any]) -> s
     return f"{wrong[:50]}: it is not of the form {form[:MAX_SHOWN_CHARACTERS]}"
 
 
-def _validator(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
+def _make_validator(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
     """A validator whose patterns take linear time, and which fetches nothing.
 
     Raises:

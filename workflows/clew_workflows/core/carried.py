@@ -30,11 +30,11 @@ from clew_workflows.protocol import (
 )
 
 VERSION = 1
-MAX_BYTES = 500_000
+MAX_CARRIED_BYTES = 500_000
 """Of what is carried, as it travels. Contexts that need more of the past have it fetched from the archive."""
-ENOUGH_BYTES = 524_288
+MAX_ROLLED_BYTES = 524_288
 """A session that has more to carry, in what waits for its turn, goes on in its run until it has less."""
-MOST_BYTES = 1_900_000
+MAX_START_BYTES = 1_900_000
 """What the server takes."""
 RECENT_ENTRIES, RECENT_BYTES = 100, 65_536
 """What is kept of the archived entries, so that who asks for a reply just given finds it here."""
@@ -53,23 +53,30 @@ _entries: TypeAdapter[tuple[Entry, ...]] = TypeAdapter(tuple[Entry, ...])
 
 
 def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str, Any]:
-    """The session, as it travels: opaque, versioned, and under `MAX_BYTES` unless its queues alone are more."""
+    """Serialize the session, versioned, in at most `MAX_CARRIED_BYTES` unless its queues alone need more.
+
+    The answer is opaque: only `restore` reads it.
+    """
     state, thread, effect = session.state, session.thread, session.effect
     # Nothing that a call returns reaches the next run of the workflow: it stays in doubt.
-    state = replace(state, outcomes=outcomes.remembered(state, thread), late_calls=())
+    state = replace(state, outcomes=outcomes.list_newest(state, thread), late_calls=())
     if state.closed or state.phase == "hibernating":
         state = replace(state, phase="idle")
     # A call that has been decided upon will be asked for with the thread as it was then.
     upto = effect.at_seq if isinstance(effect, CallModel) else thread.last_seq
-    first_seq, needs, room = min(_first_live(state, thread, recent_entries), upto + 1), _needs(state), 4 * MAX_BYTES
+    first_seq, needs, room = (
+        min(_find_first_live_seq(state, thread, recent_entries), upto + 1),
+        _list_policies(state),
+        4 * MAX_CARRIED_BYTES,
+    )
     while True:
-        packed = _packed(state, thread, effect, retain(thread, first_seq, needs, room, upto), first_seq)
-        if len(packed.zlib) <= MAX_BYTES or not room:
+        packed = _pack(state, thread, effect, retain(thread, first_seq, needs, room, upto), first_seq)
+        if len(packed.zlib) <= MAX_CARRIED_BYTES or not room:
             return {"version": VERSION, **packed.model_dump()}
-        room = room // 2 if room > MAX_BYTES // 8 else 0
+        room = room // 2 if room > MAX_CARRIED_BYTES // 8 else 0
 
 
-def size_of(carried: Mapping[str, Any]) -> int:
+def measure_size(carried: Mapping[str, Any]) -> int:
     """The bytes of what is carried."""
     return len(carried["zlib"])
 
@@ -117,9 +124,9 @@ def add_recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     return Thread(thread, thread.first_seq, retained)
 
 
-def _packed(state: State, thread: Thread, effect: SessionEffect | None, retained: Retained, first_seq: int) -> Packed:
+def _pack(state: State, thread: Thread, effect: SessionEffect | None, retained: Retained, first_seq: int) -> Packed:
     name = next((name for name, kind in _effects.items() if isinstance(effect, kind)), None)
-    return Packed.of(
+    return Packed.pack(
         {
             "state": _state.dump_python(state, mode="json", exclude_unset=True),
             "effect": effect and {"name": name, "value": effect.model_dump(mode="json", exclude_unset=True)},
@@ -136,7 +143,7 @@ def _packed(state: State, thread: Thread, effect: SessionEffect | None, retained
     )
 
 
-def _first_live(state: State, thread: Thread, recent_entries: int) -> int:
+def _find_first_live_seq(state: State, thread: Thread, recent_entries: int) -> int:
     """Where the live part of the thread begins: what is not archived, and what was said just before that."""
     seq = max((state.archive.upto if state.archive else -1) + 1, thread.first_seq)
     size = 0
@@ -148,7 +155,7 @@ def _first_live(state: State, thread: Thread, recent_entries: int) -> int:
     return seq
 
 
-def _needs(state: State) -> dict[str, list[ContextPolicy]]:
+def _list_policies(state: State) -> dict[str, list[ContextPolicy]]:
     """The lanes whose contexts will be asked for, and under which policies."""
     needs = {state.context_ref: [state.policy]}
     if state.run:

@@ -28,9 +28,9 @@ from clew.errors import Archived, Busy, InvalidOperation, TooLarge, UnknownLane
 from clew.model.canonical import compute_digest
 from clew.model.messages import ToolSpec
 from clew.thread.thread import Thread
-from clew_workflows.core.profiles import agent_policy
+from clew_workflows.core.profiles import find_agent_policy
 from clew_workflows.core.state import State
-from clew_workflows.protocol import Signed
+from clew_workflows.protocol import CheckpointSignature
 
 PREFIX = "rt2"
 VERSION = 2
@@ -46,7 +46,7 @@ class Draft:
     fingerprinted: dict[str, Any]
 
 
-def check(state: State, thread: Thread, command: CheckpointInput) -> None:
+def check_checkpoint(state: State, thread: Thread, command: CheckpointInput) -> None:
     """Refuse a checkpoint that cannot be made of the session as it is.
 
     Raises:
@@ -70,11 +70,11 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
         ContextOverflow: no context can be made.
         TooLarge: it is more than one input of a session, or than a token may be.
     """
-    config = _config_of(state)
+    config = _make_config(state)
     # The new session has no thread that what was cleared or cut could be read from.
     whole = ContextPolicy(clear_tool_results=None)
     shown = build_context(thread, context_ref=context_ref, at_seq=at_seq, policy=whole, standalone=True)
-    context = _snapshot(shown, thread, at_seq)
+    context = _make_snapshot(shown, thread, at_seq)
     payload = {
         "v": VERSION,
         "session_id": state.session_id,
@@ -83,9 +83,11 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
         "context": context,
         "config": config,
     }
-    text = _text(payload)
+    text = _dump(payload)
     try:
-        operation = ContextOperation.model_validate_json(to_json(restoring_operation(payload, "restore-" + "0" * 64)))
+        operation = ContextOperation.model_validate_json(
+            to_json(make_restore_operation(payload, "restore-" + "0" * 64))
+        )
     except ValidationError as error:
         raise InvalidOperation(f"the context cannot be put under a lane again: {str(error)[:300]}") from None
     room = state.config.limits.max_message_bytes
@@ -94,10 +96,10 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
     ) > _MAX_PAYLOAD_BYTES:
         raise TooLarge(f"the checkpoint has {size} bytes: a session takes {room} at once, a token {MAX_TOKEN_BYTES}")
     tools = [tool.spec for tool in state.tools or () if tool.spec["name"] in state.config.tools]
-    return Draft(text, fingerprint_input(state.config, state.policy, tools))
+    return Draft(text, list_fingerprinted(state.config, state.policy, tools))
 
 
-def fingerprint_input(config: SessionConfig, policy: ContextPolicy, tools: list[ToolSpec]) -> dict[str, Any]:
+def list_fingerprinted(config: SessionConfig, policy: ContextPolicy, tools: list[ToolSpec]) -> dict[str, Any]:
     """What a checkpoint's fingerprint is over: all that shapes a model's input beside the context itself."""
     return {
         "model": config.model,
@@ -108,45 +110,45 @@ def fingerprint_input(config: SessionConfig, policy: ContextPolicy, tools: list[
     }
 
 
-def fingerprint(of: Mapping[str, Any]) -> str:
+def compute_fingerprint(of: Mapping[str, Any]) -> str:
     """The fingerprint of a configuration as it was resolved."""
     return compute_digest(of)
 
 
-def restoring_operation(payload: Mapping[str, Any], op_id: str) -> dict[str, Any]:
+def make_restore_operation(payload: Mapping[str, Any], op_id: str) -> dict[str, Any]:
     """The context operation that puts a checkpoint's context under its lane."""
     origin = {"session_id": payload["session_id"], "at_seq": payload["at_seq"]}
     operation = {"type": "replace", "reason": "restore", "result_context": payload["context"], "meta": origin}
     return {"op_id": op_id, "context_ref": payload["context_ref"], "operation": operation}
 
 
-def signed_part(payload: str, signed: Signed) -> str:
+def make_signed_part(payload: str, signed: CheckpointSignature) -> str:
     """All of a token but its signature."""
     stamp = signed.model_dump(exclude={"signature"})
-    body = _text(json.loads(payload) | stamp)
-    return f"{PREFIX}.{base64url(body.encode())}"
+    body = _dump(json.loads(payload) | stamp)
+    return f"{PREFIX}.{encode_base64url(body.encode())}"
 
 
-def base64url(data: bytes) -> str:
+def encode_base64url(data: bytes) -> str:
     """Bytes in the alphabet of URLs, without padding."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _text(value: Mapping[str, Any]) -> str:
+def _dump(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _config_of(state: State) -> dict[str, Any]:
+def _make_config(state: State) -> dict[str, Any]:
     """The configuration that a session must be started with to go on as this one would."""
     config = state.config
     if state.own_policy is not None:
-        whole = agent_policy(state, config).overlay(state.own_policy)
+        whole = find_agent_policy(state, config).overlay(state.own_policy)
         config = config.model_copy(update={"context_policy": whole})
     value: dict[str, Any] = json.loads(config.model_dump_json(exclude_unset=True))
     return value
 
 
-def _snapshot(shown: Projection, thread: Thread, at_seq: int) -> dict[str, Any]:
+def _make_snapshot(shown: Projection, thread: Thread, at_seq: int) -> dict[str, Any]:
     """A context in the form that `replace` takes: prompts are not among the messages, and a summary is a user's."""
     config = thread.find_config(at_seq)
     assert config is not None

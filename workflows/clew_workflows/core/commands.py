@@ -35,8 +35,8 @@ from clew_workflows.core import (
     summaries,
 )
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.outcomes import knows
-from clew_workflows.core.requests import request_of
+from clew_workflows.core.outcomes import is_known
+from clew_workflows.core.requests import make_request
 from clew_workflows.core.runs import FOLLOW_UP
 from clew_workflows.core.state import Moment, State
 
@@ -157,9 +157,9 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
     given_up = summaries.give_up(state, "something else arrived")
     later = replace(at, rev=at.rev + len(given_up.commit))
     decision, answer = _decide(given_up.state, thread, command, own_id, later)
-    if _was_known(answer):
+    if _is_repeated(answer):
         return Decision(state), answer
-    return decision.after(*given_up.commit), answer
+    return decision.prepend(*given_up.commit), answer
 
 
 def _decide(
@@ -171,9 +171,9 @@ def _decide(
         case AwaitRequestInput():
             return _await_request(state, thread, command)
         case SubmitInput():
-            return inputs.submit(state, command, command.input_id or own_id)
+            return inputs.take_input(state, command, command.input_id or own_id)
         case ContextOperation():
-            decision, done = operations.submit(state, thread, command, at)
+            decision, done = operations.take_operation(state, thread, command, at)
             seq = at.rev if done == "applied" else None
             return decision, OperationReceipt(op_id=command.op_id, status=done, seq=seq)
         case ConfigureInput():
@@ -183,12 +183,12 @@ def _decide(
             decision = summaries.begin(state, thread, command)
             return decision, SummaryAwaited(f"summary-{decision.state.summaries}")
         case CancelInput():
-            return inputs.cancel(state, thread, command, at)
+            return inputs.cancel_request(state, thread, command, at)
         case ApprovalInput():
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
-            return approvals.resolve(state, thread, command, at), resolved
+            return approvals.resolve_approval(state, thread, command, at), resolved
         case CheckpointInput():
-            checkpoints.check(state, thread, command)
+            checkpoints.check_checkpoint(state, thread, command)
             lane = command.context_ref or state.context_ref
             return Decision(state), Checkpointing(state, lane, thread.last_seq, command.expires_seconds)
         case HibernateInput():
@@ -205,22 +205,22 @@ def _decide(
 def _take_message(
     state: State, thread: Thread, command: MessageInput, request_id: str, at: Moment
 ) -> tuple[Decision, Outcome]:
-    if knows(state, thread, request_id):
+    if is_known(state, thread, request_id):
         return Decision(state), Outcome(request_id)
     if request_id.startswith(FOLLOW_UP):
         raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
-    request = request_of(state, command, request_id)
-    decision = inputs.accept(state, request, command.on_busy or state.config.on_busy, at)
+    request = make_request(state, command, request_id)
+    decision = inputs.take_message(state, request, command.on_busy or state.config.on_busy, at)
     return decision, Outcome(request_id, is_new=True)
 
 
 def _await_request(state: State, thread: Thread, command: AwaitRequestInput) -> tuple[Decision, Outcome]:
-    if not knows(state, thread, command.request_id):
+    if not is_known(state, thread, command.request_id):
         raise UnknownRequest(f"the session knows no request {command.request_id!r}")
     return Decision(state), Outcome(command.request_id)
 
 
-def _was_known(answer: Answer) -> bool:
+def _is_repeated(answer: Answer) -> bool:
     """Whether a command has repeated one that was taken before."""
     match answer:
         case Outcome():

@@ -13,7 +13,7 @@ from clew.model.canonical import canonicalize
 from clew.thread.entries import Draft
 from clew_workflows.core import drafts
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.profiles import agent_policy
+from clew_workflows.core.profiles import find_agent_policy
 from clew_workflows.core.state import Moment, State
 
 Status = Literal["applied", "deferred"]
@@ -30,11 +30,13 @@ def configure(state: State, change: ConfigureInput) -> tuple[Decision, Status]:
     waiting = state.pending_config
     if not state.busy and state.phase != "preparing":
         return _configure(state, change), "applied"
-    laid_over = _merge(waiting, change)
+    laid_over = _merge_changes(waiting, change)
     change_config(state, laid_over)
     merged: tuple[Draft, ...] = ()
     if waiting:
-        merged = (drafts.input_entry(state, "merged", "configure", "a later change adds to it", _excerpt(waiting)),)
+        merged = (
+            drafts.draft_input(state, "merged", "configure", "a later change adds to it", _make_excerpt(waiting)),
+        )
     return Decision(replace(state, pending_config=laid_over), merged), "deferred"
 
 
@@ -44,7 +46,7 @@ def change_config(state: State, change: ConfigureInput) -> State:
     Raises:
         InvalidInput, InvalidTokenBudget, UnknownTool: see `configure`.
     """
-    changed = _set_fields(change)
+    changed = _list_fields(change)
     changed.pop("context_policy", None)
     if change.model_options:
         changed["model_options"] = state.config.model_options.overlay(change.model_options)
@@ -53,7 +55,7 @@ def change_config(state: State, change: ConfigureInput) -> State:
         changed["limits"] = type(change.limits).model_validate(limits)
     config: SessionConfig = state.config.model_copy(update=changed)
     own = (state.own_policy or ContextPolicy()).overlay(change.context_policy)
-    policy = resolve(session=own, agent=agent_policy(state, config))
+    policy = resolve(session=own, agent=find_agent_policy(state, config))
     find_projector(policy.projector)
     check_approvals(config)
     # Who sets a policy knows what the models take by now, whatever they have refused before.
@@ -85,7 +87,7 @@ def apply_config(state: State, _at: Moment) -> Decision:
         return _configure(replace(state, pending_config=None), change)
     except Refusal as refusal:
         # It was checked before a worker had told of its model.
-        written = drafts.input_entry(state, "dropped", "configure", str(refusal), _excerpt(change))
+        written = drafts.draft_input(state, "dropped", "configure", str(refusal), _make_excerpt(change))
         return Decision(replace(state, pending_config=None), (written,))
 
 
@@ -93,10 +95,10 @@ def drop_config(state: State, reason: str) -> Decision:
     """The change that waited for a run to end, and the one that a worker prepares, are never applied."""
     written = []
     if change := state.pending_config:
-        written.append(drafts.input_entry(state, "dropped", "configure", reason, _excerpt(change)))
+        written.append(drafts.draft_input(state, "dropped", "configure", reason, _make_excerpt(change)))
     if state.config_due:
         preparing = f"model {state.config.model}, tools {', '.join(state.config.tools) or 'none'}"
-        written.append(drafts.input_entry(state, "dropped", "configure", reason, preparing))
+        written.append(drafts.draft_input(state, "dropped", "configure", reason, preparing))
     return Decision(replace(state, pending_config=None), tuple(written))
 
 
@@ -104,25 +106,25 @@ def _configure(state: State, change: ConfigureInput) -> Decision:
     before = state.preparation
     state = change_config(state, change)
     if state.preparation == before:
-        return Decision(state, (drafts.config_entry(state),))
+        return Decision(state, (drafts.draft_config(state),))
     return Decision(replace(state, phase="preparing", config_due=True), (), state.preparation)
 
 
-def _set_fields(change: ConfigureInput) -> dict[str, Any]:
+def _list_fields(change: ConfigureInput) -> dict[str, Any]:
     """What a change names. Null is as good as absent; within options and limits it takes a value away."""
     return {name: value for name, value in change.model_dump(exclude_unset=True).items() if value is not None}
 
 
-def _merge(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInput:
+def _merge_changes(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInput:
     """Two changes of configuration as one: field by field, and within options, policy and limits too."""
     if lower is None:
         return upper
-    merged = _set_fields(lower)
-    for name, value in _set_fields(upper).items():
+    merged = _list_fields(lower)
+    for name, value in _list_fields(upper).items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
         merged[name] = merged[name] | value if both else value
     return ConfigureInput.model_validate(merged)
 
 
-def _excerpt(change: ConfigureInput) -> str:
+def _make_excerpt(change: ConfigureInput) -> str:
     return canonicalize(change.model_dump(mode="json", exclude_unset=True)).decode()

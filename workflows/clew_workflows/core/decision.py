@@ -24,9 +24,9 @@ class Decision:
     commit: tuple[Draft, ...] = ()
     effect: SessionEffect | None = None
 
-    def after(self, *earlier: Draft) -> Decision:
+    def prepend(self, *drafts: Draft) -> Decision:
         """This decision, with other entries committed before its own."""
-        return replace(self, commit=(*earlier, *self.commit))
+        return replace(self, commit=(*drafts, *self.commit))
 
     def then(self, follow: Callable[[State, Moment], Decision], at: Moment) -> Decision:
         """This decision, taken at a moment, and what follows from where it leads."""

@@ -35,7 +35,7 @@ def begin(session_id: str, config: SessionConfig) -> State:
         UnknownTool: approval is required for a tool that the session does not have.
     """
     state = State(session_id, config, policy=ContextPolicy())
-    state = replace(state, policy=resolve(agent=profiles.agent_policy(state, config)))
+    state = replace(state, policy=resolve(agent=profiles.find_agent_policy(state, config)))
     find_projector(state.policy.projector)
     configuration.check_approvals(config)
     return state
@@ -55,17 +55,17 @@ def take_event(state: State, event: Event, at: Moment) -> Decision:
         case ToolReturned():
             return runs.take_result(state, event, at)
         case Summarized():
-            return _follow_summary(summaries.commit_written(state, event, at), at)
+            return _follow_summary(summaries.commit_summary(state, event, at), at)
         case Failure() if state.phase == "summarizing":
             return _follow_summary(summaries.note_failure(state, event, at), at)
         case Failure() if state.phase == "preparing" and not state.describing:
             return take_preparation(state, Prepared(tools=state.tools or (), problem=event), at)
         case Failure(type="timeout"):
-            return runs.fail(state, runs.timeout_failure(runs.active_run(state), event.message), at)
+            return runs.fail_run(state, runs.make_timeout(runs.get_run(state), event.message), at)
         case Failure(type="context_length_exceeded"):
             return runs.shorten_context(state, event, at)
         case Failure():
-            return runs.fail(state, event, at)
+            return runs.fail_run(state, event, at)
 
 
 def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
@@ -74,10 +74,10 @@ def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
     A session that cannot be prepared still lives: its requests fail with the reason, and each tries again.
     """
     before = None if state.tools is None else [tool.spec for tool in state.tools]
-    policy, state = state.policy, profiles.adopt(state, answer)
+    policy, state = state.policy, profiles.adopt_profile(state, answer)
     changed = state.config_due or policy != state.policy or before != [tool.spec for tool in answer.tools]
     state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", config_due=False)
-    ready = Decision(state, (drafts.config_entry(state),) if changed else ())
+    ready = Decision(state, (drafts.draft_config(state),) if changed else ())
     if state.run:
         return ready.then(_resume_run, at)
     # Operations that wait beside a request came after it.
@@ -87,7 +87,7 @@ def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
 
 def reject(state: State, signal: str, reason: str, content: str) -> Decision:
     """A signal cannot be refused to its sender, so that it was refused becomes a fact."""
-    return Decision(state, (drafts.input_entry(state, "rejected", signal, reason, content),))
+    return Decision(state, (drafts.draft_input(state, "rejected", signal, reason, content),))
 
 
 def hibernate(state: State, reason: str | None) -> Decision:
@@ -104,13 +104,13 @@ def hibernate(state: State, reason: str | None) -> Decision:
         raise ArchiveUnavailable("the session was begun by a worker that had no archive")
     if state.busy:
         raise Busy("a request is running or waits: wait for it, or cancel it")
-    entry = drafts.session_entry(state, "hibernated", reason)
+    entry = drafts.draft_session(state, "hibernated", reason)
     return Decision(replace(state, phase="hibernating"), (entry,))
 
 
 def wake(state: State, reason: str) -> Decision:
     """The session could not be put away, and goes on."""
-    return Decision(replace(state, phase="idle"), (drafts.session_entry(state, "woken", reason),))
+    return Decision(replace(state, phase="idle"), (drafts.draft_session(state, "woken", reason),))
 
 
 def end(state: State) -> Decision:
@@ -124,7 +124,7 @@ def close(state: State, at: Moment, reason: str | None = None) -> Decision:
         return Decision(state)
     cut = _end_all(state, "closed", at, reason)
     # A thread begins with its configuration, and not with its end.
-    told = (drafts.session_entry(state, "closed", reason),) if at.rev else ()
+    told = (drafts.draft_session(state, "closed", reason),) if at.rev else ()
     return Decision(replace(cut.state, phase="closed"), (*cut.commit, *told))
 
 
@@ -163,7 +163,7 @@ def _follow_summary(decision: Decision, at: Moment) -> Decision:
 
 
 def _resume_run(state: State, at: Moment) -> Decision:
-    return runs.fail(state, state.problem, at) if state.problem else runs.start(state, at)
+    return runs.fail_run(state, state.problem, at) if state.problem else runs.start_run(state, at)
 
 
 def _open_first_run(state: State, at: Moment) -> Decision:

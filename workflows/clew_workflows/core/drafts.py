@@ -20,16 +20,16 @@ from clew.contract.payloads import (
 from clew.model.messages import ToolCall
 from clew.outcomes import OutcomeError, Usage
 from clew.thread.entries import Draft, Refs
-from clew_workflows.core.state import AskedCall, Input, Request, Run, State
+from clew_workflows.core.state import Input, Request, RequestedCall, Run, State
 from clew_workflows.protocol import Failure, ModelAnswered, ResolvedTool, ToolAnswered
 
-_ELSEWHERE = {"content", "request_id", "metadata", "output_schema"}
+_OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema"}
 """Fields of a message that its entry holds under a name of its own."""
-EXCERPT = 200
+EXCERPT_CHARACTERS = 200
 """Characters that an `input` entry keeps of what did not enter the thread."""
 
 
-def user_message(state: State, run: Run, content: str, unread: Input) -> Draft:
+def draft_user_message(state: State, run: Run, content: str, unread: Input) -> Draft:
     """What was steered in or injected, or what a message that joined the run has asked."""
     refs: Refs = {
         "source": unread.source,
@@ -48,14 +48,14 @@ def user_message(state: State, run: Run, content: str, unread: Input) -> Draft:
         source=unread.source,
         metadata=unread.metadata or None,
     )
-    return Draft(payload, run_refs(state, run) | refs)
+    return Draft(payload, make_run_refs(state, run) | refs)
 
 
-def request_message(state: State, run: Run) -> Draft:
+def draft_request_message(state: State, run: Run) -> Draft:
     """The message that opened a run, with the settings that it brought."""
     request = run.request
     settings = (
-        request.message.model_dump(mode="json", exclude_unset=True, exclude=_ELSEWHERE) if request.message else {}
+        request.message.model_dump(mode="json", exclude_unset=True, exclude=_OTHER_FIELDS) if request.message else {}
     )
     payload = UserMessage(
         context_ref=request.context_ref,
@@ -67,10 +67,10 @@ def request_message(state: State, run: Run) -> Draft:
         output_schema=request.output_schema,
         settings=settings or None,
     )
-    return Draft(payload, run_refs(state, run))
+    return Draft(payload, make_run_refs(state, run))
 
 
-def assistant_message(state: State, run: Run, answer: ModelAnswered, asked: tuple[AskedCall, ...]) -> Draft:
+def draft_assistant_message(state: State, run: Run, answer: ModelAnswered, asked: tuple[RequestedCall, ...]) -> Draft:
     """A model's reply, with the recipe of what it was shown for it."""
     reply = answer.reply
     calls: list[ToolCall] = [
@@ -85,18 +85,18 @@ def assistant_message(state: State, run: Run, answer: ModelAnswered, asked: tupl
         tool_calls=calls or None,
         thinking=reply.thinking or None,
         provider_data=reply.provider_data or None,
-        recipe=_recipe(run, answer),
+        recipe=_make_recipe(run, answer),
     )
-    return Draft(payload, run_refs(state, run) | call_refs(run))
+    return Draft(payload, make_run_refs(state, run) | make_call_refs(run))
 
 
-def tool_message(state: State, run: Run, call: AskedCall, answer: ToolAnswered) -> Draft:
+def draft_tool_message(state: State, run: Run, call: RequestedCall, answer: ToolAnswered) -> Draft:
     """A tool's result. Where a person has changed the call, it says to what."""
-    refs = run_refs(state, run) | call_refs(run) | {"tool_call_id": call.tool_call_id}
-    return Draft(tool_result(run, call, answer), refs)
+    refs = make_run_refs(state, run) | make_call_refs(run) | {"tool_call_id": call.tool_call_id}
+    return Draft(make_tool_result(run, call, answer), refs)
 
 
-def tool_result(run: Run, call: AskedCall, answer: ToolAnswered) -> ToolMessage:
+def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> ToolMessage:
     """What the entry of a tool's result holds."""
     return ToolMessage(
         context_ref=run.request.context_ref,
@@ -113,7 +113,7 @@ def tool_result(run: Run, call: AskedCall, answer: ToolAnswered) -> ToolMessage:
     )
 
 
-def late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
+def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
     """What a tool has said after the end of its run, in the place of the result that is in doubt."""
     return replace(
         doubt,
@@ -125,13 +125,13 @@ def late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
     )
 
 
-def config_entry(state: State) -> Draft:
+def draft_config(state: State) -> Draft:
     """All that shapes a model's input from here on, complete, so that no later default can change it."""
     tools = [tool.spec for tool in state.tools or ()]
-    return Draft(ConfigPayload.from_json(configuration(state) | {"tools": tools}), session_refs(state))
+    return Draft(ConfigPayload.from_json(dump_configuration(state) | {"tools": tools}), make_session_refs(state))
 
 
-def configuration(state: State) -> dict[str, Any]:
+def dump_configuration(state: State) -> dict[str, Any]:
     """The configuration in force as JSON: every field of `SessionConfig` with its value, the policy complete."""
     config = state.config
     return config.model_dump(mode="json") | {
@@ -141,23 +141,23 @@ def configuration(state: State) -> dict[str, Any]:
     }
 
 
-def unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
+def make_unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
     """The tools of a configuration, which has their schemas alone; a worker resolves them before one is called."""
     return tuple(
         ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, idempotent=False) for spec in config.tools
     )
 
 
-def error_entry(
+def draft_error(
     state: State, run: Run, failure: Failure, refs: Refs | None = None, retried: Retried | None = None
 ) -> Draft:
     """What went wrong in a run, and the call that is made instead, where one is."""
     details = failure.details | ({"retried": retried.as_json()} if retried else {})
     payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
-    return Draft(payload, run_refs(state, run) | (refs or {}))
+    return Draft(payload, make_run_refs(state, run) | (refs or {}))
 
 
-def run_entry(
+def draft_run(
     state: State,
     run: Run,
     request_id: str,
@@ -177,17 +177,17 @@ def run_entry(
         usage=usage,
         iterations=run.iteration,
         answer_seq=answer_seq,
-        error=_error(failure) if failure else None,
+        error=_make_error(failure) if failure else None,
         reason=explanation or None,
     )
-    return Draft(payload, run_refs(state, run) | {"request_id": request_id})
+    return Draft(payload, make_run_refs(state, run) | {"request_id": request_id})
 
 
-def _error(failure: Failure) -> OutcomeError:
+def _make_error(failure: Failure) -> OutcomeError:
     return OutcomeError(type=failure.type, message=failure.message, retryable=failure.retryable)
 
 
-def input_entry(
+def draft_input(
     state: State,
     event: Literal["rejected", "dropped", "superseded", "merged"],
     kind: str,
@@ -201,52 +201,52 @@ def input_entry(
     """What did not enter the thread, or was overtaken."""
     payload = InputPayload(
         event=event,
-        kind=kind[:EXCERPT],
+        kind=kind[:EXCERPT_CHARACTERS],
         reason=reason,
-        content=content[:EXCERPT],
+        content=content[:EXCERPT_CHARACTERS],
         input_id=input_id,
         op_id=op_id,
         request_id=request_id,
     )
-    return Draft(payload, session_refs(state))
+    return Draft(payload, make_session_refs(state))
 
 
-def dropped_input(state: State, unread: Input, reason: str, request_id: str | None = None) -> Draft:
+def draft_dropped_input(state: State, unread: Input, reason: str, request_id: str | None = None) -> Draft:
     """An input that was accepted and that no model has read."""
     own = unread.request_id or request_id
-    return input_entry(
+    return draft_input(
         state, "dropped", unread.kind, reason, unread.content, input_id=unread.input_id, request_id=own
     )
 
 
-def dropped_request(state: State, request: Request, reason: str) -> tuple[Draft, ...]:
+def draft_dropped_request(state: State, request: Request, reason: str) -> tuple[Draft, ...]:
     """What was asked and never ran: a message, or the inputs of a follow-up run."""
     if request.inputs:
-        return tuple(dropped_input(state, unread, reason, request.request_id) for unread in request.inputs)
-    return (input_entry(state, "dropped", "message", reason, request.content, request_id=request.request_id),)
+        return tuple(draft_dropped_input(state, unread, reason, request.request_id) for unread in request.inputs)
+    return (draft_input(state, "dropped", "message", reason, request.content, request_id=request.request_id),)
 
 
-def session_entry(
+def draft_session(
     state: State,
     event: Literal["hibernated", "woken", "recovered", "closed"],
     reason: str | None,
     workflow: str | None = None,
 ) -> Draft:
     """What became of the session as a whole, and why. `workflow` says how its workflow had ended."""
-    return Draft(SessionPayload(event=event, workflow=workflow, reason=reason or None), session_refs(state))
+    return Draft(SessionPayload(event=event, workflow=workflow, reason=reason or None), make_session_refs(state))
 
 
-def session_refs(state: State) -> Refs:
+def make_session_refs(state: State) -> Refs:
     """The refs of an entry that belongs to the session alone."""
     return {"session_id": state.session_id}
 
 
-def run_refs(state: State, run: Run) -> Refs:
+def make_run_refs(state: State, run: Run) -> Refs:
     """The refs of an entry that belongs to a run."""
     return {"session_id": state.session_id, "request_id": run.request.request_id, "run_id": run.run_id}
 
 
-def call_refs(run: Run) -> Refs:
+def make_call_refs(run: Run) -> Refs:
     """The refs to the run's newest model call; empty before the first."""
     if run.call is None:
         return {}
@@ -256,7 +256,7 @@ def call_refs(run: Run) -> Refs:
     return refs
 
 
-def _recipe(run: Run, answer: ModelAnswered) -> Recipe:
+def _make_recipe(run: Run, answer: ModelAnswered) -> Recipe:
     """What the model was shown for this reply, in terms of the thread: enough to show it again."""
     call = run.call
     assert call is not None

@@ -17,7 +17,7 @@ from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import State
 
 
-def fork_payload(
+def make_fork_payload(
     event: Literal["forked_from", "forked_to"], session_id: str, fork_seq: int, metadata: Mapping[str, str] | None
 ) -> ForkPayload:
     """The payload of a `fork` entry: from which session, or to which."""
@@ -27,13 +27,13 @@ def fork_payload(
 
 def record_fork(state: State, thread: Thread, command: ForkedInput) -> Decision:
     """The session was forked, which it is told at least once and says once."""
-    payload = fork_payload("forked_to", command.session_id, command.fork_seq, command.metadata)
+    payload = make_fork_payload("forked_to", command.session_id, command.fork_seq, command.metadata)
     if any(entry.body == payload for entry in thread.filter_by_kind("fork")):
         return Decision(state)
-    return Decision(state, (Draft(payload, drafts.session_refs(state)),))
+    return Decision(state, (Draft(payload, drafts.make_session_refs(state)),))
 
 
-def fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequence[str]) -> State:
+def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequence[str]) -> State:
     """What a fork goes on from: its parent as it was at the thread's last entry, with nothing running or waiting.
 
     `op_ids` are those of the operations in the thread. Counters are the parent's as they are now, so that no id comes
@@ -45,7 +45,7 @@ def fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequenc
     if config is None:
         state = replace(state, tools=None, config_due=True)
     elif state.config_due or newest is None or newest.seq != config.seq:
-        state = _configure_as(state, config)
+        state = _restore_config(state, config)
     outcomes = {name: outcome for name, outcome in state.outcomes.items() if outcome.last_seq <= at_seq}
     return replace(
         state,
@@ -63,13 +63,13 @@ def fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequenc
         summary_due=None,
         known_ops=tuple(op_ids),
         context_ref=thread.find_active_lane(at_seq),
-        usage=_usage_upto(state, at_seq),
+        usage=_compute_usage(state, at_seq),
         archive=None,
         outcomes=outcomes,
     )
 
 
-def _configure_as(state: State, config: Entry) -> State:
+def _restore_config(state: State, config: Entry) -> State:
     """The session under an earlier configuration, as far as its entry tells; all else is as it is now."""
     held = config.read(ConfigPayload)
     policy = held.policy
@@ -78,12 +78,12 @@ def _configure_as(state: State, config: Entry) -> State:
         config=held.config,
         policy=policy,
         own_policy=state.own_policy if policy == state.policy else policy,
-        tools=drafts.unresolved_tools(held),
+        tools=drafts.make_unresolved_tools(held),
         config_due=False,
     )
 
 
-def _usage_upto(state: State, at_seq: int) -> Usage:
+def _compute_usage(state: State, at_seq: int) -> Usage:
     later = {
         outcome.run_id: outcome.usage
         for outcome in state.outcomes.values()

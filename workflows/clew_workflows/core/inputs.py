@@ -20,10 +20,10 @@ from clew.errors import (
 from clew.thread.thread import Thread
 from clew_workflows.core import drafts, operations, runs, summaries
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.outcomes import knows
+from clew_workflows.core.outcomes import is_known
 from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES, Input, Moment, Request, Run, State
 
-REMEMBERED = 1000
+MAX_RECEIPTS = 1000
 """Inputs whose ids are known again."""
 _MINTED_ID = re.compile(r"input-[0-9]+")
 """Ids of inputs that came without one."""
@@ -31,7 +31,7 @@ RUN_SETTINGS = ("model", "model_options", "context_policy", "max_iterations", "t
 """What a message may set for its run, and not for one that is under way."""
 
 
-def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decision:
+def take_message(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decision:
     """A message opens a run, waits for its turn, takes it, or joins the run in progress.
 
     Raises:
@@ -51,14 +51,14 @@ def accept(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decis
         run = replace(state.run, joined=(*state.run.joined, request.request_id))
         return Decision(replace(state, run=run, inbox=(*state.inbox, joining), inputs=number))
     if on_busy == "interrupt" and state.run:
-        return runs.finish(state, "cancelled", "interrupted", at, inputs="drop", first=request)
+        return runs.finish_run(state, "cancelled", "interrupted", at, inputs="drop", first=request)
     if on_busy == "interrupt":
         waiting = replace(state, queue=(request, *state.queue))
         return summaries.give_up(waiting, "interrupted").then(runs.next_run, at)
     return Decision(replace(state, queue=(*state.queue, request)))
 
 
-def submit(state: State, command: SubmitInput, input_id: str | None) -> tuple[Decision, InputReceipt]:
+def take_input(state: State, command: SubmitInput, input_id: str | None) -> tuple[Decision, InputReceipt]:
     """An input waits for its place in the run; one whose id is known is answered as it was before.
 
     Raises:
@@ -77,7 +77,7 @@ def submit(state: State, command: SubmitInput, input_id: str | None) -> tuple[De
     served = (state.request_id, *(state.run.joined if state.run else ()))
     if command.expected_request_id not in (None, *served):
         raise RequestMismatch(f"request {state.request_id!r} is running, not {command.expected_request_id!r}")
-    _check_room(_waiting_inputs(state), _size(command.content))
+    _check_room(_list_waiting_sizes(state), _measure(command.content))
     number = state.inputs + 1
     waiting = Input(
         input_id or f"input-{number}",
@@ -88,18 +88,18 @@ def submit(state: State, command: SubmitInput, input_id: str | None) -> tuple[De
         command.source or command.kind,
     )
     receipt = InputReceipt(input_id=waiting.input_id, request_id=state.request_id, position=len(state.inbox) + 1)
-    receipts = (*state.receipts, receipt)[-REMEMBERED:]
+    receipts = (*state.receipts, receipt)[-MAX_RECEIPTS:]
     return Decision(replace(state, inbox=(*state.inbox, waiting), inputs=number, receipts=receipts)), receipt
 
 
-def cancel(state: State, thread: Thread, command: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
+def cancel_request(state: State, thread: Thread, command: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
     """The run in progress ends, or a request that waits never runs; or a summary in the making is given up.
 
     Raises:
         Idle: nothing is under way.
         RequestMismatch: the session is busy, and not with the request that is named.
     """
-    if command.request_id is None or not knows(state, thread, command.request_id):
+    if command.request_id is None or not is_known(state, thread, command.request_id):
         if command.request_id is not None and state.busy:
             raise RequestMismatch(f"request {state.request_id!r} is running, not {command.request_id!r}")
         if not (state.busy or state.own_summary):
@@ -110,7 +110,9 @@ def cancel(state: State, thread: Thread, command: CancelInput, at: Moment) -> tu
     request_id = command.request_id or state.request_id or ""
     run = state.run
     if run and request_id in (run.request.request_id, *run.joined):
-        decision = runs.finish(state, "cancelled", "cancelled", at, inputs=command.inputs, explanation=command.reason)
+        decision = runs.finish_run(
+            state, "cancelled", "cancelled", at, inputs=command.inputs, explanation=command.reason
+        )
         return decision, CancelReceipt(request_id=request_id, cancelled=True)
     for waiting in state.queue:
         if waiting.request_id == request_id:
@@ -138,8 +140,8 @@ def drop_request(
     unread = runs.leave_unread(left, run, reason, inputs) if is_next else Decision(left)
     written = (
         *unread.commit,
-        *drafts.dropped_request(state, request, reason),
-        drafts.run_entry(
+        *drafts.draft_dropped_request(state, request, reason),
+        drafts.draft_run(
             state,
             run,
             request.request_id,
@@ -160,13 +162,13 @@ def _check_busy(state: State, request: Request, on_busy: OnBusy) -> None:
         raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
     joins = on_busy == "steer" and state.run is not None
     if joins:
-        _check_joins(request.message)
-        _check_room(_waiting_inputs(state), _size(request.content, request.metadata))
+        _check_settings(request.message)
+        _check_room(_list_waiting_sizes(state), _measure(request.content, request.metadata))
     else:
-        _check_room([_request_size(waiting) for waiting in state.queue], _request_size(request))
+        _check_room([_measure_request(waiting) for waiting in state.queue], _measure_request(request))
 
 
-def _check_joins(message: MessageInput | None) -> None:
+def _check_settings(message: MessageInput | None) -> None:
     own = [name for name in RUN_SETTINGS if getattr(message, name, None) is not None]
     if own:
         raise InvalidInput(
@@ -175,18 +177,20 @@ def _check_joins(message: MessageInput | None) -> None:
         )
 
 
-def _waiting_inputs(state: State) -> list[int]:
-    return [_size(waiting.content, waiting.metadata) for waiting in state.inbox]
+def _list_waiting_sizes(state: State) -> list[int]:
+    return [_measure(waiting.content, waiting.metadata) for waiting in state.inbox]
 
 
-def _size(content: str, metadata: dict[str, str] | None = None) -> int:
+def _measure(content: str, metadata: dict[str, str] | None = None) -> int:
     return len(content.encode()) + (len(to_json(metadata)) if metadata else 0)
 
 
-def _request_size(request: Request) -> int:
+def _measure_request(request: Request) -> int:
     """A request with all that it brings: a schema and a prompt of its own may outweigh its content."""
     return (
-        len(to_json(request.message)) if request.message else sum(_size(unread.content) for unread in request.inputs)
+        len(to_json(request.message))
+        if request.message
+        else sum(_measure(unread.content) for unread in request.inputs)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.thread.thread import Thread
-from clew_workflows.core.approvals import pending_approvals
+from clew_workflows.core.approvals import list_pending
 from clew_workflows.core.state import State
 from clew_workflows.protocol import (
     Archiving,
@@ -19,7 +19,7 @@ from clew_workflows.protocol import (
 )
 
 
-def label_of(effect: Effect) -> str:
+def make_label(effect: Effect) -> str:
     """The label of what carries an effect out."""
     match effect:
         case Prepare() | DescribeModel():
@@ -40,14 +40,14 @@ def label_of(effect: Effect) -> str:
             return f"checkpoint {effect.number}"
 
 
-def current(state: State, thread: Thread) -> str:
+def describe_session(state: State, thread: Thread) -> str:
     """The session at a glance, in Markdown. No text of the conversation: that is one query away."""
     usage = state.usage
     lines = [
         f"**{state.phase.replace('_', ' ')}** · `{state.config.model}` · lane `{state.context_ref}`",
         "",
         f"{thread.rev} entries · {state.runs} runs · {usage.model_calls} model calls · "
-        f"{_thousands(usage.input_tokens)} → {_thousands(usage.output_tokens)} tokens",
+        f"{_format_number(usage.input_tokens)} → {_format_number(usage.output_tokens)} tokens",
     ]
     if run := state.run:
         lines += [
@@ -59,7 +59,7 @@ def current(state: State, thread: Thread) -> str:
     waits = {
         "inputs": len(state.inbox),
         "queued messages": len(state.queue),
-        "approvals": len(pending_approvals(state)),
+        "approvals": len(list_pending(state)),
         "context operations": len(state.pending_ops),
     }
     if any(waits.values()):
@@ -71,5 +71,5 @@ def current(state: State, thread: Thread) -> str:
     return "\n".join(lines)
 
 
-def _thousands(number: int) -> str:
+def _format_number(number: int) -> str:
     return f"{number:,}".replace(",", "\u202f")

@@ -20,7 +20,7 @@ from clew.thread.layers import Layers
 from clew.thread.thread import Thread
 from clew_workflows.core import configuration, drafts, summaries
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES, Moment, State, remember_op
+from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES, Moment, State, remember_operation
 
 MAX_PINNED = 64
 """Entries of a lane that may be pinned at a time."""
@@ -28,7 +28,7 @@ MAX_PINNED = 64
 Status = Literal["applied", "deferred", "duplicate"]
 
 
-def submit(state: State, thread: Thread, command: ContextOperation, at: Moment) -> tuple[Decision, Status]:
+def take_operation(state: State, thread: Thread, command: ContextOperation, at: Moment) -> tuple[Decision, Status]:
     """An operation is applied at once, or waits for the run to end.
 
     Of the `replace` and `switch` operations that would wait only the latest does; all others wait in order.
@@ -40,20 +40,22 @@ def submit(state: State, thread: Thread, command: ContextOperation, at: Moment) 
     if is_known(state, command.op_id):
         return Decision(state), "duplicate"
     _check(state, thread, command)
-    if not _waits(state, command):
+    if not _must_wait(state, command):
         return _apply(state, command, at), "deferred" if _is_to_be_written(command) else "applied"
     overtaken = [waiting for waiting in state.pending_ops if _overtakes(command, waiting)]
     kept = tuple(waiting for waiting in state.pending_ops if waiting not in overtaken)
-    size = sum(len(_excerpt(waiting)) for waiting in (*kept, command))
+    size = sum(len(_make_excerpt(waiting)) for waiting in (*kept, command))
     if len(kept) >= MAX_WAITING or size > MAX_WAITING_BYTES:
         raise QueueFull(f"{len(kept)} context operations wait already: try again when the run has ended")
     written = []
     for waiting in overtaken:
         # A repetition of the overtaken operation would be no newer than it was.
-        state = remember_op(state, waiting.op_id)
+        state = remember_operation(state, waiting.op_id)
         reason = f"operation {command.op_id!r} came after it"
         written.append(
-            drafts.input_entry(state, "superseded", "modify_context", reason, _excerpt(waiting), op_id=waiting.op_id)
+            drafts.draft_input(
+                state, "superseded", "modify_context", reason, _make_excerpt(waiting), op_id=waiting.op_id
+            )
         )
     return Decision(replace(state, pending_ops=(*kept, command)), tuple(written)), "deferred"
 
@@ -63,7 +65,7 @@ def is_known(state: State, op_id: str) -> bool:
     return op_id in state.known_ops or any(waiting.op_id == op_id for waiting in state.pending_ops)
 
 
-def pending_op(state: State) -> ContextOperation | None:
+def find_pending_op(state: State) -> ContextOperation | None:
     """The `replace` or `switch` that waits for the run to end."""
     return next((waiting for waiting in state.pending_ops if waiting.operation.overtakes), None)
 
@@ -90,7 +92,7 @@ def apply_before_interrupt(state: State, at: Moment) -> Decision:
 def drop_deferred(state: State, reason: str) -> Decision:
     """The operations that waited for a run to end are never applied."""
     written = [
-        drafts.input_entry(state, "dropped", "modify_context", reason, _excerpt(waiting), op_id=waiting.op_id)
+        drafts.draft_input(state, "dropped", "modify_context", reason, _make_excerpt(waiting), op_id=waiting.op_id)
         for waiting in state.pending_ops
     ]
     return Decision(replace(state, pending_ops=()), tuple(written))
@@ -110,11 +112,11 @@ def _check(state: State, thread: Thread, command: ContextOperation) -> None:
         case Pin():
             name = command.context_ref or state.context_ref
             lane = thread.get_lane(name)
-            pinned = {*_layers(state, thread, name, lane).pinned, *operation.seqs}
+            pinned = {*_find_layers(state, thread, name, lane).pinned, *operation.seqs}
             _check_pins(state, thread, name, lane, pinned)
         case Expand():
             name = command.context_ref or state.context_ref
-            layers = _layers(state, thread, name, thread.get_lane(name))
+            layers = _find_layers(state, thread, name, thread.get_lane(name))
             if layers.is_complete and not layers.is_compacted:
                 raise InvalidOperation(f"nothing of the lane {name!r} is compacted")
         case Switch() | Unpin():
@@ -146,19 +148,19 @@ def _check_pins(state: State, thread: Thread, name: str, lane: Lane | None, pinn
         )
 
 
-def _layers(state: State, thread: Thread, name: str, lane: Lane | None) -> Layers:
+def _find_layers(state: State, thread: Thread, name: str, lane: Lane | None) -> Layers:
     """The layers and pins of a lane once the operations that wait have been applied."""
     layers = lane.layers if lane else Layers()
     for number, waiting in enumerate(state.pending_ops):
         if (waiting.context_ref or state.context_ref) == name:
-            draft = _draft(state, waiting, name, thread.rev + number)
+            draft = _draft_entry(state, waiting, name, thread.rev + number)
             layers = layers.apply(
                 Entry(thread.rev + number, waiting.op_id, draft.kind, "", draft.payload.as_json(), draft.refs, 0)
             )
     return layers
 
 
-def _waits(state: State, command: ContextOperation) -> bool:
+def _must_wait(state: State, command: ContextOperation) -> bool:
     # A summary is written under the configuration in force, which is not known while a worker prepares one.
     return state.busy or (_is_to_be_written(command) and state.phase != "idle")
 
@@ -178,8 +180,8 @@ def _apply_next(state: State, at: Moment) -> Decision:
 
 def _apply(state: State, command: ContextOperation, at: Moment) -> Decision:
     lane = command.context_ref or state.context_ref
-    draft = _draft(state, command, lane, at.rev)
-    state = remember_op(state, command.op_id)
+    draft = _draft_entry(state, command, lane, at.rev)
+    state = remember_operation(state, command.op_id)
     match command.operation:
         case Replace() as operation:
             if operation.written_by_session:
@@ -193,7 +195,7 @@ def _apply(state: State, command: ContextOperation, at: Moment) -> Decision:
     return Decision(state, (draft,))
 
 
-def _draft(state: State, command: ContextOperation, lane: str, seq: int) -> Draft:
+def _draft_entry(state: State, command: ContextOperation, lane: str, seq: int) -> Draft:
     """The entry that an operation leaves at a seq."""
     operation = command.operation.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     operation.setdefault("reason", command.operation.reason)
@@ -203,7 +205,7 @@ def _draft(state: State, command: ContextOperation, lane: str, seq: int) -> Draf
         # A compaction that is yet to be written: its layer is known, its messages are not.
         operation["result_context"] = {"messages": []}
     payload = OperationPayload.from_json({"op_id": command.op_id, "context_ref": lane, "operation": operation})
-    return Draft(payload, drafts.session_refs(state))
+    return Draft(payload, drafts.make_session_refs(state))
 
 
 def _rename_calls(message: dict[str, Any], op_id: str, seq: int) -> dict[str, Any]:
@@ -220,5 +222,5 @@ def _rename_calls(message: dict[str, Any], op_id: str, seq: int) -> dict[str, An
     return named
 
 
-def _excerpt(command: ContextOperation) -> str:
+def _make_excerpt(command: ContextOperation) -> str:
     return canonicalize(command.model_dump(mode="json", exclude_unset=True)).decode()

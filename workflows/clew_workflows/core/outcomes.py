@@ -10,24 +10,24 @@ from clew.thread.entries import Entry
 from clew.thread.thread import Thread
 from clew_workflows.core.state import Run, State
 
-REMEMBERED = 1000
+MAX_OUTCOMES = 1000
 """Requests whose ids are known again when their entries are in the archive."""
-MAX_ERROR = 200
+MAX_ERROR_CHARACTERS = 200
 """Characters that are remembered of an error's message; the whole of it is in the thread."""
 
 
-def outcome_of(state: State, thread: Thread, request_id: str) -> RequestOutcome | None:
+def find_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome | None:
     """How a request ended; None while it has not, or where it is not known."""
     ended = thread.find_outcome(request_id)
-    return _read(request_id, ended) if ended else state.outcomes.get(request_id)
+    return _read_outcome(request_id, ended) if ended else state.outcomes.get(request_id)
 
 
-def knows(state: State, thread: Thread, request_id: str) -> bool:
+def is_known(state: State, thread: Thread, request_id: str) -> bool:
     """Whether a request of that id was accepted before."""
-    return request_id in state.unfinished or outcome_of(state, thread, request_id) is not None
+    return request_id in state.unfinished or find_outcome(state, thread, request_id) is not None
 
 
-def running(state: State, thread: Thread, request_id: str) -> RequestOutcome:
+def make_running_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome:
     """How a request stands that has not ended."""
     run = state.run
     if run and request_id not in (run.request.request_id, *run.joined):
@@ -38,31 +38,34 @@ def running(state: State, thread: Thread, request_id: str) -> RequestOutcome:
         status="running",
         last_seq=thread.last_seq,
         iterations=run.iteration if run else 0,
-        usage=_usage(run, request_id),
+        usage=_find_usage(run, request_id),
     )
 
 
-def _usage(run: Run | None, request_id: str) -> Usage:
+def _find_usage(run: Run | None, request_id: str) -> Usage:
     if run is None:
         return Usage()
     return run.usage if request_id == run.request.request_id else Usage(shared_with=run.request.request_id)
 
 
-def remembered(state: State, thread: Thread) -> dict[str, RequestOutcome]:
+def list_newest(state: State, thread: Thread) -> dict[str, RequestOutcome]:
     """The newest outcomes, oldest first, as they are carried over."""
-    known = {**state.outcomes, **{name: _read(name, entry) for name, entry in thread.outcomes.items()}}
+    known = {**state.outcomes, **{name: _read_outcome(name, entry) for name, entry in thread.outcomes.items()}}
     newest = sorted(known.values(), key=lambda outcome: outcome.last_seq)
-    return {outcome.request_id: _brief(outcome) for outcome in islice(newest, max(len(newest) - REMEMBERED, 0), None)}
+    return {
+        outcome.request_id: _shorten_error(outcome)
+        for outcome in islice(newest, max(len(newest) - MAX_OUTCOMES, 0), None)
+    }
 
 
-def _brief(outcome: RequestOutcome) -> RequestOutcome:
-    if outcome.error is None or len(outcome.error.message) <= MAX_ERROR:
+def _shorten_error(outcome: RequestOutcome) -> RequestOutcome:
+    if outcome.error is None or len(outcome.error.message) <= MAX_ERROR_CHARACTERS:
         return outcome
-    error = outcome.error.model_copy(update={"message": outcome.error.message[:MAX_ERROR]})
+    error = outcome.error.model_copy(update={"message": outcome.error.message[:MAX_ERROR_CHARACTERS]})
     return outcome.model_copy(update={"error": error})
 
 
-def _read(request_id: str, ended: Entry) -> RequestOutcome:
+def _read_outcome(request_id: str, ended: Entry) -> RequestOutcome:
     held = ended.read(RunPayload)
     return RequestOutcome(
         request_id=request_id,

@@ -19,11 +19,11 @@ from clew.outcomes import Usage
 from clew.thread.entries import Draft, Refs
 from clew.thread.thread import Thread
 from clew_workflows.core import budgets
-from clew_workflows.core.requests import request_of
+from clew_workflows.core.requests import make_request
 from clew_workflows.core.state import Request, State
 
 
-def preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence[PendingMessage]) -> Projection:
+def build_preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence[PendingMessage]) -> Projection:
     """The context of the call that would follow if the pending messages were asked in one request.
 
     It is projected from the thread as it would be then, so that it is what the model sees if they are asked next.
@@ -33,17 +33,17 @@ def preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence
         Archived: the thread does not keep enough of its past.
         InvalidInput, InvalidTokenBudget: the policy cannot be used.
     """
-    request = request_for(state, query)
+    request = make_preview_request(state, query)
     upto = thread.last_seq if query.at_seq is None else min(query.at_seq, thread.last_seq)
     lane = query.context_ref or thread.find_active_lane(upto)
-    policy = budgets.policy_of_call(state, request)
-    after = _committed(state, thread, upto, lane, pending)
-    in_force = _in_force(after, policy)
+    policy = budgets.make_call_policy(state, request)
+    after = _commit_pending(state, thread, upto, lane, pending)
+    in_force = _find_policy(after, policy)
     try:
         shown = build_context(after, context_ref=lane, policy=policy, model=request.model)
     except ContextOverflow as error:
-        shown = _overflowing(error, in_force)
-    ratio = state.learned.get(request.model, budgets.NOTHING).ratio
+        shown = _make_overflow(error, in_force)
+    ratio = state.learned.get(request.model, budgets.NOTHING_LEARNED).ratio
     meta = shown.meta.model_copy(
         update={
             "basis_rev": upto + 1,
@@ -58,19 +58,19 @@ def preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence
             "token_ratio": ratio if ratio > 1 else None,
         }
     )
-    return Projection(shown.messages, shown.tool_spec, _with_costs(state, request, meta))
+    return Projection(shown.messages, shown.tool_spec, _add_costs(state, request, meta))
 
 
-def request_for(state: State, query: ContextQuery) -> Request:
+def make_preview_request(state: State, query: ContextQuery) -> Request:
     """The request that a preview is made for: the session's settings, with the policy that the query brings.
 
     Raises:
         InvalidInput, InvalidTokenBudget: the policy cannot be used.
     """
-    return request_of(state, MessageInput(content="", context_policy=query.context_policy), "preview")
+    return make_request(state, MessageInput(content="", context_policy=query.context_policy), "preview")
 
 
-def _with_costs(state: State, request: Request, meta: ContextMeta) -> ContextMeta:
+def _add_costs(state: State, request: Request, meta: ContextMeta) -> ContextMeta:
     """A preview's `meta` with its costs, where it fits and its model's prices are known."""
     profile = state.profiles.get(request.model)
     if profile is None or not meta.fits:
@@ -85,7 +85,7 @@ def _with_costs(state: State, request: Request, meta: ContextMeta) -> ContextMet
     return meta.model_copy(update=costs)
 
 
-def _committed(state: State, thread: Thread, upto: int, lane: str, pending: Sequence[PendingMessage]) -> Thread:
+def _commit_pending(state: State, thread: Thread, upto: int, lane: str, pending: Sequence[PendingMessage]) -> Thread:
     """A copy of the thread up to a seq, with the messages committed behind it as a run's first."""
     if upto < thread.retained.upto:
         raise Archived(f"entry {upto} is in the archive: read it through ReadContext")
@@ -98,12 +98,12 @@ def _committed(state: State, thread: Thread, upto: int, lane: str, pending: Sequ
     return after
 
 
-def _in_force(thread: Thread, policy: ContextPolicy | None) -> ContextPolicy:
+def _find_policy(thread: Thread, policy: ContextPolicy | None) -> ContextPolicy:
     config = thread.find_config(thread.last_seq)
     return (config.read(ConfigPayload).policy if config else ContextPolicy()).overlay(policy)
 
 
-def _overflowing(error: ContextOverflow, policy: ContextPolicy) -> Projection:
+def _make_overflow(error: ContextOverflow, policy: ContextPolicy) -> Projection:
     """The answer for a context that cannot be made, in place of one."""
     meta = ContextMeta(
         basis_rev=0,

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from clew.context.projection import find_projector
 from clew.contract import MessageInput
-from clew_workflows.core.profiles import knows
+from clew_workflows.core.profiles import is_known
 from clew_workflows.core.state import Input, Request, State
 
 DEFAULT_OUTPUT_TOKENS = 4096
 """For a reply under a policy that reserves nothing; some providers want a number."""
 
 
-def request_of(state: State, message: MessageInput, request_id: str) -> Request:
+def make_request(state: State, message: MessageInput, request_id: str) -> Request:
     """The request that a message makes of the session's settings and its own.
 
     A model of its own brings the policy that a worker has chosen for it, unless the agent has chosen one. Until a
@@ -28,7 +28,7 @@ def request_of(state: State, message: MessageInput, request_id: str) -> Request:
     if own and model != config.model and config.context_policy is None:
         policy = own.policy.overlay(policy)
     in_force = state.policy.overlay(policy)
-    if knows(state, model) or config.context_policy is not None:
+    if is_known(state, model) or config.context_policy is not None:
         in_force.ensure_usable()
     find_projector(in_force.projector)
     options = config.model_options.overlay(message.model_options)
@@ -50,17 +50,17 @@ def request_of(state: State, message: MessageInput, request_id: str) -> Request:
     )
 
 
-def follow_up(state: State, request_id: str, inputs: tuple[Input, ...]) -> Request:
+def make_follow_up(state: State, request_id: str, inputs: tuple[Input, ...]) -> Request:
     """The request of a run that answers what an earlier one has not read, under the session's configuration."""
-    return replace(request_of(state, MessageInput(content=""), request_id), message=None, inputs=inputs)
+    return replace(make_request(state, MessageInput(content=""), request_id), message=None, inputs=inputs)
 
 
-def renew(state: State, request: Request) -> Request:
+def renew_request(state: State, request: Request) -> Request:
     """The request under the lane and the configuration that are in force now; they may have changed meanwhile.
 
     Raises:
         InvalidInput, InvalidTokenBudget: its policy and the session's can no longer be used together.
     """
     if request.message is None:
-        return follow_up(state, request.request_id, request.inputs)
-    return request_of(state, request.message, request.request_id)
+        return make_follow_up(state, request.request_id, request.inputs)
+    return make_request(state, request.message, request.request_id)

@@ -20,11 +20,11 @@ class Stamps:
     now: Callable[[], datetime]
     random_bits: Callable[[int], int]
 
-    def entry_id(self) -> str:
+    def make_entry_id(self) -> str:
         """A new id of an entry."""
         return f"e-{self.random_bits(64):016x}"
 
-    def timestamp(self) -> str:
+    def make_timestamp(self) -> str:
         """The time, as entries have it: RFC 3339 in UTC, in milliseconds."""
         return self.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -25,7 +25,7 @@ Phase = Literal[
     "closed",
 ]
 
-REMEMBERED_OPS = 128
+MAX_KNOWN_OPS = 128
 """Ids of operations, applied or overtaken, that are known again."""
 MAX_WAITING = 64
 """Inputs, and queued messages, that a session keeps; and how many bytes of them."""
@@ -94,7 +94,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCall:
+class RequestedCall:
     """A tool call of the current round.
 
     Attributes:
@@ -152,7 +152,7 @@ class Run:
     tightened: bool = False
     iteration: int = 0
     call: CallModel | None = None
-    tool_calls: tuple[AskedCall, ...] = ()
+    tool_calls: tuple[RequestedCall, ...] = ()
     cut: tuple[str, ...] = ()
     answer_seq: int | None = None
     usage: Usage = Usage()
@@ -183,7 +183,7 @@ class Learned:
         """The provider's tokens to ours."""
         return self.eighths / EIGHTHS
 
-    def of(self, budget: int) -> int:
+    def reduce(self, budget: int) -> int:
         """What is left of a policy's budget, in tokens of ours."""
         left = max(budget * EIGHTHS // self.eighths, 1)
         return left if self.budget is None else min(left, self.budget)
@@ -293,7 +293,7 @@ class State:
         return (*served, *(request.request_id for request in self.queue))
 
 
-def remember_op(state: State, op_id: str) -> State:
+def remember_operation(state: State, op_id: str) -> State:
     """The session with an operation's id as the newest that it knows."""
     others = (known for known in state.known_ops if known != op_id)
-    return replace(state, known_ops=(*others, op_id)[-REMEMBERED_OPS:])
+    return replace(state, known_ops=(*others, op_id)[-MAX_KNOWN_OPS:])

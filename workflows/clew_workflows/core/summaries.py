@@ -18,10 +18,10 @@ from clew.thread.entries import Draft, Refs
 from clew.thread.lane import Lane
 from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Moment, State, Summarizing, remember_op
+from clew_workflows.core.state import Moment, State, Summarizing, remember_operation
 from clew_workflows.protocol import Failure, Summarize, Summarized
 
-RUNS_WITHOUT = 10
+RUNS_BEFORE_RETRY = 10
 """After a failure the session goes on for so many runs before it tries again by itself."""
 
 
@@ -36,10 +36,10 @@ def begin(state: State, thread: Thread, command: SummarizeInput) -> Decision:
     if not state.at_rest:
         raise Busy("the session is at work: wait for it, or cancel what runs")
     lane = command.context_ref or state.context_ref
-    effect = _effect(state, state.policy, lane)
+    effect = _make_effect(state, state.policy, lane)
     # What is in the archive is fetched before the summary is made.
     with suppress(Archived):
-        reach(
+        find_bounds(
             thread, state.policy, effect.model_copy(update={"from_seq": command.from_seq, "to_seq": command.to_seq})
         )
     return _begin(state, state.policy, lane, from_seq=command.from_seq, to_seq=command.to_seq)
@@ -75,12 +75,12 @@ def _begin(
     making = Summarizing(f"summary-{state.summaries + 1}", operation, automatic)
     compacts = operation is not None or (automatic and policy.summarization == "compact")
     changes = {"compacts": compacts, "from_seq": from_seq, "to_seq": to_seq}
-    effect = _effect(state, policy, lane).model_copy(update=changes)
+    effect = _make_effect(state, policy, lane).model_copy(update=changes)
     state = replace(state, phase="summarizing", summarizing=making, summaries=state.summaries + 1)
     return Decision(state, (), effect)
 
 
-def _effect(state: State, policy: ContextPolicy, lane: str) -> Summarize:
+def _make_effect(state: State, policy: ContextPolicy, lane: str) -> Summarize:
     """What is asked of the world for a summary, its range aside."""
     most = max(min(policy.budget // 4, policy.reserve_output_tokens or policy.budget), 1)
     return Summarize(
@@ -101,10 +101,10 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
         InvalidInput: the range ends before the summary in force does.
         NothingToSummarize: there is nothing between the last summary and what is kept as it is.
     """
-    policy, lane = state.policy, _lane(thread, effect.context_ref)
+    policy, lane = state.policy, _require_lane(thread, effect.context_ref)
     by_itself = state.summarizing is not None and state.summarizing.automatic
     as_it_is = int(policy.budget * policy.low_water) if by_itself else 0
-    first, last, builds_on = reach(thread, policy, effect, as_it_is)
+    first, last, builds_on = find_bounds(thread, policy, effect, as_it_is)
     # A window that cuts even so would have the session write a summary after every run.
     bounded = policy.summarize_threshold is not None or policy.max_thread_tokens is not None
     if by_itself and not bounded and lane.count_messages(first, last)[1] * 4 < policy.budget:
@@ -113,7 +113,9 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
     return effect.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
 
 
-def reach(thread: Thread, policy: ContextPolicy, effect: Summarize, as_it_is: int = 0) -> tuple[int, int, int | None]:
+def find_bounds(
+    thread: Thread, policy: ContextPolicy, effect: Summarize, as_it_is: int = 0
+) -> tuple[int, int, int | None]:
     """The first and the last seq of what is summed up, and the seq of what stands for all before.
 
     Whole groups are summed up, and what is asked for from further back than the last summary begins where that began.
@@ -123,7 +125,7 @@ def reach(thread: Thread, policy: ContextPolicy, effect: Summarize, as_it_is: in
         Archived, NothingToSummarize: see `ranged`.
         InvalidInput: `to_seq` is before the end of the summary in force.
     """
-    lane, from_seq, to_seq = _lane(thread, effect.context_ref), effect.from_seq, effect.to_seq
+    lane, from_seq, to_seq = _require_lane(thread, effect.context_ref), effect.from_seq, effect.to_seq
     top = lane.layers.top
     if to_seq is not None and top.summary >= 0 and to_seq < top.summarized_to:
         raise InvalidInput(
@@ -133,9 +135,9 @@ def reach(thread: Thread, policy: ContextPolicy, effect: Summarize, as_it_is: in
     again = from_seq is not None and from_seq <= top.summarized_to
     after = top.after if again else top.summarized_to
     builds_on = top.anchor if again or top.summary < 0 else top.summary
-    last = _before_last_turns(lane, policy.keep_last_turns, as_it_is) if to_seq is None else to_seq
+    last = _find_end_before_turns(lane, policy.keep_last_turns, as_it_is) if to_seq is None else to_seq
     # A summary never gives way to one of less.
-    last = _end_of_group(lane, max(last, top.summarized_to))
+    last = _find_group_end(lane, max(last, top.summarized_to))
     newest = max((seq for seq in lane.message_seqs if seq <= last), default=-1)
     newest = max(newest, min(lane.gap.newest_seq, last))
     if newest <= after:
@@ -145,7 +147,7 @@ def reach(thread: Thread, policy: ContextPolicy, effect: Summarize, as_it_is: in
     return after + 1, newest, builds_on if builds_on >= 0 else None
 
 
-def _before_last_turns(lane: Lane, turns: int, tokens: int) -> int:
+def _find_end_before_turns(lane: Lane, turns: int, tokens: int) -> int:
     """The seq before the turns that stay as they are: the last ones, and more as long as they have few tokens."""
     if not lane.message_seqs:
         return lane.gap.newest_seq
@@ -159,7 +161,7 @@ def _before_last_turns(lane: Lane, turns: int, tokens: int) -> int:
     return start - 1
 
 
-def _lane(thread: Thread, context_ref: str) -> Lane:
+def _require_lane(thread: Thread, context_ref: str) -> Lane:
     lane = thread.get_lane(context_ref)
     if lane is None or not (lane.message_seqs or lane.gap.newest_seq >= 0 or lane.layers.is_compacted):
         raise NothingToSummarize(f"the lane {context_ref!r} has said nothing")
@@ -168,7 +170,7 @@ def _lane(thread: Thread, context_ref: str) -> Lane:
     return lane
 
 
-def _end_of_group(lane: Lane, seq: int) -> int:
+def _find_group_end(lane: Lane, seq: int) -> int:
     """The last message up to a seq, with the rest of its group."""
     place = bisect_right(lane.group_starts, seq)
     if not place:
@@ -176,9 +178,9 @@ def _end_of_group(lane: Lane, seq: int) -> int:
     return max(lane.groups[place - 1].entries[-1].seq, min(seq, lane.gap.newest_seq))
 
 
-def commit_written(state: State, event: Summarized, _at: Moment) -> Decision:
+def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
     """What was written is committed, and the session is idle."""
-    effect, answer, making = event.effect, event.written, state.summarizing
+    effect, answer, making = event.effect, event.summary, state.summarizing
     assert effect.from_seq is not None, "the range is known once it is written"
     assert effect.to_seq is not None, "the range is known once it is written"
     summary = SummaryPayload(
@@ -207,7 +209,7 @@ def commit_written(state: State, event: Summarized, _at: Moment) -> Decision:
     asked_for = making.operation if making else None
     op_id = asked_for.op_id if asked_for else f"compaction:{effect.summary_id}"
     compaction = OperationPayload(op_id=op_id, context_ref=effect.context_ref, operation=operation)
-    return Decision(remember_op(state, op_id), (Draft(compaction, refs),))
+    return Decision(remember_operation(state, op_id), (Draft(compaction, refs),))
 
 
 def note_failure(state: State, failure: Failure, _at: Moment) -> Decision:
@@ -218,11 +220,11 @@ def note_failure(state: State, failure: Failure, _at: Moment) -> Decision:
     if making.automatic:
         if failure.type == NothingToSummarize.type:
             return Decision(state)
-        state = replace(state, no_summary_before=state.runs + RUNS_WITHOUT)
-    return Decision(state, (_error(state, making, failure),))
+        state = replace(state, no_summary_before=state.runs + RUNS_BEFORE_RETRY)
+    return Decision(state, (_draft_error(state, making, failure),))
 
 
-def _error(state: State, making: Summarizing, failure: Failure) -> Draft:
+def _draft_error(state: State, making: Summarizing, failure: Failure) -> Draft:
     details = failure.details | ({"op_id": making.operation.op_id} if making.operation else {})
     payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
     return Draft(payload, {"session_id": state.session_id, "summary_id": making.summary_id})
@@ -239,4 +241,4 @@ def give_up(state: State, reason: str) -> Decision:
     if making is None:
         return Decision(state)
     failure = Failure(type="cancelled", message=f"the summary was given up: {reason}")
-    return Decision(replace(state, phase="idle", summarizing=None), (_error(state, making, failure),))
+    return Decision(replace(state, phase="idle", summarizing=None), (_draft_error(state, making, failure),))

@@ -12,16 +12,16 @@ from dataclasses import replace
 from clew.thread.entries import Draft
 from clew_workflows.core import drafts
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import AskedCall, LateCall, Run, State
+from clew_workflows.core.state import LateCall, RequestedCall, Run, State
 from clew_workflows.protocol import (
-    AskedTool,
     Failure,
+    RequestedTool,
     RunTool,
     RunTools,
     ToolAnswered,
     ToolCall,
     ToolReturned,
-    idempotency_key,
+    make_idempotency_key,
 )
 
 NOT_RUN = "[not run: the run ended ({reason}) before this tool call was started]"
@@ -34,10 +34,10 @@ _UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
 """Failures that do not tell whether the tool has run."""
 
 
-def open_calls(state: State, tools: Iterable[AskedTool]) -> list[tuple[AskedCall, ToolAnswered | None]]:
+def open_calls(state: State, tools: Iterable[RequestedTool]) -> list[tuple[RequestedCall, ToolAnswered | None]]:
     """The calls that a reply asks for, under ids of the session's own; with its answer, each that cannot be run."""
     known = {resolved.spec["name"]: resolved for resolved in state.tools or ()}
-    calls: list[tuple[AskedCall, ToolAnswered | None]] = []
+    calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
     for number, tool in enumerate(tools, state.tool_calls + 1):
         answer = None
         if tool.name not in known:
@@ -46,7 +46,7 @@ def open_calls(state: State, tools: Iterable[AskedTool]) -> list[tuple[AskedCall
         elif tool.malformed is not None:
             content = f"error: the arguments were not a JSON object: {tool.malformed[:1000]}"
             answer = ToolAnswered(content=content, is_error=True)
-        call = AskedCall(f"tool-{number}", tool.name, tool.arguments, returned=answer is not None)
+        call = RequestedCall(f"tool-{number}", tool.name, tool.arguments, returned=answer is not None)
         if answer is None:
             needs_approval = known[tool.name].requires_approval or tool.name in state.config.require_approval
             call = replace(call, needs_approval=needs_approval, idempotent=known[tool.name].idempotent)
@@ -54,7 +54,7 @@ def open_calls(state: State, tools: Iterable[AskedTool]) -> list[tuple[AskedCall
     return calls
 
 
-def effect_of(state: State, run: Run) -> RunTools | None:
+def make_effect(state: State, run: Run) -> RunTools | None:
     """What runs the calls of the round that have not returned; None where all have."""
     by_name = {tool.spec["name"]: tool for tool in state.tools or ()}
     calls = tuple(
@@ -77,7 +77,7 @@ def effect_of(state: State, run: Run) -> RunTools | None:
     return RunTools(calls=calls) if calls else None
 
 
-def schedule(state: State) -> Decision:
+def mark_scheduled(state: State) -> Decision:
     """The activities of the round are being started: from now on its calls may have run."""
     run = state.run
     if run is None:
@@ -91,28 +91,28 @@ def take_result(state: State, event: ToolReturned) -> Decision:
     run = state.run
     call = next((call for call in run.tool_calls if call.tool_call_id == event.tool_call_id), None) if run else None
     if run is None or call is None:
-        return _late(state, event)
+        return _take_late_result(state, event)
     if call.returned:
         return Decision(state)
     answer = event.answer
     if answer is None:
         failure = event.failure or Failure(type="cancelled", message="its activity was cancelled")
-        answer = _failed(state, call, failure)
+        answer = _make_failure_answer(state, call, failure)
         if failure.type == "timeout":
             run = replace(run, cut=(*run.cut, f"tool {call.name!r} ({call.tool_call_id}) had not returned"))
-    return commit(state, run, call, answer)
+    return commit_result(state, run, call, answer)
 
 
-def commit(state: State, run: Run, call: AskedCall, answer: ToolAnswered) -> Decision:
+def commit_result(state: State, run: Run, call: RequestedCall, answer: ToolAnswered) -> Decision:
     """The result of one call of the round enters the thread."""
     calls = tuple(
         replace(call, returned=True) if other.tool_call_id == call.tool_call_id else other for other in run.tool_calls
     )
-    result = drafts.tool_message(state, run, call, answer)
+    result = drafts.draft_tool_message(state, run, call, answer)
     return Decision(replace(state, run=replace(run, tool_calls=calls)), (result,))
 
 
-def close(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...], tuple[LateCall, ...]]:
+def close_calls(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...], tuple[LateCall, ...]]:
     """A result for each call that the end of the run leaves without one, and the calls that may still return."""
     written: list[Draft] = []
     late: list[LateCall] = []
@@ -121,16 +121,16 @@ def close(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...], tuple
             continue
         if not call.scheduled:
             answer = ToolAnswered(content=NOT_RUN.format(reason=reason), is_error=True)
-            written.append(drafts.tool_message(state, run, call, answer))
+            written.append(drafts.draft_tool_message(state, run, call, answer))
             continue
-        answer = _doubt(state, call, reason)
-        draft = drafts.tool_message(state, run, call, answer)
+        answer = _make_doubtful_answer(state, call, reason)
+        draft = drafts.draft_tool_message(state, run, call, answer)
         written.append(draft)
-        late.append(LateCall(drafts.tool_result(run, call, answer), draft.refs))
+        late.append(LateCall(drafts.make_tool_result(run, call, answer), draft.refs))
     return tuple(written), tuple(late)
 
 
-def _late(state: State, event: ToolReturned) -> Decision:
+def _take_late_result(state: State, event: ToolReturned) -> Decision:
     """A call has returned after its run: what it says takes the place of the doubt in later contexts."""
     call = next((call for call in state.late_calls if call.tool_call_id == event.tool_call_id), None)
     if call is None:
@@ -138,24 +138,24 @@ def _late(state: State, event: ToolReturned) -> Decision:
     left = replace(state, late_calls=tuple(other for other in state.late_calls if other is not call))
     if event.answer is None or event.answer.in_doubt:
         return Decision(left)
-    return Decision(left, (Draft(drafts.late_result(call.doubt, event.answer), call.refs),))
+    return Decision(left, (Draft(drafts.make_late_result(call.doubt, event.answer), call.refs),))
 
 
-def _failed(state: State, call: AskedCall, failure: Failure) -> ToolAnswered:
+def _make_failure_answer(state: State, call: RequestedCall, failure: Failure) -> ToolAnswered:
     """What the model reads of a call whose activity gave no result."""
     if call.idempotent and failure.type not in _UNKNOWN_OUTCOME:
         return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
-    return _doubt(state, call, failure.type)
+    return _make_doubtful_answer(state, call, failure.type)
 
 
-def _doubt(state: State, call: AskedCall, reason: str) -> ToolAnswered:
+def _make_doubtful_answer(state: State, call: RequestedCall, reason: str) -> ToolAnswered:
     if call.idempotent:
         content = INTERRUPTED.format(reason=reason)
     else:
-        content = IN_DOUBT.format(reason=reason, key=idempotency_key(state.session_id, call.tool_call_id))
+        content = IN_DOUBT.format(reason=reason, key=make_idempotency_key(state.session_id, call.tool_call_id))
     return ToolAnswered(content=content, is_error=True, in_doubt=True)
 
 
-def needing_approval(calls: Sequence[AskedCall]) -> tuple[AskedCall, ...]:
+def list_unapproved(calls: Sequence[RequestedCall]) -> tuple[RequestedCall, ...]:
     """The calls of a round that wait for a person's decision."""
     return tuple(call for call in calls if call.needs_approval and not call.returned)

@@ -26,8 +26,8 @@ from clew_workflows.core import approvals, drafts, operations, previews
 from clew_workflows.core.state import State
 
 
-def status(state: State, thread: Thread) -> dict[str, Any]:
-    """The answer to the query `status`."""
+def answer_status(state: State, thread: Thread) -> dict[str, Any]:
+    """The answer to the query `answer_status`."""
     run = state.run
     return SessionStatus(
         session_id=state.session_id,
@@ -37,34 +37,34 @@ def status(state: State, thread: Thread) -> dict[str, Any]:
         run_id=run.run_id if run else None,
         iteration=run.iteration if run else 0,
         rev=thread.rev,
-        projection_cursor_seq=_cursor(state, thread),
-        pending_context_op=_operation(pending) if (pending := operations.pending_op(state)) else None,
-        pending_operations=[_operation(waiting) for waiting in state.pending_ops],
+        projection_cursor_seq=_find_cursor(state, thread),
+        pending_context_op=_describe_operation(pending) if (pending := operations.find_pending_op(state)) else None,
+        pending_operations=[_describe_operation(waiting) for waiting in state.pending_ops],
         pending_inputs=len(state.inbox),
         queued_messages=len(state.queue),
         queued_request_ids=[request.request_id for request in state.queue],
         pending_config=sorted(state.pending_config.model_fields_set) if state.pending_config else [],
         pending_approvals=[
             {"tool_call_id": call.tool_call_id, "name": call.name, "arguments": call.arguments}
-            for call in approvals.pending_approvals(state)
+            for call in approvals.list_pending(state)
         ],
         usage=state.usage,
         model=state.config.model,
-        config=drafts.configuration(state),
+        config=drafts.dump_configuration(state),
         metadata=state.config.metadata,
         first_live_seq=thread.first_seq,
         closed=state.closed,
     ).as_json()
 
 
-def projection(state: State, thread: Thread, query: ContextQuery) -> Projection:
+def build_projection(state: State, thread: Thread, query: ContextQuery) -> Projection:
     """The context that the query `context` asks for.
 
     Raises:
         ClewError: there is no such call, or no context can be made under the policy.
     """
     if query.pending is not None:
-        return previews.preview(state, thread, query, query.pending)
+        return previews.build_preview(state, thread, query, query.pending)
     if query.call_id is None:
         return build_context(thread, context_ref=query.context_ref, at_seq=query.at_seq, policy=query.context_policy)
     call = state.run.call if state.run else None
@@ -86,13 +86,13 @@ def projection(state: State, thread: Thread, query: ContextQuery) -> Projection:
     return rebuild_context(thread, recipe, find_output_schema(thread, recipe))
 
 
-def window(state: State, thread: Thread, query: WindowQuery) -> dict[str, Any]:
+def answer_window(state: State, thread: Thread, query: WindowQuery) -> dict[str, Any]:
     """The newest messages of a lane that fit a budget, as the session's policy groups and filters them."""
     page = build_window(thread, query.context_ref or state.context_ref, query.token_budget)
     return {"messages": page.messages, "meta": page.meta.as_json()}
 
 
-def transcript(state: State, thread: Thread, query: TranscriptQuery) -> dict[str, Any]:
+def answer_transcript(state: State, thread: Thread, query: TranscriptQuery) -> dict[str, Any]:
     """A lane's messages as they were said, each with its seq."""
     lane = query.context_ref or state.context_ref
     messages: list[dict[str, Any]] = []
@@ -104,17 +104,19 @@ def transcript(state: State, thread: Thread, query: TranscriptQuery) -> dict[str
         for entry in thread.slice(query.from_seq, thread.last_seq)
         if entry.kind == "ai_message" and entry.lane == lane
     )
-    return _page("messages", messages, said, query.limit) | _archived_before(thread, query.from_seq)
+    return _fill_page("messages", messages, said, query.limit) | _note_archived(thread, query.from_seq)
 
 
-def entries(thread: Thread, query: EntriesQuery) -> dict[str, Any]:
+def answer_entries(thread: Thread, query: EntriesQuery) -> dict[str, Any]:
     """The entries of the thread that meet every filter, in order."""
     meets = make_filter(query)
     found = (entry.as_json() for entry in thread.slice(query.from_seq, thread.last_seq) if meets(entry))
-    return _page("entries", [], found, query.limit) | _archived_before(thread, query.from_seq)
+    return _fill_page("entries", [], found, query.limit) | _note_archived(thread, query.from_seq)
 
 
-def _page(name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]], limit: int | None) -> dict[str, Any]:
+def _fill_page(
+    name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]], limit: int | None
+) -> dict[str, Any]:
     """As many rows as a page holds; `next_seq` says where the next one begins."""
     room = MAX_PAGE_BYTES - len(to_json(page))
     for count, row in enumerate(rows, len(page)):
@@ -125,17 +127,17 @@ def _page(name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]],
     return {name: page}
 
 
-def _archived_before(thread: Thread, from_seq: int) -> dict[str, int]:
+def _note_archived(thread: Thread, from_seq: int) -> dict[str, int]:
     """Where the answer begins, if what comes before it is in the archive."""
     return {"archived_before": thread.first_seq} if from_seq < thread.first_seq else {}
 
 
-def _operation(waiting: ContextOperation) -> dict[str, Any]:
+def _describe_operation(waiting: ContextOperation) -> dict[str, Any]:
     shown = {"op_id": waiting.op_id, "type": waiting.operation.type, "reason": waiting.operation.reason}
     return shown | ({"context_ref": waiting.context_ref} if waiting.context_ref else {})
 
 
-def _cursor(state: State, thread: Thread) -> int:
+def _find_cursor(state: State, thread: Thread) -> int:
     """The last seq that the active lane's context has folded in; -1 while there is none."""
     lane = thread.get_lane(state.context_ref)
     if lane is None:

@@ -1,15 +1,21 @@
 """What workflows send to activities and what comes back, and the task queues between them."""
 
 from clew_workflows.protocol.archive import ArchiveRef, Archiving, Recall, Recalled, Thaw, Thawed, Thresholds
-from clew_workflows.protocol.checkpoints import DraftQuery, OpenCheckpoint, OpenedCheckpoint, SignCheckpoint, Signed
+from clew_workflows.protocol.checkpoints import (
+    CheckpointSignature,
+    DraftQuery,
+    OpenCheckpoint,
+    OpenedCheckpoint,
+    SignCheckpoint,
+)
 from clew_workflows.protocol.effects import Effect, Event, SessionEffect
 from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.forks import Fork
-from clew_workflows.protocol.model_calls import AskedTool, CallModel, ModelAnswered, ModelReply
+from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, ModelReply, RequestedTool
 from clew_workflows.protocol.packed import Packed, inflate
 from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
-from clew_workflows.protocol.queues import model_queue, tool_queue
-from clew_workflows.protocol.summaries import Summarize, Summarized, Written
+from clew_workflows.protocol.queues import name_model_queue, name_tool_queue
+from clew_workflows.protocol.summaries import Summarize, Summarized, WrittenSummary
 from clew_workflows.protocol.tools import (
     STORING_SECONDS,
     ResolvedTool,
@@ -18,15 +24,15 @@ from clew_workflows.protocol.tools import (
     ToolAnswered,
     ToolCall,
     ToolReturned,
-    idempotency_key,
+    make_idempotency_key,
 )
 
 __all__ = [
     "STORING_SECONDS",
     "ArchiveRef",
     "Archiving",
-    "AskedTool",
     "CallModel",
+    "CheckpointSignature",
     "DescribeModel",
     "DraftQuery",
     "Effect",
@@ -43,12 +49,12 @@ __all__ = [
     "Prepared",
     "Recall",
     "Recalled",
+    "RequestedTool",
     "ResolvedTool",
     "RunTool",
     "RunTools",
     "SessionEffect",
     "SignCheckpoint",
-    "Signed",
     "Summarize",
     "Summarized",
     "Thaw",
@@ -57,9 +63,9 @@ __all__ = [
     "ToolAnswered",
     "ToolCall",
     "ToolReturned",
-    "Written",
-    "idempotency_key",
+    "WrittenSummary",
     "inflate",
-    "model_queue",
-    "tool_queue",
+    "make_idempotency_key",
+    "name_model_queue",
+    "name_tool_queue",
 ]

@@ -20,7 +20,7 @@ class DraftQuery(Value):
     number: int
 
 
-class Signed(Value):
+class CheckpointSignature(Value):
     """What a worker adds to a checkpoint. `iat` and `exp` are in seconds since 1970; `kid` names the key."""
 
     namespace: str

@@ -18,7 +18,7 @@ SessionEffect = Prepare | DescribeModel | CallModel | RunTools | Summarize
 """What decisions ask for, one at a time. The tool calls of a round run side by side."""
 
 Effect = Prepare | DescribeModel | CallModel | ToolCall | Summarize | Archiving | Thaw | Recall | SignCheckpoint
-"""What one activity carries out: `clew_workflows.shell.execution.plan_of` says which, and within which bounds."""
+"""What one activity carries out: `clew_workflows.shell.execution.make_plan` says which, and within which bounds."""
 
 Event = Prepared | ModelProfile | ModelAnswered | ToolReturned | Summarized | Failure
 """What came of what a decision has asked for."""

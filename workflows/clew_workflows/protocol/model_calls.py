@@ -37,7 +37,7 @@ class CallModel(Value):
     parent_call_id: str | None = None
 
 
-class AskedTool(Value):
+class RequestedTool(Value):
     """A tool call as the provider sent it. `malformed` holds the raw text where it was not a JSON object."""
 
     name: str
@@ -50,7 +50,7 @@ class ModelReply(Value):
 
     content: str = ""
     thinking: str | None = None
-    tool_calls: tuple[AskedTool, ...] = ()
+    tool_calls: tuple[RequestedTool, ...] = ()
     provider_data: ProviderData | None = None
     stop_reason: Literal["stop", "length", "tool_calls"] = "stop"
     usage: Usage = Usage()

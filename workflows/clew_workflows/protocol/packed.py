@@ -22,7 +22,7 @@ class Packed(BaseModel):
     zlib: str
 
     @classmethod
-    def of(cls, value: Any) -> Packed:
+    def pack(cls, value: Any) -> Packed:
         """A JSON value, compressed."""
         return cls(zlib=b64encode(zlib.compress(to_json(value), 6)).decode())
 

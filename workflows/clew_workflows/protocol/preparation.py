@@ -14,32 +14,40 @@ from clew_workflows.protocol.tools import ResolvedTool
 class Prepare(Value):
     """Resolve a configuration against what the worker has: its providers and its registered tools.
 
-    With `look`, the id of the workflow execution that asks, also whether there is an archive of the session: it is
-    then to go on from there. `archived` says that the session has one, which its model may read from, `clears` that
-    its policy clears tool results, which its model may read again.
+    Attributes:
+        model: `provider:model`.
+        tools: The names of the tools.
+        execution: The id of the workflow execution that starts. With it the worker also looks for an archive of the
+            session; where there is one, the session continues from it.
+        archived: The session has an archive, which its model may read from.
+        clears: The session's policy clears tool results, which its model may read again.
     """
 
     model: str
     tools: tuple[str, ...]
-    look: str | None = None
+    execution: str | None = None
     archived: bool = False
     clears: bool = False
 
 
 class DescribeModel(Value):
-    """Tell what is known of a model that a request names."""
+    """Describe a model that a request names.
+
+    Attributes:
+        model: `provider:model`.
+    """
 
     model: str
 
 
 class ModelProfile(Value):
-    """What a worker knows of a model, and chooses for it where a configuration leaves it open.
+    """A worker's description of a model, with the settings it chooses where a configuration leaves them open.
 
     Attributes:
         model: `provider:model`.
-        policy: The context policy for its window, complete.
-        encoding: What a thread that begins with this model is counted in.
-        prices: Its list prices when the worker answered.
+        policy: The context policy for the model's window, complete.
+        encoding: The encoding of a thread that begins with this model.
+        prices: The model's list prices when the worker answered.
     """
 
     model: str
@@ -49,11 +57,15 @@ class ModelProfile(Value):
 
 
 class Prepared(Value):
-    """Every tool's schema as the worker resolved it, in the order asked for, or what it does not know.
+    """A resolved configuration, or the reason why it cannot be resolved.
 
-    `profile` is that of the configuration's model; it is absent where no worker has answered.
-    `archive` is where the session's thread is kept. `state` names what a session goes on from that was archived
-    whole, `mismatch` says why it cannot go on.
+    Attributes:
+        tools: The tools, in the order of the configuration.
+        problem: The first tool or model that the worker does not know.
+        profile: The profile of the configuration's model; None if no worker has answered.
+        archive: The session's archive; None if the worker has no store.
+        state: The name of the archived state that the session continues from; None for a new session.
+        mismatch: Why the session cannot continue from its archive.
     """
 
     tools: tuple[ResolvedTool, ...] = ()

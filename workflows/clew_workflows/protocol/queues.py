@@ -8,11 +8,11 @@ every session needs at once (`prepare`, `archive`, `thaw`, …), which stays on 
 from __future__ import annotations
 
 
-def model_queue(task_queue: str) -> str:
+def name_model_queue(task_queue: str) -> str:
     """Where model calls wait for a worker of a deployment: they wait on the network, for minutes at worst."""
     return f"{task_queue}-models"
 
 
-def tool_queue(task_queue: str) -> str:
+def name_tool_queue(task_queue: str) -> str:
     """Where tool calls wait for a worker of a deployment: nobody knows what a tool does."""
     return f"{task_queue}-tools"

@@ -27,7 +27,7 @@ class Summarize(Value):
     pinned: tuple[int, ...] = ()
 
 
-class Written(Value):
+class WrittenSummary(Value):
     """A summary, with a SHA-256 over the seqs and ids of the entries that it sums up, and their tokens."""
 
     content: str
@@ -43,5 +43,5 @@ class Summarized(Value):
     """
 
     effect: Summarize
-    written: Written
+    summary: WrittenSummary
     system_prompt: str | None = None

@@ -43,7 +43,7 @@ class RunTool(Value):
     family: str | None = None
 
 
-def idempotency_key(session_id: str, tool_call_id: str) -> str:
+def make_idempotency_key(session_id: str, tool_call_id: str) -> str:
     """The same for every attempt of a tool call, and for no other call anywhere."""
     return f"{session_id}/{tool_call_id}"
 

@@ -67,11 +67,11 @@ class Answers:
         runtime = self._runtime
 
         def known() -> bool:
-            return outcomes.outcome_of(runtime.state, runtime.thread, request_id) is not None
+            return outcomes.find_outcome(runtime.state, runtime.thread, request_id) is not None
 
         await self._waiters.wait(waiter, known)
-        ended = outcomes.outcome_of(runtime.state, runtime.thread, request_id)
-        return (ended or outcomes.running(runtime.state, runtime.thread, request_id)).as_json()
+        ended = outcomes.find_outcome(runtime.state, runtime.thread, request_id)
+        return (ended or outcomes.make_running_outcome(runtime.state, runtime.thread, request_id)).as_json()
 
     async def _configured(self) -> dict[str, Any]:
         """A new model or new tools are resolved by a worker first."""
@@ -87,4 +87,4 @@ class Answers:
     async def _summed_up(self, summary_id: str) -> dict[str, Any]:
         runtime = self._runtime
         await workflow.wait_condition(lambda: not summaries.is_making(runtime.state, summary_id) or runtime.rolling)
-        return summarizing.receipt(runtime, summary_id)
+        return summarizing.make_receipt(runtime, summary_id)

@@ -1,4 +1,4 @@
-"""Effects, carried out: each is an activity. `plan_of` is the table that says by which one and within which bounds.
+"""Effects, carried out: each is an activity. `make_plan` is the table that says by which one and within which bounds.
 
 Nothing here knows the session's state, which may have moved on by the time that an answer is there.
 """
@@ -21,6 +21,7 @@ from clew_workflows.protocol import (
     ArchiveRef,
     Archiving,
     CallModel,
+    CheckpointSignature,
     DescribeModel,
     Effect,
     Failure,
@@ -31,17 +32,16 @@ from clew_workflows.protocol import (
     Recall,
     Recalled,
     SignCheckpoint,
-    Signed,
     Summarize,
     Thaw,
     Thawed,
     ToolAnswered,
     ToolCall,
-    Written,
-    model_queue,
-    tool_queue,
+    WrittenSummary,
+    name_model_queue,
+    name_tool_queue,
 )
-from clew_workflows.shell.failures import failure_of
+from clew_workflows.shell.failures import make_failure
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 PREPARE_TIMEOUT = timedelta(seconds=30)
@@ -88,9 +88,9 @@ class Plan:
     waits: bool = False
 
 
-def plan_of(effect: Effect, time_left: timedelta | None, task_queue: str) -> Plan:
+def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str) -> Plan:
     """How an effect is carried out on a deployment's task queue; `time_left` None: however long it takes."""
-    models, tools = model_queue(task_queue), tool_queue(task_queue)
+    models, tools = name_model_queue(task_queue), name_tool_queue(task_queue)
     attempt = min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT)
     match effect:
         case Prepare():
@@ -106,7 +106,7 @@ def plan_of(effect: Effect, time_left: timedelta | None, task_queue: str) -> Pla
             retries, attempt = RetryPolicy(maximum_attempts=attempts), min(tool_time, time_left or tool_time)
             return Plan("run_tool", call, ToolAnswered, time_left, attempt, retries, tools, call.run_id, waits=True)
         case Summarize():
-            return Plan("summarize", effect, Written, SUMMARY_TIMEOUT, None, _SUMMARY_RETRIES, models)
+            return Plan("summarize", effect, WrittenSummary, SUMMARY_TIMEOUT, None, _SUMMARY_RETRIES, models)
         case Archiving():
             retries = _PATIENT if time_left is None else _STORE_ATTEMPTS
             return Plan("archive", effect, ArchiveRef, time_left, ARCHIVE_TIMEOUT, retries)
@@ -115,7 +115,7 @@ def plan_of(effect: Effect, time_left: timedelta | None, task_queue: str) -> Pla
         case Recall():
             return Plan("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, _PATIENT)
         case SignCheckpoint():
-            return Plan("sign_checkpoint", effect, Signed, SIGN_TIMEOUT)
+            return Plan("sign_checkpoint", effect, CheckpointSignature, SIGN_TIMEOUT)
 
 
 @overload
@@ -131,7 +131,7 @@ async def carry_out(effect: CallModel, time_left: timedelta | None) -> ModelAnsw
 
 
 @overload
-async def carry_out(effect: Summarize, time_left: timedelta | None) -> Written | Failure: ...
+async def carry_out(effect: Summarize, time_left: timedelta | None) -> WrittenSummary | Failure: ...
 
 
 @overload
@@ -147,7 +147,7 @@ async def carry_out(effect: Recall, time_left: timedelta | None) -> Recalled | F
 
 
 @overload
-async def carry_out(effect: SignCheckpoint, time_left: timedelta | None) -> Signed | Failure: ...
+async def carry_out(effect: SignCheckpoint, time_left: timedelta | None) -> CheckpointSignature | Failure: ...
 
 
 async def carry_out(effect: Effect, time_left: timedelta | None) -> Any:
@@ -156,12 +156,12 @@ async def carry_out(effect: Effect, time_left: timedelta | None) -> Any:
     Raises:
         asyncio.CancelledError: it was given up.
     """
-    return await answer_of(start(effect, time_left))
+    return await await_answer(start(effect, time_left))
 
 
 def start(effect: Effect, time_left: timedelta | None) -> workflow.ActivityHandle[Any]:
     """Start the activity of an effect."""
-    plan = plan_of(effect, time_left, workflow.info().task_queue)
+    plan = make_plan(effect, time_left, workflow.info().task_queue)
     stopping = workflow.ActivityCancellationType
     return workflow.start_activity(
         plan.activity,
@@ -173,12 +173,12 @@ def start(effect: Effect, time_left: timedelta | None) -> workflow.ActivityHandl
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=plan.retries,
         cancellation_type=stopping.WAIT_CANCELLATION_COMPLETED if plan.waits else stopping.TRY_CANCEL,
-        summary=labels.label_of(effect),
+        summary=labels.make_label(effect),
         event_groups=[workflow.create_event_group(plan.run_id)] if plan.run_id else None,
     )
 
 
-async def answer_of(activity: workflow.ActivityHandle[Any]) -> Any:
+async def await_answer(activity: workflow.ActivityHandle[Any]) -> Any:
     """What an activity answers, or how it failed.
 
     Raises:
@@ -190,4 +190,4 @@ async def answer_of(activity: workflow.ActivityHandle[Any]) -> Any:
         # An activity is cancelled only where the workflow cancels it; it says so as a task would.
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
-        return failure_of(error)
+        return make_failure(error)

@@ -7,34 +7,38 @@ from temporalio.exceptions import ActivityError, ApplicationError, RetryState, T
 
 from clew_workflows.protocol import Failure
 
-MAX_MESSAGE = 2000
+MAX_MESSAGE_CHARACTERS = 2000
 """Characters of a failure's message: it is stored with the error and again with the outcome."""
 
 _OUT_OF_TIME = (TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START)
 
 
-def failure_of(error: ActivityError) -> Failure:
+def make_failure(error: ActivityError) -> Failure:
     """Why an activity failed for good. `timeout` where the request's own time ran out."""
     cause = error.cause
     if isinstance(cause, exceptions.TimeoutError):
         if cause.type in _OUT_OF_TIME or error.retry_state == RetryState.TIMEOUT:
-            return Failure(type="timeout", message=_under_way(error, cause)[:MAX_MESSAGE], retryable=True)
+            return Failure(
+                type="timeout", message=_describe_timeout(error, cause)[:MAX_MESSAGE_CHARACTERS], retryable=True
+            )
         message = "the worker that carried it out went away, and so did those after it"
         return Failure(type="worker_lost", message=message, retryable=True)
     if isinstance(cause, ApplicationError):
         if error.retry_state == RetryState.TIMEOUT:
-            return Failure(type="timeout", message=f"{cause.type}: {cause.message}"[:MAX_MESSAGE], retryable=True)
+            return Failure(
+                type="timeout", message=f"{cause.type}: {cause.message}"[:MAX_MESSAGE_CHARACTERS], retryable=True
+            )
         details = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else {}
         return Failure(
             type=cause.type or "internal",
-            message=cause.message[:MAX_MESSAGE],
+            message=cause.message[:MAX_MESSAGE_CHARACTERS],
             retryable=not cause.non_retryable,
             details=details,
         )
-    return Failure(type="internal", message=str(cause or error)[:MAX_MESSAGE])
+    return Failure(type="internal", message=str(cause or error)[:MAX_MESSAGE_CHARACTERS])
 
 
-def _under_way(error: ActivityError, cause: exceptions.TimeoutError) -> str:
+def _describe_timeout(error: ActivityError, cause: exceptions.TimeoutError) -> str:
     """What was happening when the time was over, by the last heartbeat; or how the attempt before had failed."""
     beat = cause.last_heartbeat_details[0] if cause.last_heartbeat_details else None
     told = beat if isinstance(beat, dict) else {}

@@ -226,20 +226,20 @@ def decode_service(args: Sequence[RawValue], model: type[M], max_bytes: int = MA
     return _decode(args, model, max_bytes)
 
 
-def excerpt(args: Sequence[RawValue]) -> str:
+def make_excerpt(args: Sequence[RawValue]) -> str:
     """The first 200 characters of what came, whatever it is; for the record of what was refused."""
     return b" ".join(arg.payload.data[:800] for arg in args[:4]).decode("utf-8", "replace")[:200]
 
 
-def application_error(error: ClewError) -> ApplicationError:
+def make_application_error(error: ClewError) -> ApplicationError:
     """A refusal as it travels: its word is the type, and leads the message where only that arrives."""
     word = error.type if isinstance(error, Refusal | ContextOverflow) else "invalid_input"
     return ApplicationError(str(error), type=word, non_retryable=True)
 
 
-def query_error(error: ClewError) -> ApplicationError:
+def make_query_error(error: ClewError) -> ApplicationError:
     """A refused query: clients get nothing but its message, so that begins with the word."""
-    refused = application_error(error)
+    refused = make_application_error(error)
     return ApplicationError(f"{refused.type}: {error}", type=refused.type, non_retryable=True)
 
 

@@ -17,7 +17,7 @@ from clew_workflows.shell import execution
 from clew_workflows.shell.fullness import FULL, PRESSING, Fullness
 from clew_workflows.shell.recalling import Recalling
 from clew_workflows.shell.runtime import Runtime
-from clew_workflows.shell.startup import unavailable
+from clew_workflows.shell.startup import make_unavailable
 from clew_workflows.shell.waiters import Waiters
 
 # Phases that end in this workflow run. A summary adds next to nothing to the history, and its caller waits.
@@ -79,7 +79,7 @@ class Rollover:
             self._ask_again_at = 0.0
             return
         # What waits for its turn may be too much to be carried; it becomes less.
-        if len(to_json(self._start())) > (carried.MOST_BYTES if self.full else carried.ENOUGH_BYTES):
+        if len(to_json(self._start())) > (carried.MAX_START_BYTES if self.full else carried.MAX_ROLLED_BYTES):
             return
         runtime.rolling = True
         self._waiters.dismiss()
@@ -108,10 +108,14 @@ class Rollover:
                     # The write may have succeeded although its answer was lost. Mark the head live again at the next
                     # chance.
                     self._says_closed = True
-                    raise unavailable(written) if written.retryable else make_refusal(written.type, written.message)
+                    raise (
+                        make_unavailable(written)
+                        if written.retryable
+                        else make_refusal(written.type, written.message)
+                    )
                 self._put_away_upto = written.upto
         except TimeoutError:
-            raise unavailable(None) from None
+            raise make_unavailable(None) from None
 
     def archive_state(self) -> dict[str, Any]:
         """The session as it is archived: what it goes on from when all its entries are there."""
@@ -120,7 +124,7 @@ class Rollover:
         if state.archive:
             state = replace(state, archive=state.archive.model_copy(update={"upto": last_seq}))
         state_to_keep = carried.carry(replace(runtime.session, state=state))
-        if carried.size_of(state_to_keep) > carried.MOST_BYTES:
+        if carried.measure_size(state_to_keep) > carried.MAX_START_BYTES:
             raise TooLarge("more waits for its turn than can be carried: it becomes less as the session works")
         return {"last_seq": last_seq, "carried": state_to_keep}
 

@@ -59,7 +59,7 @@ class Runtime:
     def resume(self, session: Session) -> None:
         """Go on with another session."""
         self.state, self.thread, self.effect = session.state, session.thread, session.effect
-        workflow.set_current_details(labels.current(self.state, self.thread))
+        workflow.set_current_details(labels.describe_session(self.state, self.thread))
 
     def apply(self, decision: Decision) -> None:
         """Commit, then act: the loop carries out what the decision asks for."""
@@ -85,7 +85,7 @@ class Runtime:
         key = query.model_copy(update={"page": 0})
         known = (self.thread.rev, len(self.thread.retained.entries), key)
         if self._memo is None or self._memo[:3] != known:
-            self._memo = (*known, views.projection(self.state, self.thread, key))
+            self._memo = (*known, views.build_projection(self.state, self.thread, key))
         return self._memo[3]
 
     @property

@@ -45,7 +45,7 @@ class Signing:
         query = ContextQuery(context_ref=checkpointing.context_ref, at_seq=checkpointing.at_seq)
         failure = await self._recalling.recall(checkpointing.context_ref, checkpointing.state.policy, query)
         if failure:
-            raise _refusal(failure)
+            raise _make_refusal(failure)
         number = self._number = self._number + 1
         try:
             draft = checkpoints.draft_checkpoint(
@@ -55,14 +55,14 @@ class Signing:
             effect = SignCheckpoint(number=number, expires_seconds=checkpointing.expires_seconds)
             signed = await execution.carry_out(effect, None)
             if isinstance(signed, Failure):
-                raise _refusal(signed)
+                raise _make_refusal(signed)
         finally:
             self._drafts.pop(number, None)
-        token = f"{checkpoints.signed_part(draft.payload, signed)}.{signed.signature}"
+        token = f"{checkpoints.make_signed_part(draft.payload, signed)}.{signed.signature}"
         return CheckpointReceipt(token=token).as_json()
 
 
-def _refusal(failure: Failure) -> ClewError:
+def _make_refusal(failure: Failure) -> ClewError:
     if failure.type in ("timeout", "worker_lost"):
         return CheckpointUnavailable(f"no worker has signed the checkpoint in time: {failure.message}")
     return make_refusal(failure.type, failure.message)

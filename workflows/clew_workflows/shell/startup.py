@@ -67,16 +67,16 @@ class Startup:
             Refusal: it cannot go on from its archive.
         """
         runtime = self._runtime
-        look = runtime.state.preparation.model_copy(update={"look": workflow.info().first_execution_run_id})
-        found = await self._insist(lambda patience: execution.carry_out(look, patience))
-        if found.mismatch:
-            raise ThreadMismatch(found.mismatch)
+        effect = runtime.state.preparation.model_copy(update={"execution": workflow.info().first_execution_run_id})
+        prepared = await self._insist(lambda patience: execution.carry_out(effect, patience))
+        if prepared.mismatch:
+            raise ThreadMismatch(prepared.mismatch)
         runtime.effect = None
-        if found.state and found.archive:
-            runtime.resume(await self._thaw(found.archive, found.state))
+        if prepared.state and prepared.archive:
+            runtime.resume(await self._thaw(prepared.archive, prepared.state))
         else:
-            runtime.state = replace(runtime.state, archive=found.archive)
-            runtime.apply(decisions.take_event(runtime.state, found, runtime.now))
+            runtime.state = replace(runtime.state, archive=prepared.archive)
+            runtime.apply(decisions.take_event(runtime.state, prepared, runtime.now))
 
     async def _thaw(self, archive: ArchiveRef, state: str) -> Session:
         """What an archived session goes on from. Its tools are those of the worker that it finds."""
@@ -96,7 +96,7 @@ class Startup:
         """
         answer = await attempt(self._runtime.waits.store)
         if isinstance(answer, Failure) and answer.retryable:
-            self.away = unavailable(answer)
+            self.away = make_unavailable(answer)
             answer = await attempt(None)
             self.away = None
         if isinstance(answer, Failure):
@@ -104,7 +104,7 @@ class Startup:
         return answer
 
 
-def unavailable(failure: Failure | None) -> ArchiveUnavailable:
+def make_unavailable(failure: Failure | None) -> ArchiveUnavailable:
     """The refusal while a store does not answer, or fails."""
     reason = failure.message if failure else "no answer"
     return ArchiveUnavailable(f"the session's archive cannot be reached, try again later: {reason}")

@@ -21,7 +21,7 @@ from clew_workflows.shell.runtime import Runtime
 async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -> Event:
     """Find the range of a summary and have it written; the event says what came of it."""
     lane = effect.context_ref
-    if problem := runs.limit_failure(runtime.state):
+    if problem := runs.find_reached_limit(runtime.state):
         return problem
     if failure := await recalling.recall(lane, runtime.state.policy, ContextQuery(context_ref=lane)):
         return failure
@@ -32,12 +32,12 @@ async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -
     match await execution.carry_out(ranged, None):
         case Failure() as failure:
             return failure
-        case written:
+        case summary:
             prompt = find_lane_prompt(runtime.thread, lane)
-            return Summarized(effect=ranged, written=written, system_prompt=prompt)
+            return Summarized(effect=ranged, summary=summary, system_prompt=prompt)
 
 
-def receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:
+def make_receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:
     """The answer to the update `summarize`, once the summary has been written.
 
     Raises:

@@ -26,7 +26,7 @@ class ToolCalls:
         The activities of a run that has ended are asked to stop. One that cannot stop may still return.
         """
         runtime = self._runtime
-        runtime.apply(tool_rounds.schedule(runtime.state))
+        runtime.apply(tool_rounds.mark_scheduled(runtime.state))
         activities = []
         for tool_call in effect.calls:
             activity = execution.start(tool_call, runtime.time_left)
@@ -49,7 +49,7 @@ class ToolCalls:
 async def _await_result(call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
     """What came of a tool call; nothing where it was cancelled."""
     try:
-        answer = await execution.answer_of(activity)
+        answer = await execution.await_answer(activity)
     except asyncio.CancelledError:
         return ToolReturned(tool_call_id=call.tool_call_id)
     if isinstance(answer, Failure):

@@ -35,7 +35,7 @@ class Waiters:
         self._dismissed = False
 
     @property
-    def any(self) -> bool:
+    def has_any(self) -> bool:
         """Whether a caller waits."""
         return bool(self._waiting)
 
