@@ -1,4 +1,4 @@
-"""The archive of sessions: what leaves a workflow's history is kept here, entry for entry."""
+"""The archive of sessions: every entry that leaves a workflow's history, and the state to continue from."""
 
 from clew_activities.archive.archive import Archive
 from clew_activities.archive.errors import (

@@ -1,4 +1,13 @@
-"""What can be wrong with an archive. Each error names the object; none is ever answered with a gap."""
+"""The archive's errors. Each names the object that it is about.
+
+ArchiveError
+├── ObjectChanged          another writer was faster; read again and retry
+├── ObjectDamaged          an object's content is wrong
+│   └── SegmentDamaged     the same, of an object that holds entries
+├── ObjectMissing          the store has no such object
+├── StoreUnavailable       the store fails at present; retry
+└── ThreadMismatch         entries do not continue the archived thread
+"""
 
 from __future__ import annotations
 
@@ -8,10 +17,10 @@ class ArchiveError(Exception):
 
 
 class StoreUnavailable(ArchiveError):
-    """The store does not do what it was asked at present: network, permission, timeout. Another attempt may pass."""
+    """An operation of the store failed: network, permission, timeout. A retry may succeed."""
 
     def __init__(self, name: str, cause: str) -> None:
-        super().__init__(f"the store cannot be used at {name}: {cause}")
+        super().__init__(f"the archive's store failed at {name}: {cause}")
         self.name, self.cause = name, cause
 
 
@@ -24,15 +33,15 @@ class ObjectMissing(ArchiveError):
 
 
 class ObjectChanged(ArchiveError):
-    """Somebody else has written an object since it was read. Another attempt finds what is there now."""
+    """Another writer has replaced an object since it was read. A retry reads the new one."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} has just been written by somebody else")
+        super().__init__(f"{name} was changed by another writer")
         self.name = name
 
 
 class ObjectDamaged(ArchiveError):
-    """An object is not what was written, or does not fit what refers to it."""
+    """An object's content is not what was written, or does not match the object that refers to it."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name} is damaged: {why}")
@@ -44,4 +53,4 @@ class SegmentDamaged(ObjectDamaged):
 
 
 class ThreadMismatch(ArchiveError):
-    """Entries do not continue the archived thread, or a place is named that it does not have."""
+    """Entries do not continue the archived thread, or the thread has no entry with the requested seq."""

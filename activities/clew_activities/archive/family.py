@@ -1,4 +1,4 @@
-"""A family's objects: the segments and nodes that a session and all its forks share, written, read and walked."""
+"""A family's objects: the segments, nodes, states and results that a session and all its forks share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from clew_activities.archive.settings import DEFAULT, ArchiveSettings
 from clew_activities.archive.store import Store
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-# A root is deleted after all that it leads to, so that a deletion that was interrupted finds its way again.
+# Rank of a root in the order of deletion: after all objects that it leads to, so that a repeated deletion finds them.
 _LAST = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One object of an archive, read and checked: the entries it stands for, and what is wrong, if anything."""
+    """The result of checking one object of an archive.
+
+    Attributes:
+        name: The object's path.
+        from_seq: Seq of the first entry that the object covers.
+        to_seq: Seq of the last entry that the object covers.
+        problem: What is wrong with it; None: nothing.
+    """
 
     name: str
     from_seq: int
@@ -31,30 +38,36 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The objects under one folder of a store. Every object but the members' markers is named by its content."""
+    """The objects in one folder of a store. Every object but the members' markers is named by its content.
+
+    Attributes:
+        store: The store.
+        folder: The folder's path.
+        settings: How the archive is laid out.
+    """
 
     store: Store
     folder: str
     settings: ArchiveSettings = DEFAULT
 
     def get_path(self, kind: str, digest: str) -> str:
-        """Where an object lies.
+        """Return the path of an object.
 
         Raises:
-            ObjectMissing: what is given is not a digest; it may come from outside, and leads nowhere.
+            ObjectMissing: `digest` is not a digest. It may come from an imported entry.
         """
         if not _DIGEST.fullmatch(digest):
             raise ObjectMissing(f"{self.folder}/{kind}/{digest[:100]!r}")
         return f"{self.folder}/{kind}/{digest}{_SUFFIXES[kind]}"
 
     async def put(self, kind: str, data: bytes) -> str:
-        """Write an immutable object; its digest."""
+        """Write an immutable object. Returns its digest."""
         digest = hash_bytes(data)
         await self.store.put_new(self.get_path(kind, digest), data)
         return digest
 
     async def get(self, kind: str, digest: str) -> bytes:
-        """An immutable object, its checksum verified."""
+        """Read an immutable object and verify its checksum."""
         path = self.get_path(kind, digest)
         data = await self.store.get(path)
         if hash_bytes(data) != digest:
@@ -62,20 +75,20 @@ class Family:
         return data
 
     async def append(self, root: str | None, entries: Sequence[Entry]) -> tuple[str | None, int]:
-        """The thread under `root` with entries behind it: the new root and its last seq. Repeating it is fine."""
+        """Append entries to the thread under `root`. Returns the new root and its last seq. It can be repeated."""
         children = await self.read_root(root)
         last = children[-1].to_seq if children else -1
         if [entry.seq for entry in entries] != list(range(last + 1, last + 1 + len(entries))):
             raise ThreadMismatch(
-                f"the archive in {self.folder} ends with entry {last}; what is to follow begins with "
-                f"{entries[0].seq} and ends with {entries[-1].seq}, {len(entries)} in all"
+                f"the archive in {self.folder} ends with entry {last}; {len(entries)} entries from {entries[0].seq} "
+                f"to {entries[-1].seq} do not continue it"
             )
         if not entries:
             return root, last
         refs: list[Ref] = []
-        for piece in segment.split(entries, self.settings.segment_bytes):
-            data = segment.encode(piece)
-            refs.append(index.make_segment_ref(piece, data))
+        for part in segment.split(entries, self.settings.segment_bytes):
+            data = segment.encode(part)
+            refs.append(index.make_segment_ref(part, data))
             await self.put("segments", data)
         children, nodes = index.append(children, refs, self.settings.fanout)
         for node in nodes:
@@ -83,42 +96,42 @@ class Family:
         return await self.put("nodes", index.encode(children)), entries[-1].seq
 
     async def cut(self, root: str, at_seq: int) -> str:
-        """The root of a view that ends at `at_seq`."""
+        """Write a root that ends at `at_seq`. Returns its digest."""
         children = await self.read_root(root)
         if not 0 <= at_seq <= children[-1].to_seq:
-            raise ThreadMismatch(f"the archive in {self.folder} ends with entry {children[-1].to_seq}, not {at_seq}")
+            raise ThreadMismatch(f"the archive in {self.folder} ends with entry {children[-1].to_seq}: no {at_seq}")
         return await self.put("nodes", index.encode(index.cut(children, at_seq)))
 
     async def read_root(self, digest: str | None) -> Children:
-        """The children of a root; none for the thread of which nothing is archived."""
+        """Read the children of a root; none if nothing of the thread is archived."""
         if digest is None:
             return ()
         path = self.get_path("nodes", digest)
         children = index.decode(await self.store.get(path), digest, path)
         if children[0].from_seq != 0:
-            raise ObjectDamaged(path, f"it begins with entry {children[0].from_seq}")
+            raise ObjectDamaged(path, f"a root begins with entry 0, this one with entry {children[0].from_seq}")
         return children
 
     async def read_children(self, ref: Ref) -> Children:
-        """What a ref to a node shows of it."""
+        """Read the children of a node as far as a ref covers them."""
         path = self.get_path("nodes", ref.digest)
         return index.limit_children(ref, index.decode(await self.store.get(path), ref.digest, path), path)
 
     async def read_entries(self, ref: Ref) -> list[Entry]:
-        """What a ref to a segment shows of it."""
+        """Read the entries of a segment as far as a ref covers them."""
         path = self.get_path("segments", ref.digest)
         entries = segment.decode(await self.store.get(path), ref.digest, path)
         visible = entries[: ref.to_seq - ref.from_seq + 1]
         if (visible[0].seq, visible[-1].seq) != (ref.from_seq, ref.to_seq):
             raise SegmentDamaged(path, f"it does not hold the entries {ref.from_seq} to {ref.to_seq}")
         if not {entry.kind for entry in visible} <= set(ref.kinds):
-            raise SegmentDamaged(path, "it holds kinds of entries that the index does not know of")
+            raise SegmentDamaged(path, "it holds kinds of entries that the index does not list")
         return visible
 
     async def find_segments(
         self, children: Children, from_seq: int, *, kinds: frozenset[str] | None, backwards: bool
     ) -> AsyncIterator[Ref]:
-        """The refs to the segments that may hold entries from `from_seq` of these kinds, in the order of reading."""
+        """Find the segments that may hold entries of these kinds from `from_seq` on, in the order of reading."""
         stack = list(children if backwards else reversed(children))
         while stack:
             ref = stack.pop()
@@ -131,7 +144,7 @@ class Family:
                 stack.extend(below if backwards else reversed(below))
 
     async def verify(self, root: str) -> AsyncIterator[Check]:
-        """Read and check every object under a root. That no seq is missing follows from all checks passing."""
+        """Read and check every object under a root. If all checks pass, no seq is missing."""
         path = self.get_path("nodes", root)
         try:
             children = await self.read_root(root)
@@ -154,30 +167,36 @@ class Family:
                 self.get_path("nodes" if ref.level else "segments", ref.digest), ref.from_seq, ref.to_seq, problem
             )
 
-    async def list_objects(self, root: str | None, *, broken: bool = False) -> dict[str, int]:
-        """The paths of all objects that a root leads to, each with its place in the order of deletion.
+    async def list_objects(self, root: str | None, *, skip_broken: bool = False) -> dict[str, int]:
+        """List the paths of all objects that a root leads to, each with its rank in the order of deletion.
 
-        `broken`: nodes that are missing or damaged lead nowhere; otherwise they are an error.
+        Args:
+            root: The root; None leads to nothing.
+            skip_broken: Pass over nodes that are missing or damaged, instead of raising an error.
+
+        Raises:
+            ObjectMissing: a node is missing.
+            ObjectDamaged: a node is damaged.
         """
         if root is None:
             return {}
-        found = {self.get_path("nodes", root): _LAST}
+        paths = {self.get_path("nodes", root): _LAST}
         try:
             stack = list(await self.read_root(root))
         except (ObjectMissing, ObjectDamaged):
-            if not broken:
+            if not skip_broken:
                 raise
-            return found
+            return paths
         while stack:
             ref = stack.pop()
-            found.setdefault(self.get_path("nodes" if ref.level else "segments", ref.digest), ref.level)
+            paths.setdefault(self.get_path("nodes" if ref.level else "segments", ref.digest), ref.level)
             if ref.level:
                 try:
                     stack.extend(await self.read_children(ref))
                 except (ObjectMissing, ObjectDamaged):
-                    if not broken:
+                    if not skip_broken:
                         raise
-        return found
+        return paths
 
 
 _SUFFIXES = {"segments": ".jsonl", "nodes": ".json", "states": ".json", "results": ""}

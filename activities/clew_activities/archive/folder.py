@@ -1,8 +1,7 @@
-"""Objects in a folder of this machine: readable by nobody else, and on the disk when a write returns.
+"""Objects in a folder of this machine: readable by its user alone, and on the disk when a write returns.
 
-A write goes to a new file, which is synced, takes the object's name in one step, and then its folder is synced.
-Folders are made with mode 0700 and files with 0600; a folder that is there already keeps its mode. All disk access
-happens in threads.
+A write creates a new file, syncs it, renames it to the object's name, and syncs its folder. Folders are created with
+mode 0700 and files with 0600; an existing folder keeps its mode. All disk access runs in threads.
 """
 
 from __future__ import annotations
@@ -22,76 +21,76 @@ from pathlib import Path
 from typing import TypeVar
 
 from clew_activities.archive.errors import ObjectChanged
-from clew_activities.archive.objects import Described, check_size
+from clew_activities.archive.objects import ObjectInfo, check_size
 
 T = TypeVar("T")
 
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
-# Names with a tilde are the store's own: no session id has one.
+# Prefix of the store's own files: no session id contains a tilde.
 _OWN = "~"
 _PARTIAL = f"{_OWN}partial"
 _LOCK = "lock"
-# Seconds after which a file that is still being written was left by a process that died.
-_ABANDONED = 3600
-# Seconds in which the lock of the heads is awaited; it is held for one comparison.
+# Age in seconds from which an unfinished file was left by a process that died.
+_ABANDONED_SECONDS = 3600
+# Longest wait for the lock of the heads, in seconds. It is held for one comparison.
 _LOCK_SECONDS = 10.0
-_LOCK_PAUSE = 0.002
-# Folders that are remembered as being on the disk; all are forgotten when there are this many.
-_MOST_KNOWN = 10_000
-# How often a write is tried: another process may remove the folder as empty before the object is in it.
-_TRIES = 5
+_LOCK_PAUSE_SECONDS = 0.002
+# Number of folders that are remembered as synced; at this number all are forgotten.
+_MAX_KNOWN_FOLDERS = 10_000
+# Attempts of a write: another process may remove the empty folder before the object is in it.
+_MAX_TRIES = 5
 
 _threads = ThreadPoolExecutor(8, "clew-folder")
 
 
 class Folder:
-    """A folder as a store of objects. Failures are `OSError`s, or `ValueError` for a path that no object has."""
+    """A folder as a store of objects. Failures are `OSError`s, or `ValueError` for a path that is not valid."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._swept = False
-        # Folders whose names are on the disk up to the root.
+        # Folders whose names are synced, up to the root.
         self._known: set[Path] = set()
-        for made in _make_folders(root):
-            _sync(made.parent)
+        for folders in _make_folders(root):
+            _sync(folders.parent)
 
     async def put(self, path: str, data: bytes) -> None:
-        """Write an object, whole or not at all, over what is there."""
-        await _in_thread(self._put, path, data)
+        """Write an object atomically, replacing an existing one."""
+        await _run_in_thread(self._put, path, data)
 
     async def holds(self, path: str, size: int) -> bool:
-        """Whether an object of this size is there. If so, it is on the disk: its writer may have died before that."""
-        return await _in_thread(self._holds, path, size)
+        """Whether an object of this size exists. If it does, sync it: its writer may have died before that."""
+        return await _run_in_thread(self._holds, path, size)
 
-    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
-        """Write an object if `over` accepts what is there. No other process of this machine writes in between.
+    async def replace(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool]) -> None:
+        """Write an object if `accepts` returns True for the existing one. A lock keeps other processes out.
 
         Raises:
-            ObjectChanged: `over` refuses what is there.
+            ObjectChanged: `accepts` returned False.
         """
-        await _in_thread(self._put, path, data, over)
+        await _run_in_thread(self._put, path, data, accepts)
 
     async def get(self, path: str) -> bytes:
-        """The whole object."""
-        return await _in_thread(self._read, path)
+        """Read an object."""
+        return await _run_in_thread(self._read, path)
 
     async def get_range(self, path: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`; fewer where the object ends before."""
-        return await _in_thread(self._read, path, start, length)
+        """Read up to `length` bytes from `start`."""
+        return await _run_in_thread(self._read, path, start, length)
 
-    async def describe(self, path: str) -> Described:
-        """The object's size and age."""
-        found = await _in_thread(self._stat, path)
-        return Described(found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+    async def describe(self, path: str) -> ObjectInfo:
+        """Read an object's size and age."""
+        status = await _run_in_thread(self._stat, path)
+        return ObjectInfo(status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
     async def delete(self, path: str) -> None:
-        """Remove an object, and the folders that it leaves empty."""
-        await _in_thread(self._delete, path)
+        """Delete an object, and the folders that become empty."""
+        await _run_in_thread(self._delete, path)
 
     async def list(self, prefix: str) -> AsyncIterator[list[str]]:
-        """The paths of all objects below a folder, in no order."""
-        walk = os.walk(self._file(prefix))
+        """List the paths of all objects in a folder and below, in no order."""
+        walk = os.walk(self._find_path(prefix))
 
         def step() -> list[str] | None:
             for folder, folders, files in walk:
@@ -99,25 +98,25 @@ class Folder:
                 return [Path(folder, name).relative_to(self._root).as_posix() for name in files]
             return None
 
-        while (paths := await _in_thread(step)) is not None:
+        while (paths := await _run_in_thread(step)) is not None:
             yield paths
 
-    def _put(self, path: str, data: bytes, over: Callable[[bytes | None], bool] | None = None) -> None:
-        for tries_left in reversed(range(_TRIES)):
+    def _put(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool] | None = None) -> None:
+        for tries_left in reversed(range(_MAX_TRIES)):
             try:
-                self._put_once(path, data, over)
+                self._put_once(path, data, accepts)
                 return
             except FileNotFoundError:
                 self._swept = False
                 if not tries_left:
                     raise
 
-    def _put_once(self, path: str, data: bytes, over: Callable[[bytes | None], bool] | None) -> None:
-        target = self._file(path)
+    def _put_once(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool] | None) -> None:
+        target = self._find_path(path)
         unnamed = self._write_unnamed(data)
         try:
-            with self._locked() if over else nullcontext():
-                if over and not over(self._read_if_there(path)):
+            with self._lock() if accepts else nullcontext():
+                if accepts and not accepts(self._read_or_none(path)):
                     raise ObjectChanged(path)
                 if _make_folders(target.parent):
                     self._known.discard(target.parent)
@@ -144,9 +143,9 @@ class Folder:
         return file
 
     def _sync_names(self, folder: Path) -> None:
-        """Sync the names in a folder, and its own name and those above it unless they are known to be on the disk.
+        """Sync the names in a folder, and its own name and its parents' unless they are known to be synced.
 
-        Whichever process made the folder may have died before it synced that.
+        The process that made the folder may have died before it synced them.
         """
         _sync(folder)
         if folder in self._known:
@@ -154,12 +153,12 @@ class Folder:
         for parent in folder.parents:
             if parent.is_relative_to(self._root):
                 _sync(parent)
-        if len(self._known) >= _MOST_KNOWN:
+        if len(self._known) >= _MAX_KNOWN_FOLDERS:
             self._known.clear()
         self._known.add(folder)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Keep other threads and processes from comparing and writing at the same time."""
         lock = os.open(self._root / _PARTIAL / _LOCK, os.O_RDWR | os.O_CREAT, _FILE_MODE)
         try:
@@ -171,13 +170,13 @@ class Folder:
                 except BlockingIOError:
                     if time.monotonic() > until:
                         raise
-                    time.sleep(_LOCK_PAUSE)
+                    time.sleep(_LOCK_PAUSE_SECONDS)
             yield
         finally:
             os.close(lock)
 
     def _holds(self, path: str, size: int) -> bool:
-        file = self._file(path)
+        file = self._find_path(path)
         try:
             if self._stat(path).st_size != size:
                 return False
@@ -188,28 +187,28 @@ class Folder:
         return True
 
     def _read(self, path: str, start: int = 0, length: int = -1) -> bytes:
-        found = self._stat(path)
+        status = self._stat(path)
         if length < 0:
-            check_size(path, found.st_size)
-        with self._file(path).open("rb") as reading:
+            check_size(path, status.st_size)
+        with self._find_path(path).open("rb") as reading:
             reading.seek(start)
             return reading.read(length)
 
-    def _read_if_there(self, path: str) -> bytes | None:
+    def _read_or_none(self, path: str) -> bytes | None:
         try:
             return self._read(path)
         except FileNotFoundError:
             return None
 
     def _stat(self, path: str) -> os.stat_result:
-        file = self._file(path)
-        found = file.stat()
-        if not stat.S_ISREG(found.st_mode):
+        file = self._find_path(path)
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(file)
-        return found
+        return status
 
     def _delete(self, path: str) -> None:
-        file = self._file(path)
+        file = self._find_path(path)
         file.unlink(missing_ok=True)
         for folder in file.parents:
             if folder == self._root:
@@ -224,41 +223,41 @@ class Folder:
             self._known.discard(folder)
         _sync(self._root)
 
-    def _file(self, path: str) -> Path:
+    def _find_path(self, path: str) -> Path:
         parts = path.split("/")
         if any(part in {"", ".", ".."} or part.startswith(_OWN) or "\0" in part for part in parts):
-            raise ValueError(f"no object has the path {path!r}")
+            raise ValueError(f"invalid path of an object: {path!r}")
         return self._root.joinpath(*parts)
 
 
-async def _in_thread(work: Callable[..., T], *args: object) -> T:
+async def _run_in_thread(work: Callable[..., T], *args: object) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads, partial(work, *args))
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Make a folder and those above it; which of them were not there."""
+    """Make a folder and its parents. Returns those that did not exist."""
     if folder.is_dir():
         return []
-    made = _make_folders(folder.parent)
+    folders = _make_folders(folder.parent)
     with suppress(FileExistsError):
         folder.mkdir(_FOLDER_MODE)
-        return [*made, folder]
+        return [*folders, folder]
     if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is not a folder")
-    return made
+        raise NotADirectoryError(f"{folder} is a file, the archive needs a folder")
+    return folders
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's names, are on the disk."""
-    opened = os.open(path, os.O_RDONLY)
+    """Sync a file's content, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def _remove_abandoned(folder: Path) -> None:
     for file in folder.iterdir():
         with suppress(FileNotFoundError):
-            if file.name != _LOCK and time.time() - file.stat().st_mtime > _ABANDONED:
+            if file.name != _LOCK and time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
                 file.unlink()

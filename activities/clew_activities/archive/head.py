@@ -1,4 +1,4 @@
-"""Heads: where a session's archive stands, its only object that changes."""
+"""The head of a session's archive, its only mutable object."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ from clew_activities.archive.errors import ObjectDamaged
 
 
 class Head(BaseModel):
-    """Where a session's archive stands.
+    """The head of a session's archive.
 
-    `family` is the session that it and its siblings come from by forking. `root` names the archived thread, whose
-    last entry is `last_seq` (-1: nothing is archived). `state` names what else the session carries. `run_id` is the
-    workflow run that wrote it.
+    Attributes:
+        version: The format.
+        session_id: The session.
+        family: The session that this one and its siblings were forked from, directly or not; itself if none.
+        root: Digest of the root of the archived thread; None: nothing is archived.
+        last_seq: Seq of the last archived entry; -1: nothing is archived.
+        state: Digest of the session's state; None: there is none.
+        status: `closed`: the session ended in good order and all of it is archived; `live`: it has not.
+        run_id: Id of the workflow execution that wrote the head.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -31,16 +37,16 @@ class Head(BaseModel):
     run_id: str | None = None
 
     def encode(self) -> bytes:
-        """The head as it is stored, with a checksum."""
+        """Encode the head for the store, with a checksum."""
         fields = self.model_dump(mode="json")
         return canonicalize({**fields, "digest": compute_digest(fields)})
 
     @classmethod
     def decode(cls, data: bytes, session_id: str, name: str) -> Head:
-        """The stored head of a session.
+        """Decode the stored head of a session.
 
         Raises:
-            ObjectDamaged: the bytes are no head, or not this session's; says which object.
+            ObjectDamaged: the bytes are not a head, or the head of another session.
         """
         try:
             fields = json.loads(data)
@@ -49,8 +55,8 @@ class Head(BaseModel):
             head = cls.model_validate(fields)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise ObjectDamaged(name, f"it is no head of version 1: {why}") from None
-        # A file system that takes upper and lower case for the same gives one session another's head.
+            raise ObjectDamaged(name, f"it is not a head of version 1: {why}") from None
+        # A file system that ignores case may return the head of another session.
         if head.session_id != session_id:
             raise ObjectDamaged(name, f"it is the head of {head.session_id!r}")
         return head

@@ -1,9 +1,9 @@
-"""The index: an append-only tree of immutable nodes over segments, so that one digest names a whole thread.
+"""The index: an append-only tree of immutable nodes over segments, so that one digest names a complete thread.
 
-A `Ref` points at a segment (level 0) or at a node of level n, whose children are all of level n - 1. A root is a
-node too, and the only one with children of several levels: they never rise from first to last. A ref's `to_seq`
-may be smaller than what its object holds: it is a view on a prefix, and this is how forks share objects.
-Everything here is pure and deterministic: what is repeated after a crash yields the same digests.
+A `Ref` points to a segment (level 0) or to a node of level n, whose children are all of level n - 1. A root is a
+node too, and the only one with children of several levels: their levels never rise from first to last. A ref's
+`to_seq` may be less than the last seq of its object: the ref covers a prefix of it. This is how forks share objects.
+All functions are pure and deterministic: repeated after a crash they give the same digests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ Children = tuple["Ref", ...]
 
 
 class Ref(BaseModel):
-    """A part of a thread: where its entries are, which, and the kinds that may be among them."""
+    """A reference to an object that holds a part of a thread.
+
+    Attributes:
+        digest: Digest of the object.
+        level: 0: a segment; n: a node over objects of level n - 1.
+        from_seq: Seq of the first entry.
+        to_seq: Seq of the last entry.
+        kinds: Kinds of entries that the part may hold.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,23 +51,23 @@ class _Node(BaseModel):
 
 
 def make_segment_ref(entries: Sequence[Entry], data: bytes) -> Ref:
-    """The ref to the segment `data` of these entries."""
+    """Make the ref to the segment `data` of these entries."""
     kinds = tuple(sorted({entry.kind for entry in entries}))
     return Ref(digest=hash_bytes(data), level=0, from_seq=entries[0].seq, to_seq=entries[-1].seq, kinds=kinds)
 
 
 def encode(children: Iterable[Ref]) -> bytes:
-    """The node of these children. Equal children give equal bytes."""
+    """Encode a node. Equal children give equal bytes."""
     return canonicalize(
         {"clew": "node", "version": 1, "children": [child.model_dump(mode="json") for child in children]}
     )
 
 
 def decode(data: bytes, digest: str, name: str) -> Children:
-    """The children of a node.
+    """Decode a node. Returns its children.
 
     Raises:
-        ObjectDamaged: the bytes are not those that `digest` names, or no node; says which object.
+        ObjectDamaged: the bytes do not match `digest`, or are not a node.
     """
     if hash_bytes(data) != digest:
         raise ObjectDamaged(name, "its checksum does not match")
@@ -67,7 +75,7 @@ def decode(data: bytes, digest: str, name: str) -> Children:
         children = _Node.model_validate_json(data).children
     except ValidationError as error:
         first = error.errors()[0]
-        raise ObjectDamaged(name, f"it is no node of version 1: {first['loc']}: {first['msg']}") from None
+        raise ObjectDamaged(name, f"it is not a node of version 1: {first['loc']}: {first['msg']}") from None
     if any(left.to_seq + 1 != right.from_seq or left.level < right.level for left, right in pairwise(children)):
         raise ObjectDamaged(name, "its children do not follow one another")
     if any(child.from_seq > child.to_seq for child in children):
@@ -76,9 +84,9 @@ def decode(data: bytes, digest: str, name: str) -> Children:
 
 
 def append(children: Children, refs: Iterable[Ref], fanout: int) -> tuple[Children, list[bytes]]:
-    """Append segments to a root's children: the children then, and the nodes that this makes, inner ones first.
+    """Append segments to a root's children. Returns the new children and the new nodes, lower levels first.
 
-    Whenever `fanout` children of one level trail, they become one node of the next level: a root stays small.
+    When the last `fanout` children have one level, they become one node of the next level. So a root stays small.
     """
     grown = list(children)
     nodes: list[bytes] = []
@@ -86,12 +94,12 @@ def append(children: Children, refs: Iterable[Ref], fanout: int) -> tuple[Childr
         grown.append(ref)
         while len(grown) >= fanout and grown[-fanout].level == grown[-1].level:
             nodes.append(encode(grown[-fanout:]))
-            grown[-fanout:] = [_parent(grown[-fanout:], nodes[-1])]
+            grown[-fanout:] = [_make_parent(grown[-fanout:], nodes[-1])]
     return tuple(grown), nodes
 
 
 def cut(children: Children, at_seq: int) -> Children:
-    """The children as a view that ends at `at_seq`."""
+    """Cut the children off after `at_seq`."""
     return tuple(
         child if child.to_seq <= at_seq else child.model_copy(update={"to_seq": at_seq})
         for child in children
@@ -100,24 +108,24 @@ def cut(children: Children, at_seq: int) -> Children:
 
 
 def limit_children(ref: Ref, children: Children, name: str) -> Children:
-    """What a ref to a node shows of the node's children.
+    """Cut a node's children off where a ref to the node ends.
 
     Raises:
-        ObjectDamaged: the node is not the one that the ref describes.
+        ObjectDamaged: the node does not hold what the ref describes.
     """
     if (
         children[0].from_seq != ref.from_seq
         or children[-1].to_seq < ref.to_seq
         or any(child.level != ref.level - 1 for child in children)
     ):
-        raise ObjectDamaged(name, "it does not hold what the index says")
+        raise ObjectDamaged(name, f"it does not hold the entries {ref.from_seq} to {ref.to_seq}")
     visible = cut(children, ref.to_seq)
     if not {kind for child in visible for kind in child.kinds} <= set(ref.kinds):
-        raise ObjectDamaged(name, "it holds kinds of entries that the index does not know of")
+        raise ObjectDamaged(name, "it holds kinds of entries that the index does not list")
     return visible
 
 
-def _parent(children: Sequence[Ref], data: bytes) -> Ref:
+def _make_parent(children: Sequence[Ref], data: bytes) -> Ref:
     return Ref(
         digest=hash_bytes(data),
         level=children[0].level + 1,

@@ -1,4 +1,4 @@
-"""What keeps the objects of a store: a folder of this machine, or a bucket. Errors are those of its library."""
+"""The interface between a store and its backend, and the backend for buckets. Errors are the library's own."""
 
 from __future__ import annotations
 
@@ -18,48 +18,56 @@ if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
 
 MAX_OBJECT_BYTES = 16 * 1024 * 1024
-"""Largest object that is read whole, in bytes: that of a large tool result. All others have about a tenth of it."""
+"""Largest object that is read in one piece, in bytes: a large tool result. Other objects have about a tenth of it."""
 
 
 def check_size(path: str, size: int) -> None:
-    """Refuse to read an object whole that Clew cannot have written.
+    """Refuse to read an object that is larger than any that Clew writes.
 
     Raises:
         ObjectDamaged: it has more than `MAX_OBJECT_BYTES`.
     """
     if size > MAX_OBJECT_BYTES:
-        raise ObjectDamaged(path, f"it has {size} bytes, and no object has more than {MAX_OBJECT_BYTES}")
+        raise ObjectDamaged(path, f"it has {size} bytes, at most {MAX_OBJECT_BYTES} are written")
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """An object's size in bytes, and when it was written."""
+class ObjectInfo:
+    """An object's metadata.
+
+    Attributes:
+        size: Size in bytes.
+        modified: When it was written.
+    """
 
     size: int
     modified: datetime
 
 
 class Objects(Protocol):
-    """Objects under slash-separated paths. A write is durable when it returns; absence is FileNotFoundError."""
+    """Objects under slash-separated paths.
+
+    A write is durable when it returns. Reading an absent object raises FileNotFoundError.
+    """
 
     async def put(self, path: str, data: bytes) -> None:
-        """Write an object, whole or not at all, over what is there."""
+        """Write an object atomically, replacing an existing one."""
         ...
 
     async def holds(self, path: str, size: int) -> bool:
-        """Whether an object of this size is there, durably."""
+        """Whether an object of this size exists, durably."""
         ...
 
-    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
-        """Write an object if `over` accepts what is there: its bytes, or None.
+    async def replace(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool]) -> None:
+        """Write an object if `accepts` returns True for the existing object's bytes, or for None if it is absent.
 
         Raises:
-            ObjectChanged: `over` refuses it, or it was written in between.
+            ObjectChanged: `accepts` returned False, or another writer wrote the object in between.
         """
         ...
 
     async def get(self, path: str) -> bytes:
-        """The whole object.
+        """Read an object.
 
         Raises:
             ObjectDamaged: it has more than `MAX_OBJECT_BYTES`.
@@ -67,19 +75,19 @@ class Objects(Protocol):
         ...
 
     async def get_range(self, path: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`, which lies within the object; fewer where it ends before."""
+        """Read up to `length` bytes from `start`, which must be within the object."""
         ...
 
-    async def describe(self, path: str) -> Described:
-        """The object's size and age."""
+    async def describe(self, path: str) -> ObjectInfo:
+        """Read an object's size and age."""
         ...
 
     async def delete(self, path: str) -> None:
-        """Remove an object; one that is absent is fine, or FileNotFoundError."""
+        """Delete an object. For an absent one it returns or raises FileNotFoundError."""
         ...
 
     def list(self, prefix: str) -> AsyncIterator[list[str]]:
-        """The paths of all objects below a folder, some at a time, in no order."""
+        """List the paths of all objects in a folder and below, in batches and in no order."""
         ...
 
 
@@ -90,31 +98,31 @@ class Bucket:
         self._objects = objects
 
     async def put(self, path: str, data: bytes) -> None:
-        """Write an object, whole or not at all, over what is there."""
+        """Write an object atomically, replacing an existing one."""
         await obstore.put_async(self._objects, path, data, use_multipart=False)
 
     async def holds(self, path: str, size: int) -> bool:
-        """Whether an object of this size is there."""
+        """Whether an object of this size exists."""
         try:
             return (await self.describe(path)).size == size
         except FileNotFoundError:
             return False
 
-    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
-        """Write an object if `over` accepts what is there.
+    async def replace(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool]) -> None:
+        """Write an object if `accepts` returns True for the existing one.
 
-        A bucket without conditional writes leaves a moment in which another writer is overwritten.
+        In a bucket without conditional writes, a write by another writer in between is lost.
         """
         present: bytes | None = None
         mode: PutMode = "create"
         with suppress(FileNotFoundError):
-            found = await obstore.get_async(self._objects, path)
-            check_size(path, found.meta["size"])
-            present = bytes(await found.bytes_async())
-            # The library takes no `None` back that it has given.
-            known = {key: value for key in ("e_tag", "version") if (value := found.meta[key])}
+            result = await obstore.get_async(self._objects, path)
+            check_size(path, result.meta["size"])
+            present = bytes(await result.bytes_async())
+            # The library returns None for an absent key, and does not accept it as input.
+            known = {key: value for key in ("e_tag", "version") if (value := result.meta[key])}
             mode = cast("UpdateVersion", known)
-        if not over(present):
+        if not accepts(present):
             raise ObjectChanged(path)
         try:
             await obstore.put_async(self._objects, path, data, mode=mode, use_multipart=False)
@@ -124,25 +132,25 @@ class Bucket:
             raise ObjectChanged(path) from None
 
     async def get(self, path: str) -> bytes:
-        """The whole object."""
-        found = await obstore.get_async(self._objects, path)
-        check_size(path, found.meta["size"])
-        return bytes(await found.bytes_async())
+        """Read an object."""
+        result = await obstore.get_async(self._objects, path)
+        check_size(path, result.meta["size"])
+        return bytes(await result.bytes_async())
 
     async def get_range(self, path: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`; fewer where the object ends before."""
+        """Read up to `length` bytes from `start`."""
         return bytes(await obstore.get_range_async(self._objects, path, start=start, length=length))
 
-    async def describe(self, path: str) -> Described:
-        """The object's size and age."""
-        found = await obstore.head_async(self._objects, path)
-        return Described(found["size"], found["last_modified"])
+    async def describe(self, path: str) -> ObjectInfo:
+        """Read an object's size and age."""
+        result = await obstore.head_async(self._objects, path)
+        return ObjectInfo(result["size"], result["last_modified"])
 
     async def delete(self, path: str) -> None:
-        """Remove an object."""
+        """Delete an object."""
         await obstore.delete_async(self._objects, path)
 
     async def list(self, prefix: str) -> AsyncIterator[list[str]]:
-        """The paths of all objects below a folder, some at a time."""
+        """List the paths of all objects in a folder and below, in batches."""
         async for chunk in obstore.list(self._objects, prefix):
-            yield [found["path"] for found in chunk]
+            yield [result["path"] for result in chunk]

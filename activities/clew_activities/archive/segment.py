@@ -1,4 +1,4 @@
-"""Segments: runs of entries as immutable objects, named by their SHA-256."""
+"""Segments: consecutive entries as immutable objects, named by their SHA-256."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from clew_activities.archive.errors import SegmentDamaged
 
 
 def hash_bytes(data: bytes) -> str:
-    """SHA-256 as 64 hexadecimal digits: the name of an immutable object."""
+    """Hash the bytes of an immutable object: SHA-256 as 64 hexadecimal digits, the object's name."""
     return hashlib.sha256(data).hexdigest()
 
 
 def encode(entries: Sequence[Entry]) -> bytes:
-    """Consecutive entries as JSON lines: a header, then one entry a line. Equal entries give equal bytes.
+    """Encode consecutive entries as JSON lines: a header, then one entry a line. Equal entries give equal bytes.
 
     Raises:
-        ValueError: there is no entry, or one holds what is not JSON.
+        ValueError: there is no entry, or an entry holds a value that JSON cannot express.
     """
     if not entries:
         raise ValueError("a segment holds at least one entry")
     header = {"clew": "segment", "version": 1, "from_seq": entries[0].seq, "to_seq": entries[-1].seq}
-    return b"".join([_line(header), *(_line(entry.as_json()) for entry in entries)])
+    return b"".join([_encode_line(header), *(_encode_line(entry.as_json()) for entry in entries)])
 
 
 def decode(data: bytes, digest: str, name: str) -> list[Entry]:
-    """The entries of a segment.
+    """Decode a segment. Returns its entries.
 
     Raises:
-        SegmentDamaged: the bytes are not those that `digest` names, or no segment; says which object.
+        SegmentDamaged: the bytes do not match `digest`, or are not a segment.
     """
     if hash_bytes(data) != digest:
         raise SegmentDamaged(name, "its checksum does not match")
@@ -50,23 +50,23 @@ def decode(data: bytes, digest: str, name: str) -> list[Entry]:
 
 
 def split(entries: Iterable[Entry], max_bytes: int) -> list[list[Entry]]:
-    """A run of entries in pieces whose segments stay about under `max_bytes`; an entry is never divided.
+    """Split entries into parts whose segments have about `max_bytes` at most. An entry is never divided.
 
-    The same entries are split at the same places, however often.
+    It is deterministic: the same entries are always split after the same ones.
     """
-    pieces: list[list[Entry]] = []
+    parts: list[list[Entry]] = []
     size = 0
     for entry in entries:
-        length = len(_line(entry.as_json()))
-        if not pieces or size + length > max_bytes:
-            pieces.append([])
+        length = len(_encode_line(entry.as_json()))
+        if not parts or size + length > max_bytes:
+            parts.append([])
             size = 0
-        pieces[-1].append(entry)
+        parts[-1].append(entry)
         size += length
-    return pieces
+    return parts
 
 
-def _line(value: dict[str, Any]) -> bytes:
-    # Not RFC 8785: it would round integers beyond 2^53, and what comes back must be what went in.
+def _encode_line(value: dict[str, Any]) -> bytes:
+    # Not RFC 8785: it rounds integers beyond 2^53, and decoding must return the same value.
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"

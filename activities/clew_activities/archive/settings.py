@@ -1,4 +1,4 @@
-"""How an archive is laid out. What was written under other settings stays readable."""
+"""How an archive is laid out. Archives written with other settings stay readable."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
-    """What an `Archive` is made with.
+    """The settings of an `Archive`.
 
     Attributes:
-        segment_bytes: About the most that a segment has; a single larger entry has one to itself.
-        fanout: Children of one level that become one node of the next level.
-        fork_time: How long a fork may be in the making; `ForkSession` gives up after minutes.
+        segment_bytes: Approximate upper bound of a segment, in bytes. A larger entry has a segment of its own.
+        fanout: Number of children of one level that become one node of the next level.
+        fork_time: Longest time that making a fork may take; `ForkSession` gives up after minutes.
     """
 
     segment_bytes: int = 1_000_000

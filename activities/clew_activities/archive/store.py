@@ -1,4 +1,4 @@
-"""Objects in a local folder or in a bucket: one small API, with a time limit and the archive's errors."""
+"""The store of an archive, a local folder or a bucket, with a time limit and the archive's errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from obstore.store import MemoryStore, from_url
 
 from clew_activities.archive.errors import ObjectMissing, StoreUnavailable
 from clew_activities.archive.folder import Folder
-from clew_activities.archive.objects import Bucket, Described, Objects
+from clew_activities.archive.objects import Bucket, ObjectInfo, Objects
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -26,15 +26,15 @@ TIMEOUT_SECONDS = 20.0
 _CONNECT_TIMEOUT = timedelta(seconds=5)
 # Temporal's retry policy owns retries.
 _NO_RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=0)}
-# A bucket that is not there must not read as an archive that is not there.
+# A missing bucket must not be taken for a session without an archive.
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
 
 
 class Store:
     """Immutable and mutable objects under slash-separated paths.
 
-    Every operation ends within `timeout` seconds. It raises `ObjectMissing` for what is not there, and
-    `StoreUnavailable` for every failure that another attempt may not meet.
+    Every operation ends within `timeout` seconds. It raises `ObjectMissing` if the object is absent, and
+    `StoreUnavailable` for every other failure: a retry may succeed.
     """
 
     def __init__(self, objects: Objects, *, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -43,12 +43,12 @@ class Store:
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float = TIMEOUT_SECONDS) -> Store:
-        """The store at `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://`.
+        """Open the store at `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://`.
 
-        Credentials and endpoints come from the provider's own environment variables. A folder is made if absent.
+        Credentials and endpoints come from the provider's own environment variables. An absent folder is created.
 
         Raises:
-            ValueError: there is no such kind of store, or its settings are incomplete.
+            ValueError: the URL's scheme is not supported, or the store's settings are incomplete.
         """
         try:
             scheme, host, path, *_ = urlsplit(url)
@@ -61,81 +61,85 @@ class Store:
                     client: ClientConfig = {
                         "timeout": timedelta(seconds=timeout),
                         "connect_timeout": _CONNECT_TIMEOUT,
-                        # Read here because obstore forgets its own reading once it is given a client's options.
+                        # obstore ignores this variable if it gets client options.
                         "allow_http": _is_true(os.environ.get(f"{_VARIABLES[scheme]}_ALLOW_HTTP")),
                     }
                     bucket = from_url(url, client_options=client, retry_config=_NO_RETRIES)
                     return cls(Bucket(bucket), timeout=timeout)
         except (BaseError, OSError, ValueError) as error:
-            raise ValueError(f"no store at {_redacted(url)}: {_cause(error)}") from None
-        raise ValueError(f"no store at {_redacted(url)}: use file://, s3://, gs://, az://, memory:// or a folder")
+            raise ValueError(
+                f"cannot open the store at {_redact(url)} (CLEW_STORE): {_describe_cause(error)}"
+            ) from None
+        raise ValueError(
+            f"cannot open the store at {_redact(url)} (CLEW_STORE): use file://, s3://, gs://, az://, memory:// or a folder"
+        )
 
     async def put(self, path: str, data: bytes) -> None:
-        """Write an object, whole or not at all, over what is there. When it returns, the object is durable."""
-        with _named(path, put=True):
+        """Write an object atomically, replacing an existing one. When it returns, the object is durable."""
+        with _translate_errors(path, put=True):
             async with asyncio.timeout(self._timeout):
                 await self._objects.put(path, data)
 
     async def put_new(self, path: str, data: bytes) -> None:
-        """Write an object whose path is made from its content; where it is there whole, nothing is written."""
-        # Not put on condition: not every store knows conditions, and two writers of the same content are fine.
+        """Write an object whose path is made from its content, unless it exists with the same size."""
+        # Without a conditional put: not every store has one, and two writers of the same content do no harm.
         if not await self.holds(path, len(data)):
             await self.put(path, data)
 
     async def holds(self, path: str, size: int) -> bool:
-        """Whether an object of this size is there, durably."""
-        with _named(path):
+        """Whether an object of this size exists, durably."""
+        with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
                 return await self._objects.holds(path, size)
 
-    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
-        """Write an object if what is there suits `over`, which is given its bytes, or None where there is none.
+    async def replace(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool]) -> None:
+        """Write an object if `accepts` returns True for the existing object's bytes, or for None if it is absent.
 
-        Nobody writes it in between: a bucket makes sure of that, and a folder does for one machine.
+        A write in between is detected: in a bucket by the server, in a folder among the processes of one machine.
 
         Raises:
-            ObjectChanged: it does not suit, or was written in between.
+            ObjectChanged: `accepts` returned False, or another writer wrote the object in between.
         """
-        with _named(path, put=True):
+        with _translate_errors(path, put=True):
             async with asyncio.timeout(self._timeout):
-                await self._objects.replace(path, data, over)
+                await self._objects.replace(path, data, accepts)
 
     async def get(self, path: str) -> bytes:
-        """The whole object.
+        """Read an object.
 
         Raises:
             ObjectDamaged: it has more than `MAX_OBJECT_BYTES`, so Clew has not written it.
         """
-        with _named(path):
+        with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
                 return await self._objects.get(path)
 
     async def get_range(self, path: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`, which lies within the object; fewer where it ends before."""
-        with _named(path):
+        """Read up to `length` bytes from `start`, which must be within the object."""
+        with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
                 return await self._objects.get_range(path, start, length)
 
     async def get_size(self, path: str) -> int:
-        """The object's length in bytes."""
-        return (await self._described(path)).size
+        """Return an object's size in bytes."""
+        return (await self._describe(path)).size
 
     async def get_age(self, path: str) -> timedelta:
-        """How long ago the object was written, by the store's clock and this machine's."""
-        return datetime.now(UTC) - (await self._described(path)).modified
+        """Return how long ago an object was written, by the store's clock and this machine's."""
+        return datetime.now(UTC) - (await self._describe(path)).modified
 
     async def delete(self, path: str) -> None:
-        """Remove an object; one that is absent is fine."""
+        """Delete an object. An absent one is not an error."""
         try:
-            with _named(path):
+            with _translate_errors(path):
                 async with asyncio.timeout(self._timeout):
                     await self._objects.delete(path)
         except ObjectMissing:
             pass
 
     async def list(self, prefix: str) -> AsyncIterator[str]:
-        """The paths of all objects below a folder, in no order."""
-        with _named(prefix):
+        """List the paths of all objects in a folder and below, in no order."""
+        with _translate_errors(prefix):
             chunks = self._objects.list(prefix)
             while True:
                 async with asyncio.timeout(self._timeout):
@@ -145,26 +149,26 @@ class Store:
                 for path in chunk:
                     yield path
 
-    async def _described(self, path: str) -> Described:
-        with _named(path):
+    async def _describe(self, path: str) -> ObjectInfo:
+        with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
                 return await self._objects.describe(path)
 
 
 def open_store(env: Mapping[str, str]) -> Store:
-    """The store that `CLEW_STORE` names, a URL or a folder; by default a folder among the user's data.
+    """Open the store that `CLEW_STORE` names, a URL or a folder; by default a folder in the user's data folder.
 
     Raises:
-        ValueError: it names no store.
+        ValueError: the value names no store.
     """
-    where = env.get("CLEW_STORE") or str(_data_home(env) / "clew" / "store")
-    return Store.from_url(where if "://" in where else Path(where).expanduser().absolute().as_uri())
+    name = env.get("CLEW_STORE") or str(_find_data_home(env) / "clew" / "store")
+    return Store.from_url(name if "://" in name else Path(name).expanduser().absolute().as_uri())
 
 
 _VARIABLES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
 
 
-def _data_home(env: Mapping[str, str]) -> Path:
+def _find_data_home(env: Mapping[str, str]) -> Path:
     return Path(env.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
 
 
@@ -173,29 +177,29 @@ def _is_true(value: str | None) -> bool:
 
 
 @contextmanager
-def _named(path: str, *, put: bool = False) -> Iterator[None]:
-    """Failures within in the archive's words, naming the object."""
+def _translate_errors(path: str, *, put: bool = False) -> Iterator[None]:
+    """Raise a failure of the backend as an error of the archive that names the object."""
     try:
         yield
     except TimeoutError:
-        raise StoreUnavailable(path, "no answer in time") from None
+        raise StoreUnavailable(path, "it did not answer in time") from None
     except FileNotFoundError as error:
         if put or _NO_BUCKET.search(str(error)):
-            raise StoreUnavailable(path, _cause(error)) from None
+            raise StoreUnavailable(path, _describe_cause(error)) from None
         raise ObjectMissing(path) from None
     except (BaseError, OSError, ValueError) as error:
-        raise StoreUnavailable(path, _cause(error)) from None
+        raise StoreUnavailable(path, _describe_cause(error)) from None
 
 
-def _cause(error: Exception) -> str:
-    """What a failure says of itself: obstore's first line, without what may be a credential."""
+def _describe_cause(error: Exception) -> str:
+    """Make one line of a failure's message, without URLs' credentials and queries."""
     text = str(error).partition("\n\nDebug source")[0]
     code = re.search(r"<Code>(\w+)</Code>", text)
-    # The rest of an answer's body repeats the request, the key's id and the signature among it.
+    # The rest of a response's body may repeat the request with the key's id and the signature.
     line = text.partition("<")[0].partition("\n")[0].strip().rstrip(":")
-    return _redacted(line)[:300] + (f": {code[1]}" if code else "")
+    return _redact(line)[:300] + (f": {code[1]}" if code else "")
 
 
-def _redacted(text: str) -> str:
-    """A text with URLs that name no user, no password and no signed query."""
+def _redact(text: str) -> str:
+    """Remove users, passwords and queries from the URLs in a text."""
     return re.sub(r"\?[^\s)\"']*", "", re.sub(r"//[^/\s@]*@", "//", text))
