@@ -20,7 +20,7 @@ class StoreUnavailable(ArchiveError):
     """An operation of the store failed: network, permission, timeout. A retry may succeed."""
 
     def __init__(self, name: str, cause: str) -> None:
-        super().__init__(f"the archive's store failed at {name}: {cause}")
+        super().__init__(f"the store cannot be used at {name}: {cause}")
         self.name, self.cause = name, cause
 
 

@@ -71,7 +71,8 @@ class Store:
                 f"cannot open the store at {_redact(url)} (CLEW_STORE): {_describe_cause(error)}"
             ) from None
         raise ValueError(
-            f"cannot open the store at {_redact(url)} (CLEW_STORE): use file://, s3://, gs://, az://, memory:// or a folder"
+            f"cannot open the store at {_redact(url)} (CLEW_STORE): "
+            "use file://, s3://, gs://, az://, memory:// or a folder"
         )
 
     async def put(self, path: str, data: bytes) -> None:
