@@ -118,7 +118,7 @@ async def test_schemas_have_a_size() -> None:
     assert answer.tools == ()
 
 
-@pytest.mark.parametrize("asked", [{"look": "execution-1"}, {"archived": True}])
+@pytest.mark.parametrize("asked", [{"execution": "execution-1"}, {"archived": True}])
 async def test_a_session_with_tools_and_an_archive_can_read_large_results(asked: dict[str, Any]) -> None:
     """Its model gets a tool for it, which needs no approval; it may also be named."""
     for names in (("add",), ("add", "read_result")):
