@@ -1,4 +1,4 @@
-"""Reading as much of a thread as a context is made of, the newest entry first."""
+"""Loading: reads the part of an archived thread that a context needs, the newest entry first."""
 
 from __future__ import annotations
 
@@ -19,230 +19,282 @@ from clew.thread.source import BackwardReader
 from clew.thread.thread import Retained, Thread
 
 GROUP_ENTRIES = 50
-"""How far the results of a group are looked for at first."""
+"""Entries of the thread after a tool call in which its results are looked for first; then four times as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanePart:
-    """What was read of a lane, in order, and the gap before it."""
+    """The part of a lane that was read.
+
+    Attributes:
+        entries: The entries that contexts need, in order.
+        gap: The messages before and between them.
+    """
 
     entries: tuple[Entry, ...]
     gap: Gap
 
 
 async def load_lane(
-    back: BackwardReader, context_ref: str, policies: Sequence[ContextPolicy], layers: Layers | None = None
+    reader: BackwardReader, context_ref: str, policies: Sequence[ContextPolicy], layers: Layers | None = None
 ) -> LanePart:
-    """Read as much of a lane as contexts under the policies can reach.
+    """Read the part of a lane that contexts under the policies can hold.
 
     `layers`: the caller's layers, when it knows operations that the archive does not have yet.
     """
-    layers = await _read_layers(back, context_ref) if layers is None else replace(layers, seq=-1)
-    marks, pinned = await asyncio.gather(_marks(back, context_ref, layers), _pinned(back, context_ref, layers))
+    layers = await _read_layers(reader, context_ref) if layers is None else replace(layers, seq=-1)
+    layer_entries, pinned = await asyncio.gather(
+        _read_layer_entries(reader, context_ref, layers), _read_pinned(reader, context_ref, layers)
+    )
     top = layers.top
     after = top.summarized_to if all(policy.uses_summary for policy in policies) else top.after
-    reach, kept = _Reach(policies), {entry.seq for entry in pinned}
+    pinned_seqs = {entry.seq for entry in pinned}
     cutters = [Cutter(compute_results_share(policy)) for policy in policies if policy.window == "epoch"]
-    saved, summed_saved, groups = Counter[int](), Counter[int](), Groups()
+    reach, counter = _Reach(policies), _GapCounter(layers, after, cutters)
     messages: list[Entry] = []
-    # A later snapshot may reach further back than this one: what was not read is not said to be nothing.
-    gap = Gap(newest_seq=after, after=after, summarized_to=top.summarized_to, pinned=layers.pinned, layers=layers)
-    async for entry in back.read("ai_message", context_ref=context_ref, from_seq=after + 1):
-        if not reach.enough:
+    async for entry in reader.read("ai_message", context_ref=context_ref, from_seq=after + 1):
+        if not reach.is_exceeded:
             messages.append(entry)
-            reach.read(entry)
-            continue
-        if not cutters:
-            gap = replace(gap, newest_seq=entry.seq, after=entry.seq, summarized_to=-1)
+            reach.add(entry)
+        elif not cutters:
+            counter.stop_at(entry)
             break
-        if entry.seq in kept:
-            continue
-        # Where an epoch begins follows from all that the lane has said.
-        summed = entry.seq > gap.summarized_to
-        gap = replace(
-            gap,
-            newest_seq=max(gap.newest_seq, entry.seq),
-            messages=gap.messages + 1,
-            tokens=gap.tokens + entry.lane_tokens,
-            unsummarized_messages=gap.unsummarized_messages + summed,
-            unsummarized_tokens=gap.unsummarized_tokens + (entry.lane_tokens if summed else 0),
-        )
-        if group := groups.older(entry):
-            for cutter in cutters:
-                tokens = count_saved(group, cutter, Rendering(), group.entries[-1].seq)
-                saved[cutter.share] += tokens
-                summed_saved[cutter.share] += tokens if summed else 0
-    shares = sorted({cutter.share for cutter in cutters})
-    gap = replace(
-        gap,
-        savings=tuple((share, saved[share]) for share in shares),
-        unsummarized_savings=tuple((share, summed_saved[share]) for share in shares),
-    )
-    found = {entry.seq: entry for entry in (*marks, *pinned, *messages)}
-    return LanePart(tuple(found[seq] for seq in sorted(found)), gap)
+        elif entry.seq not in pinned_seqs:
+            # The beginning of an epoch's window depends on the size of the whole lane.
+            counter.add(entry)
+    loaded = {entry.seq: entry for entry in (*layer_entries, *pinned, *messages)}
+    return LanePart(tuple(loaded[seq] for seq in sorted(loaded)), counter.make_gap())
 
 
 async def load_thread(
-    back: BackwardReader,
+    reader: BackwardReader,
     context_ref: str | None = None,
-    policies: Callable[[ContextPolicy], ContextPolicy] = lambda policy: policy,
+    choose_policy: Callable[[ContextPolicy], ContextPolicy] = lambda policy: policy,
 ) -> Thread:
-    """Read as much of a thread as the context of a lane, by default the active one, needs at its newest entry.
+    """Read the part of a thread that the context of a lane needs at the newest entry.
 
-    `policies` makes the policy that is wanted of the one in force.
+    `context_ref`: the lane; None: the active one.
+    `choose_policy`: makes the context's policy from the one in force.
     """
     configs, switch = await asyncio.gather(
-        _configs(back.read("config")),
-        _newest_switch(back.read("ai_context_operation")),
+        _read_configs(reader.read("config")),
+        _find_newest_switch(reader.read("ai_context_operation")),
     )
     config = configs[0] if configs else None
     lane = context_ref or (switch.read(OperationPayload).context_ref if switch else DEFAULT_LANE)
-    policy = policies(config.read(ConfigPayload).policy if config else ContextPolicy())
-    part = await load_lane(back, lane, [policy])
-    marks = (mark for mark in (*configs, switch) if mark)
-    return make_archived_thread(back.upto, (*marks, *part.entries), {lane: part.gap})
+    policy = choose_policy(config.read(ConfigPayload).policy if config else ContextPolicy())
+    part = await load_lane(reader, lane, [policy])
+    in_force = (entry for entry in (*configs, switch) if entry)
+    return make_archived_thread(reader.upto, (*in_force, *part.entries), {lane: part.gap})
 
 
 def make_archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str, Gap]) -> Thread:
-    """A thread all of which is archived, with what was read of it."""
-    kept = {entry.seq: entry for entry in entries}
-    return Thread((), upto + 1, Retained(upto, tuple(kept[seq] for seq in sorted(kept)), gaps))
+    """Make a thread that is archived up to its newest entry, with the entries that were read."""
+    by_seq = {entry.seq: entry for entry in entries}
+    return Thread((), upto + 1, Retained(upto, tuple(by_seq[seq] for seq in sorted(by_seq)), gaps))
 
 
-async def _read_layers(back: BackwardReader, context_ref: str) -> Layers:
-    """What a lane stands upon: all that was laid upon its last snapshot that was no compaction."""
+async def _read_layers(reader: BackwardReader, context_ref: str) -> Layers:
+    """Read a lane's layers: all operations and summaries from its last snapshot that was no compaction."""
     operations: list[Entry] = []
-    async for entry in back.read("ai_context_operation", context_ref=context_ref):
+    async for entry in reader.read("ai_context_operation", context_ref=context_ref):
         operations.append(entry)
         if is_base(entry):
             break
     base = operations[-1].seq if operations and is_base(operations[-1]) else 0
-    summaries = [entry async for entry in back.read("summary", context_ref=context_ref, from_seq=base)]
+    summaries = [entry async for entry in reader.read("summary", context_ref=context_ref, from_seq=base)]
     layers = Layers()
     for entry in sorted((*operations, *summaries), key=lambda entry: entry.seq):
         layers = layers.apply(entry)
     return layers
 
 
-async def _marks(back: BackwardReader, context_ref: str, layers: Layers) -> list[Entry]:
-    """The snapshot and the summary in force, as far as they are there."""
+async def _read_layer_entries(reader: BackwardReader, context_ref: str, layers: Layers) -> list[Entry]:
+    """Read the snapshot and the summary in force, those that the reader has."""
     top = layers.top
-    where = (("ai_context_operation", top.anchor), ("summary", top.summary))
+    kinds_and_seqs = (("ai_context_operation", top.anchor), ("summary", top.summary))
     return [
         entry
-        for kind, seq in where
-        if 0 <= seq <= back.upto
-        async for entry in back.read(kind, context_ref=context_ref, from_seq=seq, to_seq=seq)
+        for kind, seq in kinds_and_seqs
+        if 0 <= seq <= reader.upto
+        async for entry in reader.read(kind, context_ref=context_ref, from_seq=seq, to_seq=seq)
     ]
 
 
-async def _pinned(back: BackwardReader, context_ref: str, layers: Layers) -> list[Entry]:
-    """What is pinned, each entry with its group."""
-    found: dict[int, Entry] = {}
+async def _read_pinned(reader: BackwardReader, context_ref: str, layers: Layers) -> list[Entry]:
+    """Read the groups of the pinned entries."""
+    pinned: dict[int, Entry] = {}
     for seq in layers.pinned:
-        if seq not in found:
-            group = await _group(back, context_ref, seq)
-            found |= {entry.seq: entry for entry in (*group, *await _late(back, context_ref, group))}
-    return list(found.values())
+        if seq not in pinned:
+            group = await _read_group(reader, context_ref, seq)
+            late = await _read_late_results(reader, context_ref, group)
+            pinned |= {entry.seq: entry for entry in (*group, *late)}
+    return list(pinned.values())
 
 
-async def _late(back: BackwardReader, context_ref: str, group: Sequence[Entry]) -> list[Entry]:
-    """The results that arrived after the run of a group: wherever they are in the lane."""
-    results = [entry.body for entry in group]
-    doubts = {said.tool_call_id for said in results if isinstance(said, ToolMessage) and said.in_doubt}
-    if not doubts:
+async def _read_late_results(reader: BackwardReader, context_ref: str, group: Sequence[Entry]) -> list[Entry]:
+    """Read the late results that replace the results in doubt of a group. They may be anywhere after it."""
+    payloads = [entry.body for entry in group]
+    in_doubt = {payload.tool_call_id for payload in payloads if isinstance(payload, ToolMessage) and payload.in_doubt}
+    if not in_doubt:
         return []
-    later = back.read("ai_message", context_ref=context_ref, from_seq=group[-1].seq + 1)
+    later = reader.read("ai_message", context_ref=context_ref, from_seq=group[-1].seq + 1)
     return [
         entry
         async for entry in later
-        if isinstance(said := entry.body, ToolMessage) and said.late and said.tool_call_id in doubts
+        if isinstance(payload := entry.body, ToolMessage) and payload.late and payload.tool_call_id in in_doubt
     ]
 
 
-async def _group(back: BackwardReader, context_ref: str, seq: int) -> list[Entry]:
-    """The group of one of the lane's messages; nothing where it is none."""
-    start = -1
-    async for entry in back.read("ai_message", context_ref=context_ref, to_seq=seq):
-        if entry.seq != seq and start < 0:
-            return []
+async def _read_group(reader: BackwardReader, context_ref: str, seq: int) -> list[Entry]:
+    """Read the group that holds the message at a seq, the newest entry first; no entries if there is no message."""
+    start = await _find_group_start(reader, context_ref, seq)
+    if start is None:
+        return []
+    # A group's entries are consecutive in the lane. Entries of other lanes may lie between them.
+    width = GROUP_ENTRIES
+    while True:
+        upto = start + width
+        is_complete = upto >= reader.upto
+        group: list[Entry] = []
+        async for entry in reader.read("ai_message", context_ref=context_ref, from_seq=start, to_seq=upto):
+            if entry.seq > start and not isinstance(entry.body, ToolMessage):
+                # The next group begins here: this one, which is read after it, ends before.
+                group, is_complete = [], True
+            else:
+                group.append(entry)
+        if is_complete:
+            return group
+        width *= 4
+
+
+async def _find_group_start(reader: BackwardReader, context_ref: str, seq: int) -> int | None:
+    """Find the seq at which the group of the message at a seq begins; None: the lane has no message there."""
+    start: int | None = None
+    async for entry in reader.read("ai_message", context_ref=context_ref, to_seq=seq):
+        if entry.seq != seq and start is None:
+            return None
         start = entry.seq
         if not isinstance(entry.body, ToolMessage):
             break
-    # Results come right after their calls, but for what other lanes say meanwhile.
-    width = GROUP_ENTRIES
-    while start >= 0:
-        upto, ends = start + width, start + width >= back.upto
-        group: list[Entry] = []
-        async for entry in back.read("ai_message", context_ref=context_ref, from_seq=start, to_seq=upto):
-            if entry.seq > start and not isinstance(entry.body, ToolMessage):
-                group, ends = [], True
-            else:
-                group.append(entry)
-        if ends:
-            return group
-        width *= 4
-    return []
+    return start
 
 
-async def _configs(found: AsyncIterator[Entry]) -> list[Entry]:
-    """The configuration in force, and before it those that have left the system prompt as it is."""
+async def _read_configs(entries: AsyncIterator[Entry]) -> list[Entry]:
+    """Read the configuration in force and those right before it with the same system prompt, the newest first.
+
+    The last of them put the prompt in force.
+    """
     configs: list[Entry] = []
-    async for entry in found:
+    async for entry in entries:
         if configs and entry.read(ConfigPayload).prompt != configs[0].read(ConfigPayload).prompt:
             break
         configs.append(entry)
     return configs
 
 
-async def _newest_switch(found: AsyncIterator[Entry]) -> Entry | None:
-    """The first entry that made a lane the active one."""
-    async for entry in found:
+async def _find_newest_switch(entries: AsyncIterator[Entry]) -> Entry | None:
+    """Find the newest operation that made a lane the active one."""
+    async for entry in entries:
         if isinstance(entry.read(OperationPayload).operation, AppliedSwitch):
             return entry
     return None
 
 
-class Groups:
-    """Puts a lane's messages, read from the newest on, into groups."""
+class _GroupBuilder:
+    """Puts a lane's messages, read newest first, into groups."""
 
     def __init__(self) -> None:
         self._results: dict[str, Entry] = {}
 
-    def older(self, entry: Entry) -> Group | None:
-        """The group that a message is the first of. A result without its call is in none."""
-        said = entry.read(MessagePayload)
-        if isinstance(said, ToolMessage):
-            self._results[said.tool_call_id] = entry
+    def add(self, entry: Entry) -> Group | None:
+        """Add a message, and return the group that it completes. A result without its call is in no group."""
+        payload = entry.read(MessagePayload)
+        if isinstance(payload, ToolMessage):
+            self._results[payload.tool_call_id] = entry
             return None
-        answers = (self._results.get(call_id) for call_id in set(said.call_ids))
+        answers = (self._results.get(call_id) for call_id in set(payload.call_ids))
         results = sorted((answer for answer in answers if answer), key=lambda answer: answer.seq)
         self._results.clear()
         return Group([entry, *results])
 
 
+class _GapCounter:
+    """Counts the messages of a lane that are read and not kept, newest first."""
+
+    def __init__(self, layers: Layers, after: int, cutters: Sequence[Cutter]) -> None:
+        self._layers, self._cutters, self._groups = layers, cutters, _GroupBuilder()
+        # The messages up to `after` are not read, and a later snapshot may need them: the gap begins there.
+        self._newest_seq = self._after = after
+        self._summarized_to = layers.top.summarized_to
+        self._messages = self._tokens = self._unsummarized_messages = self._unsummarized_tokens = 0
+        self._savings, self._unsummarized_savings = Counter[int](), Counter[int]()
+
+    def stop_at(self, entry: Entry) -> None:
+        """Count nothing: the gap holds this message and everything before it."""
+        self._newest_seq = self._after = entry.seq
+        self._summarized_to = -1
+
+    def add(self, entry: Entry) -> None:
+        """Count a message."""
+        is_unsummarized = entry.seq > self._summarized_to
+        self._newest_seq = max(self._newest_seq, entry.seq)
+        self._messages += 1
+        self._tokens += entry.lane_tokens
+        if is_unsummarized:
+            self._unsummarized_messages += 1
+            self._unsummarized_tokens += entry.lane_tokens
+        if group := self._groups.add(entry):
+            for cutter in self._cutters:
+                saved = count_saved(group, cutter, Rendering(), group.entries[-1].seq)
+                self._savings[cutter.share] += saved
+                self._unsummarized_savings[cutter.share] += saved if is_unsummarized else 0
+
+    def make_gap(self) -> Gap:
+        """The gap, with the sums."""
+        shares = sorted({cutter.share for cutter in self._cutters})
+        return Gap(
+            newest_seq=self._newest_seq,
+            after=self._after,
+            messages=self._messages,
+            tokens=self._tokens,
+            summarized_to=self._summarized_to,
+            unsummarized_messages=self._unsummarized_messages,
+            unsummarized_tokens=self._unsummarized_tokens,
+            savings=tuple((share, self._savings[share]) for share in shares),
+            unsummarized_savings=tuple((share, self._unsummarized_savings[share]) for share in shares),
+            pinned=self._layers.pinned,
+            layers=self._layers,
+        )
+
+
 class _Reach:
-    """How much has been read of a lane, the newest first: `enough` when it is more than any context is made of."""
+    """Decides how far back a lane is read for contexts under some policies.
+
+    Attributes:
+        is_exceeded: Whether the messages added exceed every budget and reach beyond the newest run.
+    """
 
     def __init__(self, policies: Sequence[ContextPolicy]) -> None:
         self._policies = policies
-        self._left = [policy.budget for policy in policies]
-        self._groups = Groups()
+        self._room = [policy.budget for policy in policies]
+        self._groups = _GroupBuilder()
         self._run_id: str | None = None
-        self._asked = 0
-        self.enough = False
+        self._runs = 0
+        self.is_exceeded = False
 
-    def read(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
+        """Add the next older message."""
         role = entry.read(MessagePayload).role
-        if group := self._groups.older(entry):
-            for place, policy in enumerate(self._policies):
+        if group := self._groups.add(entry):
+            for index, policy in enumerate(self._policies):
                 block = Rendering(estimator=choose_estimator(policy)).render_group(group, group.entries[-1].seq)
                 if shows_block(policy, block):
-                    self._left[place] -= count_smallest(block, policy)
+                    self._room[index] -= count_smallest(block, policy)
         if role == "user":
             run_id = entry.refs.get("run_id")
-            if self._asked == 0 or run_id is None or run_id != self._run_id:
-                self._asked += 1
+            if self._runs == 0 or run_id is None or run_id != self._run_id:
+                self._runs += 1
             self._run_id = run_id
-        # The newest run's first message is known by the one before it, which is another run's.
-        self.enough = max(self._left) < 0 and self._asked > 1 and role != "tool"
+        # A user's message of another run shows where the newest run begins.
+        self.is_exceeded = max(self._room) < 0 and self._runs > 1 and role != "tool"

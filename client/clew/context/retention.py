@@ -1,4 +1,4 @@
-"""Parting with the past: what a thread keeps of its entries when the older ones live in an archive alone."""
+"""Retention: chooses the archived entries that a thread keeps because contexts still need them."""
 
 from __future__ import annotations
 
@@ -23,193 +23,247 @@ from clew.thread.thread import Retained, Thread, find_last
 def retain(
     thread: Thread, first_seq: int, needs: Mapping[str, Sequence[ContextPolicy]], room: int, upto: int | None = None
 ) -> Retained:
-    """What a thread must keep, once its entries before `first_seq` are gone, to go on answering as it does now.
+    """Choose what a thread must keep of its entries before `first_seq`, so that contexts stay the same without them.
 
-    That is for contexts at the seq `upto` (the newest unless given) and later. `needs` names the lanes to keep and
-    the policies that their contexts are made under. What those can reach is kept, as far as the lanes' messages have
-    at most `room` bytes of JSON together, the newest first.
+    `needs`: the lanes to keep, each with the policies of its contexts. A lane that the thread does not hold enough of
+    is left out.
+    `room`: the most bytes of JSON for the messages of all lanes. If they need more, each lane keeps its newest.
+    `upto`: contexts at this seq and later stay the same; None: the newest.
     """
     if first_seq == 0:
         return Retained()
     upto = thread.last_seq if upto is None else upto
-    marks = (find_last(some, first_seq - 1) for some in (thread.configs, thread.prompts, thread.switches))
-    kept = {entry.seq: entry for entry in marks if entry}
+    in_force = (find_last(entries, first_seq - 1) for entries in (thread.configs, thread.prompts, thread.switches))
+    retained = {entry.seq: entry for entry in in_force if entry}
     gaps: dict[str, Gap] = {}
     for name, policies in needs.items():
         try:
             views = [LaneView(ProjectionInput(thread, policy, context_ref=name, at_seq=upto)) for policy in policies]
-            part = _part(views, first_seq, room)
+            lane = _retain_lane(views, first_seq, room)
         except Archived:
             continue
-        gaps[name] = part.gap
-        kept |= {entry.seq: entry for entry in part.kept}
-        room -= part.size
-    return Retained(upto, tuple(kept[seq] for seq in sorted(kept)), gaps)
+        gaps[name] = lane.gap
+        retained |= {entry.seq: entry for entry in lane.entries}
+        room -= lane.size
+    return Retained(upto, tuple(retained[seq] for seq in sorted(retained)), gaps)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _RetainedLane:
+    """What a thread keeps of one lane.
+
+    Attributes:
+        gap: The part that it does not keep.
+        entries: The entries that it keeps, in any order.
+        size: Bytes of JSON of the messages among them.
+    """
+
     gap: Gap
-    kept: list[Entry]
+    entries: list[Entry]
     size: int
 
 
-def _part(views: Sequence[LaneView], first_seq: int, room: int) -> _Part:
+def _retain_lane(views: Sequence[LaneView], first_seq: int, room: int) -> _RetainedLane:
+    """Choose what to keep of a lane. The views are of this lane, one for each policy."""
     view = views[0]
     lane = view.lane
-    low = min(_reach(view) for view in views)
+    low = min(_find_reach(view) for view in views)
     if groups := bisect_right(lane.group_starts, view.upto):
-        # What the next reply answers is kept whatever the policy leaves out.
+        # The newest group is kept under any policy: the next reply may answer its results.
         low = min(low, lane.group_starts[groups - 1])
-    low, size = _within(lane, low, first_seq, room)
-    window = _messages(view, low, first_seq)
+    low, size = _raise_to_room(lane, low, first_seq, room)
+    window = _list_messages(view, low, first_seq)
 
-    before, asked, unheard = _asked(view, min(low, first_seq), room - size)
-    size += _weight(entry for entry in asked if entry.seq < low)
-    marks = _marks(view, first_seq)
+    user = _choose_user_messages(view, min(low, first_seq), room - size)
+    size += _measure(entry for entry in user.entries if entry.seq < low)
+    pinned_seqs, pinned = _choose_pinned(view, min(low, first_seq), room - size)
+    size += _measure(pinned)
+    others = [*user.entries, *_list_layer_entries(view, first_seq), *pinned]
     if any(view.policy.window == "epoch" for view in views):
-        marks += [reply for reply in [find_last(lane.replies, view.upto)] if reply]
-    held, pinned = _pinned(view, min(low, first_seq), room - size)
-    size += _weight(pinned)
-    special = {entry.seq: entry for entry in (*asked, *marks, *pinned) if entry.seq < first_seq}
-    present = {entry.seq for entry in window} | special.keys()
+        # The shared prefix is found by the recipe of the newest reply.
+        others += [reply for reply in [find_last(lane.replies, view.upto)] if reply]
+    others_by_seq = {entry.seq: entry for entry in others if entry.seq < first_seq}
+
+    window_seqs = {entry.seq for entry in window}
+    retained_seqs = window_seqs | others_by_seq.keys()
     older = lane.message_seqs[: bisect_left(lane.message_seqs, low)]
-    missing = (seq for seq in reversed(older) if seq not in present)
-    newest = max(lane.gap.newest_seq, next(missing, -1))
-    stays = [seq for seq in lane.message_seqs if seq <= view.upto and (seq >= low or seq in present)]
-    mark, messages, tokens = _counted(view, view.after, stays, newest)
-    summed, summed_messages, summed_tokens = _counted(view, view.summarized_to, stays, newest)
+    dropped = (seq for seq in reversed(older) if seq not in retained_seqs)
+    newest_dropped = max(lane.gap.newest_seq, next(dropped, -1))
+    remaining = [seq for seq in lane.message_seqs if seq <= view.upto and (seq >= low or seq in retained_seqs)]
+    after, messages, tokens = _count_dropped(view, view.after, remaining, newest_dropped)
+    summarized_to, unsummarized_messages, unsummarized_tokens = _count_dropped(
+        view, view.summarized_to, remaining, newest_dropped
+    )
     gap = Gap(
-        newest, mark, messages, tokens, before, summed, summed_messages, summed_tokens,
-        dropped_user_seq=unheard,
-        savings=_saved(views, mark, stays),
-        unsummarized_savings=_saved(views, summed, stays),
-        pinned=tuple(held),
+        newest_seq=newest_dropped,
+        after=after,
+        messages=messages,
+        tokens=tokens,
+        no_user_after=user.after,
+        summarized_to=summarized_to,
+        unsummarized_messages=unsummarized_messages,
+        unsummarized_tokens=unsummarized_tokens,
+        savings=_count_dropped_savings(views, after, remaining),
+        unsummarized_savings=_count_dropped_savings(views, summarized_to, remaining),
+        pinned=tuple(pinned_seqs),
+        dropped_user_seq=user.dropped_seq,
         layers=lane.find_layers(first_seq - 1),
-    )  # fmt: skip
-    return _Part(gap, [*(entry for entry in window if entry.seq not in special), *special.values()], size)
+    )
+    window = [entry for entry in window if entry.seq not in others_by_seq]
+    return _RetainedLane(gap, [*window, *others_by_seq.values()], size)
 
 
-def _marks(view: LaneView, first_seq: int) -> list[Entry]:
-    """The snapshots and summaries that are in force somewhere from the entry before `first_seq` on."""
+def _list_layer_entries(view: LaneView, first_seq: int) -> list[Entry]:
+    """List the snapshots and summaries before `first_seq` that are in force at `first_seq - 1` or later."""
     lane, thread = view.lane, view.thread
     later = [layers for layers in lane.layer_history if layers.seq >= first_seq]
     seqs = {
         seq
         for layers in (lane.find_layers(first_seq - 1), *later)
         if layers.is_complete
-        for seq in _stands_on(layers)
+        for seq in _list_layer_seqs(layers)
     }
-    marks = []
+    entries = []
     for seq in sorted(seq for seq in seqs if seq < first_seq):
         with suppress(Archived):
-            marks.append(thread[seq])
-    return marks
+            entries.append(thread[seq])
+    return entries
 
 
-def _stands_on(layers: Layers) -> tuple[int, ...]:
+def _list_layer_seqs(layers: Layers) -> tuple[int, ...]:
     return tuple(seq for seq in (layers.top.anchor, layers.top.summary) if seq >= 0)
 
 
-def _pinned(view: LaneView, upto: int, room: int) -> tuple[list[int], list[Entry]]:
-    """The seqs of what is pinned and kept, and the entries of their groups before a seq, as far as they have room."""
+def _choose_pinned(view: LaneView, upto: int, room: int) -> tuple[list[int], list[Entry]]:
+    """Choose the pinned seqs whose groups fit into `room` bytes, and the entries of those groups before `upto`."""
     lane = view.lane
-    kept: dict[int, Entry] = {}
+    chosen: dict[int, Entry] = {}
     seqs = []
     for seq in view.layers.pinned:
         if lane.holds(seq):
             group = lane.find_group(seq)
             members = (*group.entries, *group.late) if group else ()
             entries = [entry for entry in members if entry.seq < upto]
-            if _weight(entries) <= room - _weight(kept.values()):
-                kept |= {entry.seq: entry for entry in entries}
+            if _measure(entries) <= room - _measure(chosen.values()):
+                chosen |= {entry.seq: entry for entry in entries}
                 seqs.append(seq)
-    return seqs, list(kept.values())
+    return seqs, list(chosen.values())
 
 
-def _weight(entries: Iterable[Entry]) -> int:
+def _measure(entries: Iterable[Entry]) -> int:
+    """Bytes of JSON of the entries."""
     return sum(len(to_json(entry.as_json())) for entry in entries)
 
 
-def _counted(view: LaneView, mark: int, stays: Sequence[int], newest: int) -> tuple[int, int, int]:
-    """How much goes of what the lane has said after a mark, as messages and tokens; the mark moves where unknown."""
+def _count_dropped(view: LaneView, after: int, remaining: Sequence[int], newest: int) -> tuple[int, int, int]:
+    """Count the messages after a seq that are not among the remaining ones.
+
+    Returns:
+        `after`, the messages and their tokens. If the thread cannot count them: `newest`, 0 and 0.
+    """
     try:
-        messages, tokens = view.count_since(mark)
+        messages, tokens = view.count_since(after)
     except Archived:
         return newest, 0, 0
-    later = [view.thread[seq] for seq in stays[bisect_right(stays, mark) :]]
-    return mark, messages - len(later), tokens - sum(entry.lane_tokens for entry in later)
+    later = [view.thread[seq] for seq in remaining[bisect_right(remaining, after) :]]
+    return after, messages - len(later), tokens - sum(entry.lane_tokens for entry in later)
 
 
-def _saved(views: Sequence[LaneView], mark: int, stays: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """What cutting tool results to their share saves of what goes, for each share that epochs are measured by."""
-    lane, upto, kept = views[0].lane, views[0].upto, set(stays)
-    groups = lane.groups[bisect_right(lane.group_starts, mark) : bisect_right(lane.group_starts, upto)]
-    if groups and groups[-1].start not in kept:
-        # More results may come of a group that goes.
+def _count_dropped_savings(
+    views: Sequence[LaneView], after: int, remaining: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Count the tokens that cutting tool results saves in the messages after a seq that do not remain.
+
+    Returns:
+        For each share that an epoch's policy has: the share and the tokens. Shares that the thread cannot count are
+        left out.
+    """
+    lane, upto, remaining_seqs = views[0].lane, views[0].upto, set(remaining)
+    groups = lane.groups[bisect_right(lane.group_starts, after) : bisect_right(lane.group_starts, upto)]
+    if groups and groups[-1].start not in remaining_seqs:
+        # Results may still be added to the newest group, so its savings are not final.
         return ()
     saved: dict[int, int] = {}
     for view in views:
         if view.policy.window == "epoch":
             cutter, rendering = view.cutter, view.rendering
             with suppress(Archived):
-                here = sum(count_saved(group, cutter, rendering, upto) for group in groups if group.start in kept)
-                saved[cutter.share] = view.count_saved_since(mark) - here
+                still_counted = sum(
+                    count_saved(group, cutter, rendering, upto) for group in groups if group.start in remaining_seqs
+                )
+                saved[cutter.share] = view.count_saved_since(after) - still_counted
     return tuple(sorted(saved.items()))
 
 
-def _reach(view: LaneView) -> int:
-    """The seq of the oldest message that a context may be made of."""
-    left = view.policy.budget
+def _find_reach(view: LaneView) -> int:
+    """Find the seq of the oldest message that a context may hold."""
+    room = view.policy.budget
     try:
         for block in view.iterate_blocks():
-            left -= count_smallest(block, view.policy)
-            if left < 0 and block.start is not None:
+            room -= count_smallest(block, view.policy)
+            if room < 0 and block.start is not None:
                 return block.start
     except Archived:
         pass
     return view.after + 1
 
 
-def _within(lane: Lane, low: int, first_seq: int, room: int) -> tuple[int, int]:
-    """The lowest seq from which on the lane's messages before `first_seq` have room, and their size.
+def _raise_to_room(lane: Lane, low: int, first_seq: int, room: int) -> tuple[int, int]:
+    """Raise `low` until the lane's messages from it up to `first_seq` fit into `room` bytes.
 
-    It comes right after the newest message that goes.
+    Returns:
+        The seq after the newest message that does not remain, and the bytes of the messages from there on.
     """
-    size, reached = 0, first_seq
+    size, lowest = 0, first_seq
     for group in reversed(lane.groups[: bisect_left(lane.group_starts, first_seq)]):
-        # Of a group that began before, a result may be left that no context shows; but it is counted.
-        kept = [entry for entry in group.entries if low <= entry.seq < first_seq]
-        if not kept or size + _weight(kept) > room:
+        # A group that starts before `low` may have results after it. No context shows them, but they are counted.
+        entries = [entry for entry in group.entries if low <= entry.seq < first_seq]
+        if not entries or size + _measure(entries) > room:
             break
-        size, reached = size + _weight(kept), kept[0].seq
-    goes = lane.groups[: bisect_left(lane.group_starts, reached)]
-    last = max((entry.seq for entry in goes[-1].entries if entry.seq < reached), default=-1) if goes else -1
+        size, lowest = size + _measure(entries), entries[0].seq
+    dropped = lane.groups[: bisect_left(lane.group_starts, lowest)]
+    last = max((entry.seq for entry in dropped[-1].entries if entry.seq < lowest), default=-1) if dropped else -1
     return max(last, lane.gap.newest_seq) + 1, size
 
 
-def _messages(view: LaneView, low: int, first_seq: int) -> list[Entry]:
+def _list_messages(view: LaneView, low: int, first_seq: int) -> list[Entry]:
+    """List the lane's messages from `low` up to `first_seq`, that one excluded."""
     seqs = view.lane.message_seqs
     return [view.thread[seq] for seq in seqs[bisect_left(seqs, low) : bisect_left(seqs, first_seq)]]
 
 
-def _asked(view: LaneView, low: int, room: int) -> tuple[int, list[Entry], int]:
-    """What the user of the newest run has said in it, and the seq after which the first of that is looked for.
+@dataclass(frozen=True, slots=True)
+class _UserMessages:
+    """The user's messages of the newest run that a thread keeps.
 
-    The first and the newest message are kept in any case, others from before `low` as far as they have room, the
-    newest first. Last comes the seq of the newest one that has none; -1: all have.
+    Attributes:
+        after: There is no other message of the user between this seq and the first of `entries`.
+        entries: The messages.
+        dropped_seq: Seq of the newest message that is not kept; -1: all are kept.
+    """
+
+    after: int
+    entries: list[Entry]
+    dropped_seq: int
+
+
+def _choose_user_messages(view: LaneView, low: int, room: int) -> _UserMessages:
+    """Choose the user's messages of the newest run.
+
+    The first and the newest are always kept. Others before `low` are kept up to `room` bytes, the newest first.
     """
     lane, thread = view.lane, view.thread
     runs, turns = (bisect_right(starts, view.upto) for starts in (lane.run_starts, lane.turn_starts))
     if not runs:
-        return view.after, [], lane.gap.dropped_user_seq
+        return _UserMessages(view.after, [], lane.gap.dropped_user_seq)
     start = lane.run_starts[runs - 1]
-    before = max(start - 1, view.after)
-    said = lane.turn_starts[bisect_right(lane.turn_starts, before) : turns]
-    kept = {seq: thread[seq] for seq in (start, *said[:1], lane.turn_starts[turns - 1])}
-    for seq in reversed(said):
-        if seq in kept or seq >= low or (room := room - _weight([thread[seq]])) >= 0:
-            kept[seq] = thread[seq]
+    after = max(start - 1, view.after)
+    seqs = lane.turn_starts[bisect_right(lane.turn_starts, after) : turns]
+    chosen = {seq: thread[seq] for seq in (start, *seqs[:1], lane.turn_starts[turns - 1])}
+    for seq in reversed(seqs):
+        if seq in chosen or seq >= low or (room := room - _measure([thread[seq]])) >= 0:
+            chosen[seq] = thread[seq]
         else:
-            return before, list(kept.values()), seq
-    return before, list(kept.values()), lane.gap.dropped_user_seq if lane.gap.dropped_user_seq > before else -1
+            return _UserMessages(after, list(chosen.values()), seq)
+    dropped = lane.gap.dropped_user_seq
+    return _UserMessages(after, list(chosen.values()), dropped if dropped > after else -1)
