@@ -138,7 +138,8 @@ class ApprovalInput(Input):
         tool_call_id: The call.
         decision: Whether it may run.
         reason: For people; the model reads it where the call is denied.
-        arguments: The arguments that the tool is called with in place of the model's; only with `approve`.
+        arguments: The arguments that the tool is called with in place of the model's; only with `approve`. Those of
+            one reply's calls have at most 524 288 bytes together.
     """
 
     tool_call_id: Id

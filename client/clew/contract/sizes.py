@@ -10,6 +10,8 @@ MAX_PAGE_BYTES = 900_000
 """Every answer to a query stays under 1 MB."""
 MAX_TOKEN_BYTES = 512 * 1024
 """Of a checkpoint's token."""
+MAX_EDITED_ARGUMENTS_BYTES = 512 * 1024
+"""Of all arguments that people have edited in one round: its calls are scheduled in one message of at most 4 MB."""
 MAX_PENDING = 64
 """Messages that a preview takes; as many inputs may wait for one run."""
 MAX_WAITERS = 6

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
+from clew.errors import AlreadyResolved, InvalidInput, TooLarge, UnknownApproval
 from clew_workflows.core import views
 from clew_workflows.protocol import RequestedTool
 from tests.support.decisions import Session, assert_valid
@@ -73,6 +73,29 @@ def test_arguments_that_the_tool_does_not_take_are_refused(given: dict[str, Any]
     with pytest.raises(InvalidInput, match=says):
         session.approve("tool-1", **given)
     assert session.state.phase == "awaiting_approval"
+
+
+def test_the_edited_arguments_of_a_round_are_bounded_together() -> None:
+    """They are scheduled in one workflow task, and the server terminates a workflow whose task is too large."""
+    session = waiting(*[ASK] * 4)
+    large = {"a": 2, "text": "x" * 250_000}
+    for tool_call_id in ("tool-1", "tool-2"):
+        session.approve(tool_call_id, arguments=large)
+    with pytest.raises(TooLarge, match="together"):
+        session.approve("tool-3", arguments=large)
+    session.approve("tool-3", arguments={"a": 2})
+    session.approve("tool-4")
+    assert [call.arguments["a"] for call, _ in session.round.calls] == [2, 2, 2, 1]
+
+
+def test_the_models_own_arguments_do_not_count_as_edited() -> None:
+    """The bound of a model's reply holds for those."""
+    large = RequestedTool(name="ask_first", arguments={"a": 1, "text": "x" * 250_000})
+    session = waiting(large, large, ASK)
+    session.approve("tool-1", arguments=large.arguments)
+    session.approve("tool-2")
+    session.approve("tool-3", arguments=large.arguments)
+    assert len(session.round.calls) == 3
 
 
 def test_several_are_resolved_in_any_order() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 from clew.contract import ApprovalInput
 from clew.contract.payloads import ApprovalPayload
-from clew.errors import AlreadyResolved, InvalidInput, UnknownApproval
+from clew.contract.sizes import MAX_EDITED_ARGUMENTS_BYTES
+from clew.errors import AlreadyResolved, InvalidInput, TooLarge, UnknownApproval
+from clew.model.canonical import canonicalize
 from clew.thread.entries import Draft
 from clew.thread.thread import Thread
 from clew_workflows.core import drafts, runs, tool_rounds
@@ -30,6 +32,7 @@ def resolve_approval(state: State, thread: Thread, command: ApprovalInput, at: M
     Raises:
         AlreadyResolved: the call has been decided upon.
         InvalidInput: its new arguments are not what the tool takes, or the call was denied.
+        TooLarge: the edited arguments of the round would have over 512 KiB together.
         UnknownApproval: no approval is pending for the call.
     """
     call = _find_pending(state, thread, command.tool_call_id)
@@ -62,6 +65,13 @@ def _check_arguments(state: State, call: RequestedCall, command: ApprovalInput) 
     schema = next(tool.spec["parameters"] for tool in state.tools or () if tool.spec["name"] == call.name)
     if problem := find_argument_problem(command.arguments, schema):
         raise InvalidInput(f"arguments: {problem}")
+    calls = _approve(runs.get_run(state), call, command.arguments).tool_calls
+    size = sum(len(canonicalize(edited.arguments)) for edited in calls if edited.edited)
+    if size > MAX_EDITED_ARGUMENTS_BYTES:
+        raise TooLarge(
+            f"the edited arguments of this round would have {size} bytes together, at most "
+            f"{MAX_EDITED_ARGUMENTS_BYTES} are taken"
+        )
 
 
 def _approve(run: Run, call: RequestedCall, arguments: dict[str, Any] | None) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from clew.contract import ContextQuery
@@ -23,6 +24,7 @@ class Signing:
         self._recalling = recalling
         self._drafts: dict[int, checkpoints.Draft] = {}
         self._number = 0
+        self._signing = asyncio.Lock()
 
     def draft(self, number: int) -> dict[str, Any]:
         """A draft for a worker to sign.
@@ -46,6 +48,11 @@ class Signing:
         failure = await self._recalling.recall(checkpointing.context_ref, checkpointing.state.policy, query)
         if failure:
             raise _make_refusal(failure)
+        # One after the other: a workflow task has room for 4 MB, which is less than ten tokens may have.
+        async with self._signing:
+            return await self._sign(checkpointing)
+
+    async def _sign(self, checkpointing: Checkpointing) -> dict[str, Any]:
         number = self._number = self._number + 1
         try:
             draft = checkpoints.draft_checkpoint(

@@ -1,4 +1,4 @@
-"""The base of all payloads: frozen, with their JSON form and their count of tokens."""
+"""What all payloads share: they are frozen, count themselves, and travel as plain JSON."""
 
 from __future__ import annotations
 
@@ -30,56 +30,59 @@ KINDS: tuple[str, ...] = get_args(EntryKind)
 T = TypeVar("T")
 
 Usage = Annotated[UsageOutput, PlainSerializer(Output.as_json)]
-"""Tokens and their cost, as the providers reported them; what was not reported is absent."""
+"""Tokens and what they cost, as the providers reported them; what was not reported is absent."""
 Json = SkipValidation[dict[str, Any]]
-"""A JSON object that is stored unchanged."""
+"""A JSON object that is kept as it is."""
 RunError = Annotated[OutcomeError, PlainSerializer(Output.as_json)]
 """Why a request failed."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
 def stored(cls: type[T]) -> type[T]:
-    """Make a class a type of stored values, which ignores fields that a later release wrote.
+    """Make a class a type of stored values.
 
-    The result is a slots dataclass rather than a pydantic model: a thread has tens of thousands of instances, which
-    are parsed four times as fast and take a tenth of the memory.
+    Instances are slots dataclasses rather than pydantic models: a thread has tens of thousands of them, and they are
+    read four times as fast and take a tenth of the memory. Fields that a later release writes are ignored.
     """
-    decorated: Any = dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="ignore"))(cls)
-    return cast("type[T]", decorated)
+    made: Any = dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="ignore"))(cls)
+    return cast("type[T]", made)
 
 
 @stored
 class Stored:
-    """A value within an entry. The JSON omits fields at their defaults."""
+    """A value within an entry.
+
+    A field that is at its default is absent in the JSON.
+    """
 
     def as_json(self) -> dict[str, Any]:
-        """The value as a JSON object."""
+        """The value as it travels."""
         cls: Any = type(self)
         value: dict[str, Any] = _adapter(cls).serializer.to_python(self, mode="json", exclude_defaults=True)
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Parse a value.
+        """The value of its JSON form.
 
         Raises:
-            ValueError: a field is missing or has the wrong type.
+            ValueError: it is no such value.
         """
-        value_type: Any = cls
-        parsed: Self = _adapter(value_type).validator.validate_python(value)
-        return parsed
+        this: Any = cls
+        read: Self = _adapter(this).validator.validate_python(value)
+        return read
 
 
 @stored
 class Payload(Stored):
-    """The payload of an entry."""
+    """What an entry holds."""
 
     entry_kind: ClassVar[EntryKind]
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:  # noqa: ARG002 - for the kinds that contexts show
-        """Count the entry's tokens in a context; returned beside the payload to commit.
+        """The payload to commit, and what the entry costs in a context, in tokens under an encoding.
 
-        A payload whose parts are shown separately records the counts of its parts.
+        Payloads whose parts are shown separately record the counts of their parts.
         """
         return self, 0
 
