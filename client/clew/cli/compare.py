@@ -16,7 +16,7 @@ from rich.text import Text
 from clew.cli import offline, options, show
 from clew.cli.failures import exit_on_error
 from clew.cli.options import Address, AsJson, Namespace, TaskQueue
-from clew.context.comparison import Trial, compare_policies, share
+from clew.context.comparison import Trial, compare_policies, compute_share
 from clew.contract import TASK_QUEUE
 from clew.contract.policy import ContextPolicy
 from clew.errors import InvalidInput
@@ -180,7 +180,7 @@ def _format_cells(trial: Trial) -> tuple[str, ...]:
 
 
 def _format_percent(part: int, whole: int) -> str:
-    portion = share(part, whole)
+    portion = compute_share(part, whole)
     return "" if portion is None else f"{portion:.1%}"
 
 

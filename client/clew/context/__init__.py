@@ -1,4 +1,4 @@
-"""Contexts: pure projections of a thread, and what they are made of."""
+"""Contexts: pure projections of a thread, built from blocks in a window that a policy chooses."""
 
 from clew.context.contexts import build_context, build_window, rebuild_context
 from clew.context.projection import Projection, Projector, project, register_projector

@@ -1,8 +1,8 @@
-"""Comparison of policies: what a session's model calls would have been shown, and have cost, under other policies.
+"""Comparison of policies: the contexts and costs that a session's model calls would have under other policies.
 
-No model is called, and nothing is made up: the thread is as it is, so a policy that would have asked for a summary
-gets none that is not there. A call is a reply with its recipe; it is projected anew at its own basis seq, as its
-request asked for it. A policy lies over the one that was in force at each call, field by field.
+No model is called. Each reply has a recipe; its context is projected again at the recipe's `basis_seq`, with the
+compared policy overlaid on the one that was in force at the call. The thread is not changed: a policy under which the
+session would have written another summary is compared without that summary.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
 from clew.model.prices import Prices, compute_cost_usd
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
+from clew.thread.lane import Lane
 from clew.thread.thread import Thread
 
 AS_IT_WAS = "as it was"
+"""Name of the trial under the policies that were in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What the providers reported of the calls: tokens, and what those cost.
+    """Tokens that the providers reported of all calls, and their cost.
 
     Attributes:
-        input_tokens: Of all contexts together.
-        cached_tokens: Of these, what the providers had in their caches.
-        cost_usd: By list price, as it was counted when the calls were made, or by the prices that were given.
+        input_tokens: Tokens of all contexts.
+        cached_tokens: Those of them that the providers' caches held.
+        cost_usd: Cost as recorded with the calls, or by the prices passed in; None: not all prices are known.
     """
 
     input_tokens: int = 0
@@ -43,23 +45,26 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """All calls of a session under one policy. Sizes are in tokens, as the thread counts them.
+    """All calls of a session under one policy. Tokens are counted in the session's encoding.
 
     Attributes:
-        policy: The fields that it lays over the policies in force; none for the session as it was.
-        input_tokens: Of all contexts together, tool schemas included.
-        cached_tokens: Of these, what a context has in common with the beginning of its lane's context before it.
-        cost_usd: What input, cached input and the recorded output cost by the prices that the recipes tell, or by
-            those that were given; None where prices are not known.
-        truncated: In how many calls the window had to cut.
-        left_out_mean, left_out_most: How many messages of the lane since its last snapshot a call was not shown.
-        cleared: In how many calls tool results were cleared.
-        summaries: How many calls were shown a summary.
-        lost_pins: The pinned seqs that at least one call was not shown.
-        overflows: How many calls would fail, since what must fit does not; they count for nothing else. Of the
-            session as it was, how many requests did fail so: they have no reply to be projected.
-        overflowing: The ids of those calls.
-        reported: As the providers counted; of the session as it was.
+        name: The name of the policy, or `AS_IT_WAS`.
+        policy: The fields of the policy that are overlaid; empty for `AS_IT_WAS`.
+        calls: Number of calls whose context fits; the fields below sum up these.
+        input_tokens: Tokens of all contexts, tool schemas included.
+        cached_tokens: Those of them at the beginning of a context that the lane's previous context had, too.
+        cost_usd: Cost of input, cached input and the recorded output, by the recipes' prices or the prices passed in;
+            None: not all prices are known.
+        truncated: Number of calls whose window was truncated.
+        left_out_mean: Mean number of messages since the lane's last snapshot that a context does not have.
+        left_out_most: The largest such number.
+        cleared: Number of calls with cleared tool results.
+        summaries: Number of calls with a summary.
+        lost_pins: Pinned seqs that are missing in at least one context.
+        overflows: Number of calls that would fail with `context_overflow`. For `AS_IT_WAS`: number of requests that
+            did fail so.
+        overflowing: Ids of the calls that would fail.
+        reported: The providers' counts; only for `AS_IT_WAS`.
     """
 
     name: str
@@ -79,20 +84,20 @@ class Trial:
     reported: Reported | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The trial as plain JSON; what is not known is left out."""
+        """The trial as plain JSON, without the fields that are None."""
         value = {name: getattr(self, name) for name in self.__slots__ if name != "reported"}
-        value |= {"policy": dict(self.policy), "cached_share": share(self.cached_tokens, self.input_tokens)}
+        value |= {"policy": dict(self.policy), "cached_share": compute_share(self.cached_tokens, self.input_tokens)}
         value |= {"lost_pins": list(self.lost_pins), "overflowing": list(self.overflowing)}
         if self.reported:
-            told = {name: getattr(self.reported, name) for name in self.reported.__slots__}
-            told["cached_share"] = share(self.reported.cached_tokens, self.reported.input_tokens)
-            value["reported"] = _known(told)
-        return _known(value)
+            reported = {name: getattr(self.reported, name) for name in self.reported.__slots__}
+            reported["cached_share"] = compute_share(self.reported.cached_tokens, self.reported.input_tokens)
+            value["reported"] = _drop_unknown(reported)
+        return _drop_unknown(value)
 
 
-def share(part: int, whole: int) -> float | None:
-    """A part of a whole, between 0 and 1; of nothing there is none."""
-    return round(part / whole, 4) if whole else None
+def compute_share(part: int, total: int) -> float | None:
+    """The share of a part in a total, from 0 to 1; None: the total is 0."""
+    return round(part / total, 4) if total else None
 
 
 def compare_policies(
@@ -100,20 +105,23 @@ def compare_policies(
     policies: Mapping[str, ContextPolicy],
     prices: Prices | None = None,
 ) -> list[Trial]:
-    """The session as it was, and then under each policy by its name.
+    """Compare a session as it was with the session under each of some policies.
 
-    `prices` are taken in place of those that the thread tells of its calls: those of another model.
+    `thread` must hold all entries. `prices` replace those in the recipes, to compare the prices of another model. The
+    time grows with the number of calls and the size of their windows.
 
-    The thread must be whole. The time it takes goes with the number of calls and the size of their windows.
+    Returns:
+        The trial `AS_IT_WAS`, then one for each policy.
 
     Raises:
-        InvalidInput, InvalidTokenBudget: a policy cannot lie over one that was in force; the message names it.
+        InvalidInput: a policy contradicts one that was in force; the message names it.
+        InvalidTokenBudget: a policy overlaid on one that was in force leaves no budget; the message names it.
     """
     session = _Session(thread, [_Reply(entry, recipe) for entry in thread if (recipe := entry.recipe)], prices)
-    trials = [session.as_it_was()]
+    trials = [session.try_recorded()]
     for name, policy in policies.items():
         try:
-            trials.append(session.under(name, policy))
+            trials.append(session.try_policy(name, policy))
         except (InvalidInput, InvalidTokenBudget) as error:
             raise type(error)(f"policy {name}: {error}") from error
     return trials
@@ -121,7 +129,7 @@ def compare_policies(
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """A model's reply, and what the model was shown for it."""
+    """A model's reply, and the recipe of its context."""
 
     entry: Entry
     recipe: Recipe
@@ -129,55 +137,58 @@ class _Reply:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A thread and the replies in it, and how they are looked at."""
+    """A thread, its replies, and the prices that replace those of the recipes."""
 
     thread: Thread
     replies: Sequence[_Reply]
     prices: Prices | None
 
-    def as_it_was(self) -> Trial:
-        """Every call under its own policy, and what was reported of it."""
+    def try_recorded(self) -> Trial:
+        """Project every call under its own policy, and add the providers' reports."""
         usages = [reply.recipe.usage for reply in self.replies]
         reported = Reported(
             sum(usage.input_tokens for usage in usages),
             sum(usage.cached_input_tokens for usage in usages),
-            _total(self._charged(usage) for usage in usages),
+            _sum_costs(self._price_reported(usage) for usage in usages),
         )
         errors = self.thread.filter_by_kind("error")
         overflows = sum(entry.read(ErrorPayload).type == ContextOverflow.type for entry in errors)
-        return replace(self._tallied(None).trial(AS_IT_WAS), overflows=overflows, reported=reported)
+        return replace(self._tally(None).make_trial(AS_IT_WAS), overflows=overflows, reported=reported)
 
-    def under(self, name: str, policy: ContextPolicy) -> Trial:
-        """Every call under another policy."""
-        return replace(self._tallied(policy).trial(name), policy=policy.model_dump(mode="json", exclude_unset=True))
+    def try_policy(self, name: str, policy: ContextPolicy) -> Trial:
+        """Project every call under another policy."""
+        trial = self._tally(policy).make_trial(name)
+        return replace(trial, policy=policy.model_dump(mode="json", exclude_unset=True))
 
-    def _tallied(self, policy: ContextPolicy | None) -> _Tally:
+    def _tally(self, policy: ContextPolicy | None) -> _Tally:
         tally = _Tally()
-        before: dict[str, tuple[str, Projection]] = {}
+        previous: dict[str, tuple[str, Projection]] = {}
         for reply in self.replies:
             recipe = reply.recipe
-            lane, seq, model = recipe.context_ref, recipe.basis_seq, recipe.model
+            lane_name, seq, model = recipe.context_ref, recipe.basis_seq, recipe.model
             try:
-                shown = self._projected(recipe, policy)
+                context = self._project(recipe, policy)
             except ContextOverflow:
                 tally.overflowing.append(reply.entry.refs.get("call_id", ""))
                 continue
-            read, earlier = before.get(lane, ("", None))
-            cached = count_common_prefix(earlier, shown) if earlier and read == model else 0
-            before[lane] = (model, shown)
-            spent = Usage(
-                input_tokens=shown.meta.estimated_tokens,
+            previous_model, previous_context = previous.get(lane_name, ("", None))
+            cached = (
+                count_common_prefix(previous_context, context) if previous_context and previous_model == model else 0
+            )
+            previous[lane_name] = (model, context)
+            usage = Usage(
+                input_tokens=context.meta.estimated_tokens,
                 cached_input_tokens=cached,
                 output_tokens=recipe.usage.output_tokens,
             )
-            tally.add(shown.meta, spent, self._cost(reply, spent))
-            tally.leave_out(_said(self.thread, lane, seq) - shown.meta.entries_included)
-            if found := self.thread.get_lane(lane):
-                tally.lost_pins |= set(found.find_layers(seq).pinned) - set(list_seqs(shown))
+            tally.add(context.meta, usage, self._price(reply, usage))
+            if lane := self.thread.get_lane(lane_name):
+                tally.add_left_out(_count_messages(lane, seq) - context.meta.entries_included)
+                tally.lost_pins |= set(lane.find_layers(seq).pinned) - set(list_seqs(context))
         return tally
 
-    def _projected(self, recipe: Recipe, policy: ContextPolicy | None) -> Projection:
-        """What a call is shown under a policy that lies over its own."""
+    def _project(self, recipe: Recipe, policy: ContextPolicy | None) -> Projection:
+        """Project the context of a call with a policy overlaid on the call's own."""
         return build_context(
             self.thread,
             context_ref=recipe.context_ref,
@@ -187,19 +198,19 @@ class _Session:
             output_schema=find_output_schema(self.thread, recipe),
         )
 
-    def _charged(self, usage: Usage) -> float | None:
+    def _price_reported(self, usage: Usage) -> float | None:
         return usage.cost_usd if self.prices is None else compute_cost_usd(self.prices, usage)
 
-    def _cost(self, reply: _Reply, usage: Usage) -> float | None:
+    def _price(self, reply: _Reply, usage: Usage) -> float | None:
         return compute_cost_usd(reply.recipe.prices if self.prices is None else self.prices, usage)
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What adds up over the calls."""
+    """The sums over the calls of a trial."""
 
     calls: int = 0
-    spent: Usage = Usage()
+    usage: Usage = Usage()
     costs: list[float | None] = field(default_factory=list)
     truncated: int = 0
     left_out: int = 0
@@ -209,28 +220,28 @@ class _Tally:
     lost_pins: set[int] = field(default_factory=set)
     overflowing: list[str] = field(default_factory=list)
 
-    def add(self, meta: ContextMeta, spent: Usage, cost: float | None) -> None:
-        """Count one call."""
+    def add(self, meta: ContextMeta, usage: Usage, cost: float | None) -> None:
+        """Add one call."""
         self.calls += 1
-        self.spent = self.spent.plus(spent)
+        self.usage = self.usage.plus(usage)
         self.costs.append(cost)
         self.truncated += meta.truncated
         self.cleared += bool(meta.cleared_tool_results)
         self.summaries += meta.summary_used
 
-    def leave_out(self, messages: int) -> None:
-        """Count what one call is not shown."""
+    def add_left_out(self, messages: int) -> None:
+        """Add the messages that one call's context does not have."""
         self.left_out += messages
         self.left_out_most = max(self.left_out_most, messages)
 
-    def trial(self, name: str) -> Trial:
-        """The sums under a name."""
+    def make_trial(self, name: str) -> Trial:
+        """Make the trial of a name from the sums."""
         return Trial(
             name,
             calls=self.calls,
-            input_tokens=self.spent.input_tokens,
-            cached_tokens=self.spent.cached_input_tokens,
-            cost_usd=_total(self.costs),
+            input_tokens=self.usage.input_tokens,
+            cached_tokens=self.usage.cached_input_tokens,
+            cost_usd=_sum_costs(self.costs),
             truncated=self.truncated,
             left_out_mean=round(self.left_out / self.calls, 2) if self.calls else 0.0,
             left_out_most=self.left_out_most,
@@ -243,35 +254,32 @@ class _Tally:
 
 
 def count_common_prefix(before: Projection, now: Projection) -> int:
-    """The tokens of the longest beginning that two contexts share, tool schemas and system prompt included.
+    """Count the tokens of the longest common beginning of two contexts, tool schemas and system prompt included.
 
-    It is found block by block: a message alone, or tool calls with their results.
+    Blocks are compared as one: a single message, or tool calls with their results.
     """
     if (before.tool_spec, before.output_schema) != (now.tool_spec, now.output_schema):
         return 0
     tokens = now.tools_tokens
-    for mine, theirs in zip(now.blocks, before.blocks, strict=False):
-        if mine.messages != theirs.messages:
+    for block, earlier_block in zip(now.blocks, before.blocks, strict=False):
+        if block.messages != earlier_block.messages:
             break
-        tokens += mine.tokens
+        tokens += block.tokens
     return tokens
 
 
-def list_seqs(shown: Projection) -> Iterator[int]:
-    """The seqs of the entries whose messages a context holds."""
-    return (seq for block in shown.blocks for seq in block.seqs)
+def list_seqs(context: Projection) -> Iterator[int]:
+    """List the seqs of the entries whose messages a context holds."""
+    return (seq for block in context.blocks for seq in block.seqs)
 
 
-def _said(thread: Thread, context_ref: str, seq: int) -> int:
-    """How many messages a lane has at a seq since its snapshot."""
-    lane = thread.get_lane(context_ref)
-    if lane is None:
-        return 0
+def _count_messages(lane: Lane, seq: int) -> int:
+    """Count the messages that a lane has at a seq since its snapshot."""
     return bisect_right(lane.message_seqs, seq) - bisect_right(lane.message_seqs, lane.find_layers(seq).top.after)
 
 
-def _total(costs: Iterable[float | None]) -> float | None:
-    """The sum; what is not known as a whole is not known."""
+def _sum_costs(costs: Iterable[float | None]) -> float | None:
+    """Sum the costs; None: at least one is not known."""
     known: list[float] = []
     for cost in costs:
         if cost is None:
@@ -280,5 +288,5 @@ def _total(costs: Iterable[float | None]) -> float | None:
     return round(sum(known), 6)
 
 
-def _known(value: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_unknown(value: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in value.items() if part is not None}

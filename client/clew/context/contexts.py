@@ -1,4 +1,4 @@
-"""Contexts read from the thread alone: policy, prompt and tool schemas as its entries have them."""
+"""Contexts built from a thread alone: policy, prompt and tool schemas are those that its entries put in force."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ def build_context(
     output_schema: dict[str, Any] | None = None,
     standalone: bool = False,
 ) -> Projection:
-    """The context of a lane (the active one unless named) at a seq (the newest unless named).
+    """Build the context of a lane with the configuration in force at a seq.
 
-    `policy`, `model` and `output_schema` are a request's own; all else is the configuration in force there. A
-    `standalone` context is for a session that does not have this thread.
+    `context_ref`: the lane; None: the active one.
+    `at_seq`: the newest entry to read; None: the newest of the thread.
+    `policy`, `model`, `output_schema`: those of a request; the policy overlays the session's.
+    `standalone`: the context is for a session that does not have this thread.
 
     Raises:
-        ContextOverflow: what must fit does not.
-        InvalidInput: the policy asks for what there is not.
+        Archived: the thread does not retain enough of the lane.
+        ContextOverflow: tool schemas, system prompt or required blocks exceed the budget.
+        InvalidInput: the policy is contradictory, or names a projector that is not registered.
         InvalidTokenBudget: the policy leaves no budget.
     """
     seq = thread.last_seq if at_seq is None else min(at_seq, thread.last_seq)
@@ -43,32 +46,34 @@ def build_context(
     lane_name = context_ref or thread.find_active_lane(seq)
     if config is None:
         return project(ProjectionInput(thread, policy or ContextPolicy(), context_ref=lane_name, at_seq=seq))
-    held = config.read(ConfigPayload)
+    settings = config.read(ConfigPayload)
     anchor = thread.find_anchor(lane_name, seq)
-    system, system_tokens = _system_prompt(thread.find_prompt(seq) or config, anchor, policy)
+    system, system_tokens = _choose_system_prompt(thread.find_prompt(seq) or config, anchor, policy)
     return project(
         ProjectionInput(
             thread,
-            held.policy.overlay(policy),
+            settings.policy.overlay(policy),
             system=system,
             system_tokens=system_tokens,
-            tools=held.tools,
-            tools_tokens=held.tokens.tools if held.tokens else None,
+            tools=settings.tools,
+            tools_tokens=settings.tokens.tools if settings.tokens else None,
             context_ref=lane_name,
             at_seq=seq,
-            provider=(model or held.model).partition(":")[0],
+            provider=(model or settings.model).partition(":")[0],
             output_schema=output_schema,
-            encoding=held.encoding,
+            encoding=settings.encoding,
             standalone=standalone,
         )
     )
 
 
 def rebuild_context(thread: Thread, recipe: Recipe, output_schema: dict[str, Any] | None) -> Projection:
-    """What a model call was shown, by its recipe. `output_schema` is what its answer was to look like.
+    """Build the context of an earlier model call again, from its recipe.
+
+    `output_schema`: the schema of the call, as `find_output_schema` reads it.
 
     Raises:
-        Archived: the thread does not keep enough of it.
+        Archived: the thread does not retain enough of the lane.
     """
     return build_context(
         thread,
@@ -81,68 +86,71 @@ def rebuild_context(thread: Thread, recipe: Recipe, output_schema: dict[str, Any
 
 
 def find_output_schema(thread: Thread, recipe: Recipe) -> dict[str, Any] | None:
-    """What the answer to a model call was to look like.
+    """Find the JSON Schema that the answer to a model call had to meet; None: any text.
 
     Raises:
-        Archived: the thread does not keep the message that said so.
+        Archived: the message that holds the schema is only in the archive.
     """
     seq = recipe.output_schema_seq
     return None if seq is None else thread[seq].read(UserMessage).output_schema
 
 
-def take_page(whole: Projection, first: int) -> dict[str, Any]:
-    """One page of a context, from a message on; the tool schemas are on the first.
+def take_page(context: Projection, first: int) -> dict[str, Any]:
+    """Take one page of a context, from the message at index `first` on. The first page has the tool schemas.
 
-    The next page is asked for with the answer's `next_page` and `at_seq`: so it is one of the same context, whatever
-    has been said meanwhile.
+    `next_page` and `at_seq` of the answer name the next page. `at_seq` makes it a page of the same context, although
+    entries may have been committed since.
     """
-    tool_spec = whole.tool_spec if first == 0 else []
-    room = MAX_PAGE_BYTES - len(to_json(tool_spec)) - (0 if first else len(to_json(whole.output_schema)))
-    messages = list(_within(whole.messages[first:], room))
-    answer = {"messages": messages, "tool_spec": tool_spec, "meta": whole.meta.as_json()}
-    if whole.output_schema is not None and first == 0:
-        answer["output_schema"] = whole.output_schema
-    if first + len(messages) < len(whole.messages):
-        answer |= {"next_page": first + len(messages), "at_seq": whole.meta.basis_last_seq}
+    tool_spec = context.tool_spec if first == 0 else []
+    room = MAX_PAGE_BYTES - len(to_json(tool_spec)) - (0 if first else len(to_json(context.output_schema)))
+    messages = list(_take_within(context.messages[first:], room))
+    answer = {"messages": messages, "tool_spec": tool_spec, "meta": context.meta.as_json()}
+    if context.output_schema is not None and first == 0:
+        answer["output_schema"] = context.output_schema
+    if first + len(messages) < len(context.messages):
+        answer |= {"next_page": first + len(messages), "at_seq": context.meta.basis_last_seq}
     return answer
 
 
 def build_window(thread: Thread, context_ref: str, token_budget: int) -> Projection:
-    """The newest messages of a lane that fit a budget and one page, grouped and filtered by the policy in force."""
+    """Build a context of the newest messages of a lane that fit into a budget and one page.
+
+    The policy in force chooses which kinds of entries it shows.
+    """
     config = thread.find_config(thread.last_seq)
     policy = config.read(ConfigPayload).policy if config else ContextPolicy()
     while True:
-        whole = project(
+        context = project(
             ProjectionInput(
                 thread, make_window_policy(policy, token_budget), context_ref=context_ref, request_must_fit=False
             )
         )
-        size = len(to_json({"messages": whole.messages, "meta": whole.meta.as_json()}))
+        size = len(to_json({"messages": context.messages, "meta": context.meta.as_json()}))
         if size <= MAX_PAGE_BYTES:
-            return whole
-        # Of a window that is more than a page it is the oldest that must go.
-        token_budget = max(min(token_budget, whole.meta.estimated_tokens) * MAX_PAGE_BYTES // (size + 1), 1)
+            return context
+        # A smaller budget drops the oldest messages.
+        token_budget = max(min(token_budget, context.meta.estimated_tokens) * MAX_PAGE_BYTES // (size + 1), 1)
 
 
 def make_window_policy(policy: ContextPolicy, token_budget: int) -> ContextPolicy:
-    """A policy for a window of so many tokens."""
+    """Make a policy whose whole budget is `token_budget`."""
     return policy.model_copy(update={"max_input_tokens": token_budget, "reserve_output_tokens": 0})
 
 
 def find_lane_prompt(thread: Thread, context_ref: str) -> str | None:
-    """The system prompt that a lane has from the snapshot under it, where that is in force.
+    """Find the system prompt that a lane's snapshot puts in force; None: the session's is in force.
 
     Raises:
-        Archived: it cannot be told from what the thread keeps of its past.
+        Archived: the thread does not retain the lane's snapshot.
     """
     config = thread.find_prompt(thread.last_seq)
     anchor = thread.find_anchor(context_ref, thread.last_seq)
-    snapshot = _prompting(anchor, config) if config else None
+    snapshot = _find_prompt_snapshot(anchor, config) if config else None
     return snapshot.system_prompt if snapshot else None
 
 
-def _within(rows: Iterable[T], room: int) -> Iterable[T]:
-    """As many rows as have room, in bytes of JSON; the first one always."""
+def _take_within(rows: Iterable[T], room: int) -> Iterable[T]:
+    """Take rows up to `room` bytes of JSON, at least one."""
     for number, row in enumerate(rows):
         room -= len(to_json(row)) + 1
         if number and room < 0:
@@ -150,24 +158,25 @@ def _within(rows: Iterable[T], room: int) -> Iterable[T]:
         yield row
 
 
-def _prompting(anchor: Entry | None, config: Entry) -> StoredSnapshot | None:
-    """The snapshot under a lane, where it brings a system prompt that is newer than the session's."""
+def _find_prompt_snapshot(anchor: Entry | None, config: Entry) -> StoredSnapshot | None:
+    """Find the lane's snapshot if it has a system prompt that is newer than the session's."""
     if anchor is None or anchor.seq < config.seq:
         return None
     snapshot = anchor.read(OperationPayload).snapshot
     return snapshot if snapshot and snapshot.system_prompt is not None else None
 
 
-def _system_prompt(
+def _choose_system_prompt(
     config: Entry, anchor: Entry | None, policy: ContextPolicy | None
 ) -> tuple[str | None, int | None]:
-    """The prompt in force and, where the thread has it, its count: the request's, else the newer one of two.
+    """Choose the system prompt in force: the request's, else the newer of the lane's snapshot and the session's.
 
-    These are the snapshot's under the lane, where it has one, and the session's, which `config` put in force.
+    Returns:
+        The prompt, and its recorded tokens if the thread has them.
     """
     if policy and policy.system_prompt is not None:
         return policy.system_prompt, None
-    if snapshot := _prompting(anchor, config):
+    if snapshot := _find_prompt_snapshot(anchor, config):
         return snapshot.system_prompt, snapshot.system_prompt_tokens
-    held = config.read(ConfigPayload)
-    return held.prompt, held.tokens.system_prompt if held.tokens else None
+    settings = config.read(ConfigPayload)
+    return settings.prompt, settings.tokens.system_prompt if settings.tokens else None
