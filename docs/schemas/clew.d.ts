@@ -84,9 +84,9 @@ export interface AiMessageEntry {
 export interface AppliedExpand {
   /** The operation. */
   type: "expand";
-  /** Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew itself did it. */
+  /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
   reason: "manual" | "restore" | "compaction" | "system";
-  /** What came with it. */
+  /** The JSON that the caller sent with it. */
   meta?: Record<string, unknown>;
 }
 
@@ -94,11 +94,11 @@ export interface AppliedExpand {
 export interface AppliedPin {
   /** The operation. */
   type: "pin";
-  /** Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew itself did it. */
+  /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
   reason: "manual" | "restore" | "compaction" | "system";
-  /** What came with it. */
+  /** The JSON that the caller sent with it. */
   meta?: Record<string, unknown>;
-  /** Their seqs. */
+  /** The seqs of the messages. */
   seqs: Array<number>;
 }
 
@@ -106,13 +106,13 @@ export interface AppliedPin {
 export interface AppliedReplace {
   /** The operation. */
   type: "replace";
-  /** Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew itself did it. */
+  /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
   reason: "manual" | "restore" | "compaction" | "system";
-  /** What came with it. */
+  /** The JSON that the caller sent with it. */
   meta?: Record<string, unknown>;
   /** The snapshot. */
   result_context: StoredSnapshot;
-  /** The lane's messages after this seq follow upon it; absent: those after the operation. */
+  /** The lane's messages after this seq follow the snapshot; absent: those after the operation. */
   base_seq?: number;
 }
 
@@ -120,21 +120,21 @@ export interface AppliedReplace {
 export interface AppliedSwitch {
   /** The operation. */
   type: "switch";
-  /** Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew itself did it. */
+  /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
   reason: "manual" | "restore" | "compaction" | "system";
-  /** What came with it. */
+  /** The JSON that the caller sent with it. */
   meta?: Record<string, unknown>;
 }
 
-/** Messages of the lane are pinned no more. */
+/** Messages of the lane were unpinned. */
 export interface AppliedUnpin {
   /** The operation. */
   type: "unpin";
-  /** Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew itself did it. */
+  /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
   reason: "manual" | "restore" | "compaction" | "system";
-  /** What came with it. */
+  /** The JSON that the caller sent with it. */
   meta?: Record<string, unknown>;
-  /** Their seqs. */
+  /** The seqs of the messages. */
   seqs: Array<number>;
 }
 
@@ -168,15 +168,15 @@ export interface ApprovalInput {
   arguments?: Record<string, unknown> | null;
 }
 
-/** Somebody decided about a tool call that waited for it. */
+/** A person's decision about a tool call. */
 export interface ApprovalPayload {
   /** The call. */
   tool_call_id: string;
-  /** Whether it may run. */
+  /** Whether the tool may run. */
   decision: "approve" | "deny";
-  /** What was given as the reason. */
+  /** The reason that the person gave. */
   reason?: string;
-  /** The arguments that were put in the place of the model's. */
+  /** The arguments that replace the model's. */
   arguments?: Record<string, unknown>;
 }
 
@@ -200,13 +200,13 @@ export interface AssistantMessage {
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
-  /** The tools that the model asks for, under ids that are unique in the thread. */
+  /** The tool calls, with ids that are unique in the thread. */
   tool_calls?: Array<ToolCall>;
-  /** What the model thought aloud; no context shows it. */
+  /** The text of the model's reasoning; no context shows it. */
   thinking?: string;
-  /** What the provider wants back verbatim with the message. */
+  /** Blocks that go back to the provider verbatim. */
   provider_data?: ProviderData;
-  /** What the model was shown for it. */
+  /** The recipe of the model call. */
   recipe?: Recipe;
 }
 
@@ -288,7 +288,7 @@ export interface ConfigEntry {
   tokens: number;
 }
 
-/** The configuration in force from here on, complete, so that no later default can change it. */
+/** The configuration in force from this entry on, complete, so that no later default can change it. */
 export interface ConfigPayload {
   /** The model, as `provider:model`. */
   model: string;
@@ -298,25 +298,25 @@ export interface ConfigPayload {
   system_prompt: string | null;
   /** The schemas of the tools, as the worker resolved them. */
   tools: Array<ToolSpec>;
-  /** The tools whose calls wait for somebody's word. */
+  /** The tools whose calls wait for a person's decision. */
   require_approval: Array<string>;
-  /** The context policy (`ContextPolicy`), every field of it. */
+  /** The context policy (`ContextPolicy`), with every field. */
   context_policy: Record<string, unknown>;
-  /** The options of model calls (`ModelOptions`), those that are set. */
+  /** The options of model calls (`ModelOptions`) that are set. */
   model_options: Record<string, unknown>;
-  /** How many model calls a run may make. */
+  /** The most model calls of a run. */
   max_iterations: number;
-  /** How long a request may take. */
+  /** The longest time of a request, in seconds. */
   request_timeout_seconds: number;
   /** What becomes of a message that finds the session busy. */
   on_busy: "reject" | "queue" | "interrupt" | "steer";
-  /** When inputs enter a run: with the answer, or before its next model call. */
+  /** When inputs enter a run: with its answer, or before its next model call. */
   steering: "terminal" | "step";
   /** The encoding that tokens are counted under. */
   encoding: string;
-  /** What the session may take in and spend (`Limits`), those limits that are set. */
+  /** The limits (`Limits`) that are set. */
   limits: Record<string, unknown>;
-  /** After how long without work the session is archived. */
+  /** After so many seconds without work the session hibernates. */
   idle_timeout_seconds: number | null;
   /** The session's metadata. */
   metadata: Record<string, string>;
@@ -324,11 +324,11 @@ export interface ConfigPayload {
   tokens?: ConfigTokens;
 }
 
-/** The tokens of what surrounds every context. */
+/** Tokens that every context has beside its messages. */
 export interface ConfigTokens {
-  /** Those of the system prompt. */
+  /** Tokens of the system prompt. */
   system_prompt: number;
-  /** Those of the tool schemas. */
+  /** Tokens of the tool schemas. */
   tools: number;
 }
 
@@ -567,13 +567,13 @@ export interface ErrorEntry {
   tokens: number;
 }
 
-/** Something went wrong. */
+/** An error. */
 export interface ErrorPayload {
-  /** The type of the error, one word of the contract's list. */
+  /** The type of the error, a word of the contract's list. */
   type: string;
-  /** What is to be known about it. */
+  /** A description for people. */
   message: string;
-  /** What is known beside: the attempts, the operation that failed, what is tried instead. */
+  /** More about the error: the attempts, the failed operation, the call that follows. */
   details: Record<string, unknown>;
 }
 
@@ -605,15 +605,15 @@ export interface ForkEntry {
   tokens: number;
 }
 
-/** The session was forked, or is a fork. */
+/** A fork: the session was forked, or is a fork. */
 export interface ForkPayload {
-  /** Whether it began as a fork of the other session, or the other began as a fork of it. */
+  /** `forked_from`: the session is a fork of the other one; `forked_to`: the other one is a fork of it. */
   event: "forked_from" | "forked_to";
   /** The other session. */
   session_id: string;
   /** The last entry that both have. */
   fork_seq: number;
-  /** The metadata that the fork was made with. */
+  /** The metadata of the fork. */
   metadata?: Record<string, string>;
 }
 
@@ -677,15 +677,15 @@ export interface InputEntry {
   tokens: number;
 }
 
-/** Something that arrived did not enter the thread, or was overtaken. */
+/** An input that did not enter the thread as a message. */
 export interface InputPayload {
-  /** What became of it: refused, never read, overtaken by a later one, or merged with it. */
+  /** The input was refused, never read, superseded by a later one, or merged with a later one. */
   event: "rejected" | "dropped" | "superseded" | "merged";
-  /** What it was: `message`, `steer`, `inject`, `modify_context`, `configure`, or a signal's name. */
+  /** The kind of input: `message`, `steer`, `inject`, `modify_context`, `configure`, or a signal's name. */
   kind: string;
-  /** Why. */
+  /** The reason for the event. */
   reason: string;
-  /** Its first 200 characters. */
+  /** The first 200 characters. */
   content: string;
   /** The id of the input. */
   input_id?: string;
@@ -783,7 +783,7 @@ export interface OperationPayload {
   op_id: string;
   /** The lane. */
   context_ref: string;
-  /** What it did. */
+  /** The operation. */
   operation: AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand;
 }
 
@@ -909,43 +909,43 @@ export interface ReadThreadInput {
   newest?: number | null;
 }
 
-/** What a model was shown for a reply: enough to make the same context again from the thread alone. */
+/** How the context of a model call was made: enough to make it again from the thread alone. */
 export interface Recipe {
   /** The lane that was projected. */
   context_ref: string;
-  /** The newest entry that the context could hold. */
+  /** The newest entry that the context could include. */
   basis_seq: number;
   /** The model that was called, as `provider:model`. */
   model: string;
-  /** The options of the call (`ModelOptions`), those that were set. */
+  /** The options of the call (`ModelOptions`) that were set. */
   model_options: Record<string, unknown>;
   /** The hash of the context policy in force. */
   policy_hash: string;
-  /** SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}` as they were shown. */
+  /** SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`. */
   digest: string;
-  /** The size of the context in tokens of the session's encoding. */
+  /** Tokens of the context under the session's encoding. */
   input_tokens: number;
-  /** What the provider reported of the call. */
+  /** The usage that the provider reported. */
   usage: Usage;
-  /** Which attempt of the call gave the reply, from 1 on. */
+  /** The number of the attempt that returned the reply, from 1 on. */
   attempt: number;
-  /** Why the model stopped: it had said all, its output limit was reached, or it calls tools. */
+  /** `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools. */
   stop_reason: "stop" | "length" | "tool_calls";
   /** The seqs at which the window of an epoch was cut; absent for sliding windows. */
   epoch?: Array<number>;
   /** Tokens that the context shares with the beginning of the lane's call before it; absent for sliding windows. */
   shared_prefix_tokens?: number;
-  /** How many tool results gave way to a marker; absent where the policy clears none. */
+  /** Tool results that a marker replaces; absent where the policy clears none. */
   cleared_tool_results?: number;
-  /** The tool results that were shown in part: of each, by the id of its call, the bytes of its beginning and of its end. */
+  /** Tool results that were cut, by the id of the tool call: the bytes that are left of the beginning and of the end. */
   cut_tool_results?: Record<string, [number, number]>;
-  /** The call's own context policy, the fields that it set; absent: the session's was in force. */
+  /** The fields that the call's own context policy set; absent: the session's was in force. */
   context_policy?: Record<string, unknown>;
-  /** The list prices by which the call's cost was counted, by rising `above`; absent where the worker knew none. */
+  /** The list prices that the cost was computed from, by rising `above`; absent where the worker knew none. */
   prices?: Array<Price>;
-  /** The provider's tokens to ours, where it counts more. */
+  /** The ratio of the provider's tokens to those counted here, if it is larger than 1. */
   token_ratio?: number;
-  /** The seq of the user's message whose `output_schema` the answer was to follow. */
+  /** The seq of the user message whose `output_schema` the answer was to follow. */
   output_schema_seq?: number;
 }
 
@@ -1023,13 +1023,13 @@ export interface RestoreReceipt {
   session_id: string;
 }
 
-/** A call that was made again with a shorter context. */
+/** A model call that follows one whose context was too long. */
 export interface Retried {
   /** The new call. */
   call_id: string;
   /** The model, as `provider:model`. */
   model: string;
-  /** What its contexts may have from now on, in tokens. */
+  /** The largest context of the model from now on, in tokens. */
   budget: number;
 }
 
@@ -1055,19 +1055,19 @@ export interface RunEntry {
 export interface RunPayload {
   /** `finished`. */
   event: "finished";
-  /** How the request ended. */
+  /** The status of the request. */
   status: "completed" | "failed" | "cancelled";
-  /** Why it ended: `final_answer`, another word of the contract's list, or the error's type. */
+  /** Why the request ended: `final_answer`, another word of the contract's list, or the error's type. */
   termination_reason: string;
-  /** What the run used; of requests that shared a run, one has the numbers and the others name it. */
+  /** The usage of the run. Of requests that shared a run, one has the numbers and the others name it. */
   usage: Usage;
-  /** How many model calls the run made. */
+  /** Model calls of the run. */
   iterations: number;
   /** The seq of the answer; absent where there is none. */
   answer_seq?: number;
   /** Why the request failed. */
   error?: OutcomeError;
-  /** What the caller who cancelled gave as the reason. */
+  /** The reason that the caller gave for a cancellation. */
   reason?: string;
 }
 
@@ -1129,13 +1129,13 @@ export interface SessionEntry {
   tokens: number;
 }
 
-/** The session was archived, woken, recovered or closed. */
+/** The session hibernated, woke, was recovered or was closed. */
 export interface SessionPayload {
-  /** What became of it. */
+  /** The event. */
   event: "hibernated" | "woken" | "recovered" | "closed";
-  /** How its workflow had ended, where it was recovered. */
+  /** The status in which the workflow had ended before a recovery. */
   workflow?: string;
-  /** Why. */
+  /** The reason that the caller gave. */
   reason?: string;
 }
 
@@ -1251,25 +1251,25 @@ export interface SteerInput {
   source?: string | null;
 }
 
-/** Where all of a large tool result is: in the archive, under its digest. */
+/** A large tool result, which the archive has in full under its digest. */
 export interface StoredResult {
-  /** SHA-256 of the whole text. */
+  /** SHA-256 of the full text. */
   digest: string;
-  /** The size of the whole text, in bytes of UTF-8. */
+  /** The size of the full text, in bytes of UTF-8. */
   bytes: number;
-  /** How much of it `content` holds, in bytes of UTF-8. */
+  /** The size of the part in `content`, in bytes of UTF-8. */
   shown: number;
 }
 
 /** A context that was put under a lane. */
 export interface StoredSnapshot {
-  /** Its messages, with ids of tool calls that are unique in the thread. */
+  /** The messages, with ids of tool calls that are unique in the thread. */
   messages: Array<Message>;
-  /** The system prompt that it brings; absent: the session's stays in force. */
+  /** The lane's system prompt; absent: the session's is in force. */
   system_prompt?: string;
-  /** The tokens of each message. */
+  /** Tokens of each message. */
   tokens?: Array<number>;
-  /** The tokens of the system prompt. */
+  /** Tokens of the system prompt. */
   system_prompt_tokens?: number;
 }
 
@@ -1345,27 +1345,27 @@ export interface SummaryEntry {
   tokens: number;
 }
 
-/** A summary stands for its lane up to a seq. */
+/** A summary of a lane up to a seq. */
 export interface SummaryPayload {
   /** The lane. */
   context_ref: string;
   /** The summary's text. */
   content: string;
-  /** How the text is written: `text`. */
+  /** The format of the text: `text`. */
   format: string;
-  /** The first entry that was summed up anew. */
+  /** The first entry that the model read; the summary before covers earlier ones. */
   from_seq: number;
-  /** The last entry that it speaks for; it speaks for everything before, too. */
+  /** The last entry that the summary covers; it covers everything before, too. */
   to_seq: number;
   /** The model that wrote it, as `provider:model`. */
   model: string;
-  /** SHA-256 over the seqs and ids of the entries that it sums up. */
+  /** SHA-256 over the seqs and ids of the entries that the model read. */
   source_digest?: string;
   /** The tokens of those entries. */
   source_tokens?: number;
-  /** The seqs of the entries that were pinned then, and stay as they are. */
+  /** The seqs of the entries that were pinned then; contexts still have them verbatim. */
   pinned?: Array<number>;
-  /** What writing it used. */
+  /** The usage of the model call that wrote the summary. */
   usage?: Usage;
 }
 
@@ -1417,19 +1417,19 @@ export interface ToolMessage {
   tool_call_id: string;
   /** The tool. */
   name?: string;
-  /** The arguments that a person put in the place of the model's. */
+  /** The arguments with which a person replaced the model's. */
   edited_arguments?: Record<string, unknown>;
-  /** Where all of the result is, if `content` holds a part of it. */
+  /** The full result, if `content` has a part of it. */
   result?: StoredResult;
-  /** The result tells of a failure. */
+  /** Whether the result describes a failure. */
   is_error?: boolean;
-  /** It is not known whether the tool has run. */
+  /** Whether it is unknown if the tool has run. */
   in_doubt?: boolean;
-  /** It arrived after the end of its run, and takes the place of the result that was in doubt. */
+  /** Whether the result arrived after the end of its run; it replaces the result in doubt. */
   late?: boolean;
-  /** The tokens of the note before the result that says how the call was changed. */
+  /** Tokens of the note that says how the call was changed. */
   note_tokens?: number;
-  /** The tokens of the pieces of `content`, where it is long enough to be cut. */
+  /** Tokens of each piece of `content`, if it is long enough to be cut. */
   pieces?: Array<number>;
 }
 
@@ -1529,15 +1529,15 @@ export interface UserMessage {
   request_id?: string;
   /** The run that the message belongs to. */
   run_id?: string;
-  /** The id of the input that it was; absent for the message that opened the run. */
+  /** The id of the input; absent for the message that opened the run. */
   input_id?: string;
-  /** Who sent the input, or by which way it came; absent for the message that opened the run. */
+  /** The sender of the input, or its kind; absent for the message that opened the run. */
   source?: string;
-  /** The metadata that came with it. */
+  /** The metadata of the message. */
   metadata?: Record<string, string>;
   /** The JSON Schema that the answer is to follow. */
   output_schema?: Record<string, unknown>;
-  /** What else the message set for its run: the fields of `MessageInput` that came with it. */
+  /** The other fields of `MessageInput` that the caller set. */
   settings?: Record<string, unknown>;
 }
 

@@ -229,6 +229,6 @@ class _Sizes:
         """Render a summary in the role that the policy chooses."""
         if entry is None:
             return None
-        message = entry.read(SummaryPayload).message(self._inputs.policy.summary_role)
+        message = entry.read(SummaryPayload).make_message(self._inputs.policy.summary_role)
         tokens = self._count(entry.tokens, lambda encoding: encoding.count_message(message))
         return Block((message,), tokens, "message")

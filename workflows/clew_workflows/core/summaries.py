@@ -202,7 +202,7 @@ def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
     operation = AppliedReplace(
         type="replace",
         reason="compaction",
-        result_context=StoredSnapshot(messages=[summary.message("user")], system_prompt=event.system_prompt),
+        result_context=StoredSnapshot(messages=[summary.make_message("user")], system_prompt=event.system_prompt),
         base_seq=effect.to_seq,
         meta=summary.provenance | {"base_seq": effect.to_seq},
     )

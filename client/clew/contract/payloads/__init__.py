@@ -1,7 +1,7 @@
-"""What the entries of a thread hold: one type for each kind of entry, and one for the recipe of a model call.
+"""The payloads of a thread's entries: one type for each kind of entry, and one for the recipe of a model call.
 
-An entry's JSON travels as it was committed. These types read it, and what a session commits is made of them. Fields
-that a later release writes are ignored by an earlier one.
+A session builds payloads from these types, and readers parse them. The JSON of an entry never changes once it is
+committed. The types ignore fields that a later release wrote.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from clew.contract.payloads.base import KINDS, EntryKind, Payload, Stored
-from clew.contract.payloads.facts import (
+from clew.contract.payloads.config import ConfigPayload, ConfigTokens
+from clew.contract.payloads.events import (
     ApprovalPayload,
-    ConfigPayload,
-    ConfigTokens,
     ErrorPayload,
     ForkPayload,
     InputPayload,
     Retried,
     RunPayload,
     SessionPayload,
-    SummaryPayload,
 )
 from clew.contract.payloads.messages import (
     AnyMessage,
@@ -43,6 +41,7 @@ from clew.contract.payloads.operations import (
     StoredSnapshot,
 )
 from clew.contract.payloads.recipe import Recipe
+from clew.contract.payloads.summary import SummaryPayload
 
 __all__ = [
     "KINDS",
@@ -90,20 +89,20 @@ _TYPES: dict[EntryKind, Any] = {
     "session": SessionPayload,
 }
 _READERS: dict[EntryKind, Callable[[Any], Payload]] = {
-    kind: TypeAdapter(held).validator.validate_python for kind, held in _TYPES.items()
+    kind: TypeAdapter(payload_type).validator.validate_python for kind, payload_type in _TYPES.items()
 }
 
 
 def read_payload(kind: EntryKind, payload: Mapping[str, Any]) -> Payload:
-    """The payload of an entry of a kind, of its JSON form.
+    """Parse the payload of an entry.
 
     Raises:
-        ValueError: an entry of the kind does not hold this.
+        ValueError: the payload does not have the type of the kind.
     """
     return _READERS[kind](payload)
 
 
 def read_lane(payload: Mapping[str, Any]) -> str | None:
-    """The lane that an entry belongs to, where its kind belongs to one. The rest of the payload is not read."""
+    """Return the lane that an entry belongs to, if any, without parsing the payload."""
     lane: str | None = payload.get("context_ref")
     return lane

@@ -1,4 +1,4 @@
-"""What `ai_message` entries hold: one type for each role."""
+"""What `ai_message` entries hold: one type for each role of a message."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from clew.model.pieces import split
 from clew.model.tokens import Encoding
 
 EDITED = "[a person changed this call before it ran; its arguments were {}]\n"
-"""Stands before the result of a call that was approved with other arguments than the model's."""
+"""Precedes the result of a call that was approved with other arguments than the model's."""
 MAX_EDITED_CHARACTERS = 1000
-"""Characters of the changed arguments that the model reads; the thread holds all of them."""
+"""Characters of the changed arguments in that note; the entry has all of them."""
 
 
 @stored
@@ -47,16 +47,16 @@ class MessagePayload(Payload):
 
     @property
     def call_ids(self) -> list[str]:
-        """The ids of the tool calls that the message asks for, in order."""
+        """The ids of the message's tool calls, in order."""
         return []
 
     @property
     def is_late(self) -> bool:
-        """Whether it is a result that takes the place of one that was in doubt."""
+        """Whether it is a result that replaces one in doubt."""
         return False
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
-        """The payload, and the tokens of its message."""
+        """Count the tokens of the message."""
         return self, encoding.count_message(self.message)
 
 
@@ -65,11 +65,11 @@ class UserMessage(MessagePayload):
     """A user's message: it opened a run, or was steered in or injected while one was active.
 
     Attributes:
-        input_id: The id of the input that it was; absent for the message that opened the run.
-        source: Who sent the input, or by which way it came; absent for the message that opened the run.
-        metadata: The metadata that came with it.
+        input_id: The id of the input; absent for the message that opened the run.
+        source: The sender of the input, or its kind; absent for the message that opened the run.
+        metadata: The metadata of the message.
         output_schema: The JSON Schema that the answer is to follow.
-        settings: What else the message set for its run: the fields of `MessageInput` that came with it.
+        settings: The other fields of `MessageInput` that the caller set.
     """
 
     role: Literal["user"]
@@ -85,10 +85,10 @@ class AssistantMessage(MessagePayload):
     """A model's reply.
 
     Attributes:
-        tool_calls: The tools that the model asks for, under ids that are unique in the thread.
-        thinking: What the model thought aloud; no context shows it.
-        provider_data: What the provider wants back verbatim with the message.
-        recipe: What the model was shown for it.
+        tool_calls: The tool calls, with ids that are unique in the thread.
+        thinking: The text of the model's reasoning; no context shows it.
+        provider_data: Blocks that go back to the provider verbatim.
+        recipe: The recipe of the model call.
     """
 
     role: Literal["assistant"]
@@ -101,7 +101,7 @@ class AssistantMessage(MessagePayload):
     def message(self) -> Message:
         """The message as a context shows it.
 
-        `provider_data` goes along with tool calls alone: the provider that gave it is shown it beside their results.
+        It has `provider_data` only beside tool calls: the provider reads it together with their results.
         """
         message: Message = {"role": "assistant", "content": self.content}
         if self.tool_calls:
@@ -112,18 +112,18 @@ class AssistantMessage(MessagePayload):
 
     @property
     def call_ids(self) -> list[str]:
-        """The ids of the tool calls that the message asks for, in order."""
+        """The ids of the message's tool calls, in order."""
         return [call["id"] for call in self.tool_calls or ()]
 
 
 @stored
 class StoredResult(Stored):
-    """Where all of a large tool result is: in the archive, under its digest.
+    """A large tool result, which the archive has in full under its digest.
 
     Attributes:
-        digest: SHA-256 of the whole text.
-        bytes: The size of the whole text, in bytes of UTF-8.
-        shown: How much of it `content` holds, in bytes of UTF-8.
+        digest: SHA-256 of the full text.
+        bytes: The size of the full text, in bytes of UTF-8.
+        shown: The size of the part in `content`, in bytes of UTF-8.
     """
 
     digest: str
@@ -138,13 +138,13 @@ class ToolMessage(MessagePayload):
     Attributes:
         tool_call_id: The call that it answers.
         name: The tool.
-        edited_arguments: The arguments that a person put in the place of the model's.
-        result: Where all of the result is, if `content` holds a part of it.
-        is_error: The result tells of a failure.
-        in_doubt: It is not known whether the tool has run.
-        late: It arrived after the end of its run, and takes the place of the result that was in doubt.
-        note_tokens: The tokens of the note before the result that says how the call was changed.
-        pieces: The tokens of the pieces of `content`, where it is long enough to be cut.
+        edited_arguments: The arguments with which a person replaced the model's.
+        result: The full result, if `content` has a part of it.
+        is_error: Whether the result describes a failure.
+        in_doubt: Whether it is unknown if the tool has run.
+        late: Whether the result arrived after the end of its run; it replaces the result in doubt.
+        note_tokens: Tokens of the note that says how the call was changed.
+        pieces: Tokens of each piece of `content`, if it is long enough to be cut.
     """
 
     role: Literal["tool"]
@@ -172,12 +172,12 @@ class ToolMessage(MessagePayload):
 
     @property
     def is_late(self) -> bool:
-        """Whether it is a result that takes the place of one that was in doubt."""
+        """Whether it is a result that replaces one in doubt."""
         return self.late
 
     @property
     def edit_note(self) -> str:
-        """The note before the result that says how a person has changed the call; empty where nobody has."""
+        """The note before the result that says how a person changed the call; empty if the call is unchanged."""
         if self.edited_arguments is None:
             return ""
         text = canonicalize(self.edited_arguments).decode()
@@ -187,11 +187,11 @@ class ToolMessage(MessagePayload):
 
     @property
     def size(self) -> int:
-        """The size of the whole result, in bytes of UTF-8."""
+        """The size of the full result, in bytes of UTF-8."""
         return self.result.bytes if self.result else len(self.content.encode())
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
-        """The payload with the counts of what may be cut, and the tokens of its message."""
+        """Count the tokens of the message; the payload records those of the parts that may be cut."""
         counted, tokens = self, encoding.count_message(self.message)
         if note := self.edit_note:
             counted = replace(counted, note_tokens=encoding.count(note))

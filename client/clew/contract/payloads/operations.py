@@ -1,4 +1,4 @@
-"""What `ai_context_operation` entries hold: the operations that were applied, one type for each."""
+"""What `ai_context_operation` entries hold: one type for each operation that was applied."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class StoredSnapshot(Stored):
     """A context that was put under a lane.
 
     Attributes:
-        messages: Its messages, with ids of tool calls that are unique in the thread.
-        system_prompt: The system prompt that it brings; absent: the session's stays in force.
-        tokens: The tokens of each message.
-        system_prompt_tokens: The tokens of the system prompt.
+        messages: The messages, with ids of tool calls that are unique in the thread.
+        system_prompt: The lane's system prompt; absent: the session's is in force.
+        tokens: Tokens of each message.
+        system_prompt_tokens: Tokens of the system prompt.
     """
 
     messages: SkipValidation[list[Message]]
@@ -32,11 +32,11 @@ class StoredSnapshot(Stored):
 
     @property
     def shown_messages(self) -> list[Message]:
-        """Its messages as a context shows them."""
+        """The messages as a context shows them."""
         return list(map(_select_shown_fields, self.messages))
 
     def count(self, encoding: Encoding) -> Self:
-        """The snapshot with the counts of its parts."""
+        """Count the tokens of each message and of the system prompt."""
         return replace(
             self,
             tokens=[encoding.count_message(message) for message in self.messages],
@@ -46,13 +46,13 @@ class StoredSnapshot(Stored):
 
 @stored
 class AppliedOperation(Stored):
-    """What a context operation did.
+    """A context operation that was applied.
 
     Attributes:
         type: The operation.
-        reason: Why it was applied: somebody asked for it, a checkpoint was restored, a lane was compacted, or Clew
-            itself did it.
-        meta: What came with it.
+        reason: `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted;
+            `system`: Clew itself applied it.
+        meta: The JSON that the caller sent with it.
     """
 
     type: Literal["replace", "switch", "pin", "unpin", "expand"]
@@ -66,7 +66,7 @@ class AppliedReplace(AppliedOperation):
 
     Attributes:
         result_context: The snapshot.
-        base_seq: The lane's messages after this seq follow upon it; absent: those after the operation.
+        base_seq: The lane's messages after this seq follow the snapshot; absent: those after the operation.
     """
 
     type: Literal["replace"]
@@ -75,7 +75,7 @@ class AppliedReplace(AppliedOperation):
 
     @property
     def is_compaction(self) -> bool:
-        """Whether the snapshot stands for the lane before it, so that an `expand` finds that again."""
+        """Whether the snapshot replaces what it was made of, so that an `expand` can restore that."""
         return self.reason == "compaction"
 
 
@@ -91,7 +91,7 @@ class AppliedPin(AppliedOperation):
     """Messages of the lane were pinned.
 
     Attributes:
-        seqs: Their seqs.
+        seqs: The seqs of the messages.
     """
 
     type: Literal["pin"]
@@ -100,10 +100,10 @@ class AppliedPin(AppliedOperation):
 
 @stored
 class AppliedUnpin(AppliedOperation):
-    """Messages of the lane are pinned no more.
+    """Messages of the lane were unpinned.
 
     Attributes:
-        seqs: Their seqs.
+        seqs: The seqs of the messages.
     """
 
     type: Literal["unpin"]
@@ -124,7 +124,7 @@ class OperationPayload(Payload):
     Attributes:
         op_id: The id of the operation.
         context_ref: The lane.
-        operation: What it did.
+        operation: The operation.
     """
 
     entry_kind: ClassVar[EntryKind] = "ai_context_operation"
@@ -137,11 +137,11 @@ class OperationPayload(Payload):
 
     @property
     def snapshot(self) -> StoredSnapshot | None:
-        """The snapshot that it put under its lane, where it did."""
+        """The snapshot that the operation put; None for other operations than `replace`."""
         return self.operation.result_context if isinstance(self.operation, AppliedReplace) else None
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
-        """The payload with the counts of the snapshot's parts, and the tokens of its messages."""
+        """Count the tokens of the snapshot's messages; the payload records those of each part."""
         if not isinstance(self.operation, AppliedReplace):
             return self, 0
         snapshot = self.operation.result_context.count(encoding)
@@ -153,7 +153,7 @@ def _select_shown_fields(stored: Message) -> Message:
     message: Message = {"role": stored["role"], "content": stored["content"]}
     if calls := stored.get("tool_calls"):
         message["tool_calls"] = calls
-        # It goes along with tool calls alone: the provider that gave it is shown it beside their results.
+        # The provider reads it together with the results of the tool calls.
         if data := stored.get("provider_data"):
             message["provider_data"] = data
     if stored["role"] == "tool" and "tool_call_id" in stored:

@@ -1,4 +1,4 @@
-"""The recipe of a model call: what the model was shown, in terms of the thread."""
+"""The recipe of a model call: how its context was made from the thread."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from clew.outcomes import Usage as UsageOutput
 
 @stored
 class Recipe(Stored):
-    """What a model was shown for a reply: enough to make the same context again from the thread alone.
+    """How the context of a model call was made: enough to make it again from the thread alone.
 
     Attributes:
         context_ref: The lane that was projected.
-        basis_seq: The newest entry that the context could hold.
+        basis_seq: The newest entry that the context could include.
         model: The model that was called, as `provider:model`.
-        model_options: The options of the call (`ModelOptions`), those that were set.
+        model_options: The options of the call (`ModelOptions`) that were set.
         policy_hash: The hash of the context policy in force.
-        digest: SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}` as they were shown.
-        input_tokens: The size of the context in tokens of the session's encoding.
-        usage: What the provider reported of the call.
-        attempt: Which attempt of the call gave the reply, from 1 on.
-        stop_reason: Why the model stopped: it had said all, its output limit was reached, or it calls tools.
+        digest: SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`.
+        input_tokens: Tokens of the context under the session's encoding.
+        usage: The usage that the provider reported.
+        attempt: The number of the attempt that returned the reply, from 1 on.
+        stop_reason: `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools.
         epoch: The seqs at which the window of an epoch was cut; absent for sliding windows.
         shared_prefix_tokens: Tokens that the context shares with the beginning of the lane's call before it; absent
             for sliding windows.
-        cleared_tool_results: How many tool results gave way to a marker; absent where the policy clears none.
-        cut_tool_results: The tool results that were shown in part: of each, by the id of its call, the bytes of its
-            beginning and of its end.
-        context_policy: The call's own context policy, the fields that it set; absent: the session's was in force.
-        prices: The list prices by which the call's cost was counted, by rising `above`; absent where the worker knew
-            none.
-        token_ratio: The provider's tokens to ours, where it counts more.
-        output_schema_seq: The seq of the user's message whose `output_schema` the answer was to follow.
+        cleared_tool_results: Tool results that a marker replaces; absent where the policy clears none.
+        cut_tool_results: Tool results that were cut, by the id of the tool call: the bytes that are left of the
+            beginning and of the end.
+        context_policy: The fields that the call's own context policy set; absent: the session's was in force.
+        prices: The list prices that the cost was computed from, by rising `above`; absent where the worker knew none.
+        token_ratio: The ratio of the provider's tokens to those counted here, if it is larger than 1.
+        output_schema_seq: The seq of the user message whose `output_schema` the answer was to follow.
     """
 
     context_ref: str
@@ -59,10 +58,10 @@ class Recipe(Stored):
 
     @property
     def policy(self) -> ContextPolicy | None:
-        """The call's own context policy, with the fields set that it set; None where it had none.
+        """The call's own context policy, with only its own fields set; None where it had none.
 
         Raises:
-            ValueError: a later release has written fields that this one does not know.
+            ValueError: the policy has fields of a later release.
         """
         if not self.context_policy:
             return None
@@ -75,5 +74,5 @@ class Recipe(Stored):
 
     @property
     def call_usage(self) -> UsageOutput:
-        """What the call used, as one model call."""
+        """The usage of the call, counted as one model call."""
         return self.usage.model_copy(update={"model_calls": 1})
