@@ -1,5 +1,5 @@
-"""The workflows: `session` is `AgentSession`, `services` are the short workflows beside it.
+"""The workflows: `session` holds `AgentSession`, `services` the short workflows beside it.
 
-`core` decides and imports nothing of Temporal, `shell` carries out what it decides, `protocol` is what activities
-receive and answer.
+`core` holds the decisions and imports nothing of Temporal. `shell` carries the decisions out. `protocol` holds the
+inputs and the answers of activities.
 """

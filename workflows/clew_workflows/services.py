@@ -1,6 +1,6 @@
-"""The short workflows beside sessions: they do for clients in any language what needs the archive or a worker's keys.
+"""The service workflows. They give clients in any language what needs the archive or a worker's keys.
 
-A malformed input fails the workflow, and the type of its failure is the word of the refusal.
+A malformed input fails the workflow. The type of its failure is the word of the refusal.
 """
 
 from __future__ import annotations
@@ -42,47 +42,47 @@ with workflow.unsafe.imports_passed_through():
 CONTEXT_TIMEOUT = timedelta(seconds=90)
 CHANGE_TIMEOUT = timedelta(seconds=90)
 RESTORE_STEP_TIMEOUT = timedelta(seconds=45)
-"""For each of both steps of a restore."""
+"""The time for each of the two activities of a restore."""
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5))
 M = TypeVar("M", bound=BaseModel)
 NO_ARGUMENT = RawValue(Payload())
-"""The input of a service that was started without one."""
+"""The argument of a service that was started without one."""
 
 
-# What the SDK itself finds wrong with an input ends the workflow too: a failing task would be repeated for ever.
+# Any exception ends the workflow: the SDK would otherwise repeat a task that cannot decode its input without end.
 @workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception])
 class ReadThread:
-    """Answers one page of a thread, archived and live as one: `{entries, next_seq?}`.
+    """Answers one page of a thread, its archived and its live entries: `{entries, next_seq?}`.
 
     Attributes:
-        timeout: For all attempts together to read the page.
+        timeout: The time for all attempts to read the page.
     """
 
     timeout: ClassVar[timedelta] = timedelta(seconds=30)
 
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
-        """One page, and where the next one begins."""
+        """Read a page. `next_seq` is the `from_seq` of the next page."""
         return await run_activity("read_thread", decode(argument, ReadThreadInput), self.timeout)
 
 
 @workflow.defn(name=READ_CONTEXT_WORKFLOW, failure_exception_types=[Exception])
 class ReadContext:
-    """Answers one page of a context, as the query `context` does, of any call and at any seq, archived or not."""
+    """Answers one page of a context, as the query `context` does, for archived calls and entries too."""
 
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
-        """One page, and with which `page` and `at_seq` the next one is asked for."""
+        """Read a page. The answer names the `page` and the `at_seq` of the next query."""
         return await run_activity("read_context", decode_context(argument), CONTEXT_TIMEOUT)
 
 
 @workflow.defn(name=FORK_WORKFLOW, failure_exception_types=[Exception])
 class ForkSession:
-    """Makes a new session of another one's thread up to an entry: `{session_id, fork_seq}`."""
+    """Makes a new session from another session's thread up to an entry: `{session_id, fork_seq}`."""
 
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
-        """Back when the new session answers."""
+        """Fork the session. Returns when the fork answers."""
         fields = decode(argument, ForkSessionInput)
         fork = Fork(
             session_id=fields.session_id,
@@ -97,11 +97,11 @@ class ForkSession:
 
 @workflow.defn(name=RESTORE_WORKFLOW, failure_exception_types=[Exception])
 class RestoreSession:
-    """Starts a session that goes on from a checkpoint: `{token, session_id?}` -> `{session_id}`."""
+    """Starts a session that continues from a checkpoint: `{token, session_id?}` -> `{session_id}`."""
 
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
-        """The session has the context under its lane when this answers."""
+        """Start the session. Returns when its lane holds the checkpoint's context."""
         fields = decode(argument, RestoreInput, MAX_TOKEN_BYTES + 1_000)
         session_id = fields.session_id or str(workflow.uuid4())
         checkpoint = OpenCheckpoint(token=fields.token, session_id=session_id)
@@ -119,11 +119,13 @@ class RestoreSession:
                 static_summary=start.static_summary,
             )
         except WorkflowAlreadyStartedError:
-            raise ingress.make_application_error(InvalidInput(f"there is a session {session_id!r} already")) from None
+            raise ingress.make_application_error(
+                InvalidInput(f"session_id: a session {session_id!r} exists already")
+            ) from None
         try:
             await run_activity("put_context", checkpoint, RESTORE_STEP_TIMEOUT)
         except ApplicationError:
-            # Without the context it would be another session than the one that was asked for.
+            # Without the context the session would begin empty.
             await session.signal("close", {"reason": "it could not be restored"})
             raise
         return RestoreReceipt(session_id=session_id).as_json()
@@ -131,11 +133,11 @@ class RestoreSession:
 
 @workflow.defn(name=DELETE_WORKFLOW, failure_exception_types=[Exception])
 class DeleteSession:
-    """Ends a session and deletes its archive, without what its forks need: `{deleted_segments}`."""
+    """Ends a session and deletes its archive, but for segments that its forks need: `{deleted_segments}`."""
 
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
-        """Back when there is nothing left of it to be read."""
+        """Delete the session. Returns when nothing of it can be read any more."""
         return await run_activity("delete_session", decode(argument, DeleteSessionInput), CHANGE_TIMEOUT)
 
 
@@ -143,10 +145,10 @@ SERVICES = (ReadThread, ReadContext, ForkSession, RestoreSession, DeleteSession)
 
 
 def decode(argument: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
-    """The input of a service.
+    """Decode the input of a service.
 
     Raises:
-        ApplicationError: `invalid_input` or `too_large`, for what cannot be used.
+        ApplicationError: The input is malformed (`invalid_input`), or larger than `max_bytes` (`too_large`).
     """
     try:
         return ingress.decode_service([argument], model, max_bytes)
@@ -155,30 +157,32 @@ def decode(argument: RawValue, model: type[M], max_bytes: int = MAX_MESSAGE_BYTE
 
 
 def decode_context(argument: RawValue) -> dict[str, Any]:
-    """The input of `ReadContext`, with the fields that were given: others would overlay a policy.
+    """Decode the input of `ReadContext`, without fields at their defaults: they would override the policy in force.
 
     Raises:
-        ApplicationError: `invalid_input`, `empty_content` or `too_large`, for what cannot be used.
+        ApplicationError: The input is malformed (`invalid_input`), a pending message is empty (`empty_content`), or
+            the input or a prompt is too large (`too_large`).
     """
     try:
-        checked = ingress.check_context(decode(argument, ReadContextInput))
+        query = ingress.check_context(decode(argument, ReadContextInput))
     except Refusal as refusal:
         raise ingress.make_application_error(refusal) from None
-    return checked.model_dump(mode="json", exclude_unset=True)
+    return query.model_dump(mode="json", exclude_unset=True)
 
 
-async def run_activity(name: str, argument: BaseModel | dict[str, Any], patience: timedelta) -> dict[str, Any]:
-    """The answer of an activity; its failure as the workflow's own, under its own word.
+async def run_activity(name: str, argument: BaseModel | dict[str, Any], time_limit: timedelta) -> dict[str, Any]:
+    """Run an activity and return its answer.
 
     Raises:
-        ApplicationError: it was refused, or there was no answer in time: `archive_unavailable`.
+        ApplicationError: The activity failed; the type is the activity's own, or `archive_unavailable` if
+            the time is over.
     """
     try:
         answer: dict[str, Any] = await workflow.execute_activity(
             name,
             argument,
             result_type=dict,
-            schedule_to_close_timeout=patience,
+            schedule_to_close_timeout=time_limit,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RETRIES,
         )
@@ -188,7 +192,7 @@ async def run_activity(name: str, argument: BaseModel | dict[str, Any], patience
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from None
         if isinstance(cause, exceptions.TimeoutError):
             raise ingress.make_application_error(
-                ArchiveUnavailable(f"no answer within {patience.total_seconds():g} s")
+                ArchiveUnavailable(f"no answer within {time_limit.total_seconds():g} s")
             ) from None
         raise
     return answer

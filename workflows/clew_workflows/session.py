@@ -1,7 +1,7 @@
-"""The session: one long-running workflow whose event history is the conversation thread.
+"""The session: one long-running workflow, whose event history holds the conversation thread.
 
-The handlers decode what arrives, the core decides, the runtime commits, and the loop carries effects out. Nothing is
-decided here.
+Handlers decode updates, signals and queries. `clew_workflows.core` decides. `Runtime` commits the decisions, and the
+loop in `_serve` carries out their effects. This module decides nothing itself.
 """
 
 from __future__ import annotations
@@ -58,39 +58,40 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.shell.waits import Waits
 
 
-# Dynamic, because only so does a start that cannot be decoded reach the code that refuses it. Every type but
-# `AgentSession` is refused.
+# Dynamic, so that a start with an argument that the SDK cannot decode reaches the code that refuses it. Every
+# workflow type but `AgentSession` is refused.
 @workflow.defn(dynamic=True)
 class AgentSession:
-    """A durable LLM-agent session. Its workflow id is the session id; it is started with a `SessionStart`.
+    """A durable LLM-agent session. Its workflow id is the session id, its argument a `SessionStart`.
 
     Updates:
-        message: Ask something; answers the outcome of the request, or `running` when that takes long.
-        await_request: Wait for the outcome of a request again.
-        submit_input: Steer the run in progress, or inject into it.
-        cancel_request: End the run in progress, or drop a request that waits.
+        message: Send a message. The answer is the outcome of its request, or `running` after a long wait.
+        await_request: Wait again for the outcome of a request.
+        submit_input: Steer the active run, or inject into it.
+        cancel_request: Cancel the active run, or drop a queued request.
         resolve_approval: Approve or deny a tool call.
-        submit_context_operation: Replace, switch, expand a lane, or pin and unpin messages of it.
-        summarize: Have a lane summed up.
+        submit_context_operation: Replace, switch or expand a lane; pin or unpin its messages.
+        summarize: Have a summary of a lane written.
         configure: Change the configuration.
-        checkpoint: Get a lane's context and the configuration as a signed token.
-        hibernate: Archive the whole session and end the workflow; it can be started again.
-        close_session: Cancel what runs, archive the whole session and end the workflow.
+        checkpoint: Return a lane's context and the configuration as a signed token.
+        hibernate: Archive the session and end the workflow. The session can be started again.
+        close_session: Cancel the active run, archive the session and end the workflow.
 
     Signals:
-        steer, inject, modify_context, cancel, close: As their updates; one that is refused becomes an `input` entry.
+        steer, inject, modify_context, cancel, close: Like their updates. A refused signal becomes an `input` entry.
         forked: Record a fork. Clew sends it.
 
     Queries:
-        status: How the session stands, and its configuration.
-        context: What a model is, was or would be shown.
-        transcript: What was said, message by message.
-        entries: The thread, page by page.
+        status: The session's status and configuration.
+        context: The context of a past, the current or a future model call.
+        transcript: The messages of a lane, unabridged.
+        entries: The entries of the thread, in pages.
         window: The newest messages that fit a number of tokens.
-        carried, checkpoint: For Clew's own activities: what is archived, and what is to be signed.
+        carried: The state to archive, for Clew's own activity.
+        checkpoint: A drafted checkpoint to sign, for Clew's own activity.
 
     Attributes:
-        waits: How long it waits, and lets others wait.
+        waits: The time limits of the session's waits.
     """
 
     waits: ClassVar[Waits] = Waits()
@@ -101,21 +102,22 @@ class AgentSession:
         self._fullness = Fullness()
         self._task_commands = TaskCommands()
         self._refusal: ClewError | None = None
-        # The newest validated update, by its id: its handler need not decode it again. A replay validates nothing.
+        # The newest validated update, by its id, so that its handler need not decode it again. During a replay
+        # validators do not run: the handler decodes.
         self._validated: dict[str, Command] = {}
         info = workflow.info()
         try:
             if info.workflow_type != WORKFLOW_TYPE:
-                raise InvalidInput(f"unknown workflow type {info.workflow_type[:200]!r}: it is {WORKFLOW_TYPE!r}")
+                raise InvalidInput(f"unknown workflow type {info.workflow_type[:200]!r}: send {WORKFLOW_TYPE!r}")
             if info.cron_schedule:
-                raise InvalidInput("a session lives until it is closed: start it without a cron schedule")
+                raise InvalidInput("a session runs until it is closed: start it without a cron schedule")
             start = ingress.decode_start(info.workflow_id, args, is_continued=ingress.is_continued(info))
             if start.carried is not None:
-                begun = carried.restore(start.carried)
+                session = carried.restore(start.carried)
                 self._fullness.count_fetched(events=0, size=len(args[0].payload.data))
             else:
-                begun = Session(decisions.begin(info.workflow_id, start.config), Thread())
-            self._runtime = Runtime(begun, self.waits)
+                session = Session(decisions.begin(info.workflow_id, start.config), Thread())
+            self._runtime = Runtime(session, self.waits)
             self._intake = Intake(self._runtime, is_open=start.carried is not None)
             self._startup = Startup(self._runtime, self._intake)
             self._recalling = Recalling(self._runtime, self._fullness)
@@ -129,25 +131,26 @@ class AgentSession:
 
     @workflow.run
     async def run(self, _args: Sequence[RawValue]) -> dict[str, Any]:
-        """Serve until closed; answers the seq of the last entry."""
+        """Serve callers until the session closes or hibernates; answers the seq of the last entry."""
         if self._refusal:
             raise ingress.make_application_error(self._refusal)
         try:
-            return await self._live()
+            return await self._run_session()
         except Refusal as refusal:
             await self._wait_for_answers()
             raise ingress.make_application_error(refusal) from None
-        # And nothing else: a worker that ends throws GeneratorExit at whatever it still holds.
+        # Not BaseException: a worker that shuts down throws GeneratorExit into its workflows, which must not await
+        # then.
         except (FailureError, asyncio.CancelledError):
             await self._wait_for_answers()
             raise
 
     async def _wait_for_answers(self) -> None:
-        """Release the callers that wait, and wait until every handler has answered."""
+        """Release the waiting callers, and wait until every handler has answered."""
         self._waiters.dismiss()
         await workflow.wait_condition(workflow.all_handlers_finished)
 
-    async def _live(self) -> dict[str, Any]:
+    async def _run_session(self) -> dict[str, Any]:
         runtime, intake = self._runtime, self._intake
         try:
             if not intake.is_open:
@@ -157,7 +160,7 @@ class AgentSession:
             if intake.is_open:
                 await self._serve()
         except asyncio.CancelledError:
-            intake.turn_away(Closed("the session was cancelled before it had begun"))
+            intake.turn_away(Closed("the session was cancelled before it had started"))
             if intake.is_open:
                 reason = f"the workflow was cancelled: {workflow.cancellation_reason() or 'no reason was given'}"
                 runtime.apply(decisions.close(runtime.state, runtime.now, reason))
@@ -170,7 +173,7 @@ class AgentSession:
 
     @workflow.update(dynamic=True)
     async def update(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
-        """Every update of the contract. What is refused was refused by the validator and left nothing."""
+        """Handle any update. The validator has refused most of what cannot be done; the rest is refused here."""
         self._fullness.updates += 1
         update_id = self._update_id()
         command = self._validated.pop(update_id, None) or ingress.decode_update(
@@ -191,7 +194,7 @@ class AgentSession:
 
     @update.validator
     def validate(self, name: str, args: Sequence[RawValue]) -> None:
-        """Refuse before anything is written: neither the thread nor the history knows of it."""
+        """Refuse an update before the history and the thread record it."""
         try:
             if self._refusal:
                 raise self._refusal
@@ -209,7 +212,7 @@ class AgentSession:
 
     @workflow.signal(dynamic=True)
     def signal(self, name: str, args: Sequence[RawValue]) -> None:
-        """Every signal of the contract; one that cannot be used becomes an `input` entry."""
+        """Handle any signal. One that cannot be decoded becomes an `input` entry."""
         self._fullness.signals += 1
         if self._refusal or self._runtime.state.closed:
             return
@@ -223,7 +226,7 @@ class AgentSession:
 
     @workflow.query(dynamic=True)
     def query(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
-        """Every query of the contract, and those of the session's own activities."""
+        """Answer any query, those of the session's own activities included."""
         try:
             if self._refusal:
                 raise self._refusal
@@ -251,13 +254,13 @@ class AgentSession:
 
     async def _serve(self) -> None:
         runtime, rollover, recalling = self._runtime, self._rollover, self._recalling
-        # What of the active lane could not be carried is fetched; without the archive it stays as it is.
+        # Best effort: fetch the part of the active lane that the last workflow run could not carry over.
         await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
         if seconds := runtime.state.config.idle_timeout_seconds:
             asyncio.create_task(self._hibernation.hibernate_when_idle(seconds))  # noqa: RUF006 - the workflow's loop holds its tasks
         while True:
             self._before_waiting()
-            # Woken by whatever decides: a message that opens a run, a signal that closes the session, a full history.
+            # A message that opens a run, a close, a full history or a changed lane ends the wait.
             with suppress(asyncio.TimeoutError):
                 await workflow.wait_condition(
                     lambda: bool(runtime.effect or runtime.state.closed or rollover.due or recalling.due),
@@ -273,7 +276,7 @@ class AgentSession:
                 await recalling.recall_changed()
 
     def _before_waiting(self) -> None:
-        """Give the current task a command, unless an activity is to be scheduled or callers are answered in it."""
+        """Give the current task a command, unless it schedules an activity or answers callers: those are commands."""
         answering = self._waiters.has_any and not self._runtime.state.busy
         if self._runtime.effect is None and not answering:
             self._task_commands.ensure()
@@ -290,8 +293,7 @@ class AgentSession:
             if runtime.effect is effect:
                 raise
             return
-        # Handlers may have run since the event came about. What they decided stands, and is built upon; what
-        # they gave up is over, whatever came of it.
+        # Handlers may have decided while the activity ran. If they gave this effect up, its event no longer matters.
         if runtime.effect is effect:
             runtime.effect = None
             runtime.apply(decisions.take_event(runtime.state, event, runtime.now))

@@ -1,4 +1,4 @@
-"""What a session is at a moment, beside its thread. Frozen values; the decisions make the next one."""
+"""A session's state beside its thread: frozen values, which decisions replace by the next ones."""
 
 from __future__ import annotations
 
@@ -26,17 +26,23 @@ Phase = Literal[
 ]
 
 MAX_KNOWN_OPS = 128
-"""Ids of operations, applied or overtaken, that are known again."""
+"""Ids of applied or superseded operations that a session remembers, to recognize a repetition."""
 MAX_WAITING = 64
-"""Inputs, and queued messages, that a session keeps; and how many bytes of them."""
+"""Most inputs that wait, most queued messages, and most context operations that wait."""
 MAX_WAITING_BYTES = 512 * 1024
+"""Most bytes of each of them together."""
 EIGHTHS = 8
-"""Ratios of tokens move in steps of an eighth."""
+"""Token ratios are counted in eighths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where and when a decision is taken: the thread's next seq, and the workflow's clock in seconds."""
+    """When a decision is taken.
+
+    Attributes:
+        rev: The seq of the thread's next entry.
+        time: The workflow's clock, in seconds.
+    """
 
     rev: int
     time: float
@@ -44,10 +50,18 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What was steered in or injected, waiting for its place in the run.
+    """An input for the active run, not committed yet.
 
     Attributes:
-        joined: The message that joined the run, where the input is one; it is a request of its own.
+        input_id: The id of the input.
+        kind: `steer`, `inject`, `repair`, or `message` for a message that joins the run.
+        content: The text.
+        at: When it is committed: before the next model call (`step`), or after a reply that
+            would end the run (`terminal`).
+        on_failure: What becomes of it if the run ends before it is committed.
+        source: The source that its entry names.
+        request_id: The request of a message that joins the run.
+        joined: The message that joins the run.
     """
 
     input_id: str
@@ -61,22 +75,31 @@ class Input:
 
     @property
     def metadata(self) -> dict[str, str] | None:
-        """The metadata of the message that joined."""
+        """The metadata of the message that joins the run."""
         return self.joined.metadata if self.joined else None
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An accepted message with its settings filled in, or the inputs that a follow-up run answers.
+    """An accepted message with its settings resolved, or the inputs that a follow-up run answers.
 
-    The settings are filled in again when the run starts: a request that waited runs under the configuration that is
+    The settings are resolved again when the run starts, so that a queued request runs under the configuration that is
     in force by then.
 
     Attributes:
-        context_policy: What differs from the session's policy. Where the request names a model, and the agent has
-            chosen no policy, it is the whole policy for that model.
-        message: The message. A follow-up run has none.
-        inputs: What a follow-up run answers.
+        request_id: The id of the request.
+        content: The text of the message.
+        context_ref: The lane.
+        model: `provider:model`.
+        options: The model's options.
+        context_policy: The request's changes to the session's policy. If the request names a model and the
+            configuration has no policy, they are the complete policy of that model.
+        max_iterations: Most model calls of the run.
+        timeout_seconds: The time for the run, without the time it waits for approvals.
+        metadata: The message's metadata.
+        output_schema: The JSON Schema of the answer.
+        message: The message; None for a follow-up run.
+        inputs: The inputs that a follow-up run answers.
     """
 
     request_id: str
@@ -98,9 +121,13 @@ class RequestedCall:
     """A tool call of the current round.
 
     Attributes:
-        arguments: What the tool is run with: the model's, or those that a person put in their place.
+        tool_call_id: The id of the call.
+        name: The tool.
+        arguments: The model's arguments, or those that a person has replaced them by.
+        needs_approval: A person must approve the call first.
+        idempotent: The call may be repeated.
         edited: A person has changed the arguments.
-        scheduled: An activity has been started for the call, so that it may have run.
+        scheduled: An activity has been started for the call: it may have run.
         returned: Its result is in the thread.
     """
 
@@ -119,8 +146,8 @@ class LateCall:
     """A tool call whose activity may still return although its run has ended.
 
     Attributes:
-        doubt: The result in doubt that the thread has of it.
-        refs: Those of that result.
+        doubt: The result in doubt that the thread holds for it.
+        refs: The refs of that result.
     """
 
     doubt: ToolMessage
@@ -134,12 +161,23 @@ class LateCall:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The loop that serves a request, and the requests that have joined it.
+    """The ReAct loop that serves a request, and the requests that have joined it.
 
-    `deadline` is in seconds of the workflow's clock. `opened_seq` is the seq of the message that opened it,
-    `paused_at` when it began to wait for approvals: people take their time. `repaired` and `tightened` say that an
-    answer was asked for again, and that a context was made shorter: each is done once. `cut` names the tool calls
-    that the deadline cut off.
+    Attributes:
+        run_id: The id of the run.
+        request: The request that opened the run.
+        deadline: When the run times out, in seconds of the workflow's clock.
+        opened_seq: The seq of the message that opened the run.
+        joined: The ids of the requests that have joined the run.
+        paused_at: When the run began to wait for approvals, in seconds of the workflow's clock; None if it does not.
+        repaired: The model was asked to correct its answer, which happens once a run.
+        tightened: A refused context was shortened, which happens once a run.
+        iteration: The number of the newest model call; 0 before the first.
+        call: The newest model call.
+        tool_calls: The tool calls of the newest reply.
+        cut: The tool calls that the deadline interrupted, for the message of the timeout.
+        answer_seq: The seq of the newest reply that has text.
+        usage: The tokens and the cost of the run.
     """
 
     run_id: str
@@ -160,7 +198,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Summarizing:
-    """A summary in the making. `operation` asked for it, or the update that waits for it, or else the session did."""
+    """A summary that is being written.
+
+    Attributes:
+        summary_id: The id of the summary.
+        operation: The compaction that needs it; None for the update `summarize`, and for an automatic summary.
+        automatic: The session has started it by itself.
+    """
 
     summary_id: str
     operation: ContextOperation | None = None
@@ -169,10 +213,11 @@ class Summarizing:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is known of a model.
+    """Measurements of a model's token counts and window.
 
-    `eighths` is how many tokens its provider counts where we count eight, in whole steps, and never less than eight.
-    `budget` is what a refusal has left of any context, in tokens of ours; None: none was refused.
+    Attributes:
+        eighths: The tokens that the provider counts for eight of ours; at least 8.
+        budget: The largest context that is tried after a refusal, in our tokens; None: no context was refused.
     """
 
     eighths: int = EIGHTHS
@@ -180,37 +225,50 @@ class Learned:
 
     @property
     def ratio(self) -> float:
-        """The provider's tokens to ours."""
+        """The provider's token counts divided by ours."""
         return self.eighths / EIGHTHS
 
     def reduce(self, budget: int) -> int:
-        """What is left of a policy's budget, in tokens of ours."""
-        left = max(budget * EIGHTHS // self.eighths, 1)
-        return left if self.budget is None else min(left, self.budget)
+        """Reduce a policy's budget, in our tokens, to a context that the model takes."""
+        scaled = max(budget * EIGHTHS // self.eighths, 1)
+        return scaled if self.budget is None else min(scaled, self.budget)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The session beside its thread.
+    """The session's state beside its thread.
 
     Attributes:
+        session_id: The id of the session.
         config: The configuration in force.
         policy: The context policy in force, complete.
-        tools: The tools as a worker resolved them; None until one has.
+        phase: The status that the query `status` reports.
+        tools: The tools as a worker has resolved them; None until one has.
         problem: Why a worker could not resolve the configuration.
-        own_policy: What `configure` has laid over the agent's policy.
+        run: The active run.
+        own_policy: The policy fields that `configure` has set, over those of the configuration's policy.
+        queue: The requests that wait for the active run to end, in order.
+        inbox: The inputs that wait to be committed, in order.
+        receipts: The receipts of the newest inputs, to recognize a repetition.
         pending_ops: Context operations that wait for the run to end, in order; at most one `replace` or `switch`.
         pending_config: A change of configuration that waits for the run to end.
-        known_ops: The ids of the newest operations, applied or overtaken.
-        config_due: A configuration waits for its preparation to be committed.
-        profiles: What workers have told of models, by name: the configuration's, and requests' own.
-        learned: What providers have told of their models, by name.
-        runs, calls, tool_calls, inputs, summaries: Counters; they make ids that are unique in the thread.
+        known_ops: The ids of the newest applied or superseded operations, to recognize a repetition.
+        config_due: The configuration has been changed and its `config` entry not been committed.
+        profiles: Workers' profiles of models, by model: the configuration's, and those that requests name.
+        learned: Measurements of providers' token counts, by model.
+        context_ref: The active lane.
+        usage: The tokens and the cost of the session.
+        runs: The number of runs so far, for ids that are unique in the thread.
+        calls: The number of model calls so far.
+        tool_calls: The number of tool calls so far.
+        inputs: The number of inputs so far.
         late_calls: Tool calls of ended runs that may still return.
-        archive: Where older entries are.
+        archive: The session's archive; None if the worker that began it had no store.
         outcomes: Outcomes of requests whose `run` entries may be in the archive alone.
-        summary_due: A lane whose contexts want a summary.
-        no_summary_before: No automatic summary is tried before the end of this run: one has failed.
+        summarizing: The summary that is being written.
+        summaries: The number of summaries so far.
+        summary_due: A lane that has reached the policy's threshold for a summary.
+        no_summary_before: The number of runs before which no automatic summary is tried, because one has failed.
     """
 
     session_id: str
@@ -251,34 +309,34 @@ class State:
 
     @property
     def request_id(self) -> str | None:
-        """The request that is being served or is the next to be."""
+        """The request of the active run, or else the first in the queue."""
         if self.run:
             return self.run.request.request_id
         return self.queue[0].request_id if self.queue else None
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being served or waits, or a summary that was asked for is in the making."""
+        """Whether a run is active, a request waits, or a summary is being written that a caller asked for."""
         return self.run is not None or bool(self.queue) or (self.summarizing is not None and not self.own_summary)
 
     @property
     def own_summary(self) -> bool:
-        """Whether the session is writing a summary of its own accord; it gives way to whatever arrives."""
+        """Whether an automatic summary is being written. The session gives it up when it gets other work."""
         return self.summarizing is not None and self.summarizing.automatic
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing runs, waits or is being prepared, but for a summary of the session's own accord."""
+        """Whether nothing runs, waits or is being prepared, an automatic summary aside."""
         return not self.busy and (self.phase == "idle" or self.own_summary)
 
     @property
     def describing(self) -> bool:
-        """Whether a worker is being asked about the model that the request being served names."""
+        """Whether a worker is asked to describe the model that the active run's request names."""
         return self.phase == "preparing" and self.run is not None and self.problem is None
 
     @property
     def preparation(self) -> Prepare:
-        """What resolves the configuration in force anew."""
+        """The effect that resolves the configuration in force."""
         return Prepare(
             model=self.config.model,
             tools=self.config.tools,
@@ -288,12 +346,12 @@ class State:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """The ids of all requests that have been accepted and have no outcome in the thread yet."""
+        """The ids of all accepted requests that have no outcome in the thread yet."""
         served = (self.run.request.request_id, *self.run.joined) if self.run else ()
         return (*served, *(request.request_id for request in self.queue))
 
 
 def remember_operation(state: State, op_id: str) -> State:
-    """The session with an operation's id as the newest that it knows."""
+    """Remember the id of an operation, as the newest."""
     others = (known for known in state.known_ops if known != op_id)
     return replace(state, known_ops=(*others, op_id)[-MAX_KNOWN_OPS:])

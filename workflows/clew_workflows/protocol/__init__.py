@@ -1,4 +1,4 @@
-"""What workflows send to activities and what comes back, and the task queues between them."""
+"""The inputs and the answers of activities, and the task queues between workflows and activities."""
 
 from clew_workflows.protocol.archive import ArchiveRef, Archiving, Recall, Recalled, Thaw, Thawed, Thresholds
 from clew_workflows.protocol.checkpoints import (

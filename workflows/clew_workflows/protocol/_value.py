@@ -1,4 +1,4 @@
-"""The base of what travels between workflows and activities."""
+"""The base of all values that workflows and activities exchange."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Value(BaseModel):
-    """A value of the protocol: frozen, and open to fields of newer workers."""
+    """A value of the protocol: frozen; fields of newer workers are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

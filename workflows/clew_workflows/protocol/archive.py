@@ -1,4 +1,4 @@
-"""Where a session's older entries are, how they come there, and how they come back."""
+"""Archiving a session's entries, and fetching them again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from clew_workflows.protocol.packed import Packed
 
 
 class Thresholds(Value):
-    """When a run of the workflow gives way to the next one; beyond three times as much it takes no new message.
+    """Sizes at which a session continues in a new workflow run. At three times a size it refuses new messages.
 
-    Temporal ends a run at 51 200 events, 50 MB, 2 000 updates and 10 000 signals. A worker that takes a session over
-    replays its run, at some 0.4 ms of CPU an event: that is what keeps a run short.
+    Temporal ends a workflow run at 51 200 events, 50 MB, 2 000 updates or 10 000 signals. The thresholds are far
+    lower, because a worker that takes a session over replays the whole workflow run, at about 0.4 ms of CPU an event.
+
+    Attributes:
+        events: Events of the history.
+        bytes: Bytes of the history.
+        updates: Updates of the workflow run.
+        signals: Signals of the workflow run.
     """
 
     events: int = Field(default=4_000, ge=50, le=15_000)
@@ -26,9 +32,14 @@ class Thresholds(Value):
 
 
 class ArchiveRef(Value):
-    """Where a thread's older entries are: those up to `upto` hang on the index node `root` of the family.
+    """A session's archive.
 
-    `execution` is the workflow execution that writes there, all its runs together.
+    Attributes:
+        execution: The id of the workflow execution that writes it, the same for all its workflow runs.
+        family: The session family whose folder holds the segments. A fork is of its parent's family.
+        root: The name of the index node that lists the segments; None before the first is written.
+        upto: The seq of the newest archived entry; -1 for none.
+        thresholds: The thresholds that the worker is configured with.
     """
 
     execution: str
@@ -39,9 +50,11 @@ class ArchiveRef(Value):
 
 
 class Archiving(Value):
-    """Write to the archive all that the session has said, and what it needs to go on from there.
+    """Write a session's entries and its state to the archive.
 
-    `closed`: it goes on no more in this execution.
+    Attributes:
+        archive: The archive as it is before.
+        closed: The session ends in this execution, or hibernates.
     """
 
     archive: ArchiveRef
@@ -49,28 +62,38 @@ class Archiving(Value):
 
 
 class Thaw(Value):
-    """Fetch what a session that was archived whole goes on from."""
+    """Fetch the state that an archived session continues from.
+
+    Attributes:
+        archive: The archive.
+        state: The name of the archived state.
+    """
 
     archive: ArchiveRef
     state: str
 
 
 class Thawed(Packed):
-    """What a session goes on from, where its archive stands, and what has been added there since it was put away."""
+    """The state that an archived session continues from, compressed.
+
+    Attributes:
+        archive: The archive as it is now.
+        newer: Entries that have been added to the archive since the state was written, as JSON.
+    """
 
     archive: ArchiveRef | None = None
     newer: tuple[dict[str, Any], ...] = ()
 
 
 class Recall(Value):
-    """Fetch the part of a lane that contexts need and the session does not hold.
+    """Fetch the archived part of a lane that contexts need.
 
     Attributes:
         archive: The archive.
         context_ref: The lane.
         policies: The policies of the contexts.
         before: The session holds the lane's messages from this seq on.
-        layers: The lane's layers as the session knows them; None: as they are in the archive. The session may know
+        layers: The lane's layers as the session holds them; None: read them from the archive. The session may hold
             operations that are not archived yet, and older layers that an `expand` has brought back.
     """
 
@@ -82,6 +105,10 @@ class Recall(Value):
 
 
 class Recalled(Value):
-    """What of a lane was fetched: the entries, and the gap that is left before them."""
+    """The fetched part of a lane.
+
+    Attributes:
+        packed: The entries, and the gap before them.
+    """
 
     packed: Packed

@@ -1,4 +1,4 @@
-"""Checkpoints that workers sign and open."""
+"""Checkpoints, which workers sign and verify."""
 
 from __future__ import annotations
 
@@ -8,20 +8,38 @@ from clew_workflows.protocol._value import Value
 
 
 class SignCheckpoint(Value):
-    """Sign what the session holds ready under a number, as a checkpoint that is good for so many seconds."""
+    """Sign a checkpoint that the session has drafted.
+
+    Attributes:
+        number: The number of the draft; the worker fetches it by query.
+        expires_seconds: Seconds from signing until the checkpoint expires.
+    """
 
     number: int
     expires_seconds: int
 
 
 class DraftQuery(Value):
-    """Ask the session for what it holds ready to be signed under a number."""
+    """The query for a draft that is to be signed.
+
+    Attributes:
+        number: The number of the draft.
+    """
 
     number: int
 
 
 class CheckpointSignature(Value):
-    """What a worker adds to a checkpoint. `iat` and `exp` are in seconds since 1970; `kid` names the key."""
+    """The fields that a worker adds to a checkpoint.
+
+    Attributes:
+        namespace: The worker's namespace.
+        fingerprint: A digest over the configuration as it was resolved.
+        iat: When it was signed, in seconds since 1970.
+        exp: When it expires, in seconds since 1970.
+        kid: The id of the key.
+        signature: The HMAC-SHA256 in base64url.
+    """
 
     namespace: str
     fingerprint: str
@@ -32,13 +50,22 @@ class CheckpointSignature(Value):
 
 
 class OpenCheckpoint(Value):
-    """Verify a checkpoint that a session of this id is to be made of."""
+    """Verify a checkpoint.
+
+    Attributes:
+        token: The checkpoint.
+        session_id: The id of the session that will continue from it.
+    """
 
     token: str
     session_id: str
 
 
 class OpenedCheckpoint(Value):
-    """The configuration that a session goes on with from a checkpoint, as `AgentSession` takes it."""
+    """A verified checkpoint.
+
+    Attributes:
+        config: The new session's configuration, as `AgentSession` takes it.
+    """
 
     config: dict[str, Any]

@@ -1,7 +1,8 @@
-"""What a session wants of the world, and what the world answers: effects and events as data.
+"""Effects and events, as data.
 
-The decisions in `clew_workflows.core` name an effect, and the activity that carries it out answers with an event.
-Inputs are references, never conversations, so that the history grows by what is new and not by what is old.
+A decision of `clew_workflows.core` names an effect. An activity carries it out, and its answer is an event for the
+next decision. The input of an activity refers to the thread by lane and seq and holds no messages, so that the
+history grows only by new text.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from clew_workflows.protocol.summaries import Summarize, Summarized
 from clew_workflows.protocol.tools import RunTools, ToolCall, ToolReturned
 
 SessionEffect = Prepare | DescribeModel | CallModel | RunTools | Summarize
-"""What decisions ask for, one at a time. The tool calls of a round run side by side."""
+"""The effects of decisions, one at a time. The tool calls of a round run in parallel."""
 
 Effect = Prepare | DescribeModel | CallModel | ToolCall | Summarize | Archiving | Thaw | Recall | SignCheckpoint
-"""What one activity carries out: `clew_workflows.shell.execution.make_plan` says which, and within which bounds."""
+"""The input of one activity: `clew_workflows.shell.execution.make_plan` names the activity and its timeouts."""
 
 Event = Prepared | ModelProfile | ModelAnswered | ToolReturned | Summarized | Failure
-"""What came of what a decision has asked for."""
+"""The result of an effect."""

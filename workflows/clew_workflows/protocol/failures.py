@@ -1,4 +1,4 @@
-"""Why something that a session wanted could not be done."""
+"""The failure of an effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from clew_workflows.protocol._value import Value
 
 
 class Failure(Value):
-    """Why something could not be done, in a form that a caller can act on."""
+    """Why an effect failed.
+
+    Attributes:
+        type: A word that callers can compare: an error type of the contract, or a worker's own.
+        message: The reason, for people.
+        retryable: The same request may succeed later.
+        details: Further values; each type has its own.
+    """
 
     type: str
     message: str

@@ -1,4 +1,4 @@
-"""A session that begins with another one's thread."""
+"""Forks: sessions that begin with the thread of another session."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from clew_workflows.protocol._value import Value
 
 
 class Fork(Value):
-    """Make a new session of another one's thread up to and with an entry, and tell the other one of it.
+    """Make a new session from another session's thread, and record the fork in both.
 
-    `at` and `entry_ids` are those of the two entries that say so, the new session's and the other one's.
+    Attributes:
+        session_id: The parent.
+        at_seq: The last entry that the fork shares with its parent.
+        new_session_id: The fork.
+        metadata: The caller's metadata for both `fork` entries.
+        at: The time of both `fork` entries, RFC 3339.
+        entry_ids: The ids of both `fork` entries, the fork's and the parent's.
     """
 
     session_id: str

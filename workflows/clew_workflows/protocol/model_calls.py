@@ -1,4 +1,4 @@
-"""A model call, and the reply."""
+"""Model calls and replies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,22 @@ from clew_workflows.protocol._value import Value
 
 
 class CallModel(Value):
-    """One model call, by reference: the activity fetches its context from the session, pinned to `at_seq`.
+    """One model call, by reference: the activity fetches the context from the session by query.
 
-    `context_policy` is the request's own, where it had one, with the budget that the model can take where that is
-    less; `token_ratio` is what the provider's tokens are to ours, where it counts more. `options.max_output_tokens`
-    is always set. `parent_call_id` is the call whose tool results this one reads. With `priced` it must not be made
-    unless it is known what it costs.
+    Attributes:
+        request_id: The request that the run serves.
+        run_id: The run.
+        call_id: The model call.
+        iteration: The number of the call within its run, from 1.
+        context_ref: The lane.
+        at_seq: The newest entry that the context may include.
+        model: `provider:model`.
+        options: The model's options; `max_output_tokens` is always set.
+        context_policy: The request's changes to the session's policy, with a smaller budget where the model takes
+            less; None: the session's policy.
+        token_ratio: The provider's token counts divided by ours; None where it counts no more than we do.
+        priced: The session has a cost limit: the call fails unless the model's prices are known.
+        parent_call_id: The call whose tool results this one reads; None for the first of a run.
     """
 
     request_id: str
@@ -38,7 +48,13 @@ class CallModel(Value):
 
 
 class RequestedTool(Value):
-    """A tool call as the provider sent it. `malformed` holds the raw text where it was not a JSON object."""
+    """A tool call as the provider sent it.
+
+    Attributes:
+        name: The tool.
+        arguments: The arguments.
+        malformed: The arguments' text where it was not a JSON object; `arguments` is empty then.
+    """
 
     name: str
     arguments: dict[str, Any] = Field(default={})
@@ -46,7 +62,16 @@ class RequestedTool(Value):
 
 
 class ModelReply(Value):
-    """A model's whole answer, provider-neutral."""
+    """A model's complete reply, in a form that is the same for all providers.
+
+    Attributes:
+        content: The text.
+        thinking: The model's reasoning, where the provider shows it.
+        tool_calls: The tool calls that the model requests.
+        provider_data: Data that the same provider wants back with the next call.
+        stop_reason: Why the model stopped.
+        usage: The tokens, and the cost where the prices are known.
+    """
 
     content: str = ""
     thinking: str | None = None
@@ -57,10 +82,22 @@ class ModelReply(Value):
 
 
 class ModelAnswered(Value):
-    """The outcome of `CallModel`: the reply and the recipe of what the model was shown for it.
+    """The result of `CallModel`: the reply, and the measures of the context that the model was sent.
 
-    `schema_problem` says how an answer differs from the `output_schema` that its request asked for. `prices` are
-    those by which the cost in the reply's usage was counted.
+    Attributes:
+        reply: The reply.
+        prices: The prices that the cost in the reply's usage was computed with.
+        digest: The digest of the context.
+        policy_hash: The digest of the context policy.
+        input_tokens: The context's tokens under our encoding.
+        attempt: The number of the attempt that succeeded, from 1.
+        epoch: The context's epoch, where the policy's window is `epoch`.
+        shared_prefix_tokens: The tokens that the context's beginning shares with that of the call before.
+        cleared_tool_results: The number of tool results that the policy cleared.
+        cut_tool_results: The tool results that were truncated, by tool call id: the bytes of the beginning and of the
+            end that the context has.
+        schema_problem: How the answer violates the request's `output_schema`; None if it does not.
+        needs_summary: The lane has reached the policy's threshold for a summary.
     """
 
     reply: ModelReply

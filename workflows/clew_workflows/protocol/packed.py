@@ -1,4 +1,4 @@
-"""JSON, compressed: what a session writes to its own history and archive, and nothing that a caller may send."""
+"""Compressed JSON, for values that a session writes to its own history and archive. No caller may send it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json, to_json
 
 MAX_INFLATED_BYTES = 16 * 1024 * 1024
-"""Largest JSON that is unpacked, in bytes. What Clew packs has about half of it at most: 6 MB of a lane's messages,
-or 2 MB of them with a session's queues, outcomes and configuration."""
+"""Largest JSON that is unpacked, in bytes. Clew packs at most about half as much: 6 MB of a lane's messages, or 2 MB
+of messages with a session's queues, outcomes and configuration."""
 
 
 class Packed(BaseModel):
-    """A JSON value, as JSON that was compressed with zlib and written in base64."""
+    """A JSON value, compressed.
+
+    Attributes:
+        zlib: The JSON text, compressed with zlib and encoded in base64.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -23,24 +27,24 @@ class Packed(BaseModel):
 
     @classmethod
     def pack(cls, value: Any) -> Packed:
-        """A JSON value, compressed."""
+        """Compress a JSON value."""
         return cls(zlib=b64encode(zlib.compress(to_json(value), 6)).decode())
 
     @property
     def value(self) -> Any:
-        """What was compressed.
+        """The JSON value.
 
         Raises:
-            ValueError: it is damaged, or inflates to more than `MAX_INFLATED_BYTES`.
+            ValueError: The data is damaged, or inflates to more than `MAX_INFLATED_BYTES`.
         """
         return from_json(inflate(b64decode(self.zlib), MAX_INFLATED_BYTES))
 
 
 def inflate(data: bytes, max_bytes: int) -> bytes:
-    """Decompress a whole zlib stream, holding at most one byte more than `max_bytes` of it.
+    """Decompress a complete zlib stream. At most `max_bytes` + 1 bytes are held in memory.
 
     Raises:
-        ValueError: the stream is damaged, cut short or followed by something else, or inflates to more.
+        ValueError: The stream is damaged, truncated or followed by other bytes, or inflates to more than `max_bytes`.
     """
     stream = zlib.decompressobj()
     try:
@@ -50,5 +54,5 @@ def inflate(data: bytes, max_bytes: int) -> bytes:
     if len(inflated) > max_bytes:
         raise ValueError(f"it inflates to more than {max_bytes} bytes")
     if not stream.eof or stream.unused_data:
-        raise ValueError("it is not one whole compressed value")
+        raise ValueError("it is not one complete compressed value")
     return inflated

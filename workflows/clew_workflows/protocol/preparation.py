@@ -1,4 +1,4 @@
-"""A configuration, resolved against what a worker has."""
+"""Resolving a configuration against a worker's providers and tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A summary that is to be written, and what was written."""
+"""Summaries, which a model writes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from clew_workflows.protocol._value import Value
 
 
 class Summarize(Value):
-    """Sum a lane up, by reference: the activity reads the entries from `from_seq` to `to_seq` where they are.
+    """Summarize a range of a lane, by reference: the activity reads the entries from the session or the archive.
 
-    What is before them is in the entry `builds_on`, a summary or a snapshot, where there is such a one. What is
-    `pinned` stays as it is. A worker that does not know the model's window takes `max_input_tokens` for it. The
-    summary has at most `max_output_tokens`; both are counted under `encoding`.
+    Attributes:
+        summary_id: The summary.
+        context_ref: The lane.
+        model: The model that writes the summary, `provider:model`.
+        encoding: The encoding that both limits are counted under.
+        max_input_tokens: The model's window, for a worker that does not know it.
+        max_output_tokens: The longest summary.
+        compacts: The summary replaces the lane's context, as a snapshot.
+        from_seq: The first entry; None until the range is determined.
+        to_seq: The last entry; None until the range is determined.
+        builds_on: The seq of the summary or the snapshot that stands for the entries before `from_seq`, if any.
+        pinned: The seqs of pinned messages, which are not summarized.
     """
 
     summary_id: str
@@ -28,7 +37,14 @@ class Summarize(Value):
 
 
 class WrittenSummary(Value):
-    """A summary, with a SHA-256 over the seqs and ids of the entries that it sums up, and their tokens."""
+    """A summary as a model has written it.
+
+    Attributes:
+        content: The text.
+        source_digest: The SHA-256 over the seqs and ids of the summarized entries.
+        source_tokens: The tokens of the summarized entries.
+        usage: The tokens and the cost of all model calls.
+    """
 
     content: str
     source_digest: str
@@ -37,9 +53,12 @@ class WrittenSummary(Value):
 
 
 class Summarized(Value):
-    """The effect, with the range that it came to, and what was written.
+    """The result of `Summarize`.
 
-    `system_prompt` is that of the snapshot under the lane, where it was in force.
+    Attributes:
+        effect: The effect, with its range.
+        summary: The summary.
+        system_prompt: The system prompt of the snapshot under the lane; None where there is none in force.
     """
 
     effect: Summarize

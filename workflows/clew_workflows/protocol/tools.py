@@ -1,4 +1,4 @@
-"""Tools as a worker resolves them, their calls, and what comes of a call."""
+"""Tools as a worker resolves them, tool calls, and their results."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from clew_workflows.protocol._value import Value
 from clew_workflows.protocol.failures import Failure
 
 STORING_SECONDS = 20.0
-"""For how long a tool's activity tries to store a large result, once the tool has done its work."""
+"""Seconds that a tool's activity has to store a large result, after the tool has returned."""
 
 
 class ResolvedTool(Value):
-    """A tool's schema and how its calls are carried out.
+    """A tool's schema, and how its calls are carried out.
 
-    `timeout_seconds` bounds one attempt; `max_attempts` bounds the retries of an attempt that failed. A call of a
-    tool that is not `idempotent` is never attempted twice.
+    Attributes:
+        spec: The name, the description and the JSON Schema of the parameters.
+        timeout_seconds: The time for one attempt.
+        max_attempts: Attempts, where an attempt failed.
+        idempotent: A call may be repeated. A call of another tool is attempted once.
+        requires_approval: A person must approve each call.
     """
 
     spec: ToolSpec
@@ -28,9 +32,17 @@ class ResolvedTool(Value):
 
 
 class RunTool(Value):
-    """One tool call. `arguments` are as the model gave them; the activity validates them.
+    """One tool call.
 
-    A result over `max_result_bytes` is stored whole in the archive of the `family`, where there is one.
+    Attributes:
+        request_id: The request that the run serves.
+        run_id: The run.
+        call_id: The model call that requested it.
+        tool_call_id: The tool call.
+        name: The tool.
+        arguments: The model's arguments, or a person's; the activity validates them.
+        max_result_bytes: A larger result is truncated; the complete result goes to the archive.
+        family: The session family in whose archive large results are stored; None without an archive.
     """
 
     request_id: str
@@ -44,15 +56,15 @@ class RunTool(Value):
 
 
 def make_idempotency_key(session_id: str, tool_call_id: str) -> str:
-    """The same for every attempt of a tool call, and for no other call anywhere."""
+    """Make the key that all attempts of one tool call share, and no other call has."""
     return f"{session_id}/{tool_call_id}"
 
 
 class ToolCall(NamedTuple):
-    """A tool call, and how it is to be carried out.
+    """A tool call and its tool.
 
     Attributes:
-        call: What the activity receives.
+        call: The input of the activity.
         tool: The tool as a worker has resolved it.
     """
 
@@ -61,20 +73,23 @@ class ToolCall(NamedTuple):
 
 
 class RunTools(Value):
-    """Tool calls that run side by side.
+    """Tool calls that run in parallel.
 
     Attributes:
-        calls: One for each call of the round that has not returned.
+        calls: The calls of the round that have not returned.
     """
 
     calls: tuple[ToolCall, ...]
 
 
 class ToolAnswered(Value):
-    """What a tool said, as the model will read it.
+    """A tool's result, as the model will read it.
 
-    `is_error` marks a result that tells of a failure, `in_doubt` one that cannot say whether the tool has run. Where
-    there is more of it than fits, `result` says where all of it is.
+    Attributes:
+        content: The text; truncated if the result is too large.
+        result: Where the complete result is stored, if the text is truncated.
+        is_error: The text describes a failure.
+        in_doubt: The tool may or may not have run.
     """
 
     content: str
@@ -84,7 +99,13 @@ class ToolAnswered(Value):
 
 
 class ToolReturned(Value):
-    """What came of one tool call: what the tool said, or why nothing came. Neither: the call was cancelled."""
+    """One tool call of a round has ended. Without an answer and a failure it was cancelled.
+
+    Attributes:
+        tool_call_id: The tool call.
+        answer: The tool's result.
+        failure: Why there is none.
+    """
 
     tool_call_id: str
     answer: ToolAnswered | None = None

@@ -88,7 +88,7 @@ class Rollover:
         if not runtime.state.closed:
             workflow.continue_as_new(args=[self._start()])
 
-    async def put_away(self, patience: timedelta | None = None) -> None:
+    async def put_away(self, time_limit: timedelta | None = None) -> None:
         """Archive the whole session: it goes on in another execution, if ever.
 
         Raises:
@@ -100,9 +100,9 @@ class Rollover:
         try:
             if self._writing.locked():
                 # What is being written for another reason may wait for the store without an end.
-                await workflow.wait_condition(lambda: not self._writing.locked(), timeout=patience)
+                await workflow.wait_condition(lambda: not self._writing.locked(), timeout=time_limit)
             while self._put_away_upto != self._runtime.thread.last_seq:
-                written = await self._archive(patience, closed=True)
+                written = await self._archive(time_limit, closed=True)
                 if isinstance(written, Failure):
                     self._put_away_upto = None
                     # The write may have succeeded although its answer was lost. Mark the head live again at the next
@@ -134,13 +134,13 @@ class Rollover:
         config = runtime.state.config.model_dump(mode="json", exclude_unset=True)
         return {"config": config, "carried": carried.carry(runtime.session)}
 
-    async def _archive(self, patience: timedelta | None, closed: bool = False) -> ArchiveRef | Failure:
+    async def _archive(self, time_limit: timedelta | None, closed: bool = False) -> ArchiveRef | Failure:
         runtime = self._runtime
         # One after the other: what is written last says whether the session goes on in this execution.
         async with self._writing:
             assert runtime.state.archive is not None
             effect = Archiving(archive=runtime.state.archive, closed=closed)
-            written = await execution.carry_out(effect, patience)
+            written = await execution.carry_out(effect, time_limit)
             if isinstance(written, ArchiveRef):
                 runtime.state = replace(runtime.state, archive=written)
                 self._says_closed = self._says_closed and closed

@@ -68,7 +68,7 @@ class Startup:
         """
         runtime = self._runtime
         effect = runtime.state.preparation.model_copy(update={"execution": workflow.info().first_execution_run_id})
-        prepared = await self._insist(lambda patience: execution.carry_out(effect, patience))
+        prepared = await self._insist(lambda time_limit: execution.carry_out(effect, time_limit))
         if prepared.mismatch:
             raise ThreadMismatch(prepared.mismatch)
         runtime.effect = None
@@ -81,7 +81,7 @@ class Startup:
     async def _thaw(self, archive: ArchiveRef, state: str) -> Session:
         """What an archived session goes on from. Its tools are those of the worker that it finds."""
         effect = Thaw(archive=archive, state=state)
-        thawed = await self._insist(lambda patience: execution.carry_out(effect, patience))
+        thawed = await self._insist(lambda time_limit: execution.carry_out(effect, time_limit))
         session = carried.restore({"version": carried.VERSION, "zlib": thawed.zlib})
         for row in thawed.newer:
             session.thread.append(Entry.from_json(row))
