@@ -47,7 +47,7 @@ class ModelActivities:
         """One attempt of one model call; its heartbeats hold the reply so far, as `StreamState`."""
         provider_name, _, model = call.model.partition(":")
         decoder: RedactedDecoder | None = None
-        async with send_heartbeats(lambda: _stream_state(call, decoder)):
+        async with send_heartbeats(lambda: _make_stream_state(call, decoder)):
             context: Context | None = None
             prices = find_prices(call.model)
             if call.priced and not prices:
@@ -64,15 +64,15 @@ class ModelActivities:
                     tools=context.tool_spec,
                     options=call.options,
                     output_schema=schema,
-                    cache_key=_cache_key(call),
+                    cache_key=_make_cache_key(call),
                 )
                 decoder = RedactedDecoder(provider.make_decoder(), self._providers.redaction)
-                reply = add_price(prices, _fitted(await stream(self._http, provider, request, decoder)))
+                reply = add_price(prices, _fit_reply(await stream(self._http, provider, request, decoder)))
                 problem = None
                 if schema is not None and not reply.tool_calls:
                     problem = await self._validation.find_problem(reply.content, schema)
             except ProviderError as error:
-                raise application_error(error, context) from None
+                raise make_provider_failure(error, context) from None
             except SchemaUnusable as error:
                 raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
         return ModelAnswered(
@@ -105,20 +105,20 @@ async def _fetch_context(call: CallModel) -> Context:
         tools += answer["tool_spec"]
         schema = answer.get("output_schema", schema)
         meta, page = answer["meta"], answer.get("next_page")
-    sent = compute_digest({"messages": messages, "tool_spec": tools, "output_schema": schema})
-    if sent != meta["digest"]:
+    received = compute_digest({"messages": messages, "tool_spec": tools, "output_schema": schema})
+    if received != meta["digest"]:
         raise ApplicationError("the context did not arrive as it was projected", type="context_damaged")
     return Context.model_construct(
         messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
     )
 
 
-def _cache_key(call: CallModel) -> str:
+def _make_cache_key(call: CallModel) -> str:
     """The same for every call of a lane: their contexts begin alike. It tells nothing of either."""
     return compute_digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
-def _stream_state(call: CallModel, decoder: RedactedDecoder | None) -> dict[str, Any]:
+def _make_stream_state(call: CallModel, decoder: RedactedDecoder | None) -> dict[str, Any]:
     text = decoder.text if decoder else ""
     return StreamState(
         request_id=call.request_id,
@@ -133,7 +133,7 @@ def _stream_state(call: CallModel, decoder: RedactedDecoder | None) -> dict[str,
     ).as_json()
 
 
-def application_error(error: ProviderError, context: Context | None = None) -> ApplicationError:
+def make_provider_failure(error: ProviderError, context: Context | None = None) -> ApplicationError:
     """A provider's failure in the terms of the retry policy, which alone decides on another attempt.
 
     With a refusal for the context's length goes how many tokens that has by our own count.
@@ -157,19 +157,19 @@ def add_price(prices: Prices, reply: ModelReply) -> ModelReply:
     return reply.model_copy(update={"usage": usage})
 
 
-def _fitted(reply: ModelReply) -> ModelReply:
+def _fit_reply(reply: ModelReply) -> ModelReply:
     """The reply, small enough for one payload: characters that JSON escapes weigh up to six times their size.
 
     What is lost first is what can be spared: the thinking, then what only the provider would read. An answer that
     is too large even so is cut, with a mark.
     """
-    spared: tuple[dict[str, Any], ...] = (
+    reductions: tuple[dict[str, Any], ...] = (
         {"thinking": None},
         {"provider_data": None},
         {"tool_calls": tuple(RequestedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
         {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[cut]"},
     )
-    for fields in spared:
+    for fields in reductions:
         if len(to_json(reply)) <= MAX_REPLY_BYTES:
             break
         reply = reply.model_copy(update=fields)

@@ -1,4 +1,4 @@
-"""The checkpoints' activities: signing what a session holds ready, and making a session of a token."""
+"""The checkpoints' activities: signing a session's draft of a checkpoint, and restoring a session from a token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from clew_workflows.protocol import CheckpointSignature, OpenCheckpoint, OpenedC
 
 
 class CheckpointActivities:
-    """Signs checkpoints and verifies them, with the worker's keys and for its Temporal namespace."""
+    """Signs and verifies checkpoints with the worker's keys, for its Temporal namespace."""
 
     def __init__(self, keys: Keys, tools: Tools, archive: Archive, namespace: str) -> None:
         self._keys = keys
@@ -36,49 +36,53 @@ class CheckpointActivities:
         self._namespace = namespace
 
     @activity.defn(name="sign_checkpoint")
-    async def sign_checkpoint(self, asked: SignCheckpoint) -> CheckpointSignature:
-        """The signature of what the session holds ready, and what was signed beside it."""
-        async with send_heartbeats(), _refusing():
+    async def sign_checkpoint(self, request: SignCheckpoint) -> CheckpointSignature:
+        """Sign the session's draft. Returns the signature and the other signed fields."""
+        async with send_heartbeats(), _translate_refusals():
             self._keys.get_signing_key()
-            draft = await query_session(get_own_session(), "checkpoint", {"number": asked.number})
+            draft = await query_session(get_own_session(), "checkpoint", {"number": request.number})
             return sign_payload(
                 draft["payload"],
                 fingerprint=compute_fingerprint(draft["fingerprinted"]),
                 namespace=self._namespace,
                 keys=self._keys,
                 now=int(time.time()),
-                expires_seconds=asked.expires_seconds,
+                expires_seconds=request.expires_seconds,
             )
 
     @activity.defn(name="open_checkpoint")
-    async def open_checkpoint(self, asked: OpenCheckpoint) -> OpenedCheckpoint:
-        """The configuration of a checkpoint, if it is good and its session can be made here and now."""
-        async with send_heartbeats(), _refusing():
-            payload = verify_token(asked.token, self._keys, self._namespace, int(time.time()))
-            config = self._checked_config(payload)
+    async def open_checkpoint(self, request: OpenCheckpoint) -> OpenedCheckpoint:
+        """Verify a token. Returns the configuration of the session to start."""
+        async with send_heartbeats(), _translate_refusals():
+            payload = verify_token(request.token, self._keys, self._namespace, int(time.time()))
+            config = self._read_config(payload)
             async with translate_archive_errors():
-                head = await self._archive.read_head(asked.session_id)
+                head = await self._archive.read_head(request.session_id)
             if head is not None:
-                raise InvalidInput(f"there is a session {asked.session_id!r} already")
+                raise InvalidInput(f"session {request.session_id!r} exists already: restore under another id")
         return OpenedCheckpoint(config=config)
 
     @activity.defn(name="put_context")
-    async def put_context(self, asked: OpenCheckpoint) -> dict[str, Any]:
-        """Put the checkpoint's context under its lane in the session that was started for it; it may be repeated."""
-        op_id = make_op_id(asked.token)
-        async with send_heartbeats(), _refusing():
-            payload = verify_token(asked.token, self._keys, self._namespace, None)
+    async def put_context(self, request: OpenCheckpoint) -> dict[str, Any]:
+        """Put the checkpoint's context into its lane of the session that was started for it. It can be repeated."""
+        op_id = make_op_id(request.token)
+        async with send_heartbeats(), _translate_refusals():
+            payload = verify_token(request.token, self._keys, self._namespace, None)
             lane = payload["context_ref"]
-            await self._operate(asked.session_id, make_restore_operation(payload, op_id))
+            await self._operate(request.session_id, make_restore_operation(payload, op_id))
             if lane != DEFAULT_LANE:
                 switch = {"type": "switch", "reason": "restore"}
                 await self._operate(
-                    asked.session_id, {"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch}
+                    request.session_id, {"op_id": f"{op_id}-switch", "context_ref": lane, "operation": switch}
                 )
         return {}
 
-    def _checked_config(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """The configuration under which a session made today shows its model what the checkpoint's would have."""
+    def _read_config(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """Read the configuration of a checkpoint.
+
+        Raises:
+            TokenMismatch: a session of that configuration would show its model other tools or another policy.
+        """
         config = SessionConfig.model_validate(payload["config"], strict=False)
         unknown = [name for name in config.tools if name not in self._tools]
         if unknown:
@@ -86,7 +90,7 @@ class CheckpointActivities:
         specs = [self._tools[name].spec for name in config.tools]
         policy = resolve(agent=config.context_policy or choose_policy(config.model))
         if compute_fingerprint(list_fingerprinted(config, policy, specs)) != str(payload["fingerprint"]):
-            raise TokenMismatch("the schemas of the tools, or the model's policy, are not those of the checkpoint")
+            raise TokenMismatch("the tools' schemas or the model's policy have changed since the checkpoint was made")
         return dict(payload["config"])
 
     async def _operate(self, session_id: str, operation: dict[str, Any]) -> None:
@@ -94,14 +98,14 @@ class CheckpointActivities:
         try:
             await session.execute_update("submit_context_operation", operation)
         except WorkflowUpdateFailedError as error:
-            word = error.cause.type if isinstance(error.cause, ApplicationError) else None
-            final = word != "archive_unavailable"
-            raise ApplicationError(str(error.cause), type=word or "internal", non_retryable=final) from error
+            error_type = error.cause.type if isinstance(error.cause, ApplicationError) else None
+            is_final = error_type != "archive_unavailable"
+            raise ApplicationError(str(error.cause), type=error_type or "internal", non_retryable=is_final) from error
 
 
 @asynccontextmanager
-async def _refusing() -> AsyncIterator[None]:
-    """Refusals in the words that travel; no attempt after this one would end otherwise."""
+async def _translate_refusals() -> AsyncIterator[None]:
+    """Raise refusals as application errors with their wire types. They are final: a retry is refused, too."""
     try:
         yield
     except Refusal as refusal:

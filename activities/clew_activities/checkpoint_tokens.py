@@ -1,4 +1,4 @@
-"""Checkpoint tokens on the worker: signed with its newest key, verified with any of them. Pure."""
+"""Checkpoint tokens on the worker: signed with its first key, verified with any of its keys. Pure."""
 
 from __future__ import annotations
 
@@ -29,20 +29,24 @@ from clew_workflows.protocol import CheckpointSignature
 
 VARIABLE = "CLEW_CHECKPOINT_KEYS"
 MIN_KEY_BYTES = 32
-NO_KEYS = f"the worker has no key for checkpoints: set {VARIABLE} to kid:key, the key being 32 random bytes in base64"
+NO_KEYS = f"the worker has no key for checkpoints: set {VARIABLE} to kid:key, where key is 32 random bytes in base64"
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of a worker by their ids. The first one signs, every one verifies. Its repr shows none."""
+    """The keys of a worker. The first one signs, every one verifies. The repr shows none of them.
+
+    Attributes:
+        by_kid: The keys by their ids.
+    """
 
     by_kid: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def get_signing_key(self) -> tuple[str, bytes]:
-        """The key that signs, and its id.
+        """Return the id and the bytes of the key that signs.
 
         Raises:
-            CheckpointUnavailable: there is none.
+            CheckpointUnavailable: the worker has no key.
         """
         if not self.by_kid:
             raise CheckpointUnavailable(NO_KEYS)
@@ -50,7 +54,21 @@ class Keys:
 
 
 class Checkpoint(BaseModel):
-    """The payload of a token that was verified."""
+    """The payload of a token.
+
+    Attributes:
+        v: Version of the format.
+        session_id: The session that the checkpoint was made of.
+        context_ref: The lane of the context.
+        at_seq: Seq up to which the context was built.
+        context: The context.
+        config: The session's configuration.
+        namespace: The Temporal namespace it was made in.
+        fingerprint: Hash of the tools' schemas and of the model's policy.
+        iat: When it was signed, in seconds since the epoch.
+        exp: When it expires, in seconds since the epoch.
+        kid: Id of the key that signed it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -68,54 +86,64 @@ class Checkpoint(BaseModel):
 
 
 def read_keys(env: Mapping[str, str]) -> Keys:
-    """The keys that `CLEW_CHECKPOINT_KEYS` holds, `kid:base64key` separated by commas; none where it is not set.
+    """Read the keys in `CLEW_CHECKPOINT_KEYS`, `kid:base64key` separated by commas; none if it is not set.
 
     Raises:
-        ValueError: it holds something else. What it holds is not repeated: it may be a key.
+        ValueError: the value has another form. The message does not repeat it: it may hold a key.
     """
     keys: dict[str, bytes] = {}
     for number, pair in enumerate(filter(None, map(str.strip, env.get(VARIABLE, "").split(","))), 1):
         kid, _, key = pair.partition(":")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", kid) or kid in keys:
             raise ValueError(
-                f"{VARIABLE}: key {number} needs an id of its own, letters, digits, '_' and '-', and ':'"
+                f"{VARIABLE}: key {number} must be kid:key with an id that no other key has, "
+                "made of letters, digits, '_' and '-'"
             )
         try:
             keys[kid] = b64decode(key, validate=True)
         except ValueError:
-            raise ValueError(f"{VARIABLE}: key {number} is not base64") from None
+            raise ValueError(f"{VARIABLE}: key {number} is not base64: encode {MIN_KEY_BYTES} random bytes") from None
         if len(keys[kid]) < MIN_KEY_BYTES:
-            raise ValueError(f"{VARIABLE}: key {number} has less than {MIN_KEY_BYTES} bytes")
+            raise ValueError(
+                f"{VARIABLE}: key {number} has {len(keys[kid])} bytes: encode at least {MIN_KEY_BYTES} random bytes"
+            )
     return Keys(keys)
 
 
 def sign_payload(
     payload: str, *, fingerprint: str, namespace: str, keys: Keys, now: int, expires_seconds: int
 ) -> CheckpointSignature:
-    """What makes a checkpoint's token of its payload.
+    """Sign the payload of a checkpoint.
 
     Raises:
-        CheckpointUnavailable: there is no key.
+        CheckpointUnavailable: the worker has no key.
     """
     kid, key = keys.get_signing_key()
     stamp = CheckpointSignature(
         namespace=namespace, fingerprint=fingerprint, iat=now, exp=now + expires_seconds, kid=kid, signature=""
     )
-    return stamp.model_copy(update={"signature": _signature(make_signed_part(payload, stamp), key)})
+    return stamp.model_copy(update={"signature": _compute_signature(make_signed_part(payload, stamp), key)})
 
 
 def verify_token(token: str, keys: Keys, namespace: str, now: int | None) -> dict[str, Any]:
-    """The payload of a token, a `Checkpoint` as plain JSON; its age does not matter where `now` is None.
+    """Verify a token. Returns its payload, a `Checkpoint` as plain JSON. If `now` is None its age is not checked.
 
     Raises:
-        Refusal: `checkpoint_unavailable`, or the `token_*` that says what is wrong.
+        CheckpointUnavailable: the worker has no key.
+        TokenExpired: its time is over.
+        TokenForeign: it was made in another namespace.
+        TokenKey: the worker does not have the key that signed it.
+        TokenLegacy: it holds a thread instead of a context.
+        TokenMalformed: it is not a token, or its payload is not a checkpoint.
+        TokenSignature: its signature does not match.
+        TokenVersion: it is of another version.
     """
     keys.get_signing_key()
-    signed, signature, payload = _parts(token)
+    signed, signature, payload = _split_token(token)
     kid = payload.get("kid")
     if not isinstance(kid, str) or kid not in keys.by_kid:
         raise TokenKey("the checkpoint was signed with a key that the worker does not have")
-    if not hmac.compare_digest(_signature(signed, keys.by_kid[kid]).encode(), signature.encode()):
+    if not hmac.compare_digest(_compute_signature(signed, keys.by_kid[kid]).encode(), signature.encode()):
         raise TokenSignature("the checkpoint's signature does not match: it was changed, or signed elsewhere")
     if "thread" in payload:
         raise TokenLegacy("the checkpoint holds a thread: make a new one, which holds a context")
@@ -125,8 +153,8 @@ def verify_token(token: str, keys: Keys, namespace: str, now: int | None) -> dic
         checkpoint = Checkpoint.model_validate_json(json.dumps(payload))
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise TokenMalformed(f"the checkpoint's payload cannot be used: {where}: {first['msg']}"[:500]) from None
+        path = ".".join(map(str, first["loc"]))
+        raise TokenMalformed(f"the checkpoint's payload cannot be used: {path}: {first['msg']}"[:500]) from None
     if checkpoint.namespace != namespace:
         raise TokenForeign(
             f"the checkpoint was made in the namespace {checkpoint.namespace[:100]!r}, not {namespace!r}"
@@ -137,28 +165,28 @@ def verify_token(token: str, keys: Keys, namespace: str, now: int | None) -> dic
 
 
 def make_op_id(token: str) -> str:
-    """The same for every attempt to restore a token, and for no other token."""
+    """Make the id of the operation that restores a token: equal for equal tokens, so that a retry repeats it."""
     return f"restore-{hashlib.sha256(token.encode()).hexdigest()}"
 
 
-def _parts(token: str) -> tuple[str, str, dict[str, Any]]:
-    """What was signed, the signature, and the payload, which nothing is known about yet."""
+def _split_token(token: str) -> tuple[str, str, dict[str, Any]]:
+    """Split a token into the signed text, the signature and the payload, without verifying them."""
     if len(token) > MAX_TOKEN_BYTES:
         raise TokenMalformed(f"the token has more than {MAX_TOKEN_BYTES} characters")
-    form = re.fullmatch(r"rt(\d{1,9})\.(?:[A-Za-z0-9_-]+\.)*[A-Za-z0-9_-]+", token, re.ASCII)
-    if form is None:
-        raise TokenMalformed("this is no checkpoint's token: rt2, a payload and a signature, with dots between them")
-    if f"rt{form[1]}" != PREFIX:
-        raise TokenVersion(f"the checkpoint is of version rt{form[1]}, this worker takes {PREFIX}")
+    match = re.fullmatch(r"rt(\d{1,9})\.(?:[A-Za-z0-9_-]+\.)*[A-Za-z0-9_-]+", token, re.ASCII)
+    if match is None:
+        raise TokenMalformed("this is not a checkpoint's token, which is rt2, a payload and a signature, with dots")
+    if f"rt{match[1]}" != PREFIX:
+        raise TokenVersion(f"the checkpoint is of version rt{match[1]}, this worker takes {PREFIX}")
     try:
         _, body, signature = token.split(".")
         payload = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     except (ValueError, RecursionError):
-        raise TokenMalformed("the token is not whole: its payload cannot be read") from None
+        raise TokenMalformed("the token is incomplete: its payload cannot be decoded") from None
     if not isinstance(payload, dict):
-        raise TokenMalformed("the token's payload is no object")
+        raise TokenMalformed("the token's payload is not a JSON object")
     return f"{PREFIX}.{body}", signature, payload
 
 
-def _signature(signed: str, key: bytes) -> str:
+def _compute_signature(signed: str, key: bytes) -> str:
     return encode_base64url(hmac.digest(key, signed.encode(), "sha256"))

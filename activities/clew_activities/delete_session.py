@@ -1,4 +1,4 @@
-"""Deleting sessions: what runs is ended first, what forks need stays."""
+"""Deleting sessions: a running session is closed first, objects that forks need are kept."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ class DeletionActivities:
         self._threads = Threads(archive)
 
     @activity.defn(name="delete_session")
-    async def delete_session(self, asked: DeleteSessionInput) -> dict[str, Any]:
-        """Close the session, delete its archive and its event histories; one begun and interrupted is finished."""
-        session_id = asked.session_id
+    async def delete_session(self, request: DeleteSessionInput) -> dict[str, Any]:
+        """Close the session, delete its archive and its event histories. A retry finishes an interrupted deletion."""
+        session_id = request.session_id
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             try:
                 location = await self._threads.find(session_id)
             except ApplicationError as error:
                 if error.type != NotFound.type or activity.info().attempt == 1:
                     raise
-                await _forget(session_id)
+                await _delete_histories(session_id)
                 return DeleteReceipt(deleted_segments=0).as_json()
             if location.running:
-                await _closed(session_id)
+                await _close(session_id)
             deleted = await self._archive.delete(session_id)
-            await _forget(session_id)
+            await _delete_histories(session_id)
         return DeleteReceipt(deleted_segments=deleted).as_json()
 
 
-async def _closed(session_id: str) -> None:
+async def _close(session_id: str) -> None:
     handle = activity.client().get_workflow_handle(session_id)
     try:
         await handle.signal("close", {"reason": "deleted"})
@@ -58,11 +58,11 @@ async def _closed(session_id: str) -> None:
             raise
 
 
-async def _forget(session_id: str) -> None:
-    """Have the server delete the histories of all its workflows, where retention has not yet."""
+async def _delete_histories(session_id: str) -> None:
+    """Delete the event histories of all its workflow runs that the server still has."""
     client = activity.client()
-    # A session's id holds no quotes.
-    runs = [found.run_id async for found in client.list_workflows(f'WorkflowId = "{session_id}"')]
+    # A session id contains no quotes.
+    runs = [execution.run_id async for execution in client.list_workflows(f'WorkflowId = "{session_id}"')]
     for run_id in ["", *runs]:
         execution = WorkflowExecution(workflow_id=session_id, run_id=run_id)
         request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=execution)

@@ -1,4 +1,4 @@
-"""Forking sessions: the fork shares its parent's archive, and is begun as one that was put away."""
+"""Forking sessions: the fork shares its parent's archive, and is started like a session that hibernated."""
 
 from __future__ import annotations
 
@@ -29,58 +29,58 @@ from clew_workflows.core.state import MAX_KNOWN_OPS
 from clew_workflows.protocol import Fork
 
 RECORDING_SECONDS = 0.05
-"""Until it is looked again whether a session has recorded that it was forked."""
+"""Seconds between two checks whether the parent has recorded its fork."""
 
 
 class ForkingActivities:
-    """Forks sessions for clients. Whatever was begun and interrupted is finished by repeating it."""
+    """Forks sessions for clients. A retry finishes an interrupted fork."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self._threads = Threads(archive)
 
     @activity.defn(name="fork_session")
-    async def fork_session(self, asked: Fork) -> dict[str, Any]:
-        """Write the fork's archive, begin it, and tell its parent; back when the fork answers."""
+    async def fork_session(self, request: Fork) -> dict[str, Any]:
+        """Write the fork's archive, start its workflow, wait until it answers, and record it in the parent."""
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
-            parent = await self._threads.find(asked.session_id)
+            parent = await self._threads.find(request.session_id)
             last_seq = await self._threads.find_last_seq(parent)
-            if asked.at_seq > last_seq:
-                raise _refused(f"at_seq: session {asked.session_id!r} ends with entry {last_seq}")
-            fork = await self._existing(asked)
+            if request.at_seq > last_seq:
+                raise _make_refusal(f"at_seq: session {request.session_id!r} ends with entry {last_seq}")
+            fork = await self._find_fork(request)
             if fork is None:
-                await self._write(parent, asked)
-                fork = await self._threads.find(asked.new_session_id)
-            await self._begin(fork)
-            await self._tell_parent(asked)
-        return ForkReceipt(session_id=asked.new_session_id, fork_seq=asked.at_seq).as_json()
+                await self._write_fork(parent, request)
+                fork = await self._threads.find(request.new_session_id)
+            await self._start_fork(fork)
+            await self._record_in_parent(request)
+        return ForkReceipt(session_id=request.new_session_id, fork_seq=request.at_seq).as_json()
 
-    async def _existing(self, asked: Fork) -> ThreadLocation | None:
-        """The fork, where it has been made before.
+    async def _find_fork(self, request: Fork) -> ThreadLocation | None:
+        """Find the fork if it was made before; None: it was not.
 
         Raises:
-            ApplicationError: `invalid_input`; the id is another session's.
+            ApplicationError: `invalid_input`: the id is another session's.
         """
         try:
-            location = await self._threads.find(asked.new_session_id)
+            location = await self._threads.find(request.new_session_id)
         except ApplicationError as error:
             if error.type != NotFound.type:
                 raise
             return None
-        origin = forking.make_fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
-        begins = EntriesQuery(from_seq=asked.at_seq + 1)
-        async for entry in self._threads.read_forward(location, begins, asked.at_seq + 1):
+        origin = forking.make_fork_payload("forked_from", request.session_id, request.at_seq, request.metadata)
+        query = EntriesQuery(from_seq=request.at_seq + 1)
+        async for entry in self._threads.read_forward(location, query, request.at_seq + 1):
             if entry.body == origin:
                 if location.head:
-                    await self._archive.enroll(location.head.family, asked.new_session_id)
+                    await self._archive.enroll(location.head.family, request.new_session_id)
                 return location
-        raise _refused(f"new_session_id: there is a session {asked.new_session_id!r}, and it is not this fork")
+        raise _make_refusal(f"new_session_id: session {request.new_session_id!r} exists already and is not this fork")
 
-    async def _write(self, parent: ThreadLocation, asked: Fork) -> None:
-        """The fork's archive. Until its head is written it does not exist."""
-        fork_id, at_seq = asked.new_session_id, asked.at_seq
-        parent = await self._joined(parent, fork_id)
-        family = parent.head.family if parent.head else asked.session_id
+    async def _write_fork(self, parent: ThreadLocation, request: Fork) -> None:
+        """Write the fork's archive. The fork exists once its head is written."""
+        fork_id, at_seq = request.new_session_id, request.at_seq
+        parent = await self._join_family(parent, fork_id)
+        family = parent.head.family if parent.head else request.session_id
         try:
             root, upto = None, -1
             if parent.head and parent.head.root:
@@ -89,11 +89,13 @@ class ForkingActivities:
             rest = [
                 entry async for entry in self._threads.read_forward(parent, EntriesQuery(from_seq=upto + 1), at_seq)
             ]
-            origin = _entry(asked, 0, fork_id, at_seq + 1)
+            origin = _make_entry(request, 0, fork_id, at_seq + 1)
             root, last_seq = await self._archive.append(family, root, [*rest, origin])
-            state = await self._state(parent, asked, ArchivedThread(self._archive, family, root, at_seq), origin)
+            state = await self._make_state(
+                parent, request, ArchivedThread(self._archive, family, root, at_seq), origin
+            )
         except BaseException:
-            # Another attempt, or another request for the same fork, may have made it meanwhile.
+            # Another attempt, or another request for the same fork, may have written the head meanwhile.
             if await self._archive.read_head(fork_id) is None:
                 await self._archive.leave(family, fork_id)
             raise
@@ -102,93 +104,97 @@ class ForkingActivities:
             Head(session_id=fork_id, family=family, root=root, last_seq=last_seq, state=digest, status="closed"), None
         )
 
-    async def _joined(self, parent: ThreadLocation, fork_id: str) -> ThreadLocation:
-        """The parent, once nothing of its family can be deleted under the fork that is being made."""
+    async def _join_family(self, parent: ThreadLocation, fork_id: str) -> ThreadLocation:
+        """Enroll the fork in its parent's family, so that nothing of it is deleted meanwhile. Returns the parent."""
         if parent.head:
             return replace(parent, head=await self._archive.join(parent.session_id, fork_id))
         for member in (parent.session_id, fork_id):
             await self._archive.enroll(parent.session_id, member)
         return parent
 
-    async def _state(self, parent: ThreadLocation, asked: Fork, back: ArchivedThread, origin: Entry) -> bytes:
-        """What the fork goes on from."""
-        thread = await load_thread(back)
+    async def _make_state(
+        self, parent: ThreadLocation, request: Fork, archived_thread: ArchivedThread, origin: Entry
+    ) -> bytes:
+        """Make the state that the fork starts with."""
+        thread = await load_thread(archived_thread)
         op_ids: list[str] = []
-        async for entry in back.read("ai_context_operation"):
+        async for entry in archived_thread.read("ai_context_operation"):
             op_ids.append(entry.read(OperationPayload).op_id)
             if len(op_ids) == MAX_KNOWN_OPS:
                 break
         state = forking.make_fork_state(
-            await self._threads.read_carried(parent), thread, asked.new_session_id, op_ids[::-1]
+            await self._threads.read_carried(parent), thread, request.new_session_id, op_ids[::-1]
         )
         thread.append(origin)
         return to_json(carried.carry(Session(state, thread)))
 
-    async def _begin(self, fork: ThreadLocation) -> None:
-        """Start the fork's workflow, unless that was done before, and wait until it answers."""
+    async def _start_fork(self, fork: ThreadLocation) -> None:
+        """Start the fork's workflow, unless it was started before, and wait until it answers."""
         client = activity.client()
-        if not fork.began:
+        if not fork.has_workflow:
             config = (await self._threads.read_carried(fork)).state.config
             await start_session(client, fork.session_id, config, activity.info().task_queue)
         await query_started_session(client.get_workflow_handle(fork.session_id), "transcript", {"limit": 1})
 
-    async def _tell_parent(self, asked: Fork) -> None:
-        """The parent's own entry about its fork. A parent that was cut off is left as it is."""
+    async def _record_in_parent(self, request: Fork) -> None:
+        """Write an entry about the fork to the parent's thread. A parent that was terminated gets none."""
         while True:
-            location = await self._threads.find(asked.session_id)
-            if await self._is_told(location, asked):
+            location = await self._threads.find(request.session_id)
+            if await self._is_recorded(location, request):
                 return
             if location.running and location.live:
-                await self._signal(location, asked)
+                await self._signal_parent(location, request)
             elif location.head is None or location.head.status != "closed" or location.live:
                 return
             else:
-                await self._add(asked)
+                await self._append_to_archive(request)
 
-    async def _signal(self, location: ThreadLocation, asked: Fork) -> None:
-        given = {"session_id": asked.new_session_id, "fork_seq": asked.at_seq}
+    async def _signal_parent(self, location: ThreadLocation, request: Fork) -> None:
+        payload = {"session_id": request.new_session_id, "fork_seq": request.at_seq}
         assert location.live is not None
         try:
-            await location.live.signal("forked", given | ({"metadata": asked.metadata} if asked.metadata else {}))
+            await location.live.signal(
+                "forked", payload | ({"metadata": request.metadata} if request.metadata else {})
+            )
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
             return
-        while location.running and not await self._is_told(location, asked):
+        while location.running and not await self._is_recorded(location, request):
             await asyncio.sleep(RECORDING_SECONDS)
             location = await self._threads.find(location.session_id)
 
-    async def _add(self, asked: Fork) -> None:
-        """The entry of a parent that is put away goes straight to its archive, unless it is taken up right now."""
-        head = await self._archive.read_head(asked.session_id)
+    async def _append_to_archive(self, request: Fork) -> None:
+        """Append the entry to the archive of a parent that hibernates, unless the parent is being reopened."""
+        head = await self._archive.read_head(request.session_id)
         if head is None:
             return
-        entry = _entry(asked, 1, asked.session_id, head.last_seq + 1)
+        entry = _make_entry(request, 1, request.session_id, head.last_seq + 1)
         root, last_seq = await self._archive.append(head.family, head.root, [entry])
-        location = await self._threads.find(asked.session_id)
+        location = await self._threads.find(request.session_id)
         if location.head == head and not location.running:
-            # Others who fork it at the same time add to it as well: whoever is not first looks again.
+            # Another fork of the same parent may write the head first: the caller's loop tries again.
             with suppress(ObjectChanged):
                 await self._archive.set_head(head.model_copy(update={"root": root, "last_seq": last_seq}), head)
 
-    async def _is_told(self, location: ThreadLocation, asked: Fork) -> bool:
-        told = forking.make_fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
-        forks = EntriesQuery(from_seq=asked.at_seq + 1, kind="fork")
+    async def _is_recorded(self, location: ThreadLocation, request: Fork) -> bool:
+        payload = forking.make_fork_payload("forked_to", request.new_session_id, request.at_seq, request.metadata)
+        forks = EntriesQuery(from_seq=request.at_seq + 1, kind="fork")
         async for entry in self._threads.read_backward(location, forks):
-            if entry.body == told:
+            if entry.body == payload:
                 return True
         return False
 
 
-def _entry(asked: Fork, which: int, session_id: str, seq: int) -> Entry:
-    """The entry of the fork, or of its parent: from where, or to where."""
-    if which == 0:
-        payload = forking.make_fork_payload("forked_from", asked.session_id, asked.at_seq, asked.metadata)
+def _make_entry(request: Fork, index: int, session_id: str, seq: int) -> Entry:
+    """Make the fork's entry (index 0, `forked_from`) or its parent's (index 1, `forked_to`)."""
+    if index == 0:
+        payload = forking.make_fork_payload("forked_from", request.session_id, request.at_seq, request.metadata)
     else:
-        payload = forking.make_fork_payload("forked_to", asked.new_session_id, asked.at_seq, asked.metadata)
+        payload = forking.make_fork_payload("forked_to", request.new_session_id, request.at_seq, request.metadata)
     refs: Refs = {"session_id": session_id}
-    return Entry(seq, asked.entry_ids[which], "fork", asked.at, payload.as_json(), refs, 0)
+    return Entry(seq, request.entry_ids[index], "fork", request.at, payload.as_json(), refs, 0)
 
 
-def _refused(message: str) -> ApplicationError:
+def _make_refusal(message: str) -> ApplicationError:
     return ApplicationError(message, type=InvalidInput.type, non_retryable=True)

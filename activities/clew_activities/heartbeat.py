@@ -1,6 +1,7 @@
-"""Heartbeats in the background: the sign of life of every activity, and the window through which it is watched.
+"""Heartbeats in the background, for every activity.
 
-Every activity beats: the work of a worker that has died is taken over as soon as its beats fail to come.
+If heartbeats stop, the server retries the activity on another worker. Their details show clients the activity's
+progress, and their answers bring cancellations.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from typing import Any
 from temporalio import activity
 
 INTERVAL_SECONDS = 0.2
-"""Also the worker's throttle. With it a cancellation arrives in about 0.2 s, and a reply is seen to grow."""
+"""Seconds between two heartbeats of one activity, and the worker's throttle. A cancellation arrives within it."""
 MAX_INTERVAL_SECONDS = 2.0
-"""Between two beats of a worker with many activities. The session takes one for lost after 5 s without a beat."""
+"""Longest interval of a worker with many activities, in seconds. The session's heartbeat timeout is 5 s."""
 BEATS_PER_SECOND = 100
-"""Of all activities of a process together: beyond 100 of them each beats less often. 500 take about a sixth of a
-core of the worker, and the server has to store each of them."""
+"""Most heartbeats a second of all activities of a process. 500 take about a sixth of a CPU core of the worker, and
+the server stores each of them."""
 
 _beating: set[object] = set()
 
 
 @asynccontextmanager
 async def send_heartbeats(details: Callable[[], Any] = lambda: None) -> AsyncIterator[None]:
-    """Beat while the body runs, each beat with what `details` gives; the first one comes before the body."""
+    """Send heartbeats with `details()` while the body runs. The first one is sent before the body starts."""
     activity.heartbeat(details())
     task = asyncio.create_task(_beat(details))
     _beating.add(task)
@@ -37,7 +38,7 @@ async def send_heartbeats(details: Callable[[], Any] = lambda: None) -> AsyncIte
 
 
 def compute_interval(activities: int) -> float:
-    """The time between two beats of one of so many activities."""
+    """Compute the interval between two heartbeats of one activity, when `activities` of them run."""
     return min(max(INTERVAL_SECONDS, activities / BEATS_PER_SECOND), MAX_INTERVAL_SECONDS)
 
 

@@ -1,13 +1,13 @@
-"""What is known of the common model families: windows, longest replies, encodings.
+"""The table of model families: context windows, longest replies, encodings.
 
-A name is matched without its provider, as a prefix: of `openai:gpt-4o-mini` it is `gpt-4o-mini`. The longest family
-that fits is the model's. A model that fits none gets the default sizes, and the worker's log says so once.
+A family matches the names that begin with its prefix. The provider is removed first: `gpt-4o-mini` is matched for
+`openai:gpt-4o-mini`. Of several families the one with the longest prefix is taken. A model without a family gets the
+default sizes, and the worker logs it once.
 
-To teach Clew a model, add a line to `FAMILIES`, with the page it comes from. Lines may be changed at any time: what
-a worker has answered stays in a session's history, and the session goes by it. Prices are not here: they come from
-the library `genai-prices`.
+To add a model, add a line to `FAMILIES`, with the page it comes from. Lines may be changed at any time: a session
+keeps the profile that a worker has given it, in its history. Prices come from the library `genai-prices`.
 
-A session that needs other numbers says so in its `context_policy`.
+A session sets other sizes in its `context_policy`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clew.contract.policy import ContextPolicy
 from clew.model.tokens import EncodingName
 
 MOST_RESERVED = 8192
-"""Tokens that a model's own policy leaves for a reply at most."""
+"""Most tokens that a model's policy reserves for a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,11 @@ class Family:
     """A family of models.
 
     Attributes:
-        prefix: What the names of its models begin with, in lower case.
-        window: The tokens that a prompt may take: the context window, or less where a part of that is for the reply
-            alone.
-        output: The tokens of the longest reply that the provider agrees to, where it is known.
-        encoding: What its texts are counted in. Families without a public tokenizer are counted in `o200k_base`, as
-            an estimate; what their provider reports corrects it.
+        prefix: Beginning of its models' names, in lower case.
+        window: Most tokens of a prompt: the context window, less the part that only the reply may use.
+        output: Tokens of the longest reply that the provider accepts; None: not known.
+        encoding: The encoding that its texts are counted in. For families without a public tokenizer `o200k_base`
+            is an estimate, which is corrected by the usage that their provider reports.
     """
 
     prefix: str
@@ -99,8 +98,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("deepseek-", 128_000, 8_192),
     Family("deepseek-v4-flash", 1_000_000),
     Family("deepseek-v4-pro", 1_000_000),
-    # Open weights, by the names that Ollama and Hugging Face give them. Servers often allow less than the model
-    # could: what they refuse teaches the session.
+    # Open weights, by their names on Ollama and Hugging Face. Servers often allow less than the model: a session
+    # learns the limit when a call is refused.
     Family("llama3.1", 128_000),
     Family("llama3.2", 128_000),
     Family("llama3.3", 128_000),
@@ -121,20 +120,20 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def find_family(name: str) -> Family | None:
-    """The family of `provider:model`, or None where it is not known."""
+    """Find the family of `provider:model`; None: the table has none."""
     bare = name.partition(":")[2].lower().rpartition("/")[2]
     fitting = (family for family in FAMILIES if bare.startswith(family.prefix))
     return max(fitting, key=lambda family: len(family.prefix), default=None)
 
 
 def choose_encoding(name: str) -> EncodingName:
-    """The encoding that `provider:model` is counted in: its own, or else an estimate."""
+    """Choose the encoding that `provider:model` is counted in; an estimate if its own is not known."""
     family = find_family(name)
     return family.encoding if family else "o200k_base"
 
 
 def choose_policy(name: str) -> ContextPolicy:
-    """The policy for the window of `provider:model`, in epochs, complete. An unknown model gets the default sizes."""
+    """Choose a complete policy for `provider:model`, in epochs. An unknown model gets the default sizes."""
     epochs, family = ContextPolicy(window="epoch"), find_family(name)
     if family is None:
         return epochs.complete()

@@ -1,4 +1,4 @@
-"""The preparing activity: a configuration against what this worker has."""
+"""The activities `prepare` and `describe_model`: resolve a configuration with the tools and models of this worker."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from clew_workflows.protocol import (
 log = logging.getLogger("clew.worker")
 
 MAX_SCHEMA_BYTES = 262_144
-"""Of all tools of a session together, so that every page of a context has room for them."""
+"""Largest size of the schemas of a session's tools together, in bytes, so that each page of a context holds them."""
 MAX_WARNINGS = 1000
-"""Names come from callers: after so many unknown ones no more is said."""
+"""Most unknown models that a worker logs. The names come from callers, so their number must be bounded."""
 
 
 class PrepareActivities:
-    """What a worker knows: its providers, its tools, and its archive of sessions."""
+    """Resolves configurations with the worker's providers, tools and archive."""
 
     def __init__(self, providers: Providers, tools: Tools, archive: Archive, thresholds: Thresholds) -> None:
         self._providers = providers
@@ -48,54 +48,51 @@ class PrepareActivities:
         self._unknown: set[str] = set()
 
     @activity.defn(name="prepare")
-    async def prepare(self, asked: Prepare) -> Prepared:
-        """The schemas of the tools, and the first thing that this worker does not know, if there is one.
-
-        With them comes the profile of the model.
-        """
+    async def prepare(self, request: Prepare) -> Prepared:
+        """Resolve the tools and the model's profile, or report the first problem; on request, look for an archive."""
         async with send_heartbeats():
-            prepared = self._resolved(asked).model_copy(update={"profile": make_profile(asked.model)})
+            prepared = self._resolve(request).model_copy(update={"profile": make_profile(request.model)})
             if prepared.problem is None:
-                self._warn_of(asked.model)
-            return prepared if asked.execution is None else await self._looked(prepared, asked.execution)
+                self._warn_of_unknown_model(request.model)
+            return prepared if request.execution is None else await self._add_archive(prepared, request.execution)
 
     @activity.defn(name="describe_model")
-    async def describe_model(self, asked: DescribeModel) -> ModelProfile:
-        """The profile of a model."""
+    async def describe_model(self, request: DescribeModel) -> ModelProfile:
+        """Make the profile of a model."""
         async with send_heartbeats():
-            if self._problem(asked.model, ()) is None:
-                self._warn_of(asked.model)
-            return make_profile(asked.model)
+            if self._find_problem(request.model, ()) is None:
+                self._warn_of_unknown_model(request.model)
+            return make_profile(request.model)
 
-    async def _looked(self, prepared: Prepared, execution: str) -> Prepared:
-        """What is known of the session's archive: none, one that it goes on from, or another execution's."""
+    async def _add_archive(self, prepared: Prepared, execution: str) -> Prepared:
+        """Add what the archive holds: nothing, a state to continue from, or a mismatch."""
         session_id = activity.info().workflow_id or ""
         async with translate_archive_errors():
             head = await self._archive.read_head(session_id)
         if head is None:
-            place = ArchiveRef(execution=execution, family=session_id, thresholds=self._thresholds)
-            return prepared.model_copy(update={"archive": place})
+            archive_ref = ArchiveRef(execution=execution, family=session_id, thresholds=self._thresholds)
+            return prepared.model_copy(update={"archive": archive_ref})
         if head.status == "live" and head.run_id != execution:
             mismatch = (
-                f"session {session_id!r} was cut off: entries after {head.last_seq} are in its event history alone. "
-                "`clew recover` puts it together again"
+                f"session {session_id!r} was interrupted: entries after {head.last_seq} are in its event history "
+                f"alone. Run `clew recover {session_id}`"
             )
             return prepared.model_copy(update={"mismatch": mismatch})
-        place = ArchiveRef(
+        archive_ref = ArchiveRef(
             execution=execution,
             family=head.family,
             root=head.root,
             upto=head.last_seq,
             thresholds=self._thresholds,
         )
-        return prepared.model_copy(update={"archive": place, "state": head.state})
+        return prepared.model_copy(update={"archive": archive_ref, "state": head.state})
 
-    def _resolved(self, asked: Prepare) -> Prepared:
+    def _resolve(self, request: Prepare) -> Prepared:
         tools = dict(self._tools)
-        names = list(asked.tools)
-        readable = names and (asked.archived or asked.execution is not None)
-        # A tool of the worker's own that has this name wins.
-        if (readable or asked.clears) and READ_RESULT.name not in tools:
+        names = list(request.tools)
+        readable = names and (request.archived or request.execution is not None)
+        # If the worker has a tool of that name itself, the worker's is used.
+        if (readable or request.clears) and READ_RESULT.name not in tools:
             tools[READ_RESULT.name] = READ_RESULT
             names = list(dict.fromkeys((*names, READ_RESULT.name)))
         known = [tools[name] for name in names if name in tools]
@@ -111,24 +108,25 @@ class PrepareActivities:
         )
         size = sum(len(canonicalize(tool.spec)) for tool in known)
         if size > MAX_SCHEMA_BYTES:
-            message = f"the tool schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are taken"
+            message = f"the tools' schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are allowed"
             return Prepared(problem=Failure(type="too_large", message=message))
         unknown = [name for name in names if name not in tools]
-        return Prepared(tools=resolved, problem=self._problem(asked.model, unknown))
+        return Prepared(tools=resolved, problem=self._find_problem(request.model, unknown))
 
-    def _warn_of(self, model: str) -> None:
-        """Say once of a model that the table does not know it."""
+    def _warn_of_unknown_model(self, model: str) -> None:
+        """Log once for each model that the table does not have."""
         if find_family(model) or model in self._unknown or len(self._unknown) >= MAX_WARNINGS:
             return
         self._unknown.add(model)
         log.warning(
-            "the table of models does not know %r: its window is taken for one of %d tokens where a session's "
-            "context_policy names none. activities/clew_activities/model_table.py says how to add it",
+            "model %r is not in the table of models: contexts are limited to %d tokens. To change that, set "
+            "max_input_tokens in the session's context_policy, or add the model to "
+            "activities/clew_activities/model_table.py",
             model,
             ContextPolicy().max_input_tokens,
         )
 
-    def _problem(self, model: str, unknown: Sequence[str]) -> Failure | None:
+    def _find_problem(self, model: str, unknown: Sequence[str]) -> Failure | None:
         if unknown:
             names = ", ".join(repr(name) for name in unknown[:10])
             message = f"the worker has no tool {names}: point CLEW_TOOLS or --tools at the module that defines it"
@@ -141,7 +139,7 @@ class PrepareActivities:
 
 
 def make_profile(model: str) -> ModelProfile:
-    """What this worker knows of a model at this moment."""
+    """Make the profile of a model from this worker's tables and prices."""
     return ModelProfile(
         model=model, policy=choose_policy(model), encoding=choose_encoding(model), prices=find_prices(model)
     )

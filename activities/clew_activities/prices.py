@@ -1,4 +1,4 @@
-"""List prices of models, by the library `genai-prices`: the data that it ships, and nothing from the network."""
+"""List prices of models, from the data that the library `genai-prices` ships. Nothing is read from the network."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from clew.model.prices import Price, Prices
 
 
 def find_prices(name: str) -> Prices:
-    """The prices of `provider:model` at this moment; none where the library does not know them.
+    """Find the current prices of `provider:model`; empty: the library does not know them.
 
-    A provider that the library does not know, such as a gateway of one's own, is taken to charge what the model's
-    maker does.
+    If the library does not know the provider, such as an own gateway, the prices of the model's maker are used.
     """
     provider, _, model = name.partition(":")
-    price = _find(model, provider)
-    # A call that is charged by more than its tokens would cost more than they tell.
+    price = _find_model_price(model, provider)
+    # A model with a price for each request costs more than its tokens.
     if price is None or price.input_mtok is None or price.output_mtok is None or price.requests_kcount is not None:
         return ()
     units = (price.input_mtok, price.output_mtok, price.cache_read_mtok, price.cache_write_mtok)
     starts = {tier.start for unit in units if isinstance(unit, TieredPrices) for tier in unit.tiers}
-    return tuple(_above(start, price) for start in sorted({-1} | starts))
+    return tuple(_make_price(start, price) for start in sorted({-1} | starts))
 
 
 def load_prices() -> None:
-    """Load the library's data, which takes some 0.2 s."""
+    """Load the library's data, which takes about 0.2 s."""
     find_prices("openai:gpt-4o")
 
 
-def _find(model: str, provider: str | None) -> ModelPrice | None:
-    """The library's prices of a model: those of its provider, or else of its maker."""
+def _find_model_price(model: str, provider: str | None) -> ModelPrice | None:
+    """Find the library's prices of a model: those of its provider, or else of its maker."""
     try:
         get_snapshot().find_provider(None, provider, None)
     except LookupError:
@@ -44,18 +43,18 @@ def _find(model: str, provider: str | None) -> ModelPrice | None:
         return None
 
 
-def _above(start: int, price: ModelPrice) -> Price:
-    """The prices of calls with more input tokens than `start`."""
+def _make_price(start: int, price: ModelPrice) -> Price:
+    """Make the prices of calls with more input tokens than `start`."""
     return Price(
-        input=_unit(price.input_mtok, start) or 0.0,
-        output=_unit(price.output_mtok, start) or 0.0,
-        cached_input=_unit(price.cache_read_mtok, start),
-        written_input=_unit(price.cache_write_mtok, start),
+        input=_find_unit_price(price.input_mtok, start) or 0.0,
+        output=_find_unit_price(price.output_mtok, start) or 0.0,
+        cached_input=_find_unit_price(price.cache_read_mtok, start),
+        written_input=_find_unit_price(price.cache_write_mtok, start),
         above=start,
     )
 
 
-def _unit(price: Decimal | TieredPrices | None, start: int) -> float | None:
+def _find_unit_price(price: Decimal | TieredPrices | None, start: int) -> float | None:
     if isinstance(price, TieredPrices):
         steps = [tier.price for tier in price.tiers if tier.start <= start]
         price = steps[-1] if steps else price.base

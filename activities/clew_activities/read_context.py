@@ -1,4 +1,4 @@
-"""Contexts for clients: of any call and at any seq, of sessions wherever they are."""
+"""The activity of the workflow `ReadContext`: contexts of any call and at any seq, of live and archived sessions."""
 
 from __future__ import annotations
 
@@ -24,55 +24,55 @@ from clew_workflows.shell import ingress
 
 
 class ContextActivities:
-    """Projects threads for clients, with the code that the sessions themselves project them with."""
+    """Builds contexts for clients with the sessions' own code."""
 
     def __init__(self, archive: Archive) -> None:
         self._threads = Threads(archive)
 
     @activity.defn(name="read_context")
-    async def read_context(self, asked: ReadContextInput) -> dict[str, Any]:
-        """One page of a context."""
+    async def read_context(self, request: ReadContextInput) -> dict[str, Any]:
+        """Read one page of a context."""
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
-            location = await self._threads.find(asked.session_id)
+            location = await self._threads.find(request.session_id)
             try:
-                return await self._page(location, asked)
+                return await self._read_page(location, request)
             except ClewError as error:
                 raise ingress.make_application_error(error) from None
 
-    async def _page(self, location: ThreadLocation, asked: ReadContextInput) -> dict[str, Any]:
-        if asked.pending is not None:
-            # A session that lives knows what a call would be like; what it holds of its past may not be enough.
-            return await _asked_of_session(location, asked) or take_page(
-                await self._preview(location, asked), asked.page
+    async def _read_page(self, location: ThreadLocation, request: ReadContextInput) -> dict[str, Any]:
+        if request.pending is not None:
+            # A running session previews its own next call, unless it does not hold all the entries that this needs.
+            return await _query_session(location, request) or take_page(
+                await self._preview_call(location, request), request.page
             )
-        if asked.call_id is None:
-            return take_page(await self._projected(location, asked), asked.page)
-        back = await self._threads.freeze(location)
-        if (recipe := await _recipe_of(back, asked.call_id)) is not None:
-            return take_page(await _projected_for(back, recipe), asked.page)
-        # Of a call that is being made only the session knows.
-        if location.running and (page := await _asked_of_session(location, asked)):
+        if request.call_id is None:
+            return take_page(await self._project(location, request), request.page)
+        frozen = await self._threads.freeze(location)
+        if (recipe := await _find_recipe(frozen, request.call_id)) is not None:
+            return take_page(await _project_call(frozen, recipe), request.page)
+        # The recipe of a call that is running is not in the thread yet: only the session has it.
+        if location.running and (page := await _query_session(location, request)):
             return page
-        raise InvalidInput(f"no model call {asked.call_id!r}: calls are named by `call_id` in the entries' refs")
+        raise InvalidInput(f"no model call {request.call_id!r}: calls are named by `call_id` in the entries' refs")
 
-    async def _projected(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
-        back, own = await self._threads.freeze(location, asked.at_seq), asked.context_policy
-        thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlay(own))
-        return build_context(thread, context_ref=asked.context_ref, policy=own)
+    async def _project(self, location: ThreadLocation, request: ReadContextInput) -> Projection:
+        frozen, policy = await self._threads.freeze(location, request.at_seq), request.context_policy
+        thread = await load_thread(frozen, request.context_ref, lambda in_force: in_force.overlay(policy))
+        return build_context(thread, context_ref=request.context_ref, policy=policy)
 
-    async def _preview(self, location: ThreadLocation, asked: ReadContextInput) -> Projection:
+    async def _preview_call(self, location: ThreadLocation, request: ReadContextInput) -> Projection:
         state = (await self._threads.read_carried(location)).state
-        own = make_call_policy(state, previews.make_preview_request(state, asked))
-        back = await self._threads.freeze(location, asked.at_seq)
-        thread = await load_thread(back, asked.context_ref, lambda in_force: in_force.overlay(own))
-        return previews.build_preview(state, thread, asked, asked.pending or ())
+        policy = make_call_policy(state, previews.make_preview_request(state, request))
+        frozen = await self._threads.freeze(location, request.at_seq)
+        thread = await load_thread(frozen, request.context_ref, lambda in_force: in_force.overlay(policy))
+        return previews.build_preview(state, thread, request, request.pending or ())
 
 
-async def _asked_of_session(location: ThreadLocation, asked: ReadContextInput) -> dict[str, Any] | None:
-    """What the session itself answers; None where it does not hold enough for that."""
+async def _query_session(location: ThreadLocation, request: ReadContextInput) -> dict[str, Any] | None:
+    """Query the session for a page; None: it is archived, or it does not hold all the entries that this needs."""
     if location.live is None:
         return None
-    query = asked.model_dump(mode="json", exclude_unset=True, exclude={"session_id"})
+    query = request.model_dump(mode="json", exclude_unset=True, exclude={"session_id"})
     try:
         return await query_started_session(location.live, "context", query)
     except ApplicationError as error:
@@ -81,17 +81,17 @@ async def _asked_of_session(location: ThreadLocation, asked: ReadContextInput) -
         return None
 
 
-async def _recipe_of(back: FrozenThread, call_id: str) -> Recipe | None:
-    """The recipe of a model call, which is on its reply. The results of its tools name the call as well."""
-    async for entry in back.read("ai_message"):
+async def _find_recipe(frozen: FrozenThread, call_id: str) -> Recipe | None:
+    """Find the recipe of a model call. The reply has it; the results of its tools have the same `call_id`."""
+    async for entry in frozen.read("ai_message"):
         if entry.refs.get("call_id") == call_id and entry.recipe:
             return entry.recipe
     return None
 
 
-async def _projected_for(back: FrozenThread, recipe: Recipe) -> Projection:
-    """What a call was shown, made again by its recipe."""
-    basis = back.truncate(recipe.basis_seq)
+async def _project_call(frozen: FrozenThread, recipe: Recipe) -> Projection:
+    """Build the context of a model call again by its recipe."""
+    basis = frozen.truncate(recipe.basis_seq)
     thread = await load_thread(basis, recipe.context_ref, lambda in_force: in_force.overlay(recipe.policy))
     schema: dict[str, Any] | None = None
     if (seq := recipe.output_schema_seq) is not None:

@@ -18,7 +18,7 @@ from clew_activities.heartbeat import send_heartbeats
 from clew_activities.thread_source import Threads
 
 MAX_SCANNED = 50_000
-"""Entries that one page looks at: what is rare is found within several pages, each in bounded time."""
+"""Most entries that are scanned for one page, so that a page of rare entries takes bounded time."""
 
 
 class ReadingActivities:
@@ -28,15 +28,15 @@ class ReadingActivities:
         self._threads = Threads(archive)
 
     @activity.defn(name="read_thread")
-    async def read_thread(self, asked: ReadThreadInput) -> dict[str, Any]:
-        """One page of a thread, and where the next one begins; with `newest`, where it ends."""
+    async def read_thread(self, query: ReadThreadInput) -> dict[str, Any]:
+        """Read one page of a thread. `next_seq` says where the next page begins or, with `newest`, ends."""
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
-            location = await self._threads.find(asked.session_id)
-            if asked.newest is None:
-                page = await _page(self._threads.read_forward(location, asked, asked.to_seq), asked, asked.limit)
+            location = await self._threads.find(query.session_id)
+            if query.newest is None:
+                page = await _page(self._threads.read_forward(location, query, query.to_seq), query, query.limit)
                 return page.as_json()
             page = await _page(
-                self._threads.read_backward(location, asked, asked.to_seq), asked, asked.newest, step=-1
+                self._threads.read_backward(location, query, query.to_seq), query, query.newest, step=-1
             )
             page.rows.reverse()
             return page.as_json()
@@ -52,13 +52,13 @@ class _Page:
         return answer if self.next_seq is None else answer | {"next_seq": self.next_seq}
 
 
-async def _page(found: AsyncIterator[Entry], asked: ReadThreadInput, limit: int | None, step: int = 1) -> _Page:
-    """As many entries as a page holds, read in one direction."""
-    meets, room, scanned = make_filter(asked), MAX_PAGE_BYTES, 0
+async def _page(entries: AsyncIterator[Entry], query: ReadThreadInput, limit: int | None, step: int = 1) -> _Page:
+    """Fill a page with entries, read in one direction."""
+    matches, room, scanned = make_filter(query), MAX_PAGE_BYTES, 0
     page = _Page([])
     following: int | None = None
-    async for entry in found:
-        if meets(entry):
+    async for entry in entries:
+        if matches(entry):
             row = entry.as_json()
             room -= len(to_json(row)) + 1
             if page.rows and room < 0:
@@ -69,6 +69,6 @@ async def _page(found: AsyncIterator[Entry], asked: ReadThreadInput, limit: int 
         if len(page.rows) == limit or scanned == MAX_SCANNED:
             following = entry.seq + step
             break
-    if following is not None and asked.from_seq <= following and (asked.to_seq is None or following <= asked.to_seq):
+    if following is not None and query.from_seq <= following and (query.to_seq is None or following <= query.to_seq):
         page.next_seq = following
     return page

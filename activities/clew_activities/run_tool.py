@@ -19,7 +19,7 @@ from clew_activities.tool_threads import (
     ToolCall,
     ToolThreads,
     ToolThreadSettings,
-    TooManyLeftBehind,
+    TooManyAbandoned,
     find_code_file,
 )
 from clew_activities.tools import Tools
@@ -60,7 +60,7 @@ class ToolActivities:
             # A tool of the worker's own that has this name wins.
             tool = self._tools.get(call.name, READ_RESULT if call.name == READ_RESULT.name else None)
             if tool is None:
-                return _error(f"tool {call.name!r} is not registered on the worker", call)
+                return _make_error(f"tool {call.name!r} is not registered on the worker", call)
             context = ToolContext(
                 session_id=info.workflow_id or "",
                 request_id=call.request_id,
@@ -70,23 +70,25 @@ class ToolActivities:
                 # What cannot be encoded would end the heartbeats, and with them the call.
                 _report=lambda text: progress.update(progress=clean(str(text)[:1000])),
             )
-            return await self._answer(tool, call, context)
+            return await self._run(tool, call, context)
 
-    async def _answer(self, tool: Tool[..., Any], call: RunTool, context: ToolContext) -> ToolAnswered:
-        named = ToolCall(tool.name, context.session_id, call.tool_call_id, find_code_file(tool.function))
+    async def _run(self, tool: Tool[..., Any], call: RunTool, context: ToolContext) -> ToolAnswered:
+        tool_call = ToolCall(tool.name, context.session_id, call.tool_call_id, find_code_file(tool.function))
         clock = asyncio.timeout(tool.timeout_seconds)
         try:
             async with clock:
                 # Validators are the author's code, too, and may block.
-                arguments = await self._threads.call(named, lambda: _bound(tool, call, context), is_async=False)
+                arguments = await self._threads.call(
+                    tool_call, lambda: _bind_arguments(tool, call, context), is_async=False
+                )
                 if tool is READ_RESULT:
                     value: Any = await self._results.read(call, **arguments)
                 else:
                     value = await self._threads.call(
-                        named, lambda: tool.function(**arguments), is_async=tool.is_async
+                        tool_call, lambda: tool.function(**arguments), is_async=tool.is_async
                     )
-        except (_Unusable, Unreadable, TooManyLeftBehind) as error:
-            return _error(str(error), call)
+        except (_InvalidArguments, Unreadable, TooManyAbandoned) as error:
+            return _make_error(str(error), call)
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
         # A tool may raise anything, a foreign library's panic included, and must not take the worker with it.
@@ -95,65 +97,67 @@ class ToolActivities:
                 if not tool.idempotent:
                     # The workflow tells the model what is known of a call that cannot be repeated.
                     raise ApplicationError("it took too long", type="tool_timeout", non_retryable=True) from None
-                return _error(f"tool {call.name!r} took longer than {tool.timeout_seconds:g} seconds", call)
-            said = _said(error)
+                return _make_error(f"tool {call.name!r} took longer than {tool.timeout_seconds:g} seconds", call)
+            message = _describe_error(error)
             if context.attempt <= tool.retries:
-                raise ApplicationError(said, type="tool_failed") from None
-            return _error(said, call)
+                raise ApplicationError(message, type="tool_failed") from None
+            return _make_error(message, call)
         # From here on nothing may fail: the tool has done its work, and no fault of its result does it again.
         try:
             async with asyncio.timeout(self._storing_seconds):
                 # What turns an object into text may be the author's code, and a large one takes its time.
-                data = await self._threads.call(named, lambda: _encoded(value), is_async=False)
+                data = await self._threads.call(tool_call, lambda: _encode_result(value), is_async=False)
         except Exception as error:
-            return _error(f"tool {call.name!r} has run, but its result cannot be written: {_said(error)}", call)
+            return _make_error(
+                f"tool {call.name!r} has run, but its result cannot be written: {_describe_error(error)}", call
+            )
         return await self._results.make_answer(data, call, readable=READ_RESULT.name not in self._tools)
 
 
-class _Unusable(Exception):
+class _InvalidArguments(Exception):
     """The arguments of a call do not fit its tool. Its message is for the model."""
 
 
-def _bound(tool: Tool[..., Any], call: RunTool, context: ToolContext) -> dict[str, Any]:
+def _bind_arguments(tool: Tool[..., Any], call: RunTool, context: ToolContext) -> dict[str, Any]:
     try:
         return tool.bind(call.arguments, context)
     except Exception as error:
-        raise _Unusable(f"invalid arguments: {_explain(error)}") from None
+        raise _InvalidArguments(f"invalid arguments: {_describe_problems(error)}") from None
 
 
-def _encoded(value: Any) -> bytes:
+def _encode_result(value: Any) -> bytes:
     """A result as the text that is stored, in UTF-8."""
     if not isinstance(value, str):
         try:
             return to_json(value, fallback=str, inf_nan_mode="constants")
         except Exception:  # bytes that are no text, an object that holds itself: no JSON, and still a result
-            value = _shown(value)
+            value = _make_text(value)
     try:
         return str.encode(value)
     except UnicodeEncodeError:
         return clean(value).encode()
 
 
-def _error(text: str, call: RunTool) -> ToolAnswered:
+def _make_error(text: str, call: RunTool) -> ToolAnswered:
     data = clean(f"error: {text}").encode()
     fits = len(data) <= call.max_result_bytes
     return ToolAnswered(content=data.decode() if fits else truncate(data, call.max_result_bytes)[0], is_error=True)
 
 
-def _said(error: BaseException) -> str:
-    return clean(f"{type(error).__name__}: {_shown(error)}"[:MAX_ERROR_CHARACTERS])
+def _describe_error(error: BaseException) -> str:
+    return clean(f"{type(error).__name__}: {_make_text(error)}"[:MAX_ERROR_CHARACTERS])
 
 
-def _shown(value: object) -> str:
+def _make_text(value: object) -> str:
     try:
         return str(value)
     except Exception as error:
         return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
 
 
-def _explain(error: Exception) -> str:
+def _describe_problems(error: Exception) -> str:
     if not isinstance(error, ValidationError):
-        return _said(error)
+        return _describe_error(error)
     problems = error.errors(include_url=False, include_context=False, include_input=False)[:5]
     lines = [f"{'.'.join(str(part)[:50] for part in problem['loc'])}: {problem['msg']}" for problem in problems]
     return "; ".join(lines)[:MAX_ERROR_CHARACTERS]

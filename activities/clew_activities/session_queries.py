@@ -1,4 +1,4 @@
-"""Asking a session: the queries of activities to the workflow that they work for."""
+"""Queries that activities send to the workflow of a session."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ _FINAL_STATUS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCSta
 
 
 def get_own_session() -> WorkflowHandle[Any, Any]:
-    """The session that this activity works for, in the run that asked for it."""
+    """Return a handle to the session that this activity runs for, in the workflow run that scheduled it."""
     info = activity.info()
     return activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
 
 
 async def query_session(
-    session: WorkflowHandle[Any, Any], query: str, asked: dict[str, Any] | None = None
+    session: WorkflowHandle[Any, Any], query: str, arguments: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A session's answer, asked for again in place while it cannot be reached: its worker may just have died.
+    """Query a session. While no worker answers, repeat the query: the session's worker may just have died.
 
     Raises:
-        ApplicationError: it refused, under its own word.
-        RPCError: there is no such session.
+        ApplicationError: the session refused the query; the type is the refusal's, or `context_unavailable`.
+        RPCError: there is no such session, or the server rejects the request.
     """
     pause = 0.1
     while True:
         try:
-            args = [] if asked is None else [asked]
+            args = [] if arguments is None else [arguments]
             answer: dict[str, Any] = await session.query(query, args=args, rpc_timeout=timedelta(seconds=10))
             return answer
         except WorkflowQueryFailedError as error:
-            word, _, message = error.message.partition(": ")
-            refused = word.replace("_", "").isalpha() and bool(message)
+            error_type, _, message = error.message.partition(": ")
+            is_refusal = error_type.replace("_", "").isalpha() and bool(message)
             raise ApplicationError(
-                message if refused else error.message,
-                type=word if refused else "context_unavailable",
-                non_retryable=refused,
+                message if is_refusal else error.message,
+                type=error_type if is_refusal else "context_unavailable",
+                non_retryable=is_refusal,
             ) from error
         except RPCError as error:
             if error.status in _FINAL_STATUS:

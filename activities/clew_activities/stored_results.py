@@ -91,7 +91,7 @@ class Results:
             Unreadable: there is no such result, or no such part of it, or it is damaged.
             ArchiveError: the archive cannot be read at present.
         """
-        result = await self._result(tool_call_id)
+        result = await self._find_result(tool_call_id)
         if result is None:
             raise Unreadable(f"no tool call {tool_call_id[:100]!r} has a result in this session")
         content, stored = result
@@ -101,11 +101,11 @@ class Results:
             raise Unreadable(f"offset {offset} is behind the end: the result has {size} bytes")
         room = max(min(length, call.max_result_bytes - MAX_MARK_BYTES), WIDEST_CHARACTER)
         start = max(offset - WIDEST_CHARACTER + 1, 0)
-        wanted = offset - start + room
-        data, there = inline[start : start + wanted], size
+        length_read = offset - start + room
+        data, stored_bytes = inline[start : start + length_read], size
         if stored and call.family:
             try:
-                data, there = await self._archive.get_result(call.family, stored.digest, start, wanted)
+                data, stored_bytes = await self._archive.get_result(call.family, stored.digest, start, length_read)
             except (ObjectMissing, ObjectDamaged) as error:
                 raise Unreadable(f"what was stored of it cannot be read any more: {error}") from None
         # A character that the offset divides belongs to what is read.
@@ -117,13 +117,13 @@ class Results:
             text = _utf8().decode(piece, final=begin + len(piece) == size)
         except UnicodeDecodeError:
             text = ""
-        if there != size or not text:
+        if stored_bytes != size or not text:
             raise Unreadable("what was stored of it is damaged")
         end = begin + len(text.encode())
-        on = f"offset={end} reads on" if end < size else "this is the end"
-        return f"{text}\n[bytes {begin} to {end} of {size}; {on}]"
+        continuation = f"offset={end} reads on" if end < size else "this is the end"
+        return f"{text}\n[bytes {begin} to {end} of {size}; {continuation}]"
 
-    async def _result(self, tool_call_id: str) -> tuple[str, StoredResult | None] | None:
+    async def _find_result(self, tool_call_id: str) -> tuple[str, StoredResult | None] | None:
         """The result of a tool call as the session's own thread has it, or else the newest snapshot in there.
 
         That is what is shown of it, and where the whole of it is stored.
@@ -133,21 +133,21 @@ class Results:
         except ValidationError:
             # The model has made up an id that no tool call can have.
             return None
-        async for entry in self._newest(query):
-            said = entry.read(ToolMessage)
-            return said.content, said.result
-        async for entry in self._newest(EntriesQuery(kind="ai_context_operation")):
+        async for entry in self._read_newest(query):
+            tool_message = entry.read(ToolMessage)
+            return tool_message.content, tool_message.result
+        async for entry in self._read_newest(EntriesQuery(kind="ai_context_operation")):
             snapshot = entry.read(OperationPayload).snapshot
             for message in snapshot.messages if snapshot else ():
                 if message.get("tool_call_id") == tool_call_id:
                     return message["content"], None
         return None
 
-    async def _newest(self, query: EntriesQuery) -> AsyncIterator[Entry]:
+    async def _read_newest(self, query: EntriesQuery) -> AsyncIterator[Entry]:
         """The session's entries that meet the filters, the newest first."""
-        meets = make_filter(query)
+        matches = make_filter(query)
         async for entry in self._threads.read_backward(self._threads.find_own(), query):
-            if meets(entry):
+            if matches(entry):
                 yield entry
 
 
@@ -157,6 +157,6 @@ def truncate(data: bytes, limit: int, more: str = "") -> tuple[str, int]:
     `more` is what the mark says beside that; it may name their number as `{shown}`.
     """
     mark = f"\n[truncated: the first {{shown}} of {len(data)} bytes are shown{more}]"
-    kept = cut(data, limit - len(mark) - 16)
-    shown = len(kept.encode())
-    return kept + mark.format(shown=shown), shown
+    text = cut(data, limit - len(mark) - 16)
+    shown = len(text.encode())
+    return text + mark.format(shown=shown), shown

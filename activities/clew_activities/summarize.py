@@ -19,7 +19,7 @@ from clew.outcomes import Usage
 from clew.thread.entries import Entry
 from clew.thread.source import make_filter
 from clew_activities.archive_activities import translate_archive_errors
-from clew_activities.call_model import add_price, application_error
+from clew_activities.call_model import add_price, make_provider_failure
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.model_table import find_family
 from clew_activities.prices import find_prices
@@ -38,7 +38,7 @@ you. Answer with the summary and nothing else."""
 
 PROMPT_TOKENS = 500
 """Room for the instructions around what is summed up."""
-LEAST_TOKENS = 500
+MIN_PIECE_TOKENS = 500
 """What the model is shown at once at least, however small its window."""
 
 
@@ -51,81 +51,81 @@ class SummaryActivities:
         self._threads = threads
 
     @activity.defn(name="summarize")
-    async def summarize(self, asked: Summarize) -> WrittenSummary:
+    async def summarize(self, request: Summarize) -> WrittenSummary:
         """A summary of a lane from one seq to another. More than the model takes at once is summed up in pieces.
 
         Raises:
             ApplicationError: the provider's failure; or `unusable_summary`, it is as long as what it sums up.
         """
-        count = load_encoding(asked.encoding)
+        count = load_encoding(request.encoding)
         source, usage = _Source(), Usage()
-        async with send_heartbeats(lambda: {"summary_id": asked.summary_id}), translate_archive_errors():
-            summary = await self._before(asked)
+        async with send_heartbeats(lambda: {"summary_id": request.summary_id}), translate_archive_errors():
+            summary = await self._read_basis(request)
             source.tokens += count.count(summary)
             piece: list[str] = []
-            most = _tokens_at_once(asked)
-            room = most - count.count(summary)
-            async for entry in self._entries(asked):
+            max_tokens = _compute_piece_tokens(request)
+            room = max_tokens - count.count(summary)
+            async for entry in self._read_entries(request):
                 source.add(entry)
-                for part in _parts(_told(entry.message), max(most // 2, 1), count):
+                for part in _split_text(_describe_message(entry.message), max(max_tokens // 2, 1), count):
                     size = count.count(part) + 1
                     if size > room and piece:
-                        summary, spent = await self._written(asked, summary, piece)
+                        summary, spent = await self._write_summary(request, summary, piece)
                         usage, piece = usage.plus(spent), []
-                        room = most - count.count(summary)
+                        room = max_tokens - count.count(summary)
                     piece.append(part)
                     room -= size
             if piece:
-                summary, spent = await self._written(asked, summary, piece)
+                summary, spent = await self._write_summary(request, summary, piece)
                 usage = usage.plus(spent)
         if count.count(summary) >= max(source.tokens, 1):
             message = f"the summary has {count.count(summary)} tokens, and what it sums up {source.tokens}"
             raise ApplicationError(message, type="unusable_summary", non_retryable=True)
         return WrittenSummary(content=summary, source_digest=source.digest, source_tokens=source.tokens, usage=usage)
 
-    async def _before(self, asked: Summarize) -> str:
+    async def _read_basis(self, request: Summarize) -> str:
         """What stands for all that was said before: an earlier summary, or a snapshot, told in words."""
-        if asked.builds_on is None:
+        if request.builds_on is None:
             return ""
-        location = await self._threads.find(_session_id())
-        at = EntriesQuery(from_seq=asked.builds_on)
-        async for entry in self._threads.read_forward(location, at, asked.builds_on):
-            held = entry.body
-            if isinstance(held, SummaryPayload):
-                return held.content
+        location = await self._threads.find(_get_session_id())
+        at = EntriesQuery(from_seq=request.builds_on)
+        async for entry in self._threads.read_forward(location, at, request.builds_on):
+            body = entry.body
+            if isinstance(body, SummaryPayload):
+                return body.content
             snapshot = entry.read(OperationPayload).snapshot
-            return "\n".join(map(_told, snapshot.messages if snapshot else ()))
+            return "\n".join(map(_describe_message, snapshot.messages if snapshot else ()))
         return ""
 
-    async def _entries(self, asked: Summarize) -> AsyncIterator[Entry]:
-        wanted = EntriesQuery(from_seq=asked.from_seq or 0, kind="ai_message", context_ref=asked.context_ref)
-        meets = make_filter(wanted)
-        location = await self._threads.find(_session_id())
-        async for entry in self._threads.read_forward(location, wanted, asked.to_seq):
-            if meets(entry):
+    async def _read_entries(self, request: Summarize) -> AsyncIterator[Entry]:
+        query = EntriesQuery(from_seq=request.from_seq or 0, kind="ai_message", context_ref=request.context_ref)
+        matches = make_filter(query)
+        location = await self._threads.find(_get_session_id())
+        async for entry in self._threads.read_forward(location, query, request.to_seq):
+            if matches(entry):
                 yield entry
 
-    async def _written(self, asked: Summarize, before: str, piece: list[str]) -> tuple[str, Usage]:
-        name, _, model = asked.model.partition(":")
-        told = "\n".join(piece)
-        content = f"The conversation:\n\n{told}"
-        if before:
-            content = f"The summary of what was said before:\n\n{before}\n\nThe conversation since:\n\n{told}"
+    async def _write_summary(self, request: Summarize, basis: str, piece: list[str]) -> tuple[str, Usage]:
+        name, _, model = request.model.partition(":")
+        conversation = "\n".join(piece)
+        content = f"The conversation:\n\n{conversation}"
+        if basis:
+            content = f"The summary of what was said before:\n\n{basis}\n\nThe conversation since:\n\n{conversation}"
         messages: list[Message] = [
             {"role": "system", "content": INSTRUCTIONS},
             {"role": "user", "content": content},
         ]
         try:
             provider = self._providers.get(name)
-            options = ModelOptions(max_output_tokens=asked.max_output_tokens)
-            request = ModelRequest(model=model, messages=messages, tools=(), options=options)
+            options = ModelOptions(max_output_tokens=request.max_output_tokens)
+            model_request = ModelRequest(model=model, messages=messages, tools=(), options=options)
             decoder = RedactedDecoder(provider.make_decoder(), self._providers.redaction)
-            reply = await stream(self._http, provider, request, decoder)
+            reply = await stream(self._http, provider, model_request, decoder)
         except ProviderError as error:
-            raise application_error(error) from None
+            raise make_provider_failure(error) from None
         if not reply.content.strip():
             raise ApplicationError("the model wrote no summary", type="unusable_summary", non_retryable=True)
-        usage = add_price(find_prices(asked.model), reply).usage
+        usage = add_price(find_prices(request.model), reply).usage
         return reply.content.strip(), usage.model_copy(update={"model_calls": 1})
 
 
@@ -145,28 +145,28 @@ class _Source:
         return self._hash.hexdigest()
 
 
-def _tokens_at_once(asked: Summarize) -> int:
+def _compute_piece_tokens(request: Summarize) -> int:
     """How many tokens of the conversation the model is shown at once."""
-    family = find_family(asked.model)
-    window = family.window if family else asked.max_input_tokens
-    return max(window - asked.max_output_tokens - PROMPT_TOKENS, LEAST_TOKENS)
+    family = find_family(request.model)
+    window = family.window if family else request.max_input_tokens
+    return max(window - request.max_output_tokens - PROMPT_TOKENS, MIN_PIECE_TOKENS)
 
 
-def _session_id() -> str:
+def _get_session_id() -> str:
     return activity.info().workflow_id or ""
 
 
-def _told(message: Message) -> str:
+def _describe_message(message: Message) -> str:
     """A message as one reads it in a protocol."""
     calls = "".join(
         f"\n[calls {call['name']} {canonicalize(call['arguments']).decode()}]"
         for call in message.get("tool_calls", ())
     )
-    who = f"{message.get('name', 'tool')} answered" if message["role"] == "tool" else message["role"]
-    return f"{who}: {message['content']}{calls}"
+    speaker = f"{message.get('name', 'tool')} answered" if message["role"] == "tool" else message["role"]
+    return f"{speaker}: {message['content']}{calls}"
 
 
-def _parts(text: str, limit: int, count: Encoding) -> Iterator[str]:
+def _split_text(text: str, limit: int, count: Encoding) -> Iterator[str]:
     """A text in parts of at most so many tokens; most are one."""
     if count.count(text) <= limit:
         yield text
@@ -175,5 +175,5 @@ def _parts(text: str, limit: int, count: Encoding) -> Iterator[str]:
     if middle == 0:
         yield text
         return
-    yield from _parts(text[:middle], limit, count)
-    yield from _parts(text[middle:], limit, count)
+    yield from _split_text(text[:middle], limit, count)
+    yield from _split_text(text[middle:], limit, count)

@@ -1,4 +1,4 @@
-"""Threads wherever they are: where a session's archive and its live workflow are found, and read as one."""
+"""Reads threads, archived and live parts as one: finds a session's archive and its workflow."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from clew_activities.session_queries import get_own_session, query_session
 from clew_workflows.core.advance import Session
 from clew_workflows.core.carried import restore
 
-UNBEGUN_EVENTS = 4
-"""Events of an execution that was terminated before its first workflow task was done: it can answer no query."""
+MAX_UNSTARTED_EVENTS = 4
+"""Most events of an execution whose first workflow task was never completed: it cannot answer a query."""
 STARTING_SECONDS = 0.05
-"""Seconds until a session that has just begun is asked again."""
+"""Seconds between two queries of a session that is starting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadLocation:
-    """Where a session's thread is: in the archive up to its head, and behind that in a workflow.
+    """Where a session's thread is: in the archive up to its head, after that in a workflow.
 
     Attributes:
         session_id: The session.
-        head: Where its archive ends; None: it has none, or it has not been looked up.
-        live: The workflow that holds what is not archived; None: all of the thread is archived.
+        head: Head of its archive; None: it has none, or it has not been looked up.
+        live: The workflow that holds the entries that are not archived; None: all entries are archived.
         began: The server knows a workflow of the session.
         running: That workflow has not ended.
     """
@@ -44,47 +44,49 @@ class ThreadLocation:
     session_id: str
     head: Head | None
     live: WorkflowHandle[Any, Any] | None
-    began: bool
+    has_workflow: bool
     running: bool
 
     @property
     def archived_upto(self) -> int:
-        """The seq of the newest archived entry, -1 where there is none."""
+        """Seq of the newest archived entry; -1: there is none."""
         return self.head.last_seq if self.head else -1
 
 
 class Threads:
-    """Finds threads and reads them whole, also while the session rolls over."""
+    """Finds threads and reads them, also while their sessions roll over."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
     async def find(self, session_id: str) -> ThreadLocation:
-        """Where a session's thread is.
+        """Find a session's thread.
 
         Raises:
-            ApplicationError: `not_found`; there is none.
+            ApplicationError: `not_found`: there is no such session.
         """
         handle = activity.client().get_workflow_handle(session_id)
-        status, begun = None, False
+        status, started = None, False
         try:
             described = await handle.describe()
             status = described.status if described.workflow_type == WORKFLOW_TYPE else None
-            begun = described.history_length > UNBEGUN_EVENTS
+            started = described.history_length > MAX_UNSTARTED_EVENTS
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
         head = await self._archive.read_head(session_id)
-        whole = head is None or head.status == "closed"
+        is_complete = head is None or head.status == "closed"
         match status:
-            # It is in the archive to the last entry, and may have got more there since.
+            # All entries are in the archive; a fork may have appended more since.
             case None | WorkflowExecutionStatus.COMPLETED:
                 live = None
-            # It was put away, or has never begun: it had no archive, or the one that it found is not for it.
-            case WorkflowExecutionStatus.CANCELED | WorkflowExecutionStatus.FAILED if whole:
+            # The session hibernated, or never started: there was no archive, or it refused the one it found.
+            case WorkflowExecutionStatus.CANCELED | WorkflowExecutionStatus.FAILED if is_complete:
                 live = None
-            # Broken off, it may have said more than it has put away, if it has begun at all.
-            case WorkflowExecutionStatus.TERMINATED | WorkflowExecutionStatus.TIMED_OUT if whole and not begun:
+            # If the session had started, it may have written entries that it has not archived.
+            case WorkflowExecutionStatus.TERMINATED | WorkflowExecutionStatus.TIMED_OUT if (
+                is_complete and not started
+            ):
                 live = None
             case _:
                 live = handle
@@ -93,40 +95,42 @@ class Threads:
         return ThreadLocation(session_id, head, live, status is not None, status == WorkflowExecutionStatus.RUNNING)
 
     def find_own(self) -> ThreadLocation:
-        """Where the thread of the session is that this activity works for; its archive is looked up when needed."""
-        return ThreadLocation(activity.info().workflow_id or "", None, get_own_session(), began=True, running=True)
+        """Locate the thread of the session that this activity runs for. Its archive is looked up when needed."""
+        return ThreadLocation(
+            activity.info().workflow_id or "", None, get_own_session(), has_workflow=True, running=True
+        )
 
     def read_forward(
         self, location: ThreadLocation, query: EntriesQuery, to_seq: int | None = None
     ) -> AsyncIterator[Entry]:
-        """The entries from `query.from_seq` on, in order. The filters thin them out but need not meet all."""
+        """Read the entries from `query.from_seq` on, in order. The caller filters them again: not all may match."""
         return read_forward(_StoredParts(self, self._archive, location, query), query.from_seq, to_seq)
 
     async def read_backward(
         self, location: ThreadLocation, query: EntriesQuery, to_seq: int | None = None
     ) -> AsyncIterator[Entry]:
-        """The entries down to `query.from_seq`, the newest first; filtered as by `forward`."""
+        """Read the entries down to `query.from_seq`, the newest first. The caller filters them again."""
         head, live = await self._read_tail(location, query, to_seq)
         for entry in reversed(live):
             yield entry
         if head:
             upto = head.last_seq if to_seq is None else min(head.last_seq, to_seq)
-            older = self._archive.read_back(head.family, head.root, query.from_seq, upto, kinds=_kinds(query))
+            older = self._archive.read_back(head.family, head.root, query.from_seq, upto, kinds=_select_kinds(query))
             async for entry in older:
                 yield entry
 
     async def freeze(self, location: ThreadLocation, at_seq: int | None = None) -> FrozenThread:
-        """The thread as it is now, or up to a seq, however it goes on meanwhile."""
+        """Take a snapshot of the thread as it is now, or up to `at_seq`. Later entries do not change it."""
         head, live = await self._read_tail(location, EntriesQuery(), at_seq)
         newest = live[-1].seq if live else head.last_seq if head else -1
         archived = ArchivedThread(self._archive, head.family, head.root, head.last_seq) if head else None
         return FrozenThread(newest if at_seq is None else min(at_seq, newest), tuple(live), archived)
 
     async def read_carried(self, location: ThreadLocation) -> Session:
-        """What a session would go on from at present.
+        """Read a session's current state and the live part of its thread.
 
         Raises:
-            ObjectMissing: the archive has no state of it.
+            ObjectMissing: the session is archived, and its archive has no state.
         """
         if location.live:
             try:
@@ -139,14 +143,14 @@ class Threads:
         try:
             return restore(from_json(await self._archive.read_state(location.head.family, location.head.state)))
         except ObjectMissing:
-            # A session that has been taken up meanwhile has another one.
+            # A session that was reopened meanwhile has a new state, and the old one is deleted.
             newer = await self.find(location.session_id)
             if newer.head == location.head:
                 raise
         return await self.read_carried(newer)
 
     async def find_last_seq(self, location: ThreadLocation) -> int:
-        """The seq of a thread's newest entry; -1 while there is none."""
+        """Find the seq of a thread's newest entry; -1: it has none."""
         async for entry in self.read_backward(location, EntriesQuery(from_seq=max(location.archived_upto, 0))):
             return entry.seq
         return -1
@@ -154,15 +158,15 @@ class Threads:
     async def _read_tail(
         self, location: ThreadLocation, query: EntriesQuery, to_seq: int | None
     ) -> tuple[Head | None, list[Entry]]:
-        """What the session alone holds, and the head of the archive right before that."""
+        """Read the entries that only the session holds, and the head of the archive that ends right before them."""
         parts = _StoredParts(self, self._archive, location, query)
-        located, live = await read_tail(parts, query.from_seq, to_seq)
-        return located.location.head, live
+        relocated, live = await read_tail(parts, query.from_seq, to_seq)
+        return relocated.location.head, live
 
 
 @dataclass(frozen=True, slots=True)
 class _StoredParts:
-    """A thread's parts as a worker reaches them: the store itself, and queries to the session."""
+    """A thread's parts as a worker reads them: the archive from the store, the live part by queries."""
 
     threads: Threads
     archive: Archive
@@ -177,7 +181,9 @@ class _StoredParts:
         head = self.location.head
         if head is None:
             return
-        async for entry in self.archive.read(head.family, head.root, from_seq, to_seq, kinds=_kinds(self.query)):
+        async for entry in self.archive.read(
+            head.family, head.root, from_seq, to_seq, kinds=_select_kinds(self.query)
+        ):
             yield entry
 
     async def read_live(self, from_seq: int) -> LivePage[Entry] | None:
@@ -185,16 +191,16 @@ class _StoredParts:
         if live is None:
             return None
         filters = self.query.model_dump(exclude_none=True, include=EntriesQuery.model_fields.keys() - {"limit"})
-        asking = query_started_session if self.location.running else query_session
+        query_function = query_started_session if self.location.running else query_session
         try:
-            page = await asking(live, "entries", filters | {"from_seq": from_seq})
+            page = await query_function(live, "entries", filters | {"from_seq": from_seq})
         except RPCError as error:
-            # The server has forgotten the workflow since it was found.
+            # The server has deleted the workflow since it was located.
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
             return None
         except ApplicationError as error:
-            # A session that was terminated before it had begun has said nothing.
+            # A session that was terminated before it had started has no entries.
             if error.type != Starting.type:
                 raise
             return LivePage(())
@@ -206,17 +212,17 @@ class _StoredParts:
 
 
 async def query_started_session(
-    session: WorkflowHandle[Any, Any], query: str, asked: dict[str, Any] | None = None
+    session: WorkflowHandle[Any, Any], query: str, arguments: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The answer of a session; one that looks for its archive is waited for."""
+    """Query a session. If it is starting, repeat the query until it has started."""
     while True:
         try:
-            return await query_session(session, query, asked)
+            return await query_session(session, query, arguments)
         except ApplicationError as error:
             if error.type != Starting.type:
                 raise
         await asyncio.sleep(STARTING_SECONDS)
 
 
-def _kinds(query: EntriesQuery) -> frozenset[str] | None:
+def _select_kinds(query: EntriesQuery) -> frozenset[str] | None:
     return None if query.kind is None else frozenset({query.kind})

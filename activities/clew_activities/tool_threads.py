@@ -44,14 +44,14 @@ class ToolThreadSettings:
     blocking_seconds: float = 1.0
     pulse_seconds: float = 0.25
     cleanup_seconds: float = 1.0
-    max_left_behind: int = 50
+    max_abandoned: int = 50
     max_loops: int = 32
 
 
 DEFAULT = ToolThreadSettings()
 
 
-class TooManyLeftBehind(Exception):
+class TooManyAbandoned(Exception):
     """Earlier calls of the tool were given up and still run. Its message is for the model."""
 
 
@@ -69,8 +69,8 @@ class ToolCall:
     session_id: str
     tool_call_id: str
     code_file: str | None
-    given_up: bool = False
-    named: bool = False
+    is_abandoned: bool = False
+    is_logged: bool = False
 
     def __str__(self) -> str:
         return f"tool {self.tool_name!r} (session {self.session_id!r}, call {self.tool_call_id!r})"
@@ -93,7 +93,7 @@ class ToolThreads:
         self._settings = settings
         self._loops: list[_Loop] = []
         self._closed = threading.Event()
-        self._left_behind: Counter[str] = Counter()
+        self._abandoned: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -108,11 +108,11 @@ class ToolThreads:
         Where the caller is cancelled, so is a coroutine; one that goes on regardless is left behind, as a thread is.
 
         Raises:
-            TooManyLeftBehind: `max_left_behind` calls of the tool were left behind and still run.
+            TooManyLeftBehind: `max_abandoned` calls of the tool were left behind and still run.
         """
-        limit = self._settings.max_left_behind
-        if self._left_behind[call.tool_name] >= limit:
-            raise TooManyLeftBehind(
+        limit = self._settings.max_abandoned
+        if self._abandoned[call.tool_name] >= limit:
+            raise TooManyAbandoned(
                 f"{limit} calls of tool {call.tool_name!r} took too long and still run: it is called again "
                 "when one of them ends"
             )
@@ -124,38 +124,38 @@ class ToolThreads:
         return await self._on_loop(call, lambda: value) if inspect.isawaitable(value) else value
 
     async def _in_thread(self, call: ToolCall, function: Callable[[], Any]) -> Any:
-        ended: Future[Any] = Future()
+        future: Future[Any] = Future()
         context = copy_context()
 
         def work() -> None:
             try:
                 value = context.run(function)
             except BaseException as error:
-                _fail(ended, error)
+                _set_error(future, error)
             else:
-                ended.set_result(value)
+                future.set_result(value)
 
         thread = threading.Thread(target=work, name="clew-tool", daemon=True)
         # From now on the future is settled by the tool alone.
-        ended.set_running_or_notify_cancel()
+        future.set_running_or_notify_cancel()
         thread.start()
-        return await self._outcome(call, ended, thread, None)
+        return await self._wait(call, future, thread, None)
 
     async def _on_loop(self, call: ToolCall, function: Callable[[], Awaitable[Any]]) -> Any:
-        loop = self._free_loop()
-        ended: Future[Any] = Future()
-        ended.set_running_or_notify_cancel()
-        cancel = loop.start(call, function, ended)
-        return await self._outcome(call, ended, loop.thread, cancel)
+        loop = self._choose_loop()
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        cancel = loop.start(call, function, future)
+        return await self._wait(call, future, loop.thread, cancel)
 
-    async def _outcome(
-        self, call: ToolCall, ended: Future[Any], thread: threading.Thread, cancel: Callable[[], object] | None
+    async def _wait(
+        self, call: ToolCall, future: Future[Any], thread: threading.Thread, cancel: Callable[[], object] | None
     ) -> Any:
-        outcome = asyncio.wrap_future(ended)
+        outcome = asyncio.wrap_future(future)
         try:
-            await self._settled(outcome, cancel)
+            await self._wait_until_settled(outcome, cancel)
         except asyncio.CancelledError:
-            call.given_up = True
+            call.is_abandoned = True
             if cancel:
                 cancel()
                 await asyncio.wait({outcome}, timeout=self._settings.cleanup_seconds)
@@ -163,11 +163,11 @@ class ToolThreads:
                 outcome.exception()
             else:
                 outcome.cancel()
-                self._leave_behind(call, ended, thread)
+                self._abandon(call, future, thread)
             raise
         return outcome.result()
 
-    async def _settled(self, outcome: asyncio.Future[Any], cancel: Callable[[], object] | None) -> None:
+    async def _wait_until_settled(self, outcome: asyncio.Future[Any], cancel: Callable[[], object] | None) -> None:
         """Wait for a call, also where the session has gone on without it: what it returns is a fact all the same.
 
         A coroutine is cancelled, and may return in spite of that. A thread cannot be stopped.
@@ -192,20 +192,20 @@ class ToolThreads:
             if not outcome.done() or (cancel and outcome.exception()):
                 raise
 
-    def _leave_behind(self, call: ToolCall, ended: Future[Any], thread: threading.Thread) -> None:
+    def _abandon(self, call: ToolCall, future: Future[Any], thread: threading.Thread) -> None:
         with self._lock:
-            self._left_behind[call.tool_name] += 1
+            self._abandoned[call.tool_name] += 1
 
         def forget(_ended: Future[Any]) -> None:
             with self._lock:
-                self._left_behind[call.tool_name] -= 1
+                self._abandoned[call.tool_name] -= 1
 
-        ended.add_done_callback(forget)
-        if not call.named:
-            call.named = True
-            log.warning("%s was given up and goes on%s", call, _position(thread, call))
+        future.add_done_callback(forget)
+        if not call.is_logged:
+            call.is_logged = True
+            log.warning("%s was given up and goes on%s", call, _describe_position(thread, call))
 
-    def _free_loop(self) -> _Loop:
+    def _choose_loop(self) -> _Loop:
         """The first event loop that answers, a new one if none does."""
         free = next((loop for loop in self._loops if not loop.blocked), None)
         if free is None and len(self._loops) < self._settings.max_loops:
@@ -218,7 +218,7 @@ class ToolThreads:
     def _watch(self) -> None:
         while not self._closed.wait(self._settings.pulse_seconds):
             for loop in tuple(self._loops):
-                loop.look(time.monotonic())
+                loop.probe(time.monotonic())
 
 
 class _Loop:
@@ -233,7 +233,7 @@ class _Loop:
         self._settings = settings
         self.blocked = False
         self.calls: set[ToolCall] = set()
-        self._asked_at: float | None = None
+        self._probed_at: float | None = None
         self._callers: WeakKeyDictionary[asyncio.Task[Any], ToolCall] = WeakKeyDictionary()
         self._stopping = False
         self._loop = asyncio.new_event_loop()
@@ -242,9 +242,9 @@ class _Loop:
         self.thread.start()
 
     def start(
-        self, call: ToolCall, function: Callable[[], Awaitable[Any]], ended: Future[Any]
+        self, call: ToolCall, function: Callable[[], Awaitable[Any]], future: Future[Any]
     ) -> Callable[[], object]:
-        """Start a call, which settles `ended`; the answer cancels it. Its context variables are the caller's."""
+        """Start a call, which settles `future`; the answer cancels it. Its context variables are the caller's."""
         tasks: list[asyncio.Task[Any]] = []
 
         async def work() -> Any:
@@ -258,9 +258,9 @@ class _Loop:
             self.calls.discard(call)
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             if error:
-                _fail(ended, error)
+                _set_error(future, error)
             else:
-                ended.set_result(task.result())
+                future.set_result(task.result())
 
         def begin() -> None:
             tasks.append(self._loop.create_task(work()))
@@ -273,15 +273,15 @@ class _Loop:
         self._loop.call_soon_threadsafe(begin)
         return lambda: self._loop.call_soon_threadsafe(cancel)
 
-    def look(self, now: float) -> None:
+    def probe(self, now: float) -> None:
         """Ask the loop for a sign of life, or see how long it has owed one."""
-        if self._asked_at is None:
+        if self._probed_at is None:
             if self.calls and not self._stopping:
-                self._asked_at = now
-                self._loop.call_soon_threadsafe(self._answer)
-        elif not self.blocked and now - self._asked_at > self._settings.blocking_seconds:
+                self._probed_at = now
+                self._loop.call_soon_threadsafe(self._note_answer)
+        elif not self.blocked and now - self._probed_at > self._settings.blocking_seconds:
             self.blocked = True
-            self._name_blocker(now - self._asked_at)
+            self._name_blocker(now - self._probed_at)
 
     def stop(self) -> None:
         """End the loop as soon as it answers."""
@@ -289,22 +289,22 @@ class _Loop:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _answer(self) -> None:
-        self._asked_at, self.blocked = None, False
+    def _note_answer(self) -> None:
+        self._probed_at, self.blocked = None, False
 
     def _name_blocker(self, seconds: float) -> None:
         task = asyncio.current_task(self._loop)
         call = self._callers.get(task) if task else None
         if call is None:
             log.warning("the event loop of the async tools has been blocked for %.1f seconds", seconds)
-        elif not call.named:
-            call.named = True
+        elif not call.is_logged:
+            call.is_logged = True
             log.warning(
                 "%s has blocked its event loop for %.1f seconds%s. Make it a sync tool, or give what blocks to "
                 "asyncio.to_thread",
                 call,
                 seconds,
-                _position(self.thread, call),
+                _describe_position(self.thread, call),
             )
 
     def _make_task(
@@ -340,14 +340,14 @@ def _stop_requested() -> bool:
     return details is not None and details.cancel_requested and not details.worker_shutdown
 
 
-def _fail(ended: Future[Any], error: BaseException) -> None:
+def _set_error(future: Future[Any], error: BaseException) -> None:
     """Settle a future with an error, in a form that a future can hold and that ends no event loop."""
     if not isinstance(error, Exception) or isinstance(error, StopIteration):
         error = RuntimeError(repr(error))
-    ended.set_exception(error)
+    future.set_exception(error)
 
 
-def _position(thread: threading.Thread, call: ToolCall) -> str:
+def _describe_position(thread: threading.Thread, call: ToolCall) -> str:
     """Where a thread stands in the tool's own code, for the end of a sentence; nothing where it stands elsewhere."""
     frame = sys._current_frames().get(thread.ident or 0)
     while frame and frame.f_code.co_filename != call.code_file:

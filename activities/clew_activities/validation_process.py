@@ -1,7 +1,7 @@
-"""The child process that validates: one value against one JSON Schema, both from outside, within hard limits.
+"""The child process that validates one value against one JSON Schema, both from outside, within hard limits.
 
-It reads `{schema, value}` from its standard input and writes lines of JSON: `{unusable}`, or `{valid}` and, after
-that of a value that is not valid, `{problems}`. Where a limit ends it, the lines so far are what is known.
+It reads `{schema, value}` from standard input and writes lines of JSON: `{unusable}`, or `{valid}` and, for a value
+that is not valid, `{problems}`. If a limit ends the process, the parent uses the lines written until then.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ import jsonschema_rs
 MAX_MEMORY_BYTES = 512 * 1024 * 1024
 MAX_CPU_SECONDS = 2
 MAX_SECONDS = 10
-"""Of wall-clock time, on a machine that has other work."""
+"""Limit of wall-clock time, in seconds; longer than the CPU time, for a machine under load."""
 MAX_PROBLEMS = 5
 MAX_PROBLEM_CHARACTERS = 300
 
 
 def main() -> None:
     """Validate what comes on standard input."""
-    _limit()
-    work = json.load(sys.stdin.buffer)
+    _limit_resources()
+    task = json.load(sys.stdin.buffer)
     try:
         validator = jsonschema_rs.Draft202012Validator(
-            work["schema"],
-            # Linear but for patterns that look around, as pydantic's of decimals do.
+            task["schema"],
+            # Linear time, except for patterns with lookaround, which pydantic uses for decimals.
             pattern_options=jsonschema_rs.FancyRegexOptions(),
             retriever=_refuse,
         )
     except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-        _answer(unusable=str(error)[:500])
+        _write_line(unusable=str(error)[:500])
         return
     try:
-        valid = validator.is_valid(work["value"])
-        _answer(valid=valid)
+        valid = validator.is_valid(task["value"])
+        _write_line(valid=valid)
         if not valid:
-            _answer(
-                problems=[_describe(error) for error in islice(validator.iter_errors(work["value"]), MAX_PROBLEMS)]
+            _write_line(
+                problems=[_describe(error) for error in islice(validator.iter_errors(task["value"]), MAX_PROBLEMS)]
             )
     except ValueError:
-        _answer(valid=False)
-        _answer(problems=["it is nested too deeply"])
+        _write_line(valid=False)
+        _write_line(problems=["it is nested too deeply"])
 
 
-def _limit() -> None:
-    """Limits that the system enforces, whatever this process does, and also when its worker is gone."""
+def _limit_resources() -> None:
+    """Set limits that the system enforces, also after the worker has died."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
     signal.alarm(MAX_SECONDS)
-    # macOS has this limit and does not take it.
+    # macOS has this limit and refuses to set it.
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
 
@@ -66,7 +66,7 @@ def _describe(error: jsonschema_rs.ValidationError) -> str:
     return f"{path}: {message}" if path else message
 
 
-def _answer(**line: Any) -> None:
+def _write_line(**line: Any) -> None:
     print(json.dumps(line), flush=True)  # noqa: T201 - standard output is where the worker reads
 
 

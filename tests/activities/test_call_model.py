@@ -340,7 +340,7 @@ def test_every_provider_error_keeps_what_it_knows(
     error: ProviderError, final: bool, details: dict[str, Any] | None
 ) -> None:
     """Type, message, details and the wait that the provider asked for, be it none at all."""
-    told = ActivityEnvironment().run(call_model.application_error, error)
+    told = ActivityEnvironment().run(call_model.make_provider_failure, error)
     assert (told.type, told.message, told.non_retryable) == (error.type, error.message, final)
     assert list(told.details) == ([details] if details else [])
     assert told.next_retry_delay == (None if error.retry_after is None else timedelta(0))
@@ -397,7 +397,7 @@ class Growing:
 
 def streamed(decoder: Growing | None) -> dict[str, Any]:
     screened = RedactedDecoder(decoder, Redaction()) if decoder else None
-    return ActivityEnvironment().run(call_model._stream_state, asking().call, screened)
+    return ActivityEnvironment().run(call_model._make_stream_state, asking().call, screened)
 
 
 def test_a_growing_reply_is_shown_by_its_newest_part() -> None:
@@ -444,7 +444,7 @@ replies = st.builds(
 @given(reply=replies)
 def test_every_reply_fits_into_one_payload(reply: ModelReply) -> None:
     """What fits is left as it is; of the rest as little as possible is lost, and never a call or the usage."""
-    fitted = call_model._fitted(reply)
+    fitted = call_model._fit_reply(reply)
     assert len(to_json(fitted)) <= MAX_REPLY_BYTES
     if len(to_json(reply)) <= MAX_REPLY_BYTES:
         assert fitted == reply
@@ -459,7 +459,7 @@ def test_what_can_be_spared_is_lost_first() -> None:
     """The thinking; then what only its provider would read; an answer only where that is not enough."""
     size = MAX_REPLY_BYTES * 2 // 3
     thought = ModelReply(content="x" * size, thinking="y" * size, tool_calls=(RequestedTool(name="add"),))
-    assert call_model._fitted(thought) == thought.model_copy(update={"thinking": None})
+    assert call_model._fit_reply(thought) == thought.model_copy(update={"thinking": None})
     data: Any = {"provider": "anthropic", "blocks": [{"signature": "z" * size}]}
     signed = thought.model_copy(update={"thinking": None, "provider_data": data})
-    assert call_model._fitted(signed) == thought.model_copy(update={"thinking": None})
+    assert call_model._fit_reply(signed) == thought.model_copy(update={"thinking": None})

@@ -186,5 +186,5 @@ async def test_an_unknown_model_is_warned_of_once(caplog: pytest.LogCaptureFixtu
         "local:tiny",
         "local:\nother",
     ]
-    assert "'local:tiny': its window is taken for one of 8000 tokens" in caplog.messages[0]
+    assert "'local:tiny' is not in the table of models: contexts are limited to 8000 tokens" in caplog.messages[0]
     assert "\n" not in caplog.messages[1]

@@ -51,10 +51,10 @@ class _OneThread(Threads):
 
     async def find(self, session_id: str) -> ThreadLocation:
         head = await self._archive.read_head(session_id)
-        return ThreadLocation(session_id, head, self._live, began=True, running=True)
+        return ThreadLocation(session_id, head, self._live, has_workflow=True, running=True)
 
     def find_own(self) -> ThreadLocation:
-        return ThreadLocation(SESSION, None, self._live, began=True, running=True)
+        return ThreadLocation(SESSION, None, self._live, has_workflow=True, running=True)
 
 
 class Place:

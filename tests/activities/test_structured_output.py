@@ -170,7 +170,7 @@ def test_a_killed_worker_leaves_no_process() -> None:
     """The child's own limits end it."""
     code = (
         "import asyncio, json, sys; from clew_activities.structured_output import Validation; "
-        "asyncio.run(Validation().problem_of(*json.load(sys.stdin)))"
+        "asyncio.run(Validation().find_problem(*json.load(sys.stdin)))"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     worker = subprocess.Popen([sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, text=True)

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from clew_activities.tool_threads import ToolCall, ToolThreads, ToolThreadSettings, TooManyLeftBehind
+from clew_activities.tool_threads import ToolCall, ToolThreads, ToolThreadSettings, TooManyAbandoned
 
 HERE = __file__
 
-SETTINGS = ToolThreadSettings(max_left_behind=2, cleanup_seconds=0.05)
+SETTINGS = ToolThreadSettings(max_abandoned=2, cleanup_seconds=0.05)
 
 
 def named(name: str = "it") -> ToolCall:
@@ -176,7 +176,7 @@ async def test_what_does_not_end_is_given_up_at_its_time_and_counted(
     line = await until_logged(caplog, "was given up and goes on")
     # A coroutine that waits stands nowhere in its thread.
     assert (f"{HERE}:" in line) == (kind != "ignores")
-    with pytest.raises(TooManyLeftBehind, match="2 calls of tool 'bad' took too long and still run"):
+    with pytest.raises(TooManyAbandoned, match="2 calls of tool 'bad' took too long and still run"):
         await call()
     assert await threads.call(named("good"), lambda: 1, is_async=False) == 1
     assert begun.is_set()
@@ -186,7 +186,7 @@ async def test_what_does_not_end_is_given_up_at_its_time_and_counted(
             try:
                 await threads.call(named("bad"), lambda: None, is_async=False)
                 break
-            except TooManyLeftBehind:
+            except TooManyAbandoned:
                 await asyncio.sleep(0.01)
 
 

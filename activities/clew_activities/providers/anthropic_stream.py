@@ -185,7 +185,7 @@ class AnthropicDecoder:
         if self._too_many_blocks:
             return None
         blocks = list(self._blocks.values())
-        last = max((place for place, block in enumerate(blocks) if block.thinks), default=-1)
+        last = max((archive_ref for archive_ref, block in enumerate(blocks) if block.thinks), default=-1)
         kept = [block for block in blocks[: last + 1] if block.thinks or block.kind == "text"]
         # Without its signature, a thinking block is refused; so is the rest without that block.
         if not kept or any(block.overflowed or (block.thinks and not block.seal.so_far) for block in kept):

@@ -304,14 +304,14 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return _bounded(milliseconds / 1000)
-    asked = headers.get("retry-after")
-    seconds = _number(asked)
+    request = headers.get("retry-after")
+    seconds = _number(request)
     if seconds is not None:
         return _bounded(seconds)
-    if asked is None:
+    if request is None:
         return None
     try:
-        return _bounded(parsedate_to_datetime(asked).timestamp() - now)
+        return _bounded(parsedate_to_datetime(request).timestamp() - now)
     except (ValueError, TypeError, OverflowError):
         return None
 

@@ -58,7 +58,7 @@ class Call:
             self._is_object = isinstance(parse_json(self.raw.so_far), dict)
         return self._is_object
 
-    def asked(self) -> RequestedTool:
+    def make_tool_request(self) -> RequestedTool:
         """The call as the session sees it. No arguments at all mean an empty object."""
         name = self.name or "unnamed"
         raw = self.raw.finish()
@@ -138,7 +138,7 @@ class ReplyDraft:
         text = self._text.finish()
         if self._calls_cut:
             text += f"[cut: {self._calls_cut} tool calls]"
-        calls = tuple(call.asked() for call in self._calls)
+        calls = tuple(call.make_tool_request() for call in self._calls)
         reason = self.stop_reason or "stop"
         if not calls and not text.strip():
             if reason == "length":
