@@ -1,22 +1,21 @@
-"""What a provider's prompt cache saves: a window that slides beside one that goes in epochs, on a real model.
+"""Measures how much a prompt cache saves with a sliding window and with epochs, on a real model.
 
     python -m bench.cache [--turns 100] [--budget 800] [--low-water 0.5]
     python -m bench.cache --frontier
 
-Two sessions, alike but for their window of twenty turns, talk to a real model: a Temporal server, a worker, and
-llama.cpp with one place for one prompt, which keeps what it has read of the prompt before. The questions are long
-and the replies short, so that most of the time goes into reading prompts. What the model's server counts is printed
-side by side: prompt tokens, how many of them it had in its cache, and the seconds that reading the others took.
+Two sessions that differ only in their window of twenty turns talk to a real model: a Temporal server, a worker, and
+llama.cpp with one slot, which caches the previous prompt. The questions are long and the replies short, so most of
+the time goes into reading prompts. The counters of the model's server are printed side by side: prompt tokens, those
+of them that were cached, and the seconds that reading the others took.
 
-`--frontier` shows what a low-water mark costs and what it gives: the share of the prompt that is cached and the
-time that reading takes, against the tokens of conversation in the window, for windows of 20, 75 and 300 turns. These
-contexts are projected from a thread made for it and go through the provider's encoder and its HTTP boundary, without
-a session around them. Counted are whole epochs, from one cut to another, so that a session's beginning, when nothing
-overflows yet, flatters nobody. What is predicted counts, without any model, how much of each context is the
-beginning of the one before it.
+`--frontier` measures low-water marks for windows of 20, 75 and 300 turns: the cached share of the prompts and the
+time for reading them, against the tokens of conversation in the window. Its contexts are projected from a generated
+thread and go through the provider's encoder and its HTTP boundary, without a session. It counts complete epochs, from
+one cut to another, and leaves out the beginning of a session, when nothing overflows yet. The predicted share is
+computed without a model: the part of each context that is the beginning of the one before it.
 
-The model works on one core, and all of the time is its own: at lowest priority on a machine with two cores and much
-else to do, the two sessions took 18 minutes. `--budget 400` takes half.
+The model uses one core and takes almost all of the time. On a machine with two cores and other work to do the two
+sessions took 18 minutes. `--budget 400` takes half.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ SYSTEM = "You answer in a few words."
 REPLY_TOKENS, TURNS_A_WINDOW = 8, 20
 ENCODING: Final = "o200k_base"
 WINDOWS = {20: 40, 75: 30, 300: 18}
-"""The turns that a window holds, and the tokens of each: the model itself takes no more than 8192."""
+"""Turns of a window: tokens of each turn. The model's own window has 8192 tokens."""
 LOW_WATER = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 SLIDING_CALLS, EPOCH_CALLS = 5, 40
 RESERVE = 64
 CACHED_PRICE = 0.1
-"""Of a cached token, in units of another's: what the large providers ask for their newer models."""
+"""Price of a cached token, relative to an uncached one, at large providers for their newer models."""
 PROSE = (
     "the ball of thread that leads back out of a labyrinth is not to be cut so we keep it at hand and go on from room"
     " to room past each door wall lamp stone and stair until the light of day shows where this long way has begun"
@@ -71,77 +70,102 @@ PROSE = (
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model's server has read of prompts: tokens, how many more it had in its cache, and seconds."""
+    """Counters of a model's server.
+
+    Attributes:
+        tokens: Prompt tokens that it read.
+        cached: Prompt tokens that its cache taken.
+        seconds: Seconds that reading took.
+    """
 
     tokens: int
     cached: int
     seconds: float
 
     @classmethod
-    async def of(cls, http: httpx.AsyncClient) -> Reading:
-        """The server's counters, since its start."""
+    async def fetch(cls, http: httpx.AsyncClient) -> Reading:
+        """Read the server's counters since its start."""
         text = (await http.get("/metrics")).raise_for_status().text
         names = ("prompt_tokens_total", "prompt_tokens_cached_total", "prompt_seconds_total")
-        found = {name: re.search(rf"^llamacpp:{name} (\S+)$", text, re.MULTILINE) for name in names}
-        tokens, cached, seconds = (float(match[1]) if match else 0.0 for match in found.values())
+        matches = {name: re.search(rf"^llamacpp:{name} (\S+)$", text, re.MULTILINE) for name in names}
+        tokens, cached, seconds = (float(match[1]) if match else 0.0 for match in matches.values())
         return cls(int(tokens), int(cached), seconds)
 
-    def since(self, other: Reading) -> Reading:
-        """What came after another reading of the same server."""
+    def subtract(self, other: Reading) -> Reading:
+        """Subtract an earlier reading of the same server."""
         return Reading(self.tokens - other.tokens, self.cached - other.cached, self.seconds - other.seconds)
 
     @property
     def share(self) -> float:
-        """Which part of the prompts was cached."""
+        """The share of the prompt tokens that was cached."""
         return self.cached / (self.tokens + self.cached)
 
 
 @dataclass(frozen=True)
 class Talk:
-    """What a session's turns took. `predicted` is the cached share as its thread alone tells it."""
+    """The measurements of one session.
+
+    Attributes:
+        reading: Counters of the model's server.
+        predicted_share: Cached share, computed from the thread alone.
+        seconds: Seconds that all turns took.
+    """
 
     reading: Reading
-    predicted: float
+    predicted_share: float
     seconds: float
 
 
 @dataclass(frozen=True)
 class Point:
-    """A window on the frontier. `useful` are the mean tokens of conversation in it; sliding has no low-water mark."""
+    """A window on the frontier.
+
+    Attributes:
+        turns: Turns that the window holds.
+        budget: Tokens of the window.
+        low_water: Its low-water mark; None: it slides.
+        useful: Mean tokens of conversation in it.
+        predicted_share: Cached share, computed from the thread alone.
+        calls: Number of calls measured.
+        reading: Counters of the model's server.
+    """
 
     turns: int
     budget: int
     low_water: float | None
     useful: float
-    predicted: float
+    predicted_share: float
     calls: int
     reading: Reading
 
     @property
     def seconds_a_call(self) -> float:
-        """What reading one prompt took."""
+        """Seconds for reading one prompt."""
         return self.reading.seconds / self.calls
 
     @property
     def bill(self) -> float:
-        """What a call's prompt would cost at a provider, in tokens of the full price."""
+        """Mean price of a call's prompt, in units of an uncached token."""
         return (self.reading.tokens + CACHED_PRICE * self.reading.cached) / self.calls
 
 
 def choose_policy(budget: int, low_water: float | None) -> ContextPolicy:
-    """A policy with that budget: in epochs where there is a low-water mark, sliding where there is none."""
+    """Make a policy with a budget: in epochs with a low-water mark, sliding without one."""
     size = ContextPolicy(max_input_tokens=budget + RESERVE, reserve_output_tokens=RESERVE)
     window: dict[str, Any] = {} if low_water is None else {"window": "epoch", "low_water": low_water}
     return size.overlay(ContextPolicy(**window))
 
 
-def said(number: int, tokens: int) -> str:
-    """A text of about so many tokens, like no other."""
+def make_text(number: int, tokens: int) -> str:
+    """Make a text of about `tokens` tokens that differs for each number."""
     return " ".join([f"{number}:", *random.Random(number).choices(PROSE.split(), k=max(tokens - 6, 1))])
 
 
-def predicted(contexts: Sequence[Projection]) -> float:
-    """Which part of the contexts but the first a cache has that remembers the one before, in whole messages."""
+def predict_cached_share(contexts: Sequence[Projection]) -> float:
+    """Compute the share of the contexts that a cache of the previous context holds, in complete messages.
+
+    The first context is not counted.
+    """
     by, shared, total = load_encoding(ENCODING), 0, 0
     for before, now in pairwise(contexts):
         alike = takewhile(lambda pair: pair[0] == pair[1], zip(before.messages, now.messages, strict=False))
@@ -151,8 +175,8 @@ def predicted(contexts: Sequence[Projection]) -> float:
 
 
 @asynccontextmanager
-async def model() -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
-    """The model's base URL, and a client for its counters."""
+async def run_model() -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
+    """Start the model. Yields its base URL, and a client for its counters."""
     async with (
         model_server(replies_at_once=1, metrics=True) as url,
         httpx.AsyncClient(base_url=url.removesuffix("/v1"), trust_env=False, timeout=60) as http,
@@ -160,36 +184,36 @@ async def model() -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
         yield url, http
 
 
-async def side_by_side(turns: int, budget: int, low_water: float) -> tuple[Talk, Talk]:
-    """The same turns in a session that slides and in one that goes in epochs."""
+async def compare_sessions(turns: int, budget: int, low_water: float) -> tuple[Talk, Talk]:
+    """Run the same turns in a session with a sliding window and in one with epochs."""
     with tempfile.TemporaryDirectory(prefix="clew-cache-", ignore_cleanup_errors=True) as folder:
-        async with temporal_server(ui=False) as server, model() as (url, counters):
+        async with temporal_server(ui=False) as server, run_model() as (url, counters):
             env = {"CLEW_STORE": folder, "CLEW_PROVIDER_LOCAL_BASE_URL": url}
             async with worker_process(server.address, env=env):
                 clew = await Clew.connect(server.address)
-                sliding = await talk(clew, counters, "sliding", turns, choose_policy(budget, None))
-                return sliding, await talk(clew, counters, "epoch", turns, choose_policy(budget, low_water))
+                sliding = await run_session(clew, counters, "sliding", turns, choose_policy(budget, None))
+                return sliding, await run_session(clew, counters, "epoch", turns, choose_policy(budget, low_water))
 
 
-async def talk(clew: Clew, counters: httpx.AsyncClient, name: str, turns: int, policy: ContextPolicy) -> Talk:
-    """So many turns of a new session, of which twenty fill the budget."""
+async def run_session(clew: Clew, counters: httpx.AsyncClient, name: str, turns: int, policy: ContextPolicy) -> Talk:
+    """Run a new session; twenty of its turns fill the budget."""
     question_tokens = policy.budget // TURNS_A_WINDOW - REPLY_TOKENS - 4
     options = ModelOptions(max_output_tokens=REPLY_TOKENS, temperature=0)
     session = await clew.open(name, model=MODEL, system_prompt=SYSTEM, context_policy=policy, model_options=options)
-    before, begun = await Reading.of(counters), time.monotonic()
+    before, begun = await Reading.fetch(counters), time.monotonic()
     for number in range(turns):
-        await session.ask(said(number, question_tokens))
+        await session.ask(make_text(number, question_tokens))
         if (number + 1) % 20 == 0:
-            told(f"{name}: {number + 1} turns")
+            report_progress(f"{name}: {number + 1} turns")
     seconds = time.monotonic() - begun
-    reading = (await Reading.of(counters)).since(before)
+    reading = (await Reading.fetch(counters)).subtract(before)
     thread = Thread(await session.entries())
     contexts = [rebuild_context(thread, entry.recipe, None) for entry in thread if entry.recipe]
-    return Talk(reading, predicted(contexts), seconds)
+    return Talk(reading, predict_cached_share(contexts), seconds)
 
 
-def conversation(turns: int, tokens: int) -> Thread:
-    """A thread of so many turns of about so many tokens each, as a session would have committed it."""
+def make_conversation(turns: int, tokens: int) -> Thread:
+    """Make a thread of turns of about `tokens` tokens each, as a session would commit it."""
     thread, by = Thread(), load_encoding(ENCODING)
 
     def commit(payload: Payload, run: int) -> None:
@@ -199,94 +223,94 @@ def conversation(turns: int, tokens: int) -> Thread:
     config = SessionConfig(model=MODEL, system_prompt=SYSTEM, encoding=ENCODING)
     commit(ConfigPayload.from_json(config.model_dump(mode="json") | {"context_policy": {}}), 0)
     for turn in range(turns):
-        question, answer = (said(2 * turn + number, tokens // 2) for number in (0, 1))
+        question, answer = (make_text(2 * turn + number, tokens // 2) for number in (0, 1))
         commit(UserMessage(context_ref=DEFAULT_LANE, role="user", content=question), turn)
         commit(AssistantMessage(context_ref=DEFAULT_LANE, role="assistant", content=answer), turn)
     return thread
 
 
-def whole_epochs(contexts: Iterable[Projection], calls: int) -> list[Projection]:
-    """The contexts of whole epochs, at least so many, and before them the one that the first of them is held to."""
-    held: list[Projection] = []
+def take_whole_epochs(contexts: Iterable[Projection], calls: int) -> list[Projection]:
+    """Take the contexts of complete epochs, at least `calls`, and first the last context of the epoch before."""
+    taken: list[Projection] = []
     begun = False
-    for shown in contexts:
-        if held and shown.meta.epoch != held[-1].meta.epoch:
-            if begun and len(held) > calls:
+    for context in contexts:
+        if taken and context.meta.epoch != taken[-1].meta.epoch:
+            if begun and len(taken) > calls:
                 break
             if not begun:
-                begun, held = True, held[-1:]
-        held.append(shown)
-    return held
+                begun, taken = True, taken[-1:]
+        taken.append(context)
+    return taken
 
 
-def contexts_of(thread: Thread, turns: int, policy: ContextPolicy) -> list[Projection]:
-    """The contexts that a point is made of, once so many turns have filled the window."""
+def list_contexts(thread: Thread, turns: int, policy: ContextPolicy) -> list[Projection]:
+    """List the contexts that a point measures, from the call on at which the window is full."""
     lane = thread.get_lane(DEFAULT_LANE)
     starts = lane.turn_starts[turns:] if lane else []
     contexts = (build_context(thread, at_seq=seq, policy=policy) for seq in starts)
     if policy.window == "sliding":
         return list(islice(contexts, SLIDING_CALLS + 1))
-    return whole_epochs(contexts, EPOCH_CALLS)
+    return take_whole_epochs(contexts, EPOCH_CALLS)
 
 
-async def frontier(windows: Sequence[int]) -> list[Point]:
-    """Every point, predicted and measured."""
+async def measure_frontier(windows: Sequence[int]) -> list[Point]:
+    """Predict and measure every point."""
     points = []
-    # A server may let go of an idle connection just as it is used again; with new ones there is nobody to blame.
+    # The server may close an idle connection while it is used again. New connections avoid that failure.
     limits = httpx.Limits(max_keepalive_connections=0)
-    async with model() as (url, counters), httpx.AsyncClient(limits=limits, trust_env=False) as http:
+    async with run_model() as (url, counters), httpx.AsyncClient(limits=limits, trust_env=False) as http:
         provider = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": url}).get("local")
         for turns, tokens in ((turns, WINDOWS[turns]) for turns in windows):
-            thread = conversation(4 * turns + 2 * EPOCH_CALLS, tokens)
+            thread = make_conversation(4 * turns + 2 * EPOCH_CALLS, tokens)
             system = load_encoding(ENCODING).count_system_prompt(SYSTEM)
             for low_water in (None, *LOW_WATER):
-                contexts = contexts_of(thread, turns, choose_policy(turns * tokens, low_water))
-                reading = await read(http, provider, counters, contexts)
+                contexts = list_contexts(thread, turns, choose_policy(turns * tokens, low_water))
+                reading = await measure_reading(http, provider, counters, contexts)
                 points.append(
                     Point(
                         turns,
                         turns * tokens,
                         low_water,
-                        mean(shown.meta.estimated_tokens - system for shown in contexts[1:]),
-                        predicted(contexts),
+                        mean(context.meta.estimated_tokens - system for context in contexts[1:]),
+                        predict_cached_share(contexts),
                         len(contexts) - 1,
                         reading,
                     )
                 )
-                told(f"windows of {turns} turns: {'sliding' if low_water is None else low_water}")
+                report_progress(f"windows of {turns} turns: {'sliding' if low_water is None else low_water}")
     return points
 
 
-async def read(
+async def measure_reading(
     http: httpx.AsyncClient, provider: Provider, counters: httpx.AsyncClient, contexts: Sequence[Projection]
 ) -> Reading:
-    """What the model's server reads of some contexts, sent one after another. The first is not counted."""
+    """Send contexts one after another, and measure how the model's server reads all but the first."""
     before = Reading(0, 0, 0.0)
-    for place, shown in enumerate(contexts):
-        if place == 1:
-            before = await Reading.of(counters)
+    for index, context in enumerate(contexts):
+        if index == 1:
+            before = await Reading.fetch(counters)
         options = ModelOptions(max_output_tokens=1, temperature=0)
-        request = ModelRequest(model="smollm2", messages=shown.messages, tools=shown.tool_spec, options=options)
-        # Nobody asks what it says.
+        request = ModelRequest(model="smollm2", messages=context.messages, tools=context.tool_spec, options=options)
+        # The reply does not matter, only the prompt.
         with suppress(EmptyReply, OutputExhausted):
             await stream(http, provider, request, RedactedDecoder(provider.make_decoder(), Redaction()))
-    return (await Reading.of(counters)).since(before)
+    return (await Reading.fetch(counters)).subtract(before)
 
 
-def told(what: str) -> None:
-    """Who waits at the screen is told how far it is."""
-    print(what, file=sys.stderr, flush=True)
+def report_progress(text: str) -> None:
+    """Print progress to stderr."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def show_talks(turns: int, budget: int, low_water: float, talks: tuple[Talk, Talk], console: Console) -> None:
-    """Both sessions, side by side, and the one in units of the other."""
+    """Print both sessions side by side, and their ratio."""
     sliding, epoch = talks
     table = Table("", "sliding", "epoch", "epoch / sliding", title=f"{turns} turns, a budget of {budget:,} tokens")
     read, other = sliding.reading, epoch.reading
     for name, form, first, second in (
         ("prompt tokens", "{:,.0f}", read.tokens + read.cached, other.tokens + other.cached),
         ("cached of them", "{:.1%}", read.share, other.share),
-        ("cached, predicted from the thread", "{:.1%}", sliding.predicted, epoch.predicted),
+        ("cached, predicted from the thread", "{:.1%}", sliding.predicted_share, epoch.predicted_share),
         ("tokens read", "{:,.0f}", read.tokens, other.tokens),
         ("prompt processing", "{:.1f} s", read.seconds, other.seconds),
         ("the whole session", "{:.1f} s", sliding.seconds, epoch.seconds),
@@ -298,7 +322,7 @@ def show_talks(turns: int, budget: int, low_water: float, talks: tuple[Talk, Tal
 
 
 def show_frontier(points: Sequence[Point], console: Console) -> None:
-    """A table for each window."""
+    """Print a table for each number of turns."""
     for turns, group in groupby(points, key=lambda point: point.turns):
         sliding, *epochs = group
         table = Table(
@@ -313,7 +337,7 @@ def show_frontier(points: Sequence[Point], console: Console) -> None:
                 f"{point.useful:,.0f}",
                 f"{point.useful / sliding.useful:.0%}",
                 f"{point.reading.share:.1%}",
-                f"{point.predicted:.1%}",
+                f"{point.predicted_share:.1%}",
                 f"{point.seconds_a_call * 1e3:,.0f}",
                 f"{point.seconds_a_call / sliding.seconds_a_call:.1%}",
                 f"{point.bill / sliding.bill:.0%}",
@@ -330,16 +354,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--turns", type=int, default=100, help="of each session (%(default)s)")
     parser.add_argument("--budget", type=int, default=800, help="tokens of a context (%(default)s)")
     parser.add_argument("--low-water", type=float, default=0.5, help="of the epochs (%(default)s)")
-    parser.add_argument("--frontier", action="store_true", help="what low-water marks cost and give, instead")
+    parser.add_argument("--frontier", action="store_true", help="measure low-water marks instead of two sessions")
     parser.add_argument("--windows", type=int, nargs="+", choices=tuple(WINDOWS), default=tuple(WINDOWS),
                         help="of the frontier, in turns (%(default)s)")  # fmt: skip
     options = parser.parse_args(arguments)
     begun = time.monotonic()
     try:
         if options.frontier:
-            show_frontier(asyncio.run(frontier(options.windows)), Console())
+            show_frontier(asyncio.run(measure_frontier(options.windows)), Console())
         else:
-            talks = asyncio.run(side_by_side(options.turns, options.budget, options.low_water))
+            talks = asyncio.run(compare_sessions(options.turns, options.budget, options.low_water))
             show_talks(options.turns, options.budget, options.low_water, talks, Console())
     except KeyboardInterrupt:
         return 130

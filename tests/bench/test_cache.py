@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.cache import choose_policy, contexts_of, conversation, main, predicted
+from bench.cache import choose_policy, list_contexts, main, make_conversation, predict_cached_share
 from clew.context.projection import Projection
 
 TURNS, TOKENS = 20, 100
@@ -13,8 +13,8 @@ TURNS, TOKENS = 20, 100
 @pytest.fixture(scope="module")
 def contexts() -> dict[float | None, list[Projection]]:
     """The contexts of a window that slides, and of epochs."""
-    thread = conversation(4 * TURNS + 80, TOKENS)
-    return {mark: contexts_of(thread, TURNS, choose_policy(TURNS * TOKENS, mark)) for mark in (None, 0.5, 0.8)}
+    thread = make_conversation(4 * TURNS + 80, TOKENS)
+    return {mark: list_contexts(thread, TURNS, choose_policy(TURNS * TOKENS, mark)) for mark in (None, 0.5, 0.8)}
 
 
 @pytest.mark.parametrize("low_water", [0.5, 0.8])
@@ -22,12 +22,12 @@ def test_an_epoch_reads_again_what_its_cut_leaves(
     contexts: dict[float | None, list[Projection]], low_water: float
 ) -> None:
     """Of windows of n turns, between a mark w and full, 2 / (1 - w²) / n is not cached."""
-    assert 1 - predicted(contexts[low_water]) == pytest.approx(2 / (1 - low_water**2) / TURNS, rel=0.1)
+    assert 1 - predict_cached_share(contexts[low_water]) == pytest.approx(2 / (1 - low_water**2) / TURNS, rel=0.1)
 
 
 def test_a_window_that_slides_shares_the_system_prompt_alone(contexts: dict[float | None, list[Projection]]) -> None:
     """Its first turn is another one at every call."""
-    assert predicted(contexts[None]) < 0.01
+    assert predict_cached_share(contexts[None]) < 0.01
 
 
 def test_whole_epochs_are_looked_at(contexts: dict[float | None, list[Projection]]) -> None:
