@@ -1,4 +1,4 @@
-"""How a request stands, and what it used: values that errors, replies and answers share."""
+"""The outcome of a request, and its usage: values that errors, replies and answers share."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ _Number = TypeVar("_Number", int, float)
 
 
 class Output(BaseModel):
-    """The base of what Clew answers: frozen, and open to fields of newer releases."""
+    """The base of all answers: frozen; fields of newer releases are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     def as_json(self) -> dict[str, Any]:
-        """The plain JSON object that travels; what is absent is left out."""
+        """The answer as a JSON object, without absent fields."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 class Usage(Output):
     """Tokens as the providers reported them.
 
-    Requests that joined a run share what it used: the usage of all requests adds up.
+    Of the requests that share a run, one has the run's usage: the sum over all requests is the session's.
 
     Attributes:
-        input_tokens: Tokens of prompts, those from and for the provider's cache included.
+        input_tokens: Tokens of prompts, including those read from the provider's cache and written to it.
         output_tokens: Tokens of replies.
-        cached_input_tokens: Tokens of prompts that came from the provider's cache.
-        written_input_tokens: Tokens of prompts that were written to its cache, where it charges for that.
-        cost_usd: What the calls with a known list price cost by that.
+        cached_input_tokens: Tokens of prompts that were read from the provider's cache.
+        written_input_tokens: Tokens of prompts that were written to the cache, if the provider charges for that.
+        cost_usd: The cost, in USD, of the calls whose list price is known.
         model_calls: Model calls.
-        shared_with: The request whose usage has the numbers of the run that this one joined.
+        shared_with: The request whose usage has the numbers of the run that both share.
     """
 
     input_tokens: int = 0
@@ -43,7 +43,7 @@ class Usage(Output):
     shared_with: str | None = None
 
     def plus(self, other: Usage) -> Usage:
-        """The sum of both."""
+        """Return the sum of both."""
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
@@ -55,18 +55,18 @@ class Usage(Output):
 
 
 def _sum(one: _Number | None, other: _Number | None) -> _Number | None:
-    """What is known of both together."""
+    """Add two numbers either of which may be unknown."""
     if one is None or other is None:
         return other if one is None else one
     return one + other
 
 
 class OutcomeError(Output):
-    """Why a request failed.
+    """The error of a failed request.
 
     Attributes:
-        type: The word, for programs.
-        message: What happened, for people.
+        type: The type of the error, a word of the contract's list.
+        message: A description for people.
         retryable: Whether the same message may succeed another time.
     """
 
@@ -76,19 +76,19 @@ class OutcomeError(Output):
 
 
 class RequestOutcome(Output):
-    """How a request stands. The answer's text is in the thread, so that the history holds it once.
+    """The status of a request. The answer's text is in the thread, so that the history has it once.
 
     Attributes:
         request_id: The request.
         run_id: The run that served it.
-        status: `running`: not yet, nothing is lost, ask again with `await_request`. The others are final.
+        status: `running`: the request has not ended; wait again with `await_request`. The others are final.
         termination_reason: Why the run ended.
-        reason: What the caller gave as the reason of a cancellation.
-        answer_seq: The entry with the newest text that the model gave; a failed request may have one.
+        reason: The reason that the caller gave for a cancellation.
+        answer_seq: The entry with the newest text of the model; a failed request may have one.
         last_seq: The `run` entry; while `running`, the thread's last one.
         iterations: Model calls of the run.
-        usage: What the run used.
-        error: Why a failed request failed.
+        usage: The usage of the run.
+        error: The error of a failed request.
     """
 
     request_id: str

@@ -160,11 +160,11 @@ export interface ApprovalEntry {
 export interface ApprovalInput {
   /** The call. */
   tool_call_id: string;
-  /** Whether it may run. */
+  /** Whether the tool may run. */
   decision: "approve" | "deny";
-  /** For people; the model reads it where the call is denied. */
+  /** For people; the model reads it if the call is denied. */
   reason?: string | null;
-  /** The arguments that the tool is called with in place of the model's; only with `approve`. Those of one reply's calls have at most 524 288 bytes together. */
+  /** The arguments that replace the model's; only with `approve`. Those of one reply's calls have at most 524 288 bytes together. */
   arguments?: Record<string, unknown> | null;
 }
 
@@ -180,11 +180,11 @@ export interface ApprovalPayload {
   arguments?: Record<string, unknown>;
 }
 
-/** A tool call was decided upon. */
+/** A decision about a tool call was accepted. */
 export interface ApprovalReceipt {
   /** The call. */
   tool_call_id: string;
-  /** What was decided. */
+  /** The decision. */
   decision: "approve" | "deny";
 }
 
@@ -218,19 +218,19 @@ export interface AwaitRequestInput {
 
 /** The argument of the update `cancel_request` and of the signal `cancel`. */
 export interface CancelInput {
-  /** The request; absent: the one that is running, or the summary in the making. */
+  /** The request; absent: the one that is running, or the summary that is being written. */
   request_id?: string | null;
-  /** For people; the outcome and the thread keep it. */
+  /** For people; the outcome and the thread have it. */
   reason?: string | null;
-  /** What becomes of inputs that the run has not read: they are dropped, or a follow-up run answers them. */
+  /** Whether inputs that the run has not read are dropped, or a follow-up run answers them. */
   inputs?: "drop" | "follow_up";
 }
 
 /** A cancellation was accepted. */
 export interface CancelReceipt {
-  /** The request that it was about; empty where a summary was given up. */
+  /** The cancelled request; empty if a summary was cancelled. */
   request_id: string;
-  /** Whether there was something to cancel; false where the request had ended. */
+  /** Whether the request was cancelled; false if it had ended. */
   cancelled: boolean;
 }
 
@@ -238,35 +238,35 @@ export interface CancelReceipt {
 export interface CheckpointInput {
   /** The lane; absent: the active one. */
   context_ref?: string | null;
-  /** The token is good for so long; 30 days unless given. */
+  /** The token expires after so many seconds; 30 days by default. */
   expires_seconds?: number;
 }
 
 /** A lane's context and the session's configuration, signed. */
 export interface CheckpointReceipt {
-  /** What `RestoreSession` makes a session of: `rt2.<payload>.<signature>`. */
+  /** The argument of `RestoreSession`: `rt2.<payload>.<signature>`. */
   token: string;
 }
 
-/** Older tool results give way to a marker. A result that is not larger than the marker stays. */
+/** Replace older tool results by a marker. A result that is not larger than the marker stays. */
 export interface ClearToolResults {
-  /** The newest results stay, so many. */
+  /** The number of newest results that stay. */
   keep: number;
-  /** Nothing is cleared until that frees so many tokens. */
+  /** The fewest tokens that clearing must free; below that, all results stay. */
   min_tokens?: number;
-  /** Results of these tools stay. */
+  /** The tools whose results stay. */
   exclude_tools?: Array<string>;
 }
 
 /** The argument of the update `close_session` and of the signal `close`. */
 export interface CloseInput {
-  /** For people; the thread keeps it. */
+  /** For people; the thread has it. */
   reason?: string | null;
 }
 
-/** The session has ended, and all of it is in the archive. */
+/** The session has ended, and the archive has all of it. */
 export interface CloseReceipt {
-  /** The thread's last entry; -1 where the session ended before it had read its archive, which stays as it was. */
+  /** The thread's last entry; -1 if the session ended before it had read its archive, which is unchanged. */
   last_seq: number;
 }
 
@@ -332,7 +332,7 @@ export interface ConfigTokens {
   tools: number;
 }
 
-/** The argument of the update `configure`; what is absent stays as it is. */
+/** The argument of the update `configure`. Absent fields stay unchanged. */
 export interface ConfigureInput {
   /** The model. */
   model?: string | null;
@@ -346,7 +346,7 @@ export interface ConfigureInput {
   context_policy?: ContextPolicy | null;
   /** Overlay the limits in force; null takes a value away. */
   limits?: Limits | null;
-  /** What becomes of a message while a request is served. */
+  /** How the session treats a message while it serves a request. */
   on_busy?: "reject" | "queue" | "interrupt" | "steer" | null;
   /** When inputs enter a run. */
   steering?: "terminal" | "step" | null;
@@ -356,73 +356,73 @@ export interface ConfigureInput {
 
 /** A change of configuration was accepted. */
 export interface ConfigureReceipt {
-  /** The `config` entry, where it was applied. */
+  /** The `config` entry, if the change was applied. */
   seq?: number;
   /** `applied`, or `deferred` to the end of the run. */
   status: "applied" | "deferred";
 }
 
 /**
- * What is known of a projected context. Sizes are in tokens.
+ * Properties of a projected context. Sizes are in tokens.
  *
- * `fits` and the fields after it are those of a preview alone.
+ * Only previews have `fits` and the fields after it.
  */
 export interface ContextMeta {
-  /** Entries that the thread had. */
+  /** Entries of the thread. */
   basis_rev: number;
-  /** The last of them. */
+  /** The last entry of the thread. */
   basis_last_seq: number;
-  /** Messages that are shown beside the thread. */
+  /** Messages of the context that are not in the thread. */
   pending_count: number;
-  /** Whether the window had to cut. */
+  /** Whether the window was cut. */
   truncated: boolean;
-  /** The context with its tool schemas; of a preview that does not fit, what its parts need up to and with the one in `overflow`. */
+  /** Tokens of the context with its tool schemas; of a preview that does not fit, those of its parts up to the one in `overflow`, which is included. */
   estimated_tokens: number;
-  /** Whether a summary stands for earlier messages. */
+  /** Whether a summary replaces earlier messages. */
   summary_used: boolean;
-  /** Whether the policy says that a summary is due. */
+  /** Whether a summary is due under the policy. */
   needs_summary: boolean;
-  /** Entries that are shown. */
+  /** Entries that the context has. */
   entries_included: number;
   /** Entries of the thread up to `basis_last_seq`. */
   entries_total: number;
-  /** Names the policy in force. */
+  /** The hash of the policy in force. */
   policy_hash: string;
-  /** Where an epoch's window begins. Of two windows that agree in it the earlier is a prefix of the later. */
+  /** The seqs at which the window of an epoch was cut. Of two windows with the same ones, the earlier is a prefix of the later. */
   epoch?: Array<number>;
-  /** Tokens at the beginning that the call before had too, to the byte. */
+  /** Tokens at the beginning that are equal, to the byte, to those of the call before. */
   shared_prefix_tokens?: number;
-  /** Tool results that a marker stands for. */
+  /** Tool results that a marker replaces. */
   cleared_tool_results?: number;
-  /** Tool results that are shown in part, by tool call: bytes of the beginning and of the end that are shown. */
+  /** Tool results that were cut, by the id of the tool call: the bytes that are left of the beginning and of the end. */
   cut_tool_results?: Record<string, [number, number]>;
   /** SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`. */
   digest: string;
-  /** Whether the context can be made; where it cannot, there are no messages. */
+  /** Whether the context fits; if not, there are no messages. */
   fits?: boolean;
-  /** Tokens that a context may have under the policy. */
+  /** The most tokens of a context under the policy. */
   budget?: number;
-  /** What does not fit. */
+  /** The part that does not fit. */
   overflow?: Overflow;
   /** The model that would be called. */
   model?: string;
-  /** The longest reply that would be asked for. */
+  /** The longest reply of that call, in tokens. */
   max_output_tokens?: number;
-  /** The provider's tokens to one counted here, where it counts more. */
+  /** The ratio of the provider's tokens to those counted here, if it is larger than 1. */
   token_ratio?: number;
-  /** What the prompt costs by list price with nothing cached; absent where the price is not known. */
+  /** The cost of the prompt by list price with nothing cached; absent if the price is unknown. */
   input_cost_usd?: number;
-  /** The same, and a reply of `max_output_tokens`. */
+  /** The cost of the prompt and of a reply of `max_output_tokens`. */
   cost_usd_at_most?: number;
 }
 
 /** The argument of `submit_context_operation` and `modify_context`. */
 export interface ContextOperation {
-  /** An operation is applied once for its id. */
+  /** The operation's id: each is applied once. */
   op_id: string;
   /** The lane; absent: the active one. A `switch` names it. */
   context_ref?: string | null;
-  /** What is done. */
+  /** The operation. */
   operation: Replace | Switch | Pin | Unpin | Expand;
 }
 
@@ -432,53 +432,53 @@ export interface ContextPage {
   messages: Array<Message>;
   /** The tool schemas; on the first page. */
   tool_spec: Array<ToolSpec>;
-  /** How the context came about. */
+  /** Properties of the context. */
   meta: ContextMeta;
-  /** What the answer must look like, where the call asked for that; on the first page. */
+  /** The JSON Schema that the answer must follow, if the call has one; on the first page. */
   output_schema?: Record<string, unknown>;
-  /** What to ask for as `page` to get the next one, together with `at_seq`. */
+  /** The `page` of the next page, where there is one. */
   next_page?: number;
-  /** The seq that the next page is asked for at, so that all pages are of one context. */
+  /** The `at_seq` of the next page, so that all pages are of one context. */
   at_seq?: number;
 }
 
 /**
- * How a thread becomes a context. Sizes are in tokens.
+ * The rules that make a context from a thread. Sizes are in tokens.
  *
- * A policy that is given at one level overlays those below it field by field: only fields that were set count.
+ * The policy of one level overlays those below it field by field: only fields that were set have an effect.
  */
 export interface ContextPolicy {
-  /** The budget of a context is this less `reserve_output_tokens`. */
+  /** The context's budget is this less `reserve_output_tokens`. */
   max_input_tokens?: number;
-  /** Left for the reply; without `max_output_tokens` a reply may take as much. */
+  /** Tokens left for the reply; without `max_output_tokens`, also the longest reply. */
   reserve_output_tokens?: number;
   /** The most messages of history; 0: no limit. */
   max_messages?: number;
-  /** So many of the newest turns come before a summary and older turns. */
+  /** The number of newest turns that have priority over a summary and older turns. */
   keep_last_turns?: number;
-  /** `sliding` shows as much as fits; `epoch` moves its beginning only when the budget overflows. */
+  /** `sliding`: the newest messages that fit; `epoch`: the beginning moves only when the budget overflows. */
   window?: "sliding" | "epoch";
-  /** The share of the budget that an epoch's cut leaves. */
+  /** The share of the budget, between 0 and 1, that an epoch's cut leaves. */
   low_water?: number;
-  /** `none`, `use_existing`; `request_new` and `compact` write summaries where the window had to cut, and `compact` puts them under the lane. */
+  /** `none`: contexts have no summaries; `use_existing`: they have those that exist; `request_new`: the session also writes summaries when the window was cut; `compact`: it puts them under the lane. */
   summarization?: "none" | "use_existing" | "request_new" | "compact";
-  /** The role that a summary is shown in. */
+  /** The role of a summary's message. */
   summary_role?: "system" | "user";
-  /** What may be shown. Tool calls and their results are shown only together. */
+  /** The kinds that a context may have. Tool calls and their results appear only together. */
   include_kinds?: Array<"message" | "tool_call" | "tool_result" | "summary">;
-  /** Stands in place of the session's; at most 65 536 bytes. */
+  /** Replaces the session's; at most 65 536 bytes. */
   system_prompt?: string | null;
   /** The name of a registered projector. */
   projector?: string;
   /** `exact`: the recorded counts; `heuristic`: bytes / 4 + 10. Epochs need `exact`. */
   token_estimator?: "exact" | "heuristic";
-  /** A summary is due after so many messages since the last one. */
+  /** A summary is due after more than so many messages since the last one. */
   summarize_threshold?: number | null;
-  /** A summary is due after so many tokens since the last one. */
+  /** A summary is due after more than so many tokens since the last one. */
   max_thread_tokens?: number | null;
-  /** Writes summaries; absent: the session's model. */
+  /** The model that writes summaries; absent: the session's. */
   summarization_model?: string | null;
-  /** When older tool results give way to a marker. */
+  /** The rule by which a marker replaces older tool results. */
   clear_tool_results?: ClearToolResults | null;
 }
 
@@ -492,7 +492,7 @@ export interface ContextQuery {
   call_id?: string | null;
   /** Overlays the policy in force. */
   context_policy?: ContextPolicy | null;
-  /** Answer a preview: what the model would be shown if these messages were asked next, in one request. */
+  /** Return a preview: the context of a model call if these messages were sent next, as one request. */
   pending?: Array<PendingMessage> | null;
   /** Where the page begins: the `next_page` of the page before. */
   page?: number;
@@ -500,7 +500,7 @@ export interface ContextQuery {
 
 /** A session was deleted. */
 export interface DeleteReceipt {
-  /** Archive segments that were deleted; those that forks need stay and do not count. */
+  /** Archive segments that were deleted, without those that forks still need. */
   deleted_segments: number;
 }
 
@@ -516,15 +516,15 @@ export interface EntriesPage {
   entries: Array<Entry>;
   /** The `from_seq` of the next page, where there is one. */
   next_seq?: number;
-  /** Entries before this seq are in the archive; absent where none was asked for, and from `ReadThread`. */
+  /** Entries before this seq are in the archive; absent if the page begins later, and from `ReadThread`. */
   archived_before?: number;
 }
 
-/** The argument of the query `entries`. All filters that are given must hold. */
+/** The argument of the query `entries`. An entry must meet all filters that are set. */
 export interface EntriesQuery {
   /** Begin with this entry. */
   from_seq?: number;
-  /** At most so many entries. */
+  /** The most entries of the page. */
   limit?: number | null;
   /** The kind of entry. */
   kind?: string | null;
@@ -540,7 +540,7 @@ export interface EntriesQuery {
   parent_call_id?: string | null;
   /** The number of the model call in its run. */
   iteration?: number | null;
-  /** Where an input came from. */
+  /** The sender of an input. */
   source?: string | null;
   /** The lane that the payload names. */
   context_ref?: string | null;
@@ -579,9 +579,9 @@ export interface ErrorPayload {
 
 /** Undo a lane's latest compaction. */
 export interface Expand {
-  /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
+  /** The origin of the operation. A `replace` for a `compaction` can be undone by `expand`. */
   reason?: "manual" | "restore" | "compaction" | "system";
-  /** JSON that its entry keeps. */
+  /** JSON for the operation's entry. */
   meta?: Record<string, unknown> | null;
   /** Names the operation. */
   type: "expand";
@@ -633,27 +633,27 @@ export interface ForkSessionInput {
   at_seq: number;
   /** The id of the fork. Absent: one is made. */
   new_session_id?: string | null;
-  /** The caller's own names and values; the `fork` entries keep them. */
+  /** The caller's own names and values; the `fork` entries have them. */
   metadata?: Record<string, string> | null;
 }
 
-/** The argument of the signal `forked`, which Clew itself sends to a session that was forked. */
+/** The argument of the signal `forked`, which Clew sends to a session that was forked. */
 export interface ForkedInput {
   /** The fork. */
   session_id: string;
   /** The last entry that both have. */
   fork_seq: number;
-  /** The metadata that the fork was made with. */
+  /** The metadata of the fork. */
   metadata?: Record<string, string> | null;
 }
 
 /** The argument of the update `hibernate`. */
 export interface HibernateInput {
-  /** For people; the thread keeps it. */
+  /** For people; the thread has it. */
   reason?: string | null;
 }
 
-/** The whole session is in the archive; its workflow completes. */
+/** The complete session is in the archive; its workflow completes. */
 export interface HibernateReceipt {
   /** The thread's last entry. */
   last_seq: number;
@@ -701,23 +701,23 @@ export interface InputReceipt {
   input_id: string;
   /** The request whose run reads it. */
   request_id: string;
-  /** Its place among the inputs that wait, from 1. */
+  /** The position of the input among those that wait, from 1. */
   position: number;
 }
 
 /**
- * What a session may take in and spend.
+ * Limits of a session's inputs, tool results and usage.
  *
- * `max_total_tokens` and `max_cost_usd` are over all model calls; the call that passes a limit is the last one.
+ * `max_total_tokens` and `max_cost_usd` limit the sum of all model calls; the call that exceeds one is the last.
  */
 export interface Limits {
-  /** Bytes of JSON of one input. */
+  /** The largest input, in bytes of JSON. */
   max_message_bytes?: number;
-  /** Bytes of UTF-8 that are shown of a tool result; the rest is stored. */
+  /** The part of a tool result that a message has, in bytes of UTF-8; the archive has the rest. */
   max_tool_result_bytes?: number;
-  /** Tokens of prompts and replies. */
+  /** The most tokens of prompts and replies. */
   max_total_tokens?: number | null;
-  /** Cost by list price. Under this limit a model is not called whose price the worker does not know. */
+  /** The highest cost by list price, in USD. Models whose price the worker does not know are then not called. */
   max_cost_usd?: number | null;
 }
 
@@ -739,41 +739,41 @@ export interface Message {
 
 /** The argument of the update `message`. */
 export interface MessageInput {
-  /** What the user says; leading and trailing white space is removed. */
+  /** The text of the user; leading and trailing white space is removed. */
   content: string;
-  /** A request is served once for its id. Absent: the id of the Update. Ids that begin with `followup:` are reserved. */
+  /** The request's id: each is served once. Absent: the id of the Update. Ids that begin with `followup:` are reserved. */
   request_id?: string | null;
-  /** What becomes of the message while a request is served; absent: the session's setting. */
+  /** How the session treats the message while it serves a request; absent: the session's setting. */
   on_busy?: "reject" | "queue" | "interrupt" | "steer" | null;
   /** Overlays the session's policy for this request, or the one that comes with `model`. */
   context_policy?: ContextPolicy | null;
-  /** The model of this request. The policy that the worker chooses for it comes with it, unless the session was started with a policy. */
+  /** The model of this request. The policy that the worker chooses for the model comes with it, unless the session was started with a policy. */
   model?: string | null;
   /** Overlay the session's options for this request. */
   model_options?: ModelOptions | null;
-  /** Model calls that its run may make. */
+  /** The most model calls of the run. */
   max_iterations?: number | null;
-  /** After so long the request fails with `timeout`. */
+  /** After so many seconds the request fails with `timeout`. */
   timeout_seconds?: number | null;
-  /** The answer must be JSON of this schema (draft 2020-12, within bounds). */
+  /** The JSON Schema that the answer must follow (draft 2020-12, within bounds). */
   output_schema?: Record<string, unknown> | null;
-  /** The caller's own names and values; the message's entry keeps them. */
+  /** The caller's own names and values; the message's entry has them. */
   metadata?: Record<string, string> | null;
 }
 
-/** What shapes a reply beside its context. Absent: the default of the provider. */
+/** Parameters of model calls. An absent one has the provider's default. */
 export interface ModelOptions {
-  /** How freely the model chooses. */
+  /** The randomness of sampling. */
   temperature?: number | null;
-  /** The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 where that is 0. */
+  /** The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 if that is 0. */
   max_output_tokens?: number | null;
   /** `auto`, `none`, `required`, or the name of a tool. */
   tool_choice?: string | null;
-  /** How long the model thinks. */
+  /** The amount of reasoning before the reply. */
   reasoning_effort?: "minimal" | "low" | "medium" | "high" | null;
-  /** The reply ends before any of these. */
+  /** Texts before any of which the reply ends. */
   stop?: Array<string> | null;
-  /** For replies that can be repeated, where the provider can do that. */
+  /** The seed of sampling, for providers that support it. */
   seed?: number | null;
 }
 
@@ -791,49 +791,49 @@ export interface OperationPayload {
 export interface OperationReceipt {
   /** The operation's id. */
   op_id: string;
-  /** `applied`, `deferred` to the end of the run, or `duplicate`: known already, nothing changed. */
+  /** `applied`, `deferred` to the end of the run, or `duplicate`: the id is known, nothing changed. */
   status: "applied" | "deferred" | "duplicate";
-  /** The entry, where it was applied. */
+  /** The operation's entry, if it was applied. */
   seq?: number;
 }
 
-/** Why a request failed. */
+/** The error of a failed request. */
 export interface OutcomeError {
-  /** The word, for programs. */
+  /** The type of the error, a word of the contract's list. */
   type: string;
-  /** What happened, for people. */
+  /** A description for people. */
   message: string;
   /** Whether the same message may succeed another time. */
   retryable: boolean;
 }
 
-/** What does not fit into a context. */
+/** The part of a context that does not fit. */
 export interface Overflow {
   /** `system_prompt`, `tools`, `pending`, `request` or `tool_results`. */
   part: string;
   /** The tokens that the part needs. */
   needed: number;
-  /** The tokens that are left for it. */
+  /** The tokens that are left for the part. */
   available: number;
 }
 
-/** A message that may be asked next. */
+/** A user message that a caller may send next. */
 export interface PendingMessage {
-  /** Only users ask. */
+  /** Always `user`. */
   role: "user";
-  /** What would be said; leading and trailing white space is removed. */
+  /** The text; leading and trailing white space is removed. */
   content: string;
 }
 
-/** Keep messages of a lane in all its contexts, word for word. */
+/** Keep messages of a lane verbatim in all its contexts. */
 export interface Pin {
-  /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
+  /** The origin of the operation. A `replace` for a `compaction` can be undone by `expand`. */
   reason?: "manual" | "restore" | "compaction" | "system";
-  /** JSON that its entry keeps. */
+  /** JSON for the operation's entry. */
   meta?: Record<string, unknown> | null;
   /** Names the operation. */
   type: "pin";
-  /** Those of the messages. */
+  /** The seqs of the messages. */
   seqs: Array<number>;
 }
 
@@ -869,7 +869,7 @@ export interface ReadContextInput {
   call_id?: string | null;
   /** Overlays the policy in force. */
   context_policy?: ContextPolicy | null;
-  /** Answer a preview: what the model would be shown if these messages were asked next, in one request. */
+  /** Return a preview: the context of a model call if these messages were sent next, as one request. */
   pending?: Array<PendingMessage> | null;
   /** Where the page begins: the `next_page` of the page before. */
   page?: number;
@@ -881,7 +881,7 @@ export interface ReadContextInput {
 export interface ReadThreadInput {
   /** Begin with this entry. */
   from_seq?: number;
-  /** At most so many entries. */
+  /** The most entries of the page. */
   limit?: number | null;
   /** The kind of entry. */
   kind?: string | null;
@@ -897,7 +897,7 @@ export interface ReadThreadInput {
   parent_call_id?: string | null;
   /** The number of the model call in its run. */
   iteration?: number | null;
-  /** Where an input came from. */
+  /** The sender of an input. */
   source?: string | null;
   /** The lane that the payload names. */
   context_ref?: string | null;
@@ -905,7 +905,7 @@ export interface ReadThreadInput {
   session_id: string;
   /** End with this entry. */
   to_seq?: number | null;
-  /** The last so many entries that meet the filters, in ascending order. Not together with `limit`. */
+  /** Return the last so many entries that meet the filters, in ascending order. Not together with `limit`. */
   newest?: number | null;
 }
 
@@ -973,51 +973,51 @@ export interface Refs {
 
 /** Put a snapshot under a lane. */
 export interface Replace {
-  /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
+  /** The origin of the operation. A `replace` for a `compaction` can be undone by `expand`. */
   reason?: "manual" | "restore" | "compaction" | "system";
-  /** JSON that its entry keeps. */
+  /** JSON for the operation's entry. */
   meta?: Record<string, unknown> | null;
   /** Names the operation. */
   type: "replace";
-  /** The snapshot. Absent: the session writes it itself, which only a `compaction` asks for. */
+  /** The snapshot. Absent: the session writes it; only for a `compaction`. */
   result_context?: Snapshot | null;
-  /** The lane's messages after this seq stay; absent: none do. */
+  /** The lane's messages after this seq stay; absent: none stay. */
   base_seq?: number | null;
 }
 
-/** How a request stands. The answer's text is in the thread, so that the history holds it once. */
+/** The status of a request. The answer's text is in the thread, so that the history has it once. */
 export interface RequestOutcome {
   /** The request. */
   request_id: string;
   /** The run that served it. */
   run_id?: string;
-  /** `running`: not yet, nothing is lost, ask again with `await_request`. The others are final. */
+  /** `running`: the request has not ended; wait again with `await_request`. The others are final. */
   status: "completed" | "failed" | "cancelled" | "running";
   /** Why the run ended. */
   termination_reason?: string;
-  /** What the caller gave as the reason of a cancellation. */
+  /** The reason that the caller gave for a cancellation. */
   reason?: string;
-  /** The entry with the newest text that the model gave; a failed request may have one. */
+  /** The entry with the newest text of the model; a failed request may have one. */
   answer_seq?: number;
   /** The `run` entry; while `running`, the thread's last one. */
   last_seq: number;
   /** Model calls of the run. */
   iterations: number;
-  /** What the run used. */
+  /** The usage of the run. */
   usage: Usage;
-  /** Why a failed request failed. */
+  /** The error of a failed request. */
   error?: OutcomeError;
 }
 
 /** The argument of the workflow `RestoreSession`. */
 export interface RestoreInput {
-  /** What `checkpoint` answered. */
+  /** The token that `checkpoint` returned. */
   token: string;
   /** The id of the new session. Absent: one is made. */
   session_id?: string | null;
 }
 
-/** A new session goes on from a checkpoint. */
+/** A session was made from a checkpoint. */
 export interface RestoreReceipt {
   /** The new session. */
   session_id: string;
@@ -1071,35 +1071,35 @@ export interface RunPayload {
   reason?: string;
 }
 
-/** How a session behaves, from its start until it is configured otherwise. */
+/** The configuration of a session, from its start until a `configure` changes it. */
 export interface SessionConfig {
   /** The model. */
   model: string;
-  /** How a run is led; anything but `react` is refused. */
+  /** The loop of a run; only `react` is accepted. */
   strategy?: string;
   /** The system prompt; at most 65 536 bytes. */
   system_prompt?: string | null;
-  /** Tools that the model may call, by the names that the worker knows; each once. */
+  /** The names of the tools that the model may call, each once. */
   tools?: Array<string>;
   /** Tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string>;
-  /** The agent's policy. Absent: the one that the worker chooses for the model. */
+  /** The agent's policy. Absent: the worker chooses one for the model. */
   context_policy?: ContextPolicy | null;
   /** The options of model calls. */
   model_options?: ModelOptions;
-  /** Model calls that a run may make. */
+  /** The most model calls of a run. */
   max_iterations?: number;
-  /** After so long a request fails with `timeout`. A wait for an approval does not count. */
+  /** After so many seconds a request fails with `timeout`. The time that it waits for an approval does not count. */
   request_timeout_seconds?: number;
-  /** What becomes of a message while a request is served. */
+  /** How the session treats a message while it serves a request. */
   on_busy?: "reject" | "queue" | "interrupt" | "steer";
   /** When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`). */
   steering?: "terminal" | "step";
-  /** Tokens are counted under it. Absent: the encoding of the model's family, where the worker knows it. */
+  /** The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows it. */
   encoding?: "o200k_base" | "cl100k_base" | "heuristic";
-  /** What the session may take in and spend. */
+  /** Limits of the session's inputs, tool results and usage. */
   limits?: Limits;
-  /** After so long without work the session hibernates. */
+  /** After so many seconds without work the session hibernates. */
   idle_timeout_seconds?: number | null;
   /** The caller's own names and values. */
   metadata?: Record<string, string>;
@@ -1141,9 +1141,9 @@ export interface SessionPayload {
 
 /** The argument of `AgentSession`. */
 export interface SessionStart {
-  /** The configuration; that of an archived session of this id stands instead. */
+  /** The configuration. If this id has an archived session, its configuration is used instead. */
   config: SessionConfig;
-  /** Only a session's own earlier workflow run may hand it on. */
+  /** The state that the session's own earlier workflow run carried over; refused from others. */
   carried?: Record<string, number | string> | null;
 }
 
@@ -1155,7 +1155,7 @@ export interface SessionStatus {
   status: string;
   /** The lane that the next request is served in. */
   active_context_ref: string;
-  /** The request that is served, or that comes next. */
+  /** The request that the session serves, or serves next. */
   request_id?: string;
   /** The run in progress. */
   run_id?: string;
@@ -1163,7 +1163,7 @@ export interface SessionStatus {
   iteration: number;
   /** Entries that the thread has. */
   rev: number;
-  /** The last seq that the active lane's context has folded in; -1 while there is none. */
+  /** The last seq that the active lane's context includes; -1: none. */
   projection_cursor_seq: number;
   /** The `replace` or `switch` that waits for the run to end: `{op_id, type, reason, context_ref?}`. */
   pending_context_op?: Record<string, unknown>;
@@ -1173,13 +1173,13 @@ export interface SessionStatus {
   pending_inputs: number;
   /** Requests that wait for the run to end. */
   queued_messages: number;
-  /** Their ids, the next one first. */
+  /** The ids of those requests, the next one first. */
   queued_request_ids: Array<string>;
   /** The fields that a waiting `configure` sets. */
   pending_config: Array<string>;
   /** The tool calls that wait for a person's decision: `{tool_call_id, name, arguments}`. */
   pending_approvals: Array<Record<string, unknown>>;
-  /** What all model calls of the session used. */
+  /** The usage of all model calls of the session. */
   usage: Usage;
   /** The model in force. */
   model: string;
@@ -1193,7 +1193,7 @@ export interface SessionStatus {
   closed: boolean;
 }
 
-/** A whole context, as `replace` puts it under a lane. Its tool results follow right after their calls. */
+/** A context that `replace` puts under a lane. Its tool results follow right after their calls. */
 export interface Snapshot {
   /** The messages, oldest first. */
   messages: Array<SnapshotMessage>;
@@ -1201,53 +1201,53 @@ export interface Snapshot {
   system_prompt?: string | null;
 }
 
-/** A message of a snapshot, of the form that contexts have. */
+/** A message of a snapshot, in the form of contexts. */
 export interface SnapshotMessage {
-  /** `system` is not among them: a snapshot has its own `system_prompt`. */
+  /** The speaker; a snapshot has its `system_prompt` beside the messages. */
   role: "user" | "assistant" | "tool";
   /** The text. */
   content: string;
-  /** The calls of an assistant's message. */
+  /** The tool calls of an assistant message. */
   tool_calls?: Array<SnapshotToolCall> | null;
-  /** The call that a tool's message answers. */
+  /** The call that a tool message answers. */
   tool_call_id?: string | null;
-  /** The tool that a tool's message is from. */
+  /** The tool of a tool message. */
   name?: string | null;
-  /** What the provider wants back with the message. */
+  /** Blocks that go back to the provider with the message. */
   provider_data?: SnapshotProviderData | null;
 }
 
-/** What a provider wants back with a message of a snapshot. */
+/** Blocks of a snapshot's message that go back to their provider verbatim. */
 export interface SnapshotProviderData {
-  /** The provider that sent it; others never see it. */
+  /** The provider; no other one gets the blocks. */
   provider: string;
-  /** The blocks as it sent them. */
+  /** The blocks as the provider sent them. */
   blocks: Array<Record<string, unknown>>;
 }
 
 /** A tool call within a snapshot. */
 export interface SnapshotToolCall {
-  /** Unique within the snapshot; the call's result names it. */
+  /** The call's id, unique within the snapshot; the call's result names it. */
   id: string;
-  /** The tool that is called. */
+  /** The tool. */
   name: string;
-  /** What it is called with. */
+  /** The arguments of the call. */
   arguments: Record<string, unknown>;
 }
 
-/** The argument of the signals `steer` and `inject`: a user's words for the run in progress. */
+/** The argument of the signals `steer` and `inject`: a message for the run in progress. */
 export interface SteerInput {
-  /** What is said; leading and trailing white space is removed. */
+  /** The text; leading and trailing white space is removed. */
   content: string;
-  /** When it enters: with the answer (`terminal`) or before the next model call (`step`); absent: the session's `steering`. */
+  /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;
-  /** An input is accepted once for its id. Ids of the form `input-<n>` are reserved. */
+  /** The input's id: each is accepted once. Ids of the form `input-<n>` are reserved. */
   input_id?: string | null;
   /** Refuse the input unless this request is running. */
   expected_request_id?: string | null;
-  /** When the run fails, or ends by its iterations, without having read it: a follow-up run answers it, or it is dropped. */
+  /** If the run fails, or reaches its most iterations, before it reads the input: a follow-up run answers the input (`follow_up`), or it is dropped (`drop`). */
   on_failure?: "follow_up" | "drop";
-  /** Where it comes from; absent: `steer` or `inject`. */
+  /** The sender of the input; absent: `steer` or `inject`. */
   source?: string | null;
 }
 
@@ -1273,7 +1273,7 @@ export interface StoredSnapshot {
   system_prompt_tokens?: number;
 }
 
-/** A reply as it grows. The committed message is the truth. */
+/** A reply while the model writes it. The committed message may differ. */
 export interface StreamState {
   /** The request. */
   request_id: string;
@@ -1281,15 +1281,15 @@ export interface StreamState {
   run_id: string;
   /** The model call. */
   call_id: string;
-  /** Counts from 1; a new attempt starts over. */
+  /** The number of the attempt, from 1 on; a new attempt starts the reply over. */
   attempt: number;
   /** The number of the model call in its run. */
   iteration: number;
-  /** Characters of the reply that are left out in front. */
+  /** Characters of the reply before `text`. */
   offset: number;
   /** The newest 32 768 characters of the reply. */
   text: string;
-  /** The same of what the model thinks, where the provider sends that. */
+  /** The newest 32 768 characters of the model's reasoning, if the provider sends it. */
   thinking?: string;
   /** The tool whose call the model is writing. */
   tool_name?: string;
@@ -1297,33 +1297,33 @@ export interface StreamState {
 
 /** The argument of the update `submit_input`. */
 export interface SubmitInput {
-  /** What is said; leading and trailing white space is removed. */
+  /** The text; leading and trailing white space is removed. */
   content: string;
-  /** When it enters: with the answer (`terminal`) or before the next model call (`step`); absent: the session's `steering`. */
+  /** When the input enters the run: with its answer (`terminal`) or before its next model call (`step`); absent: the session's `steering`. */
   at?: "terminal" | "step" | null;
-  /** An input is accepted once for its id. Ids of the form `input-<n>` are reserved. */
+  /** The input's id: each is accepted once. Ids of the form `input-<n>` are reserved. */
   input_id?: string | null;
   /** Refuse the input unless this request is running. */
   expected_request_id?: string | null;
-  /** When the run fails, or ends by its iterations, without having read it: a follow-up run answers it, or it is dropped. */
+  /** If the run fails, or reaches its most iterations, before it reads the input: a follow-up run answers the input (`follow_up`), or it is dropped (`drop`). */
   on_failure?: "follow_up" | "drop";
-  /** Where it comes from; absent: `steer` or `inject`. */
+  /** The sender of the input; absent: `steer` or `inject`. */
   source?: string | null;
-  /** A correction by the user, or a word of a program. */
+  /** `steer`: the input is from the user; `inject`: it is from a program. */
   kind: "steer" | "inject";
 }
 
 /**
  * The argument of the update `summarize`.
  *
- * A summary stands for everything up to its `to_seq`: it builds on the summary before it.
+ * A summary covers everything up to its `to_seq`: it builds on the summary before.
  */
 export interface SummarizeInput {
   /** The lane; absent: the active one. */
   context_ref?: string | null;
-  /** Sum up anew from here, where the summary in force reaches further. */
+  /** Begin at this entry, also if the summary in force already covers it. */
   from_seq?: number | null;
-  /** Sum up to here, rounded up to a whole group of tool calls. Absent: all but the last turns that the policy keeps. */
+  /** End at this entry, or at the last result of the tool calls that it belongs to. Absent: before the last turns that the policy keeps. */
   to_seq?: number | null;
 }
 
@@ -1373,19 +1373,19 @@ export interface SummaryPayload {
 export interface SummaryReceipt {
   /** The entry. */
   seq: number;
-  /** The first seq that was summed up now. */
+  /** The first entry that the model read; the summary before covers earlier ones. */
   from_seq: number;
-  /** The summary stands for the lane up to this seq. */
+  /** The last entry that the summary covers. */
   to_seq: number;
-  /** The summary's tokens. */
+  /** Tokens of the summary. */
   tokens: number;
 }
 
 /** Make the lane that the operation names the active one. */
 export interface Switch {
-  /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
+  /** The origin of the operation. A `replace` for a `compaction` can be undone by `expand`. */
   reason?: "manual" | "restore" | "compaction" | "system";
-  /** JSON that its entry keeps. */
+  /** JSON for the operation's entry. */
   meta?: Record<string, unknown> | null;
   /** Names the operation. */
   type: "switch";
@@ -1443,7 +1443,7 @@ export interface ToolSpec {
   parameters: Record<string, unknown>;
 }
 
-/** A message with its place in the thread. */
+/** A message with its seq. */
 export interface TranscriptMessage {
   /** The speaker. */
   role: "system" | "user" | "assistant" | "tool";
@@ -1463,11 +1463,11 @@ export interface TranscriptMessage {
 
 /** One page of a lane's messages: the answer to the query `transcript`. */
 export interface TranscriptPage {
-  /** The messages as they were said, oldest first. */
+  /** The messages as they were committed, oldest first. */
   messages: Array<TranscriptMessage>;
   /** The `from_seq` of the next page, where there is one. */
   next_seq?: number;
-  /** Messages before this seq are in the archive; absent where none was asked for. */
+  /** Messages before this seq are in the archive; absent if the page begins later. */
   archived_before?: number;
 }
 
@@ -1477,43 +1477,43 @@ export interface TranscriptQuery {
   context_ref?: string | null;
   /** Begin with this entry. */
   from_seq?: number;
-  /** At most so many messages. */
+  /** The most messages of the page. */
   limit?: number | null;
   /** Begin with the system prompt. */
   include_system?: boolean;
 }
 
-/** Let messages go that were pinned. */
+/** Unpin messages of a lane. */
 export interface Unpin {
-  /** Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone. */
+  /** The origin of the operation. A `replace` for a `compaction` can be undone by `expand`. */
   reason?: "manual" | "restore" | "compaction" | "system";
-  /** JSON that its entry keeps. */
+  /** JSON for the operation's entry. */
   meta?: Record<string, unknown> | null;
   /** Names the operation. */
   type: "unpin";
-  /** Those of the messages. */
+  /** The seqs of the messages. */
   seqs: Array<number>;
 }
 
 /**
  * Tokens as the providers reported them.
  *
- * Requests that joined a run share what it used: the usage of all requests adds up.
+ * Of the requests that share a run, one has the run's usage: the sum over all requests is the session's.
  */
 export interface Usage {
-  /** Tokens of prompts, those from and for the provider's cache included. */
+  /** Tokens of prompts, including those read from the provider's cache and written to it. */
   input_tokens: number;
   /** Tokens of replies. */
   output_tokens: number;
-  /** Tokens of prompts that came from the provider's cache. */
+  /** Tokens of prompts that were read from the provider's cache. */
   cached_input_tokens: number;
-  /** Tokens of prompts that were written to its cache, where it charges for that. */
+  /** Tokens of prompts that were written to the cache, if the provider charges for that. */
   written_input_tokens?: number;
-  /** What the calls with a known list price cost by that. */
+  /** The cost, in USD, of the calls whose list price is known. */
   cost_usd?: number;
   /** Model calls. */
   model_calls: number;
-  /** The request whose usage has the numbers of the run that this one joined. */
+  /** The request whose usage has the numbers of the run that both share. */
   shared_with?: string;
 }
 
@@ -1545,13 +1545,13 @@ export interface UserMessage {
 export interface Window {
   /** The messages. */
   messages: Array<Message>;
-  /** How the window came about. */
+  /** Properties of the window. */
   meta: ContextMeta;
 }
 
 /** The argument of the query `window`. */
 export interface WindowQuery {
-  /** Tokens that the window may have, from 1. */
+  /** The most tokens of the window, from 1. */
   token_budget: number;
   /** The lane; absent: the active one. */
   context_ref?: string | null;

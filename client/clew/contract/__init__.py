@@ -1,9 +1,9 @@
-"""The wire contract: what other programs send to a session and what it answers.
+"""The wire contract: the inputs that other programs send to a session, and its answers.
 
-`names` and `sizes` are what everything is made of. `config` is what a session starts with, `commands` and
-`operations` what updates and signals bring, `queries` what queries ask, `services` what the short workflows are
-started with, and `outputs` what is answered. Inputs are strict: an unknown field, a wrong type or a value out of
-range is refused. Outputs may gain optional fields.
+`names` and `sizes` have the ids and bounds that all others use. `config` has the argument that starts a session,
+`commands` and `operations` those of updates and signals, `queries` those of queries, `services` those of the short
+workflows, and `outputs` the answers. Inputs are strict: an unknown field, a wrong type or a value out of range is
+refused. Outputs may gain optional fields.
 """
 
 from clew.contract.commands import (

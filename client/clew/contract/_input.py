@@ -1,4 +1,4 @@
-"""The base of every input: strict, so that what is misspelt is refused and not dropped."""
+"""The base of every input: strict, so that a misspelt field is refused and not dropped."""
 
 from __future__ import annotations
 

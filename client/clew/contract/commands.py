@@ -1,4 +1,4 @@
-"""What updates and signals bring to a session, context operations aside."""
+"""The arguments of updates and signals, except for context operations."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class MessageInput(Input):
     """The argument of the update `message`.
 
     Attributes:
-        content: What the user says; leading and trailing white space is removed.
-        request_id: A request is served once for its id. Absent: the id of the Update. Ids that begin with
+        content: The text of the user; leading and trailing white space is removed.
+        request_id: The request's id: each is served once. Absent: the id of the Update. Ids that begin with
             `followup:` are reserved.
-        on_busy: What becomes of the message while a request is served; absent: the session's setting.
+        on_busy: How the session treats the message while it serves a request; absent: the session's setting.
         context_policy: Overlays the session's policy for this request, or the one that comes with `model`.
-        model: The model of this request. The policy that the worker chooses for it comes with it, unless the session
-            was started with a policy.
+        model: The model of this request. The policy that the worker chooses for the model comes with it, unless the
+            session was started with a policy.
         model_options: Overlay the session's options for this request.
-        max_iterations: Model calls that its run may make.
-        timeout_seconds: After so long the request fails with `timeout`.
-        output_schema: The answer must be JSON of this schema (draft 2020-12, within bounds).
-        metadata: The caller's own names and values; the message's entry keeps them.
+        max_iterations: The most model calls of the run.
+        timeout_seconds: After so many seconds the request fails with `timeout`.
+        output_schema: The JSON Schema that the answer must follow (draft 2020-12, within bounds).
+        metadata: The caller's own names and values; the message's entry has them.
     """
 
     content: str
@@ -60,17 +60,17 @@ InputKind = Literal["steer", "inject"]
 
 
 class SteerInput(Input):
-    """The argument of the signals `steer` and `inject`: a user's words for the run in progress.
+    """The argument of the signals `steer` and `inject`: a message for the run in progress.
 
     Attributes:
-        content: What is said; leading and trailing white space is removed.
-        at: When it enters: with the answer (`terminal`) or before the next model call (`step`); absent: the
-            session's `steering`.
-        input_id: An input is accepted once for its id. Ids of the form `input-<n>` are reserved.
+        content: The text; leading and trailing white space is removed.
+        at: When the input enters the run: with its answer (`terminal`) or before its next model call (`step`);
+            absent: the session's `steering`.
+        input_id: The input's id: each is accepted once. Ids of the form `input-<n>` are reserved.
         expected_request_id: Refuse the input unless this request is running.
-        on_failure: When the run fails, or ends by its iterations, without having read it: a follow-up run answers
-            it, or it is dropped.
-        source: Where it comes from; absent: `steer` or `inject`.
+        on_failure: If the run fails, or reaches its most iterations, before it reads the input: a follow-up run
+            answers the input (`follow_up`), or it is dropped (`drop`).
+        source: The sender of the input; absent: `steer` or `inject`.
     """
 
     content: str
@@ -85,14 +85,14 @@ class SubmitInput(SteerInput):
     """The argument of the update `submit_input`.
 
     Attributes:
-        kind: A correction by the user, or a word of a program.
+        kind: `steer`: the input is from the user; `inject`: it is from a program.
     """
 
     kind: InputKind
 
 
 class ConfigureInput(Input):
-    """The argument of the update `configure`; what is absent stays as it is.
+    """The argument of the update `configure`. Absent fields stay unchanged.
 
     Attributes:
         model: The model.
@@ -101,7 +101,7 @@ class ConfigureInput(Input):
         tools: All tools that the model may call from then on.
         context_policy: Overlays the session's policy.
         limits: Overlay the limits in force; null takes a value away.
-        on_busy: What becomes of a message while a request is served.
+        on_busy: How the session treats a message while it serves a request.
         steering: When inputs enter a run.
         require_approval: All tools whose calls wait for a person's decision, beside those that always do.
     """
@@ -121,9 +121,9 @@ class CancelInput(Input):
     """The argument of the update `cancel_request` and of the signal `cancel`.
 
     Attributes:
-        request_id: The request; absent: the one that is running, or the summary in the making.
-        reason: For people; the outcome and the thread keep it.
-        inputs: What becomes of inputs that the run has not read: they are dropped, or a follow-up run answers them.
+        request_id: The request; absent: the one that is running, or the summary that is being written.
+        reason: For people; the outcome and the thread have it.
+        inputs: Whether inputs that the run has not read are dropped, or a follow-up run answers them.
     """
 
     request_id: Id | None = None
@@ -136,10 +136,10 @@ class ApprovalInput(Input):
 
     Attributes:
         tool_call_id: The call.
-        decision: Whether it may run.
-        reason: For people; the model reads it where the call is denied.
-        arguments: The arguments that the tool is called with in place of the model's; only with `approve`. Those of
-            one reply's calls have at most 524 288 bytes together.
+        decision: Whether the tool may run.
+        reason: For people; the model reads it if the call is denied.
+        arguments: The arguments that replace the model's; only with `approve`. Those of one reply's calls have at
+            most 524 288 bytes together.
     """
 
     tool_call_id: Id
@@ -163,7 +163,7 @@ class CheckpointInput(Input):
 
     Attributes:
         context_ref: The lane; absent: the active one.
-        expires_seconds: The token is good for so long; 30 days unless given.
+        expires_seconds: The token expires after so many seconds; 30 days by default.
     """
 
     context_ref: Id | None = None
@@ -173,13 +173,13 @@ class CheckpointInput(Input):
 class SummarizeInput(Input):
     """The argument of the update `summarize`.
 
-    A summary stands for everything up to its `to_seq`: it builds on the summary before it.
+    A summary covers everything up to its `to_seq`: it builds on the summary before.
 
     Attributes:
         context_ref: The lane; absent: the active one.
-        from_seq: Sum up anew from here, where the summary in force reaches further.
-        to_seq: Sum up to here, rounded up to a whole group of tool calls. Absent: all but the last turns that the
-            policy keeps.
+        from_seq: Begin at this entry, also if the summary in force already covers it.
+        to_seq: End at this entry, or at the last result of the tool calls that it belongs to. Absent: before the last
+            turns that the policy keeps.
     """
 
     context_ref: Id | None = None
@@ -197,7 +197,7 @@ class HibernateInput(Input):
     """The argument of the update `hibernate`.
 
     Attributes:
-        reason: For people; the thread keeps it.
+        reason: For people; the thread has it.
     """
 
     reason: str | None = Field(default=None, max_length=2000)
@@ -207,19 +207,19 @@ class CloseInput(Input):
     """The argument of the update `close_session` and of the signal `close`.
 
     Attributes:
-        reason: For people; the thread keeps it.
+        reason: For people; the thread has it.
     """
 
     reason: str | None = Field(default=None, max_length=2000)
 
 
 class ForkedInput(Input):
-    """The argument of the signal `forked`, which Clew itself sends to a session that was forked.
+    """The argument of the signal `forked`, which Clew sends to a session that was forked.
 
     Attributes:
         session_id: The fork.
         fork_seq: The last entry that both have.
-        metadata: The metadata that the fork was made with.
+        metadata: The metadata of the fork.
     """
 
     session_id: SessionId

@@ -1,4 +1,4 @@
-"""What a session is started with: its configuration."""
+"""The configuration of a session, with which it is started."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from clew.model.tokens import EncodingName
 
 
 class ModelOptions(Input):
-    """What shapes a reply beside its context. Absent: the default of the provider.
+    """Parameters of model calls. An absent one has the provider's default.
 
     Attributes:
-        temperature: How freely the model chooses.
-        max_output_tokens: The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 where
+        temperature: The randomness of sampling.
+        max_output_tokens: The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 if
             that is 0.
         tool_choice: `auto`, `none`, `required`, or the name of a tool.
-        reasoning_effort: How long the model thinks.
-        stop: The reply ends before any of these.
-        seed: For replies that can be repeated, where the provider can do that.
+        reasoning_effort: The amount of reasoning before the reply.
+        stop: Texts before any of which the reply ends.
+        seed: The seed of sampling, for providers that support it.
     """
 
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -36,23 +36,24 @@ class ModelOptions(Input):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
 
     def overlay(self, upper: ModelOptions | None) -> ModelOptions:
-        """These options with the fields that `upper` sets."""
+        """Return these options with the fields that `upper` sets."""
         if upper is None:
             return self
         return ModelOptions.model_validate(self.model_dump(exclude_unset=True) | upper.model_dump(exclude_unset=True))
 
 
 class Limits(Input):
-    """What a session may take in and spend.
+    """Limits of a session's inputs, tool results and usage.
 
-    `max_total_tokens` and `max_cost_usd` are over all model calls; the call that passes a limit is the last one.
+    `max_total_tokens` and `max_cost_usd` limit the sum of all model calls; the call that exceeds one is the last.
 
     Attributes:
-        max_message_bytes: Bytes of JSON of one input.
-        max_tool_result_bytes: Bytes of UTF-8 that are shown of a tool result; the rest is stored.
-        max_total_tokens: Tokens of prompts and replies.
-        max_cost_usd: Cost by list price. Under this limit a model is not called whose price the worker does not
-            know.
+        max_message_bytes: The largest input, in bytes of JSON.
+        max_tool_result_bytes: The part of a tool result that a message has, in bytes of UTF-8; the archive has the
+            rest.
+        max_total_tokens: The most tokens of prompts and replies.
+        max_cost_usd: The highest cost by list price, in USD. Models whose price the worker does not know are then not
+            called.
     """
 
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
@@ -68,23 +69,25 @@ ToolNames = Annotated[
 
 
 class SessionConfig(Input):
-    """How a session behaves, from its start until it is configured otherwise.
+    """The configuration of a session, from its start until a `configure` changes it.
 
     Attributes:
         model: The model.
-        strategy: How a run is led; anything but `react` is refused.
+        strategy: The loop of a run; only `react` is accepted.
         system_prompt: The system prompt; at most 65 536 bytes.
-        tools: Tools that the model may call, by the names that the worker knows; each once.
+        tools: The names of the tools that the model may call, each once.
         require_approval: Tools whose calls wait for a person's decision, beside those that always do.
-        context_policy: The agent's policy. Absent: the one that the worker chooses for the model.
+        context_policy: The agent's policy. Absent: the worker chooses one for the model.
         model_options: The options of model calls.
-        max_iterations: Model calls that a run may make.
-        request_timeout_seconds: After so long a request fails with `timeout`. A wait for an approval does not count.
-        on_busy: What becomes of a message while a request is served.
+        max_iterations: The most model calls of a run.
+        request_timeout_seconds: After so many seconds a request fails with `timeout`. The time that it waits for an
+            approval does not count.
+        on_busy: How the session treats a message while it serves a request.
         steering: When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`).
-        encoding: Tokens are counted under it. Absent: the encoding of the model's family, where the worker knows it.
-        limits: What the session may take in and spend.
-        idle_timeout_seconds: After so long without work the session hibernates.
+        encoding: The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows
+            it.
+        limits: Limits of the session's inputs, tool results and usage.
+        idle_timeout_seconds: After so many seconds without work the session hibernates.
         metadata: The caller's own names and values.
     """
 
@@ -109,8 +112,8 @@ class SessionStart(Input):
     """The argument of `AgentSession`.
 
     Attributes:
-        config: The configuration; that of an archived session of this id stands instead.
-        carried: Only a session's own earlier workflow run may hand it on.
+        config: The configuration. If this id has an archived session, its configuration is used instead.
+        carried: The state that the session's own earlier workflow run carried over; refused from others.
     """
 
     config: SessionConfig

@@ -1,8 +1,8 @@
-"""Context operations: what they are as JSON, and what makes one malformed.
+"""Context operations: their fields, and the rules that need no session to check.
 
-An operation has a class of its own, which holds its fields and every rule that needs no session to check. To add one,
-write its class and add it to `Operation`. What it does to a session, and when a session refuses it, stands in
-`clew_workflows.core.operations`; what it does to the contexts of a lane, in `clew.thread.layers`.
+Each operation has its own class. To add one, write its class and add it to `Operation`. The effect on a session, and
+the session's refusals, are in `clew_workflows.core.operations`; the effect on a lane's contexts is in
+`clew.thread.layers`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from clew.contract._input import Input
 from clew.contract.names import Id, Seq
 
 INVALID_OPERATION = "invalid_operation"
-"""The type of a problem with an operation that is not within its own fields."""
+"""The type of a pydantic error that concerns an operation as a whole."""
 
 
 class SnapshotToolCall(Input):
     """A tool call within a snapshot.
 
     Attributes:
-        id: Unique within the snapshot; the call's result names it.
-        name: The tool that is called.
-        arguments: What it is called with.
+        id: The call's id, unique within the snapshot; the call's result names it.
+        name: The tool.
+        arguments: The arguments of the call.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
@@ -35,11 +35,11 @@ class SnapshotToolCall(Input):
 
 
 class SnapshotProviderData(Input):
-    """What a provider wants back with a message of a snapshot.
+    """Blocks of a snapshot's message that go back to their provider verbatim.
 
     Attributes:
-        provider: The provider that sent it; others never see it.
-        blocks: The blocks as it sent them.
+        provider: The provider; no other one gets the blocks.
+        blocks: The blocks as the provider sent them.
     """
 
     provider: Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -47,15 +47,15 @@ class SnapshotProviderData(Input):
 
 
 class SnapshotMessage(Input):
-    """A message of a snapshot, of the form that contexts have.
+    """A message of a snapshot, in the form of contexts.
 
     Attributes:
-        role: `system` is not among them: a snapshot has its own `system_prompt`.
+        role: The speaker; a snapshot has its `system_prompt` beside the messages.
         content: The text.
-        tool_calls: The calls of an assistant's message.
-        tool_call_id: The call that a tool's message answers.
-        name: The tool that a tool's message is from.
-        provider_data: What the provider wants back with the message.
+        tool_calls: The tool calls of an assistant message.
+        tool_call_id: The call that a tool message answers.
+        name: The tool of a tool message.
+        provider_data: Blocks that go back to the provider with the message.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -67,7 +67,7 @@ class SnapshotMessage(Input):
 
 
 class Snapshot(Input):
-    """A whole context, as `replace` puts it under a lane. Its tool results follow right after their calls.
+    """A context that `replace` puts under a lane. Its tool results follow right after their calls.
 
     Attributes:
         messages: The messages, oldest first.
@@ -78,17 +78,17 @@ class Snapshot(Input):
     system_prompt: str | None = None
 
     @model_validator(mode="after")
-    def _providers_take_it(self) -> Self:
+    def _check_tool_results(self) -> Self:
         _check_messages(self.messages)
         return self
 
 
 class _Operation(Input):
-    """What every operation may say of itself.
+    """The fields of every operation.
 
     Attributes:
-        reason: Who or what wanted it. A `replace` for a `compaction` lies upon what was there, and can be undone.
-        meta: JSON that its entry keeps.
+        reason: The origin of the operation. A `replace` for a `compaction` can be undone by `expand`.
+        meta: JSON for the operation's entry.
     """
 
     overtakes: ClassVar[bool] = False
@@ -103,8 +103,8 @@ class Replace(_Operation):
 
     Attributes:
         type: Names the operation.
-        result_context: The snapshot. Absent: the session writes it itself, which only a `compaction` asks for.
-        base_seq: The lane's messages after this seq stay; absent: none do.
+        result_context: The snapshot. Absent: the session writes it; only for a `compaction`.
+        base_seq: The lane's messages after this seq stay; absent: none stay.
     """
 
     overtakes: ClassVar[bool] = True
@@ -115,11 +115,11 @@ class Replace(_Operation):
 
     @property
     def written_by_session(self) -> bool:
-        """Whether the session is to write the snapshot."""
+        """Whether the session writes the snapshot."""
         return self.result_context is None
 
     @model_validator(mode="after")
-    def _has_context(self) -> Self:
+    def _check_context(self) -> Self:
         if self.result_context is None and self.reason != "compaction":
             raise _make_error(
                 "replace needs result_context, the context that it puts under the lane; with the reason 'compaction' "
@@ -141,11 +141,11 @@ class Switch(_Operation):
 
 
 class Pin(_Operation):
-    """Keep messages of a lane in all its contexts, word for word.
+    """Keep messages of a lane verbatim in all its contexts.
 
     Attributes:
         type: Names the operation.
-        seqs: Those of the messages.
+        seqs: The seqs of the messages.
     """
 
     type: Literal["pin"]
@@ -153,11 +153,11 @@ class Pin(_Operation):
 
 
 class Unpin(_Operation):
-    """Let messages go that were pinned.
+    """Unpin messages of a lane.
 
     Attributes:
         type: Names the operation.
-        seqs: Those of the messages.
+        seqs: The seqs of the messages.
     """
 
     type: Literal["unpin"]
@@ -175,16 +175,16 @@ class Expand(_Operation):
 
 
 Operation = Annotated[Replace | Switch | Pin | Unpin | Expand, Field(discriminator="type")]
-"""What a context operation does, by its `type`."""
+"""A context operation, by its `type`."""
 
 
 class ContextOperation(Input):
     """The argument of `submit_context_operation` and `modify_context`.
 
     Attributes:
-        op_id: An operation is applied once for its id.
+        op_id: The operation's id: each is applied once.
         context_ref: The lane; absent: the active one. A `switch` names it.
-        operation: What is done.
+        operation: The operation.
     """
 
     op_id: Id
@@ -192,7 +192,7 @@ class ContextOperation(Input):
     operation: Operation
 
     @model_validator(mode="after")
-    def _switch_names_a_lane(self) -> Self:
+    def _check_switch(self) -> Self:
         if isinstance(self.operation, Switch) and self.context_ref is None:
             raise _make_error("switch needs context_ref, the lane to make active")
         return self
@@ -203,24 +203,24 @@ def _make_error(reason: str) -> PydanticCustomError:
 
 
 def _check_messages(messages: Sequence[SnapshotMessage]) -> None:
-    """A snapshot must be what every provider takes: results right after their calls, each once."""
-    waiting: set[str] = set()
-    seen: set[str] = set()
+    """Check that every provider accepts the messages: each call has one result, right after it."""
+    open_calls: set[str] = set()
+    known_calls: set[str] = set()
     for number, message in enumerate(messages):
-        where = f"messages[{number}]"
+        path = f"messages[{number}]"
         if message.role == "tool":
-            if message.tool_call_id not in waiting:
-                raise _make_error(f"{where}: a tool result needs its tool call right before it")
-            waiting.remove(message.tool_call_id)
+            if message.tool_call_id not in open_calls:
+                raise _make_error(f"{path}: a tool result needs its tool call right before it")
+            open_calls.remove(message.tool_call_id)
             continue
-        if waiting:
-            raise _make_error(f"{where}: the tool calls before it need their results first")
+        if open_calls:
+            raise _make_error(f"{path}: the tool calls before it need their results first")
         if message.tool_calls and message.role != "assistant":
-            raise _make_error(f"{where}: only an assistant calls tools")
+            raise _make_error(f"{path}: only an assistant calls tools")
         calls = [call.id for call in message.tool_calls or ()]
-        waiting = set(calls)
-        if len(waiting) < len(calls) or waiting & seen:
-            raise _make_error(f"{where}: a tool call's id stands there twice")
-        seen |= waiting
-    if waiting:
+        open_calls = set(calls)
+        if len(open_calls) < len(calls) or open_calls & known_calls:
+            raise _make_error(f"{path}: a tool call's id is used twice")
+        known_calls |= open_calls
+    if open_calls:
         raise _make_error("messages end within tool calls: each needs its result")

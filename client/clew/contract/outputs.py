@@ -1,4 +1,4 @@
-"""The wire contract's other half: what a session answers. Outputs may gain optional fields."""
+"""The answers of a session. They may gain optional fields."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class SessionStatus(Output):
         status: `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `summarizing`,
             `hibernating` or `closed`.
         active_context_ref: The lane that the next request is served in.
-        request_id: The request that is served, or that comes next.
+        request_id: The request that the session serves, or serves next.
         run_id: The run in progress.
         iteration: Model calls that the run in progress has begun.
         rev: Entries that the thread has.
-        projection_cursor_seq: The last seq that the active lane's context has folded in; -1 while there is none.
+        projection_cursor_seq: The last seq that the active lane's context includes; -1: none.
         pending_context_op: The `replace` or `switch` that waits for the run to end: `{op_id, type, reason,
             context_ref?}`.
         pending_operations: All context operations that wait for the run to end, in the same form, in order.
         pending_inputs: Inputs that the run in progress has not read yet.
         queued_messages: Requests that wait for the run to end.
-        queued_request_ids: Their ids, the next one first.
+        queued_request_ids: The ids of those requests, the next one first.
         pending_config: The fields that a waiting `configure` sets.
         pending_approvals: The tool calls that wait for a person's decision: `{tool_call_id, name, arguments}`.
-        usage: What all model calls of the session used.
+        usage: The usage of all model calls of the session.
         model: The model in force.
         config: The configuration in force: every field of `SessionConfig`, the policy complete.
         metadata: The session's metadata.
@@ -68,7 +68,7 @@ class InputReceipt(Output):
     Attributes:
         input_id: The input's id: the sender's, or `input-<n>`.
         request_id: The request whose run reads it.
-        position: Its place among the inputs that wait, from 1.
+        position: The position of the input among those that wait, from 1.
     """
 
     input_id: str
@@ -81,8 +81,8 @@ class OperationReceipt(Output):
 
     Attributes:
         op_id: The operation's id.
-        status: `applied`, `deferred` to the end of the run, or `duplicate`: known already, nothing changed.
-        seq: The entry, where it was applied.
+        status: `applied`, `deferred` to the end of the run, or `duplicate`: the id is known, nothing changed.
+        seq: The operation's entry, if it was applied.
     """
 
     op_id: str
@@ -94,7 +94,7 @@ class ConfigureReceipt(Output):
     """A change of configuration was accepted.
 
     Attributes:
-        seq: The `config` entry, where it was applied.
+        seq: The `config` entry, if the change was applied.
         status: `applied`, or `deferred` to the end of the run.
     """
 
@@ -107,9 +107,9 @@ class SummaryReceipt(Output):
 
     Attributes:
         seq: The entry.
-        from_seq: The first seq that was summed up now.
-        to_seq: The summary stands for the lane up to this seq.
-        tokens: The summary's tokens.
+        from_seq: The first entry that the model read; the summary before covers earlier ones.
+        to_seq: The last entry that the summary covers.
+        tokens: Tokens of the summary.
     """
 
     seq: int
@@ -122,8 +122,8 @@ class CancelReceipt(Output):
     """A cancellation was accepted.
 
     Attributes:
-        request_id: The request that it was about; empty where a summary was given up.
-        cancelled: Whether there was something to cancel; false where the request had ended.
+        request_id: The cancelled request; empty if a summary was cancelled.
+        cancelled: Whether the request was cancelled; false if it had ended.
     """
 
     request_id: str
@@ -131,11 +131,11 @@ class CancelReceipt(Output):
 
 
 class ApprovalReceipt(Output):
-    """A tool call was decided upon.
+    """A decision about a tool call was accepted.
 
     Attributes:
         tool_call_id: The call.
-        decision: What was decided.
+        decision: The decision.
     """
 
     tool_call_id: str
@@ -146,14 +146,14 @@ class CheckpointReceipt(Output):
     """A lane's context and the session's configuration, signed.
 
     Attributes:
-        token: What `RestoreSession` makes a session of: `rt2.<payload>.<signature>`.
+        token: The argument of `RestoreSession`: `rt2.<payload>.<signature>`.
     """
 
     token: str
 
 
 class RestoreReceipt(Output):
-    """A new session goes on from a checkpoint.
+    """A session was made from a checkpoint.
 
     Attributes:
         session_id: The new session.
@@ -163,7 +163,7 @@ class RestoreReceipt(Output):
 
 
 class HibernateReceipt(Output):
-    """The whole session is in the archive; its workflow completes.
+    """The complete session is in the archive; its workflow completes.
 
     Attributes:
         last_seq: The thread's last entry.
@@ -173,11 +173,10 @@ class HibernateReceipt(Output):
 
 
 class CloseReceipt(Output):
-    """The session has ended, and all of it is in the archive.
+    """The session has ended, and the archive has all of it.
 
     Attributes:
-        last_seq: The thread's last entry; -1 where the session ended before it had read its archive, which stays as
-            it was.
+        last_seq: The thread's last entry; -1 if the session ended before it had read its archive, which is unchanged.
     """
 
     last_seq: int
@@ -199,19 +198,19 @@ class DeleteReceipt(Output):
     """A session was deleted.
 
     Attributes:
-        deleted_segments: Archive segments that were deleted; those that forks need stay and do not count.
+        deleted_segments: Archive segments that were deleted, without those that forks still need.
     """
 
     deleted_segments: int
 
 
 class Overflow(Output):
-    """What does not fit into a context.
+    """The part of a context that does not fit.
 
     Attributes:
         part: `system_prompt`, `tools`, `pending`, `request` or `tool_results`.
         needed: The tokens that the part needs.
-        available: The tokens that are left for it.
+        available: The tokens that are left for the part.
     """
 
     part: str
@@ -220,36 +219,37 @@ class Overflow(Output):
 
 
 class ContextMeta(Output):
-    """What is known of a projected context. Sizes are in tokens.
+    """Properties of a projected context. Sizes are in tokens.
 
-    `fits` and the fields after it are those of a preview alone.
+    Only previews have `fits` and the fields after it.
 
     Attributes:
-        basis_rev: Entries that the thread had.
-        basis_last_seq: The last of them.
-        pending_count: Messages that are shown beside the thread.
-        truncated: Whether the window had to cut.
-        estimated_tokens: The context with its tool schemas; of a preview that does not fit, what its parts need up
-            to and with the one in `overflow`.
-        summary_used: Whether a summary stands for earlier messages.
-        needs_summary: Whether the policy says that a summary is due.
-        entries_included: Entries that are shown.
+        basis_rev: Entries of the thread.
+        basis_last_seq: The last entry of the thread.
+        pending_count: Messages of the context that are not in the thread.
+        truncated: Whether the window was cut.
+        estimated_tokens: Tokens of the context with its tool schemas; of a preview that does not fit, those of its
+            parts up to the one in `overflow`, which is included.
+        summary_used: Whether a summary replaces earlier messages.
+        needs_summary: Whether a summary is due under the policy.
+        entries_included: Entries that the context has.
         entries_total: Entries of the thread up to `basis_last_seq`.
-        policy_hash: Names the policy in force.
-        epoch: Where an epoch's window begins. Of two windows that agree in it the earlier is a prefix of the later.
-        shared_prefix_tokens: Tokens at the beginning that the call before had too, to the byte.
-        cleared_tool_results: Tool results that a marker stands for.
-        cut_tool_results: Tool results that are shown in part, by tool call: bytes of the beginning and of the end
-            that are shown.
+        policy_hash: The hash of the policy in force.
+        epoch: The seqs at which the window of an epoch was cut. Of two windows with the same ones, the earlier is a
+            prefix of the later.
+        shared_prefix_tokens: Tokens at the beginning that are equal, to the byte, to those of the call before.
+        cleared_tool_results: Tool results that a marker replaces.
+        cut_tool_results: Tool results that were cut, by the id of the tool call: the bytes that are left of the
+            beginning and of the end.
         digest: SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`.
-        fits: Whether the context can be made; where it cannot, there are no messages.
-        budget: Tokens that a context may have under the policy.
-        overflow: What does not fit.
+        fits: Whether the context fits; if not, there are no messages.
+        budget: The most tokens of a context under the policy.
+        overflow: The part that does not fit.
         model: The model that would be called.
-        max_output_tokens: The longest reply that would be asked for.
-        token_ratio: The provider's tokens to one counted here, where it counts more.
-        input_cost_usd: What the prompt costs by list price with nothing cached; absent where the price is not known.
-        cost_usd_at_most: The same, and a reply of `max_output_tokens`.
+        max_output_tokens: The longest reply of that call, in tokens.
+        token_ratio: The ratio of the provider's tokens to those counted here, if it is larger than 1.
+        input_cost_usd: The cost of the prompt by list price with nothing cached; absent if the price is unknown.
+        cost_usd_at_most: The cost of the prompt and of a reply of `max_output_tokens`.
     """
 
     basis_rev: int
@@ -278,13 +278,13 @@ class ContextMeta(Output):
 
 
 class Context(Output):
-    """What a lane looks like to a model.
+    """The context of a lane.
 
     Attributes:
         messages: The messages, the system prompt first.
         tool_spec: The tool schemas; on the first page.
-        meta: How the context came about.
-        output_schema: What the answer must look like, where the call asked for that; on the first page.
+        meta: Properties of the context.
+        output_schema: The JSON Schema that the answer must follow, if the call has one; on the first page.
     """
 
     messages: list[Message]
@@ -297,8 +297,8 @@ class ContextPage(Context):
     """One page of a context: the answer to the query `context` and of the workflow `ReadContext`.
 
     Attributes:
-        next_page: What to ask for as `page` to get the next one, together with `at_seq`.
-        at_seq: The seq that the next page is asked for at, so that all pages are of one context.
+        next_page: The `page` of the next page, where there is one.
+        at_seq: The `at_seq` of the next page, so that all pages are of one context.
     """
 
     next_page: int | None = None
@@ -310,7 +310,7 @@ class Window(Output):
 
     Attributes:
         messages: The messages.
-        meta: How the window came about.
+        meta: Properties of the window.
     """
 
     messages: list[Message]
@@ -318,7 +318,7 @@ class Window(Output):
 
 
 class TranscriptMessage(Message):
-    """A message with its place in the thread.
+    """A message with its seq.
 
     Attributes:
         seq: The entry.
@@ -331,9 +331,9 @@ class TranscriptPage(Output):
     """One page of a lane's messages: the answer to the query `transcript`.
 
     Attributes:
-        messages: The messages as they were said, oldest first.
+        messages: The messages as they were committed, oldest first.
         next_seq: The `from_seq` of the next page, where there is one.
-        archived_before: Messages before this seq are in the archive; absent where none was asked for.
+        archived_before: Messages before this seq are in the archive; absent if the page begins later.
     """
 
     messages: list[TranscriptMessage]
@@ -348,7 +348,7 @@ class EntriesPage(Output):
         entries: The entries that meet the filters, in ascending order. A page of `ReadThread` may be empty and
             have a `next_seq`.
         next_seq: The `from_seq` of the next page, where there is one.
-        archived_before: Entries before this seq are in the archive; absent where none was asked for, and from
+        archived_before: Entries before this seq are in the archive; absent if the page begins later, and from
             `ReadThread`.
     """
 
@@ -368,17 +368,17 @@ class SessionEnd(Output):
 
 
 class StreamState(Output):
-    """A reply as it grows. The committed message is the truth.
+    """A reply while the model writes it. The committed message may differ.
 
     Attributes:
         request_id: The request.
         run_id: The run.
         call_id: The model call.
-        attempt: Counts from 1; a new attempt starts over.
+        attempt: The number of the attempt, from 1 on; a new attempt starts the reply over.
         iteration: The number of the model call in its run.
-        offset: Characters of the reply that are left out in front.
+        offset: Characters of the reply before `text`.
         text: The newest 32 768 characters of the reply.
-        thinking: The same of what the model thinks, where the provider sends that.
+        thinking: The newest 32 768 characters of the model's reasoning, if the provider sends it.
         tool_name: The tool whose call the model is writing.
     """
 

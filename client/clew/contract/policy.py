@@ -1,4 +1,4 @@
-"""How a thread becomes a context: the policy, its presets, and how its four levels combine."""
+"""The context policy: its fields, its presets, and the resolution of its four levels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clew.errors import InvalidInput, InvalidTokenBudget
 from clew.model.canonical import compute_digest
 
 Kind = Literal["message", "tool_call", "tool_result", "summary"]
-# No number is larger than what every JSON reader, and so the policy's hash, takes exactly.
+# Every JSON reader, and so the policy's hash, reads numbers up to this one exactly.
 _LARGEST = 2**53 - 1
 Tokens = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
@@ -18,12 +18,12 @@ Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
 
 
 class ClearToolResults(BaseModel):
-    """Older tool results give way to a marker. A result that is not larger than the marker stays.
+    """Replace older tool results by a marker. A result that is not larger than the marker stays.
 
     Attributes:
-        keep: The newest results stay, so many.
-        min_tokens: Nothing is cleared until that frees so many tokens.
-        exclude_tools: Results of these tools stay.
+        keep: The number of newest results that stay.
+        min_tokens: The fewest tokens that clearing must free; below that, all results stay.
+        exclude_tools: The tools whose results stay.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -34,28 +34,28 @@ class ClearToolResults(BaseModel):
 
 
 class ContextPolicy(BaseModel):
-    """How a thread becomes a context. Sizes are in tokens.
+    """The rules that make a context from a thread. Sizes are in tokens.
 
-    A policy that is given at one level overlays those below it field by field: only fields that were set count.
+    The policy of one level overlays those below it field by field: only fields that were set have an effect.
 
     Attributes:
-        max_input_tokens: The budget of a context is this less `reserve_output_tokens`.
-        reserve_output_tokens: Left for the reply; without `max_output_tokens` a reply may take as much.
+        max_input_tokens: The context's budget is this less `reserve_output_tokens`.
+        reserve_output_tokens: Tokens left for the reply; without `max_output_tokens`, also the longest reply.
         max_messages: The most messages of history; 0: no limit.
-        keep_last_turns: So many of the newest turns come before a summary and older turns.
-        window: `sliding` shows as much as fits; `epoch` moves its beginning only when the budget overflows.
-        low_water: The share of the budget that an epoch's cut leaves.
-        summarization: `none`, `use_existing`; `request_new` and `compact` write summaries where the window had to
-            cut, and `compact` puts them under the lane.
-        summary_role: The role that a summary is shown in.
-        include_kinds: What may be shown. Tool calls and their results are shown only together.
-        system_prompt: Stands in place of the session's; at most 65 536 bytes.
+        keep_last_turns: The number of newest turns that have priority over a summary and older turns.
+        window: `sliding`: the newest messages that fit; `epoch`: the beginning moves only when the budget overflows.
+        low_water: The share of the budget, between 0 and 1, that an epoch's cut leaves.
+        summarization: `none`: contexts have no summaries; `use_existing`: they have those that exist; `request_new`:
+            the session also writes summaries when the window was cut; `compact`: it puts them under the lane.
+        summary_role: The role of a summary's message.
+        include_kinds: The kinds that a context may have. Tool calls and their results appear only together.
+        system_prompt: Replaces the session's; at most 65 536 bytes.
         projector: The name of a registered projector.
         token_estimator: `exact`: the recorded counts; `heuristic`: bytes / 4 + 10. Epochs need `exact`.
-        summarize_threshold: A summary is due after so many messages since the last one.
-        max_thread_tokens: A summary is due after so many tokens since the last one.
-        summarization_model: Writes summaries; absent: the session's model.
-        clear_tool_results: When older tool results give way to a marker.
+        summarize_threshold: A summary is due after more than so many messages since the last one.
+        max_thread_tokens: A summary is due after more than so many tokens since the last one.
+        summarization_model: The model that writes summaries; absent: the session's.
+        clear_tool_results: The rule by which a marker replaces older tool results.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -79,26 +79,26 @@ class ContextPolicy(BaseModel):
 
     @property
     def budget(self) -> int:
-        """What a context may hold, tool schemas and system prompt included."""
+        """The most tokens of a context, tool schemas and system prompt included."""
         return self.max_input_tokens - self.reserve_output_tokens
 
     @property
     def uses_summary(self) -> bool:
-        """Whether a lane's latest summary stands for what it sums up."""
+        """Whether contexts have a lane's latest summary in place of the messages that it covers."""
         return self.summarization != "none" and "summary" in self.include_kinds
 
     @property
     def writes_summaries(self) -> bool:
-        """Whether the session may sum a lane up by itself, at the end of a run."""
+        """Whether the session may write a summary of a lane by itself, at the end of a run."""
         return self.summarization in ("request_new", "compact")
 
     @property
     def hash(self) -> str:
-        """Names what this policy does: fields at their defaults do not count, so new ones change no hash."""
+        """The digest of the fields that are not at their defaults, so that new fields change no hash."""
         return compute_digest(self.model_dump(mode="json", exclude_defaults=True))
 
     def overlay(self, upper: ContextPolicy | None) -> ContextPolicy:
-        """This policy with the fields that `upper` sets. Which fields are set adds up."""
+        """Return this policy with the fields that `upper` sets. The set fields are those of both."""
         if upper is None:
             return self
         return ContextPolicy.model_validate(
@@ -106,19 +106,19 @@ class ContextPolicy(BaseModel):
         )
 
     def complete(self) -> ContextPolicy:
-        """This policy with every field set, so that no other default can ever show through it."""
+        """Return this policy with every field set, so that a later default cannot change it."""
         return ContextPolicy.model_validate(self.model_dump())
 
     def ensure_usable(self) -> ContextPolicy:
-        """This policy, if a context can be made under it.
+        """Return this policy if a context can be made under it.
 
         Raises:
-            InvalidInput: it does not go together.
-            InvalidTokenBudget: it leaves no budget.
+            InvalidInput: `window` is `epoch` and `token_estimator` is `heuristic`.
+            InvalidTokenBudget: the budget is less than one token, or `reserve_output_tokens` is negative.
         """
         if self.window == "epoch" and self.token_estimator == "heuristic":
             raise InvalidInput(
-                "window 'epoch' goes by the recorded counts: leave token_estimator at 'exact', or choose 'sliding'"
+                "window 'epoch' needs the recorded counts: leave token_estimator at 'exact', or choose 'sliding'"
             )
         if self.reserve_output_tokens < 0 or self.budget < 1:
             raise InvalidTokenBudget(
@@ -129,17 +129,17 @@ class ContextPolicy(BaseModel):
 
     @classmethod
     def short_context(cls) -> ContextPolicy:
-        """For windows of 8 000 tokens."""
+        """Make a policy for windows of 8 000 tokens."""
         return cls(max_input_tokens=6000, keep_last_turns=2)
 
     @classmethod
     def long_context(cls) -> ContextPolicy:
-        """For windows of 128 000 tokens and more."""
+        """Make a policy for windows of 128 000 tokens and more."""
         return cls(max_input_tokens=100_000, keep_last_turns=10, max_messages=0)
 
     @classmethod
     def tool_focused(cls) -> ContextPolicy:
-        """For work that is mostly tool calls: no summaries."""
+        """Make a policy for work that is mostly tool calls: without summaries."""
         return cls(
             keep_last_turns=5,
             include_kinds=("message", "tool_call", "tool_result"),
@@ -153,10 +153,11 @@ def resolve(
     agent: ContextPolicy | None = None,
     default: ContextPolicy | None = None,
 ) -> ContextPolicy:
-    """The policy in force: the highest level that sets a field decides it. Complete, and checked.
+    """Resolve the policy in force: each field is that of the highest level that sets it. The result is complete.
 
     Raises:
-        InvalidInput, InvalidTokenBudget: see `ContextPolicy.ensure_usable`.
+        InvalidInput: `window` is `epoch` and `token_estimator` is `heuristic`.
+        InvalidTokenBudget: the budget is less than one token, or `reserve_output_tokens` is negative.
     """
     policy = default or ContextPolicy()
     for level in (agent, session, request):

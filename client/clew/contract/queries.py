@@ -1,4 +1,4 @@
-"""What queries ask of a session."""
+"""The arguments of queries."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from clew.contract.sizes import MAX_PENDING
 
 
 class PendingMessage(Input):
-    """A message that may be asked next.
+    """A user message that a caller may send next.
 
     Attributes:
-        role: Only users ask.
-        content: What would be said; leading and trailing white space is removed.
+        role: Always `user`.
+        content: The text; leading and trailing white space is removed.
     """
 
     role: Literal["user"]
@@ -33,7 +33,7 @@ class ContextQuery(Input):
             before.
         call_id: The context of this model call. Not together with `pending`.
         context_policy: Overlays the policy in force.
-        pending: Answer a preview: what the model would be shown if these messages were asked next, in one request.
+        pending: Return a preview: the context of a model call if these messages were sent next, as one request.
         page: Where the page begins: the `next_page` of the page before.
     """
 
@@ -45,7 +45,7 @@ class ContextQuery(Input):
     page: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
-    def _asked_or_pending(self) -> Self:
+    def _check_call_id(self) -> Self:
         if self.pending is not None and self.call_id is not None:
             raise ValueError("pending: a call has been made already, leave call_id out")
         return self
@@ -57,7 +57,7 @@ class TranscriptQuery(Input):
     Attributes:
         context_ref: The lane; absent: the active one.
         from_seq: Begin with this entry.
-        limit: At most so many messages.
+        limit: The most messages of the page.
         include_system: Begin with the system prompt.
     """
 
@@ -71,7 +71,7 @@ class WindowQuery(Input):
     """The argument of the query `window`.
 
     Attributes:
-        token_budget: Tokens that the window may have, from 1.
+        token_budget: The most tokens of the window, from 1.
         context_ref: The lane; absent: the active one.
     """
 
@@ -80,11 +80,11 @@ class WindowQuery(Input):
 
 
 class EntriesQuery(Input):
-    """The argument of the query `entries`. All filters that are given must hold.
+    """The argument of the query `entries`. An entry must meet all filters that are set.
 
     Attributes:
         from_seq: Begin with this entry.
-        limit: At most so many entries.
+        limit: The most entries of the page.
         kind: The kind of entry.
         request_id: The request.
         run_id: The run.
@@ -92,7 +92,7 @@ class EntriesQuery(Input):
         tool_call_id: The tool call.
         parent_call_id: The model call before.
         iteration: The number of the model call in its run.
-        source: Where an input came from.
+        source: The sender of an input.
         context_ref: The lane that the payload names.
     """
 

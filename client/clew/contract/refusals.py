@@ -1,4 +1,4 @@
-"""The refusal of an input that its type cannot take: the same for a client, before it travels, and for a session."""
+"""The refusal of an input that does not have its type: the client and the session raise the same one."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from clew.contract.operations import INVALID_OPERATION, ContextOperation
 from clew.errors import InvalidInput, InvalidOperation, Refusal
 
 _PROBLEMS = 3
-"""Problems of an input that its refusal names."""
+"""Most problems of an input that its refusal names."""
 
 
 def translate_validation_error(model: type[BaseModel], error: ValidationError) -> Refusal:
-    """What is wrong with an input, in words; names that came from outside are cut short.
+    """Translate a validation error to a refusal that names the problems; long names and texts are cut.
 
-    `InvalidOperation` where the first problem is one of a context operation, else `InvalidInput`.
+    It is `InvalidOperation` if the first problem is one of a context operation, else `InvalidInput`.
     """
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    words = []
+    lines = []
     for problem in problems[:_PROBLEMS]:
-        place = ".".join(str(part)[:50] for part in problem["loc"][:6])
-        words.append(f"{place}: {problem['msg'][:200]}" if place else problem["msg"][:200])
+        path = ".".join(str(part)[:50] for part in problem["loc"][:6])
+        lines.append(f"{path}: {problem['msg'][:200]}" if path else problem["msg"][:200])
     first = problems[0]
     of_operation = first["type"] == INVALID_OPERATION or first["loc"][:1] == ("operation",)
-    refused = InvalidOperation if model is ContextOperation and of_operation else InvalidInput
-    return refused("; ".join(words))
+    refusal_type = InvalidOperation if model is ContextOperation and of_operation else InvalidInput
+    return refusal_type("; ".join(lines))

@@ -1,7 +1,7 @@
-"""JSON Schemas that come from outside: how much work one can make, counted without doing the work.
+"""Bounds of JSON Schemas that come from outside, so that no schema makes a validator run without end.
 
-A validator that follows every reference visits a subschema once for each path that leads to it. Schemas are
-refused at the door when these paths multiply; what depends on the value too is counted by `count_steps`.
+A validator visits a subschema once for each path of references that leads to it. `check_schema` refuses a schema
+whose paths multiply. `count_steps` counts the visits that depend on the value, without validating.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from urllib.parse import unquote
 from pydantic_core import to_json
 
 MAX_SCHEMA_BYTES = 131_072
-"""Bytes of one schema as JSON."""
+"""Largest schema, in bytes of JSON."""
 MAX_DEPTH = 64
-"""Levels of nesting of a schema as JSON."""
+"""Most levels of nesting in the JSON of a schema."""
 MAX_SUBSCHEMAS = 3_000
-"""Subschemas in one schema."""
+"""Most subschemas in one schema."""
 MAX_OVERLAY = 1_000
-"""Subschemas that apply to one and the same value, by `$ref`, `allOf`, `anyOf` and their like."""
+"""Most subschemas that apply to the same value, by `$ref`, `allOf`, `anyOf` and similar keywords."""
 MAX_CHAIN = 32
-"""Subschemas that apply to one and the same value, each because of the one before it."""
+"""Most subschemas that apply to the same value, each because of the one before it."""
 MAX_EXPANSION = 100_000
-"""Subschemas of a schema with every reference written out, those to a recursive definition aside."""
+"""Most subschemas of a schema with every reference expanded, except for those to a recursive definition."""
 MAX_PATTERNS = 100
-"""Different regular expressions in one schema."""
+"""Most different regular expressions in one schema."""
 MAX_PATTERN_CHARACTERS = 1_000
-"""Characters of one regular expression."""
+"""Longest regular expression, in characters."""
 
 MAX_ARGUMENT_STEPS = 100_000
-"""Visits to subschemas in the validation of one tool call's arguments."""
+"""Most visits to subschemas in the validation of one tool call's arguments."""
 
-# Keywords whose subschemas apply to the value itself, and those whose apply to its parts. Older drafts are read too.
+# Keywords whose subschemas apply to the value itself, then those whose subschemas apply to its parts. Those of older
+# drafts are included.
 _SAME_VALUE = frozenset(
     ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 )
@@ -58,23 +59,23 @@ Subschema = dict[str, Any]
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Refuse a schema that is too large, or that could make a validator work without end.
+    """Check that a schema is within all bounds.
 
     Raises:
-        ValueError: the schema is over a bound, or uses a keyword that is not supported; the message says what to do.
+        ValueError: the schema exceeds a bound, or has a keyword that is not supported; the message says what to do.
     """
     size = len(to_json(schema))
     if size > MAX_SCHEMA_BYTES:
-        raise ValueError(f"the schema has {size} bytes, at most {MAX_SCHEMA_BYTES} are taken")
+        raise ValueError(f"the schema has {size} bytes, at most {MAX_SCHEMA_BYTES} are accepted")
     _check_depth(schema)
     _Outline(schema).check()
 
 
 def count_steps(schema: Mapping[str, Any], value: Any, limit: int) -> int:
-    """How often a validator that remembers nothing visits a subschema; counting ends soon after `limit`.
+    """Count the visits to subschemas of a validator without a cache; counting ends soon after `limit`.
 
     Raises:
-        ValueError: `check_schema` does not take the schema.
+        ValueError: `check_schema` refuses the schema.
     """
     outline = _Outline(schema)
     outline.check()
@@ -82,10 +83,10 @@ def count_steps(schema: Mapping[str, Any], value: Any, limit: int) -> int:
 
 
 def check_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
-    """Refuse arguments of a tool call whose validation would take too long.
+    """Check that the validation of a tool call's arguments is short enough.
 
     Raises:
-        ValueError: it would; the message says what to do.
+        ValueError: it takes over `MAX_ARGUMENT_STEPS` visits; the message says what to do.
     """
     if count_steps(schema, arguments, MAX_ARGUMENT_STEPS) > MAX_ARGUMENT_STEPS:
         raise ValueError(
@@ -111,9 +112,9 @@ class _Outline:
     """The subschemas of a schema as a graph.
 
     Attributes:
-        subschemas: All of them; the first one is the schema itself.
-        same: For each, the numbers of those that apply to the same value because of it.
-        parts: For each, the numbers of those that apply to parts of the value because of it.
+        subschemas: All subschemas; the first one is the schema itself.
+        same: For each subschema, the numbers of those that it applies to the same value.
+        parts: For each subschema, the numbers of those that it applies to parts of the value.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -123,17 +124,17 @@ class _Outline:
         self.same: list[list[int]] = []
         self.parts: list[list[int]] = []
         self._patterns: set[str] = set()
-        self._number(self._root)
+        self._add(self._root)
         done = 0
         while done < len(self.subschemas):
             self._read(done)
             done += 1
 
     def check(self) -> None:
-        """Refuse what expands beyond the bounds.
+        """Check `MAX_OVERLAY`, `MAX_CHAIN` and `MAX_EXPANSION`.
 
         Raises:
-            ValueError: it does.
+            ValueError: the schema exceeds one of them, or a subschema refers to itself for the same value.
         """
         overlay = [0] * len(self.subschemas)
         chain = [0] * len(self.subschemas)
@@ -141,7 +142,7 @@ class _Outline:
             number = component[0]
             if len(component) > 1 or number in self.same[number]:
                 raise ValueError(
-                    f"{self._describe(number)} refers to itself for one and the same value: remove that reference"
+                    f"{self._describe(number)} refers to itself for the same value: remove that reference"
                 )
             overlay[number] = 1 + sum(overlay[target] for target in self.same[number])
             chain[number] = 1 + max((chain[target] for target in self.same[number]), default=0)
@@ -170,34 +171,34 @@ class _Outline:
             for number in component:
                 expansion[number] = size
 
-    def number(self, subschema: Subschema) -> int:
-        """The number of a subschema."""
+    def get_number(self, subschema: Subschema) -> int:
+        """Return the number of a subschema."""
         return self._numbers[id(subschema)]
 
     def _read(self, number: int) -> None:
         same: list[int] = []
         parts: list[int] = []
-        for keyword, held in self.subschemas[number].items():
+        for keyword, content in self.subschemas[number].items():
             if keyword in _SAME_VALUE:
-                targets = self._resolve(held) if keyword == "$ref" else held
-                same += map(self._number, _list_subschemas(keyword, targets))
+                targets = self._resolve(content) if keyword == "$ref" else content
+                same += map(self._add, _list_subschemas(keyword, targets))
             elif keyword in _PARTS:
-                parts += map(self._number, _list_subschemas(keyword, held))
+                parts += map(self._add, _list_subschemas(keyword, content))
             elif keyword in _DEFINITIONS:
-                for definition in _list_subschemas(keyword, held):
-                    self._number(definition)
+                for definition in _list_subschemas(keyword, content):
+                    self._add(definition)
             elif keyword in _REFUSED:
                 raise ValueError(f"{keyword!r} is not supported: {_REFUSED[keyword]}")
             elif keyword == "$id" and number:
-                raise ValueError("'$id' is supported at the top of a schema alone: leave it out")
+                raise ValueError("'$id' is supported only at the top of a schema: leave it out")
             if keyword == "pattern":
-                self._check_patterns([held])
-            elif keyword == "patternProperties" and isinstance(held, dict):
-                self._check_patterns(held)
+                self._check_patterns([content])
+            elif keyword == "patternProperties" and isinstance(content, dict):
+                self._check_patterns(content)
         self.same.append(same)
         self.parts.append(parts)
 
-    def _number(self, subschema: Subschema) -> int:
+    def _add(self, subschema: Subschema) -> int:
         number = self._numbers.setdefault(id(subschema), len(self.subschemas))
         if number == len(self.subschemas):
             if number == MAX_SUBSCHEMAS:
@@ -208,8 +209,8 @@ class _Outline:
     def _resolve(self, reference: object) -> Any:
         if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
             raise ValueError(
-                f"the reference {str(reference)[:100]!r} is not supported: a schema can refer to its own parts "
-                "alone, such as '#/$defs/name'"
+                f"the reference {str(reference)[:100]!r} is not supported: a schema can refer only to its "
+                "own parts, such as '#/$defs/name'"
             )
         target: Any = self._root
         for step in unquote(reference[1:]).split("/")[1:]:
@@ -233,7 +234,7 @@ class _Outline:
             raise ValueError(f"a schema has at most {MAX_PATTERNS} different regular expressions")
 
     def _describe(self, number: int) -> str:
-        """A subschema by the name that references know it by, where it has one."""
+        """Describe a subschema by its definition's path, if it is a definition."""
         for keyword in _DEFINITIONS:
             definitions = self._root.get(keyword)
             for name, definition in definitions.items() if isinstance(definitions, dict) else ():
@@ -246,10 +247,10 @@ class _Overlay:
     """The subschemas that apply to one value, each with the number of paths that lead to it.
 
     Attributes:
-        applied: The numbers of paths, by the subschemas' own numbers.
-        weight: All paths together.
-        declared: The names of properties that one of the subschemas knows.
-        under: The overlays of the value's parts, as far as they have been asked for.
+        applied: The number of paths to each subschema, by the subschema's number.
+        weight: The number of all paths.
+        declared: The names of properties that the subschemas declare.
+        parts: A cache: the overlays of the value's parts.
     """
 
     def __init__(self, outline: _Outline, applied: Counter[int]) -> None:
@@ -257,11 +258,11 @@ class _Overlay:
         self.weight = applied.total()
         declared = (outline.subschemas[number].get("properties") for number in applied)
         self.declared = frozenset(name for names in declared if isinstance(names, dict) for name in names)
-        self.under: dict[str | _Part, _Overlay] = {}
+        self.parts: dict[str | _Part, _Overlay] = {}
 
 
 class _Part(Enum):
-    """A part of a value that no subschema names; the keywords that speak of it."""
+    """A part of a value that no subschema names, with the keywords that apply to it."""
 
     ITEM = _ITEMS
     NAME = ("propertyNames",)
@@ -269,7 +270,7 @@ class _Part(Enum):
 
 
 class _Meter:
-    """Counts how often a validator that remembers nothing visits a subschema."""
+    """Counts the visits to subschemas of a validator without a cache."""
 
     def __init__(self, outline: _Outline) -> None:
         self._outline = outline
@@ -277,54 +278,57 @@ class _Meter:
         self._overlays: dict[frozenset[tuple[int, int]], _Overlay] = {}
 
     def count(self, value: Any, limit: int) -> int:
-        """The number of visits for a value; counting ends soon after `limit`."""
+        """Count the visits for a value; counting ends soon after `limit`."""
         steps = 0
-        pending = [(value, self._overlay(Counter({0: 1})))]
+        pending = [(value, self._find_overlay(Counter({0: 1})))]
         while pending and steps <= limit:
-            whole, overlay = pending.pop()
+            container, overlay = pending.pop()
             steps += overlay.weight
-            if isinstance(whole, dict):
-                steps += len(whole) * self._under(overlay, _Part.NAME).weight
+            if isinstance(container, dict):
+                steps += len(container) * self._enter(overlay, _Part.NAME).weight
                 pending += (
-                    (part, self._under(overlay, name if name in overlay.declared else _Part.OTHER_PROPERTY))
-                    for name, part in whole.items()
+                    (
+                        part,
+                        self._enter(overlay, name if name in overlay.declared else _Part.OTHER_PROPERTY),
+                    )
+                    for name, part in container.items()
                 )
-            elif isinstance(whole, list | tuple):
-                item = self._under(overlay, _Part.ITEM)
-                pending += ((part, item) for part in whole)
+            elif isinstance(container, list | tuple):
+                item = self._enter(overlay, _Part.ITEM)
+                pending += ((part, item) for part in container)
         return steps
 
-    def _under(self, overlay: _Overlay, part: str | _Part) -> _Overlay:
-        if part not in overlay.under:
+    def _enter(self, overlay: _Overlay, part: str | _Part) -> _Overlay:
+        if part not in overlay.parts:
             applied: Counter[int] = Counter()
             for number, times in overlay.applied.items():
-                for held in _list_part_subschemas(self._outline.subschemas[number], part):
-                    applied[self._outline.number(held)] += times
-            overlay.under[part] = self._overlay(applied)
-        return overlay.under[part]
+                for subschema in _list_part_subschemas(self._outline.subschemas[number], part):
+                    applied[self._outline.get_number(subschema)] += times
+            overlay.parts[part] = self._find_overlay(applied)
+        return overlay.parts[part]
 
-    def _overlay(self, applied: Counter[int]) -> _Overlay:
-        """All that applies to a value where `applied` does."""
+    def _find_overlay(self, applied: Counter[int]) -> _Overlay:
+        """Return the overlay of `applied` and of all subschemas that those apply to the same value."""
         closed: Counter[int] = Counter()
         for number, times in applied.items():
-            for target, paths in self._closure(number).items():
+            for target, paths in self._find_closure(number).items():
                 closed[target] += times * paths
         key = frozenset(closed.items())
         if key not in self._overlays:
             self._overlays[key] = _Overlay(self._outline, closed)
         return self._overlays[key]
 
-    def _closure(self, number: int) -> Counter[int]:
+    def _find_closure(self, number: int) -> Counter[int]:
         if number not in self._closures:
             closure = Counter({number: 1})
             for target in self._outline.same[number]:
-                closure += self._closure(target)
+                closure += self._find_closure(target)
             self._closures[number] = closure
         return self._closures[number]
 
 
 def _list_part_subschemas(subschema: Subschema, part: str | _Part) -> Iterator[Subschema]:
-    """What a subschema says about a part of a value. Every pattern is taken to match, every position to be meant."""
+    """List the subschemas for a part of a value, as if every pattern matched and every position were meant."""
     if isinstance(part, str):
         declared = subschema.get("properties")
         own = declared.get(part) if isinstance(declared, dict) else None
@@ -334,15 +338,15 @@ def _list_part_subschemas(subschema: Subschema, part: str | _Part) -> Iterator[S
         yield from _list_subschemas(keyword, subschema.get(keyword))
 
 
-def _list_subschemas(keyword: str, held: Any) -> list[Subschema]:
-    """The subschemas that a keyword holds. Those that are `true` or `false` are no work."""
-    if isinstance(held, dict):
-        held = held.values() if keyword in _BY_NAME else (held,)
-    return [item for item in held if isinstance(item, dict)] if isinstance(held, Iterable) else []
+def _list_subschemas(keyword: str, content: Any) -> list[Subschema]:
+    """List the subschemas in a keyword's content, without `true` and `false`, which need no visit."""
+    if isinstance(content, dict):
+        content = content.values() if keyword in _BY_NAME else (content,)
+    return [item for item in content if isinstance(item, dict)] if isinstance(content, Iterable) else []
 
 
 def _find_components(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """The strongly connected components of a graph (Tarjan's), each after those that it leads to."""
+    """Find the strongly connected components of a graph (Tarjan), each after those that it leads to."""
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
     path: list[int] = []

@@ -1,4 +1,4 @@
-"""What the short workflows beside a session are started with."""
+"""The arguments of the short workflows beside a session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ReadThreadInput(EntriesQuery):
     Attributes:
         session_id: The session.
         to_seq: End with this entry.
-        newest: The last so many entries that meet the filters, in ascending order. Not together with `limit`.
+        newest: Return the last so many entries that meet the filters, in ascending order. Not together with `limit`.
     """
 
     session_id: SessionId
@@ -25,7 +25,7 @@ class ReadThreadInput(EntriesQuery):
     newest: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
-    def _one_direction(self) -> Self:
+    def _check_limits(self) -> Self:
         if self.newest is not None and self.limit is not None:
             raise ValueError("newest is a limit of its own: leave limit out")
         return self
@@ -48,7 +48,7 @@ class ForkSessionInput(Input):
         session_id: The session to fork.
         at_seq: The last entry that both will have.
         new_session_id: The id of the fork. Absent: one is made.
-        metadata: The caller's own names and values; the `fork` entries keep them.
+        metadata: The caller's own names and values; the `fork` entries have them.
     """
 
     session_id: SessionId
@@ -61,7 +61,7 @@ class RestoreInput(Input):
     """The argument of the workflow `RestoreSession`.
 
     Attributes:
-        token: What `checkpoint` answered.
+        token: The token that `checkpoint` returned.
         session_id: The id of the new session. Absent: one is made.
     """
 

@@ -1,19 +1,22 @@
-"""Bounds of what sessions take and answer, in bytes unless a name says otherwise."""
+"""Bounds of inputs and answers."""
 
 from __future__ import annotations
 
 MAX_MESSAGE_BYTES = 262_144
-"""A whole payload, so that ten in flight stay under the server's 4 MB for one message."""
+"""Largest input, in bytes of JSON: ten updates in flight stay under the server's 4 MB for one message."""
 MAX_TOOL_RESULT_BYTES = 65_536
+"""Largest part of a tool result in a message, in bytes of UTF-8."""
 MAX_SYSTEM_PROMPT_BYTES = 65_536
+"""Largest system prompt, in bytes of UTF-8."""
 MAX_PAGE_BYTES = 900_000
-"""Every answer to a query stays under 1 MB."""
+"""Largest page, in bytes: every answer to a query stays under 1 MB."""
 MAX_TOKEN_BYTES = 512 * 1024
-"""Of a checkpoint's token."""
+"""Largest checkpoint token, in bytes."""
 MAX_EDITED_ARGUMENTS_BYTES = 512 * 1024
-"""Of all arguments that people have edited in one round: its calls are scheduled in one message of at most 4 MB."""
+"""Most bytes of the arguments that people edited in one round: one message of at most 4 MB schedules its calls."""
 MAX_PENDING = 64
-"""Messages that a preview takes; as many inputs may wait for one run."""
+"""Most messages of a preview, and most inputs that wait for one run."""
 MAX_WAITERS = 6
-"""Temporal holds ten updates in flight; the rest is kept free, so that a cancel always gets through."""
+"""Most updates that wait for a request. Temporal allows ten in flight; the others stay free for a cancellation."""
 MAX_WAIT_SECONDS = 60
+"""Longest wait of one update, in seconds."""

@@ -1,4 +1,4 @@
-"""How a session's workflow is started: the same by a client, a fork, a restore and a recovery."""
+"""The arguments that start a session's workflow, for a client, a fork, a restore and a recovery alike."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from clew.contract.names import WORKFLOW_TYPE
 
 @dataclass(frozen=True, slots=True)
 class StartArguments:
-    """What Temporal is given to start a session.
+    """The arguments of Temporal's `start_workflow` for a session.
 
     Attributes:
         workflow: The workflow type.
         argument: The workflow's only argument, as JSON: a `SessionStart`.
         id: The workflow id, which is the session id.
-        static_summary: What the Temporal UI shows beside the workflow.
+        static_summary: The text beside the workflow in the Temporal UI.
     """
 
     workflow: str
@@ -27,6 +27,6 @@ class StartArguments:
 
 
 def make_start_arguments(session_id: str, config: SessionConfig) -> StartArguments:
-    """The arguments that start a session, or let one go on from its archive."""
+    """Make the arguments that start a session, or wake one from its archive."""
     argument = SessionStart(config=config).model_dump(mode="json", exclude_unset=True)
     return StartArguments(WORKFLOW_TYPE, argument, session_id, f"session · {config.model}")
