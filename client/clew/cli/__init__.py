@@ -1,14 +1,14 @@
 """The command `clew`: sessions from a terminal or a script.
 
-| exit code | |
+| exit code | meaning |
 |---|---|
-| 0 | done |
-| 1 | a request failed or was refused |
-| 2 | the command line or Temporal's configuration cannot be used |
-| 3 | no server answers, or no worker |
+| 0 | success |
+| 1 | a request failed, or the session refused it |
+| 2 | the command line or Temporal's configuration is not valid |
+| 3 | no server or no worker answers |
 | 130 | Ctrl-C |
 
-typer and rich come with the extra `cli`, so they are imported here only when the command runs.
+typer and rich come with the extra `cli`: they are imported only when the command runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MISSING = "the command line needs typer and rich: pip install 'clew[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line with `arguments`, or with the process's own, and end the process."""
+    """Run the command line with `arguments`, by default those of the process, and exit."""
     try:
         from clew.cli.app import app  # noqa: PLC0415 - the extra may be missing
     except ModuleNotFoundError as error:
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except BrokenPipeError:
-        code = 1  # whoever read the output has gone
-    # The SDK's threads call into Python while the interpreter is taken down, which crashes about every third
-    # process that ends so soon after its last call (temporalio/sdk-python#300). Nothing here waits for that.
+        code = 1  # the reader of the output has exited
+    # The SDK's threads may crash the interpreter while it shuts down soon after a call (temporalio/sdk-python#300):
+    # exit without that shutdown.
     os._exit(code)

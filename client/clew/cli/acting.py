@@ -1,4 +1,4 @@
-"""What the commands have in common that change a session: the receipt, and arguments that are JSON."""
+"""Shared parts of the commands that change a session: printing the receipt, parsing JSON arguments."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ def act(
     action: Callable[[Session], Coroutine[Any, Any, show.Receipt]],
     as_json: bool,
 ) -> None:
-    """Do something to an existing session, and print its receipt."""
+    """Change an existing session and print the receipt."""
 
-    async def acting(reached: Session) -> show.Receipt:
+    async def act_in_time(reached: Session) -> show.Receipt:
         try:
             return await reach.wait_for_answer(action(reached), session_id)
         except WorkerUnavailable as error:
-            raise WorkerUnavailable(f"{error}; it may still be accepted when one comes") from None
+            raise WorkerUnavailable(f"{error}; the session may still accept the command once a worker runs") from None
 
     with exit_on_error(as_json):
-        show.print_receipt(options.ask_existing(target, session_id, acting), as_json)
+        show.print_receipt(options.ask_existing(target, session_id, act_in_time), as_json)
 
 
 def parse_object(text: str, hint: str) -> dict[str, Any]:
-    """The JSON object in an argument; `hint` names the argument where it is none."""
+    """Parse an argument as a JSON object; `hint` names the argument in the error."""
     value = parse_json(text, hint)
     if not isinstance(value, dict):
-        raise typer.BadParameter("a JSON object is expected", param_hint=hint)
+        raise typer.BadParameter("must be a JSON object", param_hint=hint)
     return value
 
 
 def parse_json(text: str, hint: str) -> Any:
-    """The JSON in an argument; `hint` names the argument where it is none."""
+    """Parse an argument as JSON; `hint` names the argument in the error."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"not JSON: {error}", param_hint=hint) from None
+        raise typer.BadParameter(f"not valid JSON: {error}", param_hint=hint) from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

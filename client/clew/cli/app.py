@@ -1,4 +1,4 @@
-"""The commands: what they take. What they do is in the modules beside this one."""
+"""The command line's commands and their options. The other modules of the package do the work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    # Help and errors quote what the user typed.
+    # Help and errors quote the user's text, which is not markup.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -47,7 +47,7 @@ def clew(version_wanted: Annotated[bool, typer.Option("--version", help="Print t
     """Durable LLM-agent sessions on Temporal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What a stream's encoding lacks is written as an escape; nothing that was said may end the command.
+            # Escape characters that the stream's encoding lacks: they must not end the command.
             stream.reconfigure(errors="backslashreplace")
     if version_wanted:
         typer.echo(version("clew"))
@@ -58,7 +58,7 @@ def clew(version_wanted: Annotated[bool, typer.Option("--version", help="Print t
 def ask(
     session: SessionId,
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="What to ask; `-` reads it from stdin.", show_default=False)
+        str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
     ],
     *,
     model: Model = None,
@@ -67,14 +67,14 @@ def ask(
     require_approval: RequireApproval = None,
     on_busy: OnBusy = None,
     timeout: Annotated[
-        int | None, typer.Option(min=1, metavar="SECONDS", help="Let the request fail after so long.")
+        int | None, typer.Option(min=1, metavar="SECONDS", help="Seconds after which the request fails.")
     ] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Ask one thing and print the answer. The session is opened, or resumed where it exists."""
+    """Send a message and print the answer. Starts the session, or resumes it if it exists."""
     content = options.read_text(text)
     target = options.make_target(address, namespace, task_queue)
 
@@ -102,7 +102,7 @@ def chat(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Converse in the terminal. A message a line, replies as they grow; Ctrl-D leaves, and the session stays."""
+    """Chat in the terminal, with streamed replies. One message per line; Ctrl-D leaves, and the session stays."""
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json), asyncio.Runner() as runner:
         opening = _open(target, session, model=model, system=system, tools=tool, require_approval=require_approval)
@@ -120,7 +120,7 @@ def status(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """What the session is doing."""
+    """Show what a session is doing, its model and its usage."""
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json):
         answer = options.ask_existing(target, session, lambda reached: reached.status())
@@ -137,16 +137,16 @@ def transcript(
     from_seq: FromSeq = 0,
     limit: Limit = None,
     lane: Lane = None,
-    system: Annotated[bool, typer.Option("--system", help="Begin with the system prompt.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Show the system prompt first.")] = False,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """What was said, message by message."""
+    """Show a lane's messages."""
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json):
-        said = options.ask_any(
+        messages = options.ask_any(
             target,
             session,
             lambda _clew, reached: reached.transcript(
@@ -154,25 +154,27 @@ def transcript(
             ),
         )
         if as_json:
-            page, following = said[:limit], said[len(said[:limit]) :]
+            page, following = messages[:limit], messages[len(messages[:limit]) :]
             show.print_document({"messages": page} | ({"next_seq": following[0]["seq"]} if following else {}))
         else:
-            show.print_messages(show.make_console(), said[:limit])
+            show.print_messages(show.make_console(), messages[:limit])
 
 
 @app.command()
 def context(
     session: SessionId,
     *,
-    at: Annotated[int | None, typer.Option(metavar="SEQ", min=0, help="As it was at this seq.")] = None,
-    call: Annotated[str | None, typer.Option(metavar="ID", help="As this model call was shown it.")] = None,
+    at: Annotated[int | None, typer.Option(metavar="SEQ", min=0, help="The context as it was at this seq.")] = None,
+    call: Annotated[
+        str | None, typer.Option(metavar="ID", help="The context that this model call had, as in call-2.")
+    ] = None,
     lane: Lane = None,
     pending: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TEXT",
-            help="Preview what it would be shown if this were asked, and what that would cost. Nothing is sent. "
-            "`-` reads it from stdin; may be repeated.",
+            help="Preview the context and the cost of this message without sending it. `-` reads it from stdin; "
+            "may be repeated.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -180,7 +182,7 @@ def context(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """What a model is shown. The projected messages, and what is known of them."""
+    """Show the context that a model gets. Prints its messages, its tools and its token counts."""
     messages = [options.read_text(text) for text in pending] if pending else None
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json):
@@ -201,23 +203,27 @@ def entries(
     *,
     from_seq: FromSeq = 0,
     limit: Limit = None,
-    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Of this kind: config, ai_message, run, …")] = None,
-    request: Annotated[str | None, typer.Option(metavar="ID", help="Of this request.")] = None,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run.")] = None,
-    call: Annotated[str | None, typer.Option(metavar="ID", help="Of this model call.")] = None,
-    tool_call: Annotated[str | None, typer.Option(metavar="ID", help="Of this tool call.")] = None,
-    parent_call: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of the model call that came after this one.")
+    kind: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Entries of this kind: config, ai_message, run, …")
     ] = None,
-    iteration: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a run's Nth model call.")] = None,
-    source: Annotated[str | None, typer.Option(metavar="NAME", help="Said by this source.")] = None,
-    lane: Annotated[str | None, typer.Option(metavar="NAME", help="Of this lane.")] = None,
+    request: Annotated[str | None, typer.Option(metavar="ID", help="Entries of this request.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Entries of this run.")] = None,
+    call: Annotated[str | None, typer.Option(metavar="ID", help="Entries of this model call.")] = None,
+    tool_call: Annotated[str | None, typer.Option(metavar="ID", help="Entries of this tool call.")] = None,
+    parent_call: Annotated[
+        str | None, typer.Option(metavar="ID", help="Entries of the model call that follows this one.")
+    ] = None,
+    iteration: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Entries of a run's Nth model call.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="Inputs from this sender.")] = None,
+    lane: Annotated[str | None, typer.Option(metavar="NAME", help="Entries of this lane.")] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """The thread itself, fact by fact."""
+    """Show the thread, entry by entry."""
     filters: EntryFilters = {
         "kind": kind,
         "request_id": request,
@@ -231,17 +237,17 @@ def entries(
     }
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json):
-        found = options.ask_any(
+        matching = options.ask_any(
             target,
             session,
             lambda _clew, reached: reached.entries(from_seq=from_seq, limit=_one_more(limit), **filters),
         )
         if as_json:
-            page, following = found[:limit], found[len(found[:limit]) :]
+            page, following = matching[:limit], matching[len(matching[:limit]) :]
             rows = {"entries": [entry.as_json() for entry in page]}
             show.print_document(rows | ({"next_seq": following[0].seq} if following else {}))
         else:
-            show.print_entries(show.make_console(), found[:limit])
+            show.print_entries(show.make_console(), matching[:limit])
 
 
 for command in (compare.compare, *control.COMMANDS, *contexts.COMMANDS, *compacting.COMMANDS, *lifecycle.COMMANDS):
@@ -264,13 +270,13 @@ async def _open(
     )
     if opened.resumed and (model not in (None, opened.status.model) or system or tools or require_approval):
         remark = (
-            f"session {session_id} goes on as it was opened, with {opened.status.model}: "
-            "--model, --system, --tool and --require-approval are for new sessions"
+            f"session {session_id} exists and keeps its configuration ({opened.status.model}): "
+            "--model, --system, --tool and --require-approval only apply to new sessions"
         )
         show.make_console(stderr=True).print(show.make_text((remark, "dim")), soft_wrap=True)
     return opened
 
 
 def _one_more(limit: int | None) -> int | None:
-    """One row more than asked for tells where the next page begins."""
+    """Ask for one row more than the limit: its seq is the start of the next page."""
     return None if limit is None else limit + 1

@@ -1,4 +1,4 @@
-"""The commands that decide what a lane's contexts keep. Each prints the receipt that the session answers with."""
+"""The commands for summaries and pins. Each prints the session's receipt."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from clew.contract import TASK_QUEUE
 
 UptoSeq = Annotated[
     int | None,
-    typer.Option("--to-seq", metavar="SEQ", min=0, help="The last entry of it; all but the last turns unless given."),
+    typer.Option(
+        "--to-seq",
+        metavar="SEQ",
+        min=0,
+        help="The last message that the summary covers. Default: all but the last turns.",
+    ),
 ]
-Seqs = Annotated[
-    list[int], typer.Argument(metavar="SEQ...", min=0, help="The messages, by their seqs.", show_default=False)
-]
+Seqs = Annotated[list[int], typer.Argument(metavar="SEQ...", min=0, help="Seqs of the messages.", show_default=False)]
 
 
 def summarize(
@@ -25,7 +28,9 @@ def summarize(
     *,
     from_seq: Annotated[
         int | None,
-        typer.Option("--from-seq", metavar="SEQ", min=0, help="From here on it is read again, if summed up before."),
+        typer.Option(
+            "--from-seq", metavar="SEQ", min=0, help="Read the messages again if an earlier summary covers this seq."
+        ),
     ] = None,
     to_seq: UptoSeq = None,
     lane: options.Lane = None,
@@ -34,7 +39,7 @@ def summarize(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Have a summary written, which stands for what it sums up from then on; `clew expand` undoes it."""
+    """Have a model summarize a lane. Contexts show the summary in place of the messages; `clew expand` undoes it."""
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.summarize(from_seq, to_seq, context_ref=lane), as_json)
 
@@ -50,7 +55,7 @@ def compact(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Have a summary written and put under the lane in place of what it sums up; `clew expand` undoes it."""
+    """Replace a lane's messages by a model's summary. `clew expand` undoes it."""
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.compact(op_id=op_id, context_ref=lane, to_seq=to_seq), as_json)
 
@@ -65,7 +70,7 @@ def expand(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Undo the lane's latest compaction: its contexts are made of what was there before."""
+    """Undo a lane's latest summary or compaction. Contexts show the messages again."""
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.expand(op_id=op_id, context_ref=lane), as_json)
 
@@ -81,7 +86,7 @@ def pin(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Keep messages in every context of a lane, word for word, whatever is cut or summed up."""
+    """Keep messages in all contexts of a lane. They stay when others are truncated or summarized."""
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.pin(*seqs, op_id=op_id, context_ref=lane), as_json)
 
@@ -97,7 +102,7 @@ def unpin(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Let messages go again that were pinned."""
+    """Undo `clew pin` for messages of a lane."""
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.unpin(*seqs, op_id=op_id, context_ref=lane), as_json)
 

@@ -1,4 +1,4 @@
-"""`clew compare`: a session's model calls under other policies, side by side."""
+"""`clew compare`: compare what a session's model calls cost and show under other context policies."""
 
 from __future__ import annotations
 
@@ -32,31 +32,34 @@ def compare(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="A context policy as JSON: its fields lie over the policy that was in force at each call; may be "
+            help="A JSON file with a context policy. Its fields override the policy that each call had; may be "
             "repeated.",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="PROVIDER:NAME", help="Take the prices of this model, not those of the calls."),
+        typer.Option(
+            metavar="PROVIDER:NAME", help="Use the list prices of this model instead of those of the calls."
+        ),
     ] = None,
     from_file: Annotated[
         Path | None,
-        typer.Option("--from-file", metavar="FILE", help="Read what `clew export` wrote; no server is needed."),
+        typer.Option("--from-file", metavar="FILE", help="Read a file that `clew export` wrote; needs no server."),
     ] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """What the model calls of a session would have been shown, and have cost, under other policies. None is called.
+    """Compare a session's model calls under other context policies. No model is called.
 
-    The session may be at work, or have ended. The first column is the session as it was.
+    Prints tokens, cached tokens and cost, one column per policy; the first column is the session itself. The session
+    may be running or have ended.
     """
     if (session is None) is (from_file is None):
-        raise typer.BadParameter("either a session's id or --from-file", param_hint="SESSION")
+        raise typer.BadParameter("name either a session or --from-file", param_hint="SESSION")
     if model is not None and not all(model.partition(":")):
-        raise typer.BadParameter("a provider and a name, as in openai:gpt-4o", param_hint="--model")
+        raise typer.BadParameter("must be PROVIDER:NAME, as in openai:gpt-4o", param_hint="--model")
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json):
         policies = _read_policies(policy or ())
@@ -73,10 +76,10 @@ def compare(
 
 
 def _read_policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
-    """Each policy by the name of its file.
+    """Read the policies, each by the name of its file.
 
     Raises:
-        InvalidInput: a file holds none.
+        InvalidInput: a file does not hold a context policy, or is named twice.
         Misconfigured: a file cannot be read.
     """
     policies: dict[str, ContextPolicy] = {}
@@ -87,18 +90,18 @@ def _read_policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
             policy = ContextPolicy.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            what = f"{where}: {first['msg']}" if where else first["msg"]
-            raise InvalidInput(f"{file} is no context policy: {what}") from None
+            field = ".".join(map(str, first["loc"]))
+            problem = f"{field}: {first['msg']}" if field else first["msg"]
+            raise InvalidInput(f"{file} is not a context policy: {problem}") from None
         name = file.stem if file.stem not in policies else str(file)
         if name in policies:
-            raise InvalidInput(f"{file} is given twice")
+            raise InvalidInput(f"{file} is named twice")
         policies[name] = policy
     return policies
 
 
 def _read_list_prices(model: str | None) -> Prices | None:
-    """The list prices of a model, as an installed worker knows them; None where none is named.
+    """Find the list prices of a model; None without a model.
 
     Raises:
         Misconfigured: the extra `worker` is not installed.
@@ -158,7 +161,7 @@ _TITLES = (
 
 
 def _format_cells(trial: Trial) -> tuple[str, ...]:
-    """A trial's column."""
+    """Format a trial's column."""
     reported = trial.reported
     return (
         show.format_number(trial.calls),
@@ -179,8 +182,8 @@ def _format_cells(trial: Trial) -> tuple[str, ...]:
     )
 
 
-def _format_percent(part: int, whole: int) -> str:
-    portion = compute_share(part, whole)
+def _format_percent(part: int, total: int) -> str:
+    portion = compute_share(part, total)
     return "" if portion is None else f"{portion:.1%}"
 
 

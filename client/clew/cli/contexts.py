@@ -1,4 +1,4 @@
-"""The commands that put other contexts under lanes. Each prints the receipt that the session answers."""
+"""The commands that replace a lane's context or switch lanes. Each prints the session's receipt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def replace(
         str,
         typer.Argument(
             metavar="FILE",
-            help="JSON: a list of messages, or an object with messages and system_prompt; `-` reads it from stdin.",
+            help="A JSON list of messages, or an object with messages and system_prompt; `-` reads stdin.",
             show_default=False,
         ),
     ],
@@ -28,15 +28,19 @@ def replace(
     lane: options.Lane = None,
     base_seq: Annotated[
         int | None,
-        typer.Option("--base-seq", metavar="SEQ", min=0, help="What the lane has said since this seq stays."),
+        typer.Option(
+            "--base-seq", metavar="SEQ", min=0, help="Keep the lane's messages after this seq. Default: none."
+        ),
     ] = None,
-    reason: Annotated[options.Reason | None, typer.Option(help="Why, for the record; manual unless given.")] = None,
+    reason: Annotated[
+        options.Reason | None, typer.Option(help="Why, stored with the entry. Default: manual.")
+    ] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Put a context of one's own under a lane. While a request is served, when it has ended."""
+    """Replace a lane's context by messages from a file. During a run it waits until the run ends."""
     messages, system_prompt = _read_snapshot(file)
     target = options.make_target(address, namespace, task_queue)
     act(
@@ -58,7 +62,7 @@ def switch(
     session: SessionId,
     lane: Annotated[
         str,
-        typer.Argument(metavar="LANE", help="The lane to make active; a new one begins empty.", show_default=False),
+        typer.Argument(metavar="LANE", help="The lane to make active; a new one is empty.", show_default=False),
     ],
     *,
     op_id: OpId,
@@ -67,7 +71,7 @@ def switch(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Make another lane the active one. While a request is served, when it has ended."""
+    """Make another lane active. During a run it waits until the run ends."""
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.switch_context(lane, op_id=op_id), as_json)
 
@@ -82,7 +86,7 @@ def reset(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Empty a lane; what it said stays in the thread. While a request is served, when it has ended."""
+    """Empty a lane's context; its messages stay in the thread. During a run it waits until the run ends."""
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.reset_context(op_id=op_id, context_ref=lane), as_json)
 
@@ -91,7 +95,7 @@ COMMANDS = (replace, switch, reset)
 
 
 def _read_snapshot(file: str) -> tuple[list[Any], str | None]:
-    """The messages and the system prompt in a file, or on stdin."""
+    """Read the messages and the system prompt from a file or from stdin."""
     try:
         text = options.read_stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
     except OSError as error:
@@ -102,9 +106,9 @@ def _read_snapshot(file: str) -> tuple[list[Any], str | None]:
     snapshot: Any = {"messages": value} if isinstance(value, list) else value
     if not isinstance(snapshot, dict) or not {"messages"} <= snapshot.keys() <= {"messages", "system_prompt"}:
         raise typer.BadParameter(
-            "neither a list of messages nor an object with messages and system_prompt", param_hint="FILE"
+            "must be a list of messages, or an object with messages and system_prompt", param_hint="FILE"
         )
     messages = snapshot["messages"]
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise typer.BadParameter("messages are a list of objects, each with role and content", param_hint="FILE")
+        raise typer.BadParameter("messages must be a list of objects, each with role and content", param_hint="FILE")
     return messages, snapshot.get("system_prompt")

@@ -1,4 +1,4 @@
-"""The commands for the run in progress and for what follows it. Each prints the receipt that the session answers."""
+"""The commands that control a run, its approvals and the configuration. Each prints the session's receipt."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from clew.contract import TASK_QUEUE, ConfigureInput
 from clew.session.options import InputOptions
 
 Text = Annotated[
-    str, typer.Argument(metavar="TEXT", help="What to say; `-` reads it from stdin.", show_default=False)
+    str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
 ]
 At = Annotated[
     options.At | None,
     typer.Option(
-        help="When it is read: once the model has answered, or before its next call. As the session is configured "
-        "unless given."
+        help="When the run reads it: after the answer (terminal) or before the next model call (step). Default: the "
+        "session's configuration."
     ),
 ]
 InputId = Annotated[
-    str | None, typer.Option("--input-id", metavar="ID", help="Given again, it is the same input and read once.")
+    str | None, typer.Option("--input-id", metavar="ID", help="Id of the input. The same id again is ignored.")
 ]
-Expect = Annotated[str | None, typer.Option(metavar="ID", help="Only if this request is the one that is served.")]
+Expect = Annotated[str | None, typer.Option(metavar="ID", help="Refuse the input unless this request is active.")]
 OnFailure = Annotated[
     options.Unread | None,
-    typer.Option("--on-failure", help="If the run ends without having read it: ask it next, or drop it."),
+    typer.Option("--on-failure", help="If the run ends before reading it: answer it in a follow-up run, or drop it."),
 ]
-Source = Annotated[str | None, typer.Option(metavar="NAME", help="Who says so, for the record.")]
+Source = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the sender, stored with the entry.")]
 ToolCallId = Annotated[
     str,
-    typer.Argument(metavar="TOOL_CALL_ID", help="The call; `clew status` shows which ones wait.", show_default=False),
+    typer.Argument(
+        metavar="TOOL_CALL_ID", help="Id of the tool call; `clew status` lists the waiting ones.", show_default=False
+    ),
 ]
 
 
@@ -51,7 +53,7 @@ def steer(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Correct the run in progress. The model reads it as one more message of the user's."""
+    """Correct the active run, as the user."""
     input_options = _make_input_options(at, input_id, expect, on_failure, source)
     content = options.read_text(text)
     target = options.make_target(address, namespace, task_queue)
@@ -72,7 +74,7 @@ def inject(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Tell the run in progress something, as a program. Otherwise like steer."""
+    """Send the active run a message, as a program. Otherwise the same as steer."""
     input_options = _make_input_options(at, input_id, expect, on_failure, source)
     content = options.read_text(text)
     target = options.make_target(address, namespace, task_queue)
@@ -83,18 +85,19 @@ def cancel(
     session: SessionId,
     *,
     request: Annotated[
-        str | None, typer.Option(metavar="ID", help="This request, which may be one that waits; else the one served.")
+        str | None, typer.Option(metavar="ID", help="The request, active or waiting. Default: the active one.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the record.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, stored with the entry.")] = None,
     inputs: Annotated[
-        options.Unread | None, typer.Option(help="What it has not read yet: asked next, or dropped (the default).")
+        options.Unread | None,
+        typer.Option(help="Inputs that it has not read: answer them in a follow-up run, or drop them (default)."),
     ] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Cancel the request that is served, or one that waits."""
+    """Cancel the active request or a waiting one."""
     target = options.make_target(address, namespace, task_queue)
     unread = options.get_word(inputs)
     act(target, session, lambda reached: reached.cancel(request, reason=reason, inputs=unread), as_json)
@@ -105,19 +108,26 @@ def configure(
     *,
     model: Annotated[str | None, typer.Option(metavar="PROVIDER:NAME", help="The model.")] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
-    tool: Annotated[list[str] | None, typer.Option(metavar="NAME", help="The tools, one each time.")] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A tool; may be repeated. Replaces the list.")
+    ] = None,
     require_approval: Annotated[
         list[str] | None,
-        typer.Option("--require-approval", metavar="NAME", help="The tools that wait for approval, one each time."),
+        typer.Option(
+            "--require-approval",
+            metavar="NAME",
+            help="A tool whose calls wait for approval; may be repeated. Replaces the list.",
+        ),
     ] = None,
     on_busy: Annotated[
-        options.Busy | None, typer.Option("--on-busy", help="What becomes of messages while a request is served.")
+        options.Busy | None,
+        typer.Option("--on-busy", help="What the session does with a message while a request is active."),
     ] = None,
-    steering: Annotated[options.At | None, typer.Option(help="When inputs are read.")] = None,
+    steering: Annotated[options.At | None, typer.Option(help="When a run reads inputs without --at.")] = None,
     changes: Annotated[
         str | None,
         typer.Option(
-            metavar="JSON", help="An object of anything that can be changed: context_policy, limits, tools, …"
+            metavar="JSON", help="A JSON object with the fields to change: context_policy, limits, tools, …"
         ),
     ] = None,
     as_json: AsJson = False,
@@ -125,7 +135,7 @@ def configure(
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Change the configuration, field by field. While a request is served, when it has ended."""
+    """Change fields of the configuration. During a run it waits until the run ends."""
     named = {
         "model": model,
         "system_prompt": system,
@@ -137,10 +147,10 @@ def configure(
     fields = parse_object(changes, "--changes") if changes is not None else {}
     for field in fields.keys() - ConfigureInput.model_fields.keys():
         known = ", ".join(ConfigureInput.model_fields)
-        raise typer.BadParameter(f"{field!r} cannot be changed; these can: {known}", param_hint="--changes")
+        raise typer.BadParameter(f"{field!r} is not a field; the fields are {known}", param_hint="--changes")
     fields |= {field: value for field, value in named.items() if value is not None}
     if not fields:
-        raise typer.BadParameter("there is nothing to change: name a field", param_hint="--changes")
+        raise typer.BadParameter("nothing to change: name at least one field", param_hint="--changes")
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.configure(**fields), as_json)
 
@@ -150,15 +160,15 @@ def approve(
     tool_call_id: ToolCallId,
     *,
     arguments: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Arguments to call it with, in place of the model's.")
+        str | None, typer.Option(metavar="JSON", help="Arguments that replace the model's, as a JSON object.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the record.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, stored with the entry.")] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Let a tool call run that waits for approval."""
+    """Approve a waiting tool call."""
     edited = None if arguments is None else parse_object(arguments, "--arguments")
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.approve(tool_call_id, arguments=edited, reason=reason), as_json)
@@ -168,13 +178,13 @@ def deny(
     session: SessionId,
     tool_call_id: ToolCallId,
     *,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the model to read.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; the model reads it.")] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Keep a tool call from running that waits for approval."""
+    """Deny a waiting tool call."""
     target = options.make_target(address, namespace, task_queue)
     act(target, session, lambda reached: reached.deny(tool_call_id, reason=reason), as_json)
 

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and the one line that says why."""
+"""Report a command's failure: an exit code and one line."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ INTERRUPTED = 130
 
 @contextmanager
 def exit_on_error(as_json: bool, code: int | None = None) -> Iterator[None]:
-    """Run a command's body; every expected failure becomes a line and an exit code, and Ctrl-C only the code.
+    """Run a command's body. An expected failure becomes one line and an exit code, Ctrl-C an exit code.
 
-    `code` is that of every failure, where a command has one of its own.
+    `code` replaces the exit code of every failure.
     """
     try:
         yield
@@ -35,22 +35,22 @@ def exit_on_error(as_json: bool, code: int | None = None) -> Iterator[None]:
 
 
 def report_error(error: ClewError | TemporalError, as_json: bool, *, in_lines: bool = False) -> None:
-    """Report an error: `type: message` on stderr, or an object on stdout. A failed request's is its outcome."""
+    """Print an error: `type: message` on stderr, or as JSON on stdout. A failed request prints its outcome."""
     if not as_json:
         show.make_console(stderr=True).print(
             show.make_text((f"{find_error_type(error)}: ", "bold red"), format_message(error)), soft_wrap=True
         )
         return
-    about = {"type": find_error_type(error), "message": format_message(error)}
+    fields = {"type": find_error_type(error), "message": format_message(error)}
     if isinstance(error, RequestFailed):
         outcome = error.outcome.as_json()
-        show.print_document({**outcome, "error": {**outcome.get("error", {}), **about}}, in_lines=in_lines)
+        show.print_document({**outcome, "error": {**outcome.get("error", {}), **fields}}, in_lines=in_lines)
     else:
-        show.print_document({"error": about}, in_lines=in_lines)
+        show.print_document({"error": fields}, in_lines=in_lines)
 
 
 def find_exit_code(error: ClewError | TemporalError) -> int:
-    """The exit code of a command that ends with an error."""
+    """Find the exit code for an error."""
     match error:
         case ServerUnreachable() | WorkerUnavailable():
             return UNREACHABLE
@@ -61,7 +61,7 @@ def find_exit_code(error: ClewError | TemporalError) -> int:
 
 
 def find_error_type(error: ClewError | TemporalError) -> str:
-    """The error's word: the contract's where it has one, the class's name in the same style where not."""
+    """Find the error's word: the contract's, else the class's name in snake case."""
     match error:
         case RequestFailed(outcome=outcome):
             return outcome.error.type if outcome.error else outcome.termination_reason or outcome.status
@@ -75,7 +75,7 @@ def find_error_type(error: ClewError | TemporalError) -> str:
 
 
 def format_message(error: ClewError | TemporalError) -> str:
-    """What went wrong, in one line."""
+    """Format an error's message in one line."""
     match error:
         case RequestFailed(outcome=outcome) if outcome.error:
             return outcome.error.message

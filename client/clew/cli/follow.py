@@ -1,4 +1,4 @@
-"""A reply that is waited for: as it grows on a terminal, with the tools that it asks for and what they answered."""
+"""Wait for a reply: show it as it grows on a terminal, with its tool calls and their results."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ from clew.session.session import Session
 from clew.thread.entries import Entry
 
 QUIET_SECONDS = 0.7
-"""No news for so long means that a tool is at work or an approval is waited for, which only the session tells."""
+"""Seconds without a new state after which the session's status is read: a tool may run, or wait for approval."""
 LONGEST_PAUSE_SECONDS = 2.0
-"""Who is to approve something is told within this time, however long the model took before."""
+"""Longest time between two reads of the status, in seconds; bounds the delay of a notice about an approval."""
 
 
 @dataclass(frozen=True, slots=True)
 class _DisplayedReply:
-    """What is on the screen of a model call's reply: the text without a gap, and where in the reply it begins."""
+    """The part of a model call's reply that is on the screen.
+
+    Attributes:
+        attempt: The attempt that wrote it.
+        start: Offset of the part in the reply, in characters.
+        text: The part, without gaps.
+    """
 
     attempt: int
     start: int
@@ -37,32 +43,36 @@ class _DisplayedReply:
 
 
 class Growth:
-    """What is new in each state of a growing reply. Text that is out cannot be taken back, only begun again."""
+    """Finds the new text in each state of a growing reply. Printed text cannot be taken back, only printed again."""
 
     def __init__(self) -> None:
         self._calls: dict[str, _DisplayedReply] = {}
 
     def add(self, state: StreamState) -> tuple[str | None, str]:
-        """The text to append; and, where it does not go on from the text before it, what to say about that first."""
-        shown = self._calls.get(state.call_id)
-        if shown and shown.attempt == state.attempt and shown.start <= state.offset <= shown.start + len(shown.text):
-            known = shown.text[state.offset - shown.start :]
+        """Return a note or None, and the text to append. A note says that the text does not continue the last one."""
+        displayed = self._calls.get(state.call_id)
+        if (
+            displayed
+            and displayed.attempt == state.attempt
+            and displayed.start <= state.offset <= displayed.start + len(displayed.text)
+        ):
+            known = displayed.text[state.offset - displayed.start :]
             if state.text.startswith(known):
                 new = state.text[len(known) :]
-                self._calls[state.call_id] = _DisplayedReply(shown.attempt, shown.start, shown.text + new)
+                self._calls[state.call_id] = _DisplayedReply(displayed.attempt, displayed.start, displayed.text + new)
                 return None, new
             if known.startswith(state.text):
-                return None, ""  # a state from before what is already shown
+                return None, ""  # an older state
         self._calls[state.call_id] = _DisplayedReply(state.attempt, state.offset, state.text)
-        if shown and shown.attempt != state.attempt:
+        if displayed and displayed.attempt != state.attempt:
             return f"[attempt {state.attempt}: the reply starts over]", state.text
         if state.offset:
             return f"[{state.offset} characters before this]", state.text
-        return "[the whole reply]" if shown and shown.text else "", state.text
+        return "[the whole reply]" if displayed and displayed.text else "", state.text
 
 
 class View:
-    """The part of the terminal below the question. The spinner never shares a line with text."""
+    """The terminal below the prompt: text, notes and a spinner. The spinner has a line of its own."""
 
     def __init__(self, to: Console) -> None:
         self._to = to
@@ -70,29 +80,29 @@ class View:
         self._at_line_start = True
         self._spinner: Status | None = None
 
-    def wait(self, why: str) -> None:
-        """Show that something is going on."""
+    def wait(self, reason: str) -> None:
+        """Show a spinner with the reason for waiting."""
         if self._spinner is None and self._at_line_start:
-            self._spinner = self._to.status(show.make_text((why, "dim")))
+            self._spinner = self._to.status(show.make_text((reason, "dim")))
             self._spinner.start()
         elif self._spinner is not None:
-            self._spinner.update(show.make_text((why, "dim")))
+            self._spinner.update(show.make_text((reason, "dim")))
 
     def end(self) -> None:
-        """Leave the terminal at the beginning of a line, with nothing moving."""
+        """Stop the spinner and begin a new line."""
         self._stop_spinner()
         if not self._at_line_start:
             self._to.out()
             self._at_line_start = True
 
-    def grow(self, state: StreamState) -> None:
-        """Show what is new of a reply."""
+    def show_reply(self, state: StreamState) -> None:
+        """Show the new text of a reply."""
         note, new = self._growth.add(state)
         if note is not None and (note or new):
-            self.note(note)
+            self.print_note(note)
         if text := show.strip_controls(new):
             self._stop_spinner()
-            # Not through rich, which would lay it out: a piece of a reply is no text of its own.
+            # Not through rich, which would wrap each piece by itself.
             self._to.file.write(text)
             self._to.file.flush()
             self._at_line_start = text.endswith("\n")
@@ -102,22 +112,22 @@ class View:
         elif state.thinking and not state.text:
             self.wait("thinking")
 
-    def commit(self, entry: Entry) -> None:
-        """Show a fact of the run, where it says more than is shown already."""
-        said = entry.body
-        if isinstance(said, ToolMessage):
+    def show_entry(self, entry: Entry) -> None:
+        """Show an entry of the run: the rest of a reply, its tool calls, or a tool's result."""
+        message = entry.body
+        if isinstance(message, ToolMessage):
             self.end()
-            self._to.print(show.format_tool_result(said.content, self._to.width))
-        if not isinstance(said, AssistantMessage):
+            self._to.print(show.format_tool_result(message.content, self._to.width))
+        if not isinstance(message, AssistantMessage):
             return
-        self.grow(make_final_state(entry, said))
-        for call in said.tool_calls or ():
+        self.show_reply(make_final_state(entry, message))
+        for call in message.tool_calls or ():
             self.end()
             self._to.print(show.format_tool_call(call), soft_wrap=True)
             self.wait(f"running {call['name']}")
 
-    def note(self, text: str) -> None:
-        """A remark of Clew's own on a line of its own; an empty one only begins a line."""
+    def print_note(self, text: str) -> None:
+        """Print a note on a line of its own; an empty note only begins a new line."""
         self.end()
         if text:
             self._to.print(show.make_text((text, "dim")), soft_wrap=True)
@@ -129,7 +139,7 @@ class View:
 
 
 async def follow(to: Console, session: Session, request: Request, *, from_seq: int = 0) -> RequestOutcome:
-    """Show a request's reply until it has its outcome. `from_seq` is where in the thread its run may begin."""
+    """Show a request's reply until the request ends. Its entries are read from `from_seq` on."""
     view, reader = View(to), _RunEntries(session, request, from_seq)
     states = session.stream(request)
     pause, call_id = QUIET_SECONDS, ""
@@ -145,13 +155,13 @@ async def follow(to: Console, session: Session, request: Request, *, from_seq: i
                 coming = asyncio.ensure_future(_read_next(states))
                 pause = QUIET_SECONDS
                 if state.call_id != call_id and state.iteration > 1:
-                    # First what came before this model call: the whole of the last one's reply, and its tools.
+                    # Finish the last model call first: the rest of its reply and its tool calls.
                     await reader.show(view)
                 call_id = state.call_id
-                view.grow(state)
+                view.show_reply(state)
             else:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                await reader.look(view)
+                await reader.check(view)
         await reader.show(view)
     finally:
         view.end()
@@ -159,7 +169,7 @@ async def follow(to: Console, session: Session, request: Request, *, from_seq: i
         await asyncio.gather(coming, return_exceptions=True)
     outcome = await request.result()
     if outcome.status == "completed" and outcome.termination_reason != "final_answer":
-        view.note(f"[ended: {outcome.termination_reason}]")
+        view.print_note(f"[ended: {outcome.termination_reason}]")
     return outcome
 
 
@@ -171,10 +181,10 @@ async def wait_for_outcome(session: Session, request: Request, notify: Callable[
     try:
         while not (await asyncio.wait([ending], timeout=pause))[0]:
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-            # The outcome comes all the same, whoever is away for a while.
+            # The status is only for notices: a failure to read it does not end the wait.
             with suppress(ClewError):
-                for call, said in approvals.take_new(await session.status()):
-                    notify(show.make_text(said, ": ").append(show.format_tool_call(call)))
+                for call, notice in approvals.take_new(await session.status()):
+                    notify(show.make_text(notice, ": ").append(show.format_tool_call(call)))
         return ending.result()
     finally:
         ending.cancel()
@@ -186,7 +196,7 @@ async def _read_next(states: AsyncIterator[StreamState]) -> StreamState | None:
 
 
 class _RunEntries:
-    """The run's entries, each shown once."""
+    """Reads a run's entries and shows each once."""
 
     def __init__(self, session: Session, request: Request, from_seq: int) -> None:
         self._session = session
@@ -196,50 +206,50 @@ class _RunEntries:
         self._approvals = _Approvals(request)
 
     async def show(self, view: View) -> None:
-        """Show what has been committed since the last time."""
-        found = await self._session.entries(
+        """Show the entries committed since the last call."""
+        entries = await self._session.entries(
             from_seq=self._next_seq, kind="ai_message", request_id=self._request.request_id
         )
-        for entry in found:
-            view.commit(entry)
+        for entry in entries:
+            view.show_entry(entry)
             self._next_seq = entry.seq + 1
 
-    async def look(self, view: View) -> None:
-        """Show what there is beside a growing reply: new facts, and approvals that the run waits for."""
+    async def check(self, view: View) -> None:
+        """Show new entries, and approvals that the run waits for."""
         status = await self._session.status()
         if status.rev != self._rev:
             self._rev = status.rev
             await self.show(view)
-        for _call, said in self._approvals.take_new(status):
-            view.note(f"[{said}]")
+        for _call, notice in self._approvals.take_new(status):
+            view.print_note(f"[{notice}]")
             view.wait("waiting for approval")
 
 
 class _Approvals:
-    """The tool calls of a request that wait for somebody's word, each told once."""
+    """The tool calls of a request that wait for approval, each reported once."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._reported: set[str] = set()
 
     def take_new(self, status: SessionStatus) -> Iterator[tuple[Mapping[str, Any], str]]:
-        """The calls that were not told yet, and what to say about each."""
+        """Yield each call that was not reported yet, with a notice."""
         if self._request.request_id in status.queued_request_ids:
-            return  # what waits then is another request's
+            return  # the waiting calls are another request's
         for call in status.pending_approvals:
-            waiting = call["tool_call_id"]
-            if waiting not in self._reported:
-                self._reported.add(waiting)
-                yield call, f"{waiting} waits: `clew approve {status.session_id} {waiting}`, or deny"
+            call_id = call["tool_call_id"]
+            if call_id not in self._reported:
+                self._reported.add(call_id)
+                yield call, f"{call_id} waits for approval: `clew approve {status.session_id} {call_id}`, or deny"
 
 
-def make_final_state(entry: Entry, said: AssistantMessage) -> StreamState:
-    """An assistant's message as the last state of its stream."""
+def make_final_state(entry: Entry, reply: AssistantMessage) -> StreamState:
+    """Make the last state of a stream from the committed reply."""
     return StreamState(
         request_id=entry.refs["request_id"],
         run_id=entry.refs["run_id"],
         call_id=entry.refs["call_id"],
-        attempt=said.recipe.attempt if said.recipe else 1,
+        attempt=reply.recipe.attempt if reply.recipe else 1,
         iteration=entry.refs["iteration"],
-        text=said.content,
+        text=reply.content,
     )

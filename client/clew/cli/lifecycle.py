@@ -1,4 +1,4 @@
-"""The commands about a session as a whole: fork it, put it away, delete it, write and restore checkpoints of it."""
+"""The commands that fork, hibernate and delete sessions, and write and restore checkpoints."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ def fork(
     *,
     at: Annotated[
         int | None,
-        typer.Option(metavar="SEQ", min=0, help="The last entry that both have; the newest one unless given."),
+        typer.Option(metavar="SEQ", min=0, help="The last entry that both have. Default: the newest."),
     ] = None,
     new_id: Annotated[
-        str | None, typer.Option("--as", metavar="ID", help="The new session's id; a new one unless given.")
+        str | None, typer.Option("--as", metavar="ID", help="Id of the new session. Default: a random one.")
     ] = None,
     metadata: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="What to note about the fork; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Metadata of the fork; may be repeated.")
     ] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Begin a new session with the entries of this one. From there on each goes its own way."""
+    """Start a new session that begins with this session's entries. Afterwards the two are independent."""
     notes = dict(_parse_metadata(text) for text in metadata or ())
     target = options.make_target(address, namespace, task_queue)
 
-    async def act(_clew: Clew, reached: Session) -> ForkReceipt:
+    async def fork_session(_clew: Clew, reached: Session) -> ForkReceipt:
         made = await reached.fork(at, new_id, metadata=notes or None)
         forks = [entry.read(ForkPayload) async for entry in made.read(from_seq=at or 0, kind="fork")]
         seqs = [origin.fork_seq for origin in forks if origin.session_id == session]
         return ForkReceipt(session_id=made.id, fork_seq=seqs[-1])
 
     with exit_on_error(as_json):
-        show.print_receipt(options.ask_any(target, session, act), as_json)
+        show.print_receipt(options.ask_any(target, session, fork_session), as_json)
 
 
 def hibernate(
     session: SessionId,
     *,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, for the record.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why, stored with the entry.")] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Put the session away. It is in the archive whole, and the next message takes it up again."""
+    """Archive the whole session and end its workflow. Opening the session resumes it."""
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json):
         show.print_receipt(options.ask_existing(target, session, lambda reached: reached.hibernate(reason)), as_json)
@@ -67,24 +67,22 @@ def hibernate(
 def delete(
     session: SessionId,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """End the session and delete all of it. What its forks share with it stays."""
+    """End a session and delete all its entries. Entries that its forks share stay."""
     if not yes:
-        typer.confirm(
-            f"Delete session {show.strip_controls(session)} and all that was said in it?", abort=True, err=True
-        )
+        typer.confirm(f"Delete session {show.strip_controls(session)} and all its entries?", abort=True, err=True)
     target = options.make_target(address, namespace, task_queue)
 
-    async def act(clew: Clew, reached: Session) -> DeleteReceipt:
+    async def delete_session(clew: Clew, reached: Session) -> DeleteReceipt:
         return DeleteReceipt(deleted_segments=await clew.delete(reached.id))
 
     with exit_on_error(as_json):
-        show.print_receipt(options.ask_any(target, session, act), as_json)
+        show.print_receipt(options.ask_any(target, session, delete_session), as_json)
 
 
 def checkpoint(
@@ -93,14 +91,14 @@ def checkpoint(
     lane: options.Lane = None,
     expires: Annotated[
         int | None,
-        typer.Option(metavar="SECONDS", min=1, help="How long the token is good for; 30 days unless given."),
+        typer.Option(metavar="SECONDS", min=1, help="Seconds until the token expires. Default: 30 days."),
     ] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Print a lane's context and the configuration as a signed token. It is not encrypted."""
+    """Print a signed token with a lane's context and configuration. The token is not encrypted."""
     target = options.make_target(address, namespace, task_queue)
 
     async def sign(reached: Session) -> CheckpointReceipt:
@@ -112,18 +110,20 @@ def checkpoint(
 def restore(
     token: Annotated[
         str,
-        typer.Argument(metavar="TOKEN", help="A checkpoint's token; `-` reads it from stdin.", show_default=False),
+        typer.Argument(
+            metavar="TOKEN", help="The token of a checkpoint; `-` reads it from stdin.", show_default=False
+        ),
     ],
     *,
     new_id: Annotated[
-        str | None, typer.Option("--as", metavar="SESSION", help="The new session's id; one of its own unless given.")
+        str | None, typer.Option("--as", metavar="SESSION", help="Id of the new session. Default: a random one.")
     ] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Start a session that goes on from a checkpoint, and print its id."""
+    """Start a new session from a checkpoint and print its id."""
     checkpoint_token = options.read_text(token).strip()
     target = options.make_target(address, namespace, task_queue)
 
@@ -142,5 +142,5 @@ COMMANDS = (fork, hibernate, delete, checkpoint, restore)
 def _parse_metadata(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise typer.BadParameter(f"{text!r}: a name, =, and a value", param_hint="--metadata")
+        raise typer.BadParameter(f"{text!r} must be NAME=VALUE", param_hint="--metadata")
     return name, value

@@ -1,4 +1,4 @@
-"""The operator's commands. They work on histories and on the archive's store, with the extra `worker`."""
+"""The operators' commands. They read histories and the archive's store, and need the extra `worker`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clew.operators import Archive, Report
 
 AUDIT_FAILED = 2
-"""The exit code of an audit that could not be made."""
+"""Exit code of an audit that could not be completed."""
 
 
 class Keep(StrEnum):
@@ -37,22 +37,22 @@ def audit(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="The session's id.")] = None,
     *,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the histories there, for an audit without the server.")
+        Path | None, typer.Option(metavar="FILE", help="Save the histories, for a later audit without the server.")
     ] = None,
     from_file: Annotated[
-        Path | None, typer.Option("--from-file", metavar="FILE", help="Audit what was kept; no server is needed.")
+        Path | None, typer.Option("--from-file", metavar="FILE", help="Audit saved histories; needs no server.")
     ] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
 ) -> None:
-    """Compare a session's histories, its archive and itself, entry for entry; make every model call's context again.
+    """Compare a session's histories, archive and live entries.
 
-    The histories are replayed here, with the workflow's own code. Exit code 0: all is equal; 1: something differs;
-    2: it could not be audited.
+    Replays the event histories with the workflow's code, and rebuilds the context of each model call. with the workflow's code. Exit code 0: no differences; 1: differences; 2: the audit could
+    not be completed.
     """
     if (session is None) is (from_file is None):
-        raise typer.BadParameter("either a session's id or --from-file", param_hint="SESSION")
+        raise typer.BadParameter("name either a session or --from-file", param_hint="SESSION")
     target = options.make_target(address, namespace, TASK_QUEUE)
 
     async def work() -> Report:
@@ -81,25 +81,23 @@ def audit(
 def recover(
     session: SessionId,
     *,
-    keep: Annotated[
-        Keep | None, typer.Option(help="What to keep where history and archive tell different things.")
-    ] = None,
+    keep: Annotated[Keep | None, typer.Option(help="Which source wins when history and archive disagree.")] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Put a session together again that was terminated, has timed out or was reset, and let it go on."""
+    """Repair a session that was terminated, timed out or reset. It continues after its last entry."""
     target = options.make_target(address, namespace, task_queue)
-    kept: Literal["archive", "history"] | None = options.get_word(keep)
+    source: Literal["archive", "history"] | None = options.get_word(keep)
 
     async def work() -> dict[str, Any]:
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
         client = (await reach.connect(target)).temporal
         archive = _open_archive(client.namespace)
-        found = await operators.recover(client, archive, session, task_queue=task_queue, keep=kept)
-        return found.as_json()
+        recovery = await operators.recover(client, archive, session, task_queue=task_queue, keep=source)
+        return recovery.as_json()
 
     with exit_on_error(as_json), require_worker_extra():
         done = options.run(work())
@@ -110,35 +108,33 @@ def recover(
 
 
 def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace = None) -> None:
-    """Read every object of a session's archive, and say of each whether it is whole."""
+    """Check every object of a session's archive. Reports damaged and missing ones."""
 
     async def work() -> dict[str, Any]:
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
-        found = await operators.verify(_open_archive(namespace or _read_namespace()), session)
-        return found.as_json()
+        verified = await operators.verify(_open_archive(namespace or _read_namespace()), session)
+        return verified.as_json()
 
     with exit_on_error(as_json), require_worker_extra():
-        found = options.run(work())
+        verified = options.run(work())
         if as_json:
-            show.print_document(found)
+            show.print_document(verified)
         else:
-            what = (
-                f"{found['segments']} segments, {found['nodes']} nodes, {found['entries']} entries; {found['status']}"
-            )
-            _print_lines(what, *found["problems"])
-    raise typer.Exit(failures.FAILED if found["problems"] else 0)
+            counts = ", ".join(f"{verified[name]} {name}" for name in ("segments", "nodes", "entries"))
+            _print_lines(f"{counts}; {verified['status']}", *verified["problems"])
+    raise typer.Exit(failures.FAILED if verified["problems"] else 0)
 
 
 def export(
     session: SessionId,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to; `-` is stdout.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write; `-` is stdout.")] = "-",
     *,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
 ) -> None:
-    """Write the whole thread to a file, archived and live as one: JSON Lines, with a checksum at its end."""
+    """Write all entries of a session to a file. JSON Lines, with a checksum at the end."""
     target = options.make_target(address, namespace, TASK_QUEUE)
 
     async def work() -> int:
@@ -151,21 +147,22 @@ def export(
     with exit_on_error(as_json), require_worker_extra():
         count = options.run(work())
     if file != "-":
-        _print_receipt({"session_id": session, "entries": count}, f"{count} entries are in {file}", as_json)
+        _print_receipt({"session_id": session, "entries": count}, f"wrote {count} entries to {file}", as_json)
 
 
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What `clew export` has written; `-` is stdin.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that `clew export` wrote; `-` is stdin.")],
     *,
     as_id: Annotated[
-        str | None, typer.Option("--as", metavar="ID", help="The new session's id; the exported one's unless given.")
+        str | None,
+        typer.Option("--as", metavar="ID", help="Id of the new session. Default: the exported session's id."),
     ] = None,
     as_json: AsJson = False,
     address: Address = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
-    """Make a session of an exported thread, every entry as it was. It goes on where the thread ends."""
+    """Make a session from an exported one, with the same entries. It continues after the last one."""
     target = options.make_target(address, namespace, task_queue)
 
     async def work() -> tuple[str, int]:
@@ -182,8 +179,8 @@ def import_(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    archive = typer.Typer(help="A session's archive.", no_args_is_help=True, rich_markup_mode=None)
+    """Add the operators' commands to the command line."""
+    archive = typer.Typer(help="Check a session's archive.", no_args_is_help=True, rich_markup_mode=None)
     archive.command()(verify)
     app.add_typer(archive, name="archive")
     for command in (audit, recover, export):
@@ -193,7 +190,7 @@ def register(app: typer.Typer) -> None:
 
 @contextmanager
 def require_worker_extra() -> Iterator[None]:
-    """Within, `clew.operators` can be imported, or it is said what to install.
+    """Turn a failed import of `clew.operators` into an error that says what to install.
 
     Raises:
         Misconfigured: the extra `worker` is not installed.
@@ -207,41 +204,41 @@ def require_worker_extra() -> Iterator[None]:
 
 
 def _open_archive(namespace: str) -> Archive:
-    """The archive that the workers of a namespace write, where CLEW_STORE says."""
+    """Open the archive of a namespace, in the store that CLEW_STORE names."""
     from clew import operators  # noqa: PLC0415 - the extra may be missing
 
     try:
         return operators.Archive(operators.open_store(os.environ), namespace)
     except ValueError as error:
-        raise Misconfigured(f"the archive cannot be used: {error}") from None
+        raise Misconfigured(f"the archive's store cannot be opened: {error}") from None
 
 
 def _read_namespace() -> str:
     try:
         return ClientConfig.load_client_connect_config().get("namespace") or "default"
     except (RuntimeError, OSError, ValueError) as error:
-        raise Misconfigured(f"Temporal's configuration cannot be used: {error}") from error
+        raise Misconfigured(f"Temporal's environment configuration is not valid: {error}") from error
 
 
 @contextmanager
 def open_file(path: str | Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]:
-    """A file, or the process's own stream for a dash."""
+    """Open a file; `-` is stdin or stdout."""
     if str(path) == "-":
         yield sys.stdin.buffer if mode == "rb" else sys.stdout.buffer
         return
     try:
-        file = Path(path).open(mode)  # noqa: SIM115 - errors of what is done with it are not errors of its opening
+        file = Path(path).open(mode)  # noqa: SIM115 - only errors of opening are caught
     except OSError as error:
         raise Misconfigured(f"{path}: {error.strerror}") from None
     with file:
         yield file
 
 
-def _print_receipt(document: dict[str, Any], words: str, as_json: bool) -> None:
+def _print_receipt(document: dict[str, Any], text: str, as_json: bool) -> None:
     if as_json:
         show.print_document(document)
     else:
-        _print_lines(words)
+        _print_lines(text)
 
 
 def _print_lines(*lines: str) -> None:
@@ -251,29 +248,29 @@ def _print_lines(*lines: str) -> None:
 
 
 def _print_report(report: Report) -> None:
-    alone = f" ({report.in_archive_alone} of them there alone)" if report.in_archive_alone else ""
-    live = "the session was not asked" if report.live is None else f"{report.live} live"
-    places = f"{report.in_history} in histories, {report.in_archive} in the archive{alone}"
+    alone = f" ({report.in_archive_alone} only there)" if report.in_archive_alone else ""
+    live = "live entries not read" if report.live is None else f"{report.live} live"
+    sources = f"{report.in_history} in histories, {report.in_archive} in the archive{alone}"
     _print_lines(
         *(
-            f"run {run.run_id}: {run.ended}, {run.events} events, {run.bytes} bytes"
+            f"workflow run {run.run_id}: {run.ended}, {run.events} events, {run.bytes} bytes"
             + (f", entries {run.from_seq} to {run.to_seq}" if run.to_seq is not None else "")
             for run in report.runs
         ),
-        f"{report.entries} entries: {places}; {live}",
-        f"{report.calls.verified} model calls made again"
+        f"{report.entries} entries: {sources}; {live}",
+        f"{report.calls.verified} contexts of model calls rebuilt"
         + (f", {len(report.calls.unverified)} could not be" if report.calls.unverified else ""),
         *report.remarks,
-        *(f"DIFFERS: {found}" for found in report.differences),
-        "all is equal" if report.clean else f"{len(report.differences)} differences",
+        *(f"DIFFERS: {difference}" for difference in report.differences),
+        "no differences" if report.clean else f"{len(report.differences)} differences",
     )
 
 
 _RECOVERED = {
-    "running": "is running: there is nothing to recover, and nothing was changed",
-    "whole": "ended in good order: it goes on when it is opened, and nothing was changed",
-    "restarted": "was whole in its archive, and goes on from there",
-    "recovered": "is put together, and goes on",
+    "running": "is running: nothing to recover, nothing was changed",
+    "whole": "ended normally and can be opened: nothing was changed",
+    "restarted": "was complete in its archive and has been resumed",
+    "recovered": "has been repaired and resumed",
 }
 
 
@@ -281,8 +278,8 @@ def _print_recovery(done: dict[str, Any]) -> None:
     _print_lines(f"session {done['session_id']} {_RECOVERED[done['status']]}", *done["remarks"])
     if done["status"] == "recovered":
         _print_lines(
-            f"its {done['source']} was the newer or the chosen one: {done['written']} entries were written to the "
-            f"archive, {done['closing']} of them to end what ran; entry {done['last_seq']} is the last"
+            f"kept the {done['source']}: wrote {done['written']} entries to the archive, {done['closing']} of them "
+            f"to end active requests; the last entry is {done['last_seq']}"
         )
     if done["dropped"]:
-        _print_lines(f"{done['dropped']} entries of the other one were given up")
+        _print_lines(f"dropped {done['dropped']} entries of the other source")

@@ -1,4 +1,4 @@
-"""What commands have in common: their options, and how they reach the session that they are about."""
+"""Options that several commands share, and helpers that run a command's work."""
 
 from __future__ import annotations
 
@@ -21,24 +21,22 @@ SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's
 Address = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST:PORT", help="The Temporal server; Temporal's own configuration (TEMPORAL_ADDRESS) unless given."
+        metavar="HOST:PORT", help="The Temporal server. Default: Temporal's configuration (TEMPORAL_ADDRESS)."
     ),
 ]
 Namespace = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Temporal's namespace; its own configuration (TEMPORAL_NAMESPACE) unless given."
+        metavar="NAME", help="Temporal's namespace. Default: Temporal's configuration (TEMPORAL_NAMESPACE)."
     ),
 ]
 TaskQueue = Annotated[
     str,
-    typer.Option(envvar="CLEW_TASK_QUEUE", metavar="NAME", help="The task queue that new sessions are started on."),
+    typer.Option(envvar="CLEW_TASK_QUEUE", metavar="NAME", help="The task queue of new sessions."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Model = Annotated[
-    str | None, typer.Option(metavar="PROVIDER:NAME", help="Open the session with this model if there is none.")
-]
-System = Annotated[str | None, typer.Option(metavar="TEXT", help="A new session's system prompt.")]
+Model = Annotated[str | None, typer.Option(metavar="PROVIDER:NAME", help="The model of a new session.")]
+System = Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt of a new session.")]
 Tools = Annotated[
     list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool of a new session; may be repeated.")
 ]
@@ -50,19 +48,19 @@ RequireApproval = Annotated[
         help="A tool of a new session whose calls wait for approval; may be repeated.",
     ),
 ]
-FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Begin at this seq.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most so many.")]
+FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Seq of the first one.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Largest number to print.")]
 OpId = Annotated[
     str,
     typer.Option(
-        "--op-id", metavar="ID", help="Given again, it is the same operation and applied once.", show_default=False
+        "--op-id", metavar="ID", help="Id of the operation. The same id again is applied once.", show_default=False
     ),
 ]
-Lane = Annotated[str | None, typer.Option(metavar="NAME", help="The lane; the active one unless given.")]
+Lane = Annotated[str | None, typer.Option(metavar="NAME", help="The lane. Default: the active one.")]
 
 
 class Busy(StrEnum):
-    """What becomes of a message while another request is served."""
+    """What the session does with a message while a request is active."""
 
     REJECT = "reject"
     QUEUE = "queue"
@@ -71,14 +69,14 @@ class Busy(StrEnum):
 
 
 class At(StrEnum):
-    """When an input enters the run."""
+    """When a run reads an input."""
 
     TERMINAL = "terminal"
     STEP = "step"
 
 
 class Unread(StrEnum):
-    """What becomes of an input that the run has not read when it ends."""
+    """What the session does with an input that the run did not read."""
 
     FOLLOW_UP = "follow_up"
     DROP = "drop"
@@ -97,31 +95,31 @@ OnBusy = Annotated[
     Busy | None,
     typer.Option(
         "--on-busy",
-        help="While another request is served: be refused, wait, cancel that one, or join its run. As the session is "
-        "configured unless given.",
+        help="While a request is active: be refused, wait, cancel that request, or join its run. Default: the "
+        "session's configuration.",
     ),
 ]
 
 
 def get_word(choice: StrEnum | None) -> Any:
-    """The contract's word for a choice; type checkers do not agree about its type."""
+    """Get the contract's word for a choice. `Any`, because mypy and pyright infer different types."""
     return None if choice is None else choice.value
 
 
 def make_target(address: str | None, namespace: str | None, task_queue: str) -> Target:
-    """Where the command looks for sessions."""
+    """Make the target from the options."""
     if address and "://" in address:
-        raise typer.BadParameter("a host and a port, without a scheme", param_hint="--address")
+        raise typer.BadParameter("must be HOST:PORT, without a scheme", param_hint="--address")
     return Target(address, namespace, task_queue)
 
 
-def read_text(given: str) -> str:
-    """The argument TEXT: what was given, or stdin for a dash."""
-    return read_stdin("TEXT").rstrip("\n") if given == "-" else given
+def read_text(argument: str) -> str:
+    """Read the argument TEXT; `-` reads stdin."""
+    return read_stdin("TEXT").rstrip("\n") if argument == "-" else argument
 
 
 def read_stdin(hint: str) -> str:
-    """All of stdin."""
+    """Read all of stdin; `hint` names the argument in the error."""
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
@@ -131,7 +129,7 @@ def read_stdin(hint: str) -> str:
 
 
 def ask_existing(target: Target, session_id: str, question: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
-    """What an existing session answers."""
+    """Ask a session that exists as a workflow."""
 
     async def work() -> T:
         opened = await reach.find_session(await reach.connect(target), session_id)
@@ -141,7 +139,7 @@ def ask_existing(target: Target, session_id: str, question: Callable[[Session], 
 
 
 def ask_any(target: Target, session_id: str, question: Callable[[Clew, Session], Coroutine[Any, Any, T]]) -> T:
-    """What is known of a session, be it in its archive alone."""
+    """Ask about a session that may exist only in the archive."""
 
     async def work() -> T:
         clew = await reach.use_task_queue(await reach.connect(target), session_id)
@@ -151,6 +149,6 @@ def ask_any(target: Target, session_id: str, question: Callable[[Clew, Session],
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a command's work."""
+    """Run a command's work and return its result."""
     with asyncio.Runner() as runner:
         return runner.run(work)

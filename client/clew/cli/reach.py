@@ -1,4 +1,4 @@
-"""Reach a session, or say quickly why not: no server, no session, no worker."""
+"""Reach a session, or fail within seconds: no server, no session, or no worker."""
 
 from __future__ import annotations
 
@@ -23,18 +23,24 @@ from clew.session.transport import translate_error
 T = TypeVar("T")
 
 SERVER_SECONDS = 5.0
-"""A server that takes longer to say anything is taken for none."""
+"""Seconds within which the server must answer."""
 WORKER_SECONDS = 10.0
-"""The server counts a worker among those who poll for minutes after its end; it is the silence that tells."""
+"""Seconds within which a worker must answer. The server lists stopped workers as pollers for minutes."""
 
 
 class Misconfigured(ClewError):
-    """Temporal's environment configuration, or the address given, cannot be used."""
+    """A setting, a file or the address of the server is not valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where sessions live. What is None comes from Temporal's environment configuration."""
+    """The server, namespace and task queue of a command.
+
+    Attributes:
+        address: Host and port; None for Temporal's environment configuration.
+        namespace: Temporal's namespace; None for Temporal's environment configuration.
+        task_queue: The task queue of new sessions.
+    """
 
     address: str | None
     namespace: str | None
@@ -43,7 +49,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session that answers, as it stood when it was reached."""
+    """A session that answers.
+
+    Attributes:
+        session: The session.
+        status: Its status when it was reached.
+        resumed: Whether it existed before.
+    """
 
     session: Session
     status: SessionStatus
@@ -51,11 +63,11 @@ class Opened:
 
 
 async def connect(target: Target, seconds: float = SERVER_SECONDS) -> Clew:
-    """Connect, within seconds or not at all.
+    """Connect to the server.
 
     Raises:
-        Misconfigured: there is no using what was configured.
-        ServerUnreachable: no server answers; the message says where, and how to start one.
+        Misconfigured: Temporal's configuration or the address is not valid.
+        ServerUnreachable: no server answers in time.
     """
     try:
         address = target.address or ClientConfig.load_client_connect_config().get("target_host") or "localhost:7233"
@@ -63,32 +75,32 @@ async def connect(target: Target, seconds: float = SERVER_SECONDS) -> Clew:
             address,
             namespace=target.namespace,
             task_queue=target.task_queue,
-            # The SDK's own warnings would end up in the middle of the output.
+            # Keep the SDK's warnings out of the output.
             runtime=Runtime(telemetry=TelemetryConfig(logging=None)),
         )
     except (RuntimeError, OSError, ValueError) as error:
-        raise Misconfigured(f"Temporal's configuration cannot be used: {error}") from error
+        raise Misconfigured(f"Temporal's environment configuration is not valid: {error}") from error
     try:
         return await wait_at_most(seconds, connecting)
     except ValueError as error:
-        raise Misconfigured(f"the address {address!r} cannot be used: {error}") from error
+        raise Misconfigured(f"the address {address!r} is not valid: {error}") from error
     except TimeoutError:
-        raise _make_no_server(address, f"silent for {seconds:g} s") from None
+        raise _make_no_server(address, f"no answer within {seconds:g} s") from None
     except ServerUnreachable as error:
         raise _make_no_server(address, _extract_reason(str(error))) from error
 
 
 async def find_session(clew: Clew, session_id: str) -> Opened:
-    """A session that exists, ended or not, and that a worker answers for.
+    """Find a session that exists as a workflow, open or ended, and read its status.
 
     Raises:
-        Closed: there is none of that id.
-        WorkerUnavailable: no worker serves it.
+        Closed: there is no such workflow.
+        WorkerUnavailable: no worker answers for it.
     """
     clew.session(session_id)
     described = await _describe(clew, session_id)
     if described is None:
-        raise Closed(f"there is no session {session_id!r}: open it with `clew ask` or `clew chat` and a --model")
+        raise Closed(f"there is no session {session_id!r}: start one with `clew ask` or `clew chat` and --model")
     connection = _use_task_queue(clew, described)
     await connection.check_worker()
     session = connection.session(session_id)
@@ -96,10 +108,10 @@ async def find_session(clew: Clew, session_id: str) -> Opened:
 
 
 async def use_task_queue(clew: Clew, session_id: str) -> Clew:
-    """The way to a session that may be in its archive alone.
+    """Make a connection for a session that may exist only in the archive: it uses the session's task queue.
 
     Raises:
-        WorkerUnavailable: no worker is there to look for it.
+        WorkerUnavailable: no worker polls that task queue.
     """
     clew.session(session_id)
     connection = _use_task_queue(clew, await _describe(clew, session_id))
@@ -116,16 +128,16 @@ async def open_session(
     tools: Sequence[str] | None,
     require_approval: Sequence[str] | None,
 ) -> Opened:
-    """A session to talk to: resumed where it exists, ended or not, started with the configuration where it does not.
+    """Resume a session, or start it with this configuration.
 
     Raises:
-        Closed: there is none of that id and no model to start one with.
-        WorkerUnavailable: no worker serves it.
+        Closed: there is no such session and no model to start it with.
+        WorkerUnavailable: no worker answers for it.
     """
     if model is None:
-        found = await find_session(clew, session_id)
-        if not found.status.closed:
-            return found
+        existing = await find_session(clew, session_id)
+        if not existing.status.closed:
+            return existing
         session = await (await use_task_queue(clew, session_id)).open(session_id)
         return Opened(session, await _read_status(session), resumed=True)
     clew.session(session_id)
@@ -143,28 +155,27 @@ async def open_session(
 
 
 async def wait_for_answer(work: Coroutine[Any, Any, T], session_id: str, seconds: float = WORKER_SECONDS) -> T:
-    """What a worker answers at once, or the error that none does.
+    """Wait for an answer that a running worker gives at once.
 
     Raises:
-        WorkerUnavailable: it has been silent for too long.
+        WorkerUnavailable: no answer came in time.
     """
     try:
         return await wait_at_most(seconds, work)
     except TimeoutError:
         raise WorkerUnavailable(
             f"no worker answers for session {session_id!r} within {seconds:g} s, though one polled its task "
-            "queue lately: start one with worker.py"
+            "queue recently: start one with `python -m clew.worker`"
         ) from None
 
 
 async def wait_at_most(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`.
+    """Wait for a result.
 
-    Unlike `asyncio.wait_for` it does not depend on how the work takes its cancellation: the SDK makes errors of its
-    own of it, in which a Ctrl-C would be lost.
+    Not `asyncio.wait_for`: the SDK turns a cancellation into errors of its own, which would hide a Ctrl-C.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: the result did not come in time.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -182,11 +193,11 @@ async def _read_status(session: Session) -> SessionStatus:
 
 
 async def _describe(clew: Clew, session_id: str) -> WorkflowExecutionDescription | None:
-    """The session's workflow as the server alone knows it, without a worker."""
+    """Describe the session's workflow, which the server does without a worker; None if there is none."""
     try:
         described = await wait_at_most(SERVER_SECONDS, clew.temporal.get_workflow_handle(session_id).describe())
     except TimeoutError:
-        raise ServerUnreachable(f"the Temporal server has been silent for {SERVER_SECONDS:g} s") from None
+        raise ServerUnreachable(f"the Temporal server has not answered within {SERVER_SECONDS:g} s") from None
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise translate_error(error, session_id) from error
@@ -202,18 +213,18 @@ async def _describe(clew: Clew, session_id: str) -> WorkflowExecutionDescription
 
 
 def _use_task_queue(clew: Clew, described: WorkflowExecutionDescription | None) -> Clew:
-    """A session may live on another task queue than the one that new ones are started on."""
+    """Make a connection that uses the task queue of an existing session."""
     return Clew(clew.temporal, described.task_queue) if described else clew
 
 
 def _make_no_server(address: str, reason: str) -> ServerUnreachable:
     return ServerUnreachable(
-        f"no Temporal server answers at {address} ({reason}): start one with `make demo` or `temporal server "
-        "start-dev`, or say where it is with --address or TEMPORAL_ADDRESS"
+        f"no Temporal server answers at {address} ({reason}): start one, for example with `temporal server "
+        "start-dev`, or name another with --address or TEMPORAL_ADDRESS"
     )
 
 
 def _extract_reason(report: str) -> str:
-    """The part of the SDK's report that a person reads."""
+    """Extract the readable part of the SDK's error."""
     quoted = re.findall(r'(?:message|error): "([^"]+)"', report)
     return quoted[-1] if quoted else report.rpartition("Failed client connect: ")[2]

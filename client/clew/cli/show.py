@@ -1,4 +1,4 @@
-"""What the commands print. Content comes from models, tools and callers: it is data, on a terminal too."""
+"""Print sessions, messages, entries and receipts. Control characters in their content never reach a terminal."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from clew.thread.entries import Entry
 
 STYLES = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 
-# Whole sequences first, so that their printable part goes too; then every control character that is left, C1 and
-# the marks that turn the direction of what follows included. Tab and newline are text.
+# Escape sequences first, with their printable part; then the remaining control characters, C1 and bidirectional
+# marks included. Tab and newline stay.
 _CONTROL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
@@ -58,23 +58,23 @@ _CONTROL = re.compile(
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Where to print. It finds no markup, no emoji names and nothing to highlight in what it is given."""
+    """Make a console that prints text as it is: no markup, no emoji names, no highlighting."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def strip_controls(text: str) -> str:
-    """Text that a terminal shows and does not obey."""
+    """Remove control characters and escape sequences from a text."""
     return _CONTROL.sub("", text)
 
 
 def shorten(text: str, characters: int) -> str:
-    """The beginning of a text, in one line."""
+    """Shorten a text to one line of at most so many characters."""
     line = " ".join(strip_controls(text[: 4 * characters]).split())
     return line if len(line) <= characters else line[: characters - 1] + "…"
 
 
 def make_text(*parts: str | tuple[str, str]) -> Text:
-    """A text of parts, each with its style where it has one."""
+    """Make a text of parts, which are strings or pairs of a string and a style."""
     made = Text()
     for part in parts:
         text, style = (part, None) if isinstance(part, str) else part
@@ -83,13 +83,13 @@ def make_text(*parts: str | tuple[str, str]) -> Text:
 
 
 def print_document(value: Mapping[str, Any], *, in_lines: bool = False) -> None:
-    """Print one JSON document: in one line where it is piped, or where lines are what separates documents."""
-    # Everything beyond ASCII is escaped: it arrives in any encoding, and no terminal obeys it.
+    """Print a JSON document: indented on a terminal, else or with `in_lines` in one line."""
+    # json.dumps escapes all but ASCII, so that no encoding and no terminal changes it.
     print(json.dumps(value, indent=None if in_lines or not sys.stdout.isatty() else 2), flush=True)  # noqa: T201
 
 
 def print_status(to: Console, answer: SessionStatus) -> None:
-    """A session's status."""
+    """Print a session's status."""
     waiting = {"input": answer.pending_inputs, "message": answer.queued_messages}
     rows = {
         "status": answer.status.replace("_", " "),
@@ -98,7 +98,7 @@ def print_status(to: Console, answer: SessionStatus) -> None:
         "entries": _format_entry_count(answer),
         "request": _format_request(answer),
         "waiting": ", ".join(
-            f"{count} {what}{'' if count == 1 else 's'}" for what, count in waiting.items() if count
+            f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in waiting.items() if count
         ),
         "operation": _format_operation(answer.pending_context_op or {}),
         "usage": format_usage(answer.usage),
@@ -122,61 +122,63 @@ Receipt = (
 )
 
 
-def format_receipt(given: Receipt) -> str:
-    """What a session answered to a change, in words."""
-    match given:
+def format_receipt(receipt: Receipt) -> str:
+    """Format a receipt in one line."""
+    match receipt:
         case InputReceipt():
-            return f"{given.input_id} waits at place {given.position} for request {given.request_id}"
+            return (
+                f"input {receipt.input_id} is number {receipt.position} in the queue of request {receipt.request_id}"
+            )
         case CancelReceipt():
-            return f"request {given.request_id} {'is cancelled' if given.cancelled else 'had ended'}"
+            return f"request {receipt.request_id} {'is cancelled' if receipt.cancelled else 'had already ended'}"
         case OperationReceipt():
-            return f"{given.op_id} {_format_progress(given)}"
+            return f"operation {receipt.op_id} {_format_progress(receipt)}"
         case ConfigureReceipt():
-            return f"the change {_format_progress(given)}"
+            return f"the change {_format_progress(receipt)}"
         case SummaryReceipt():
-            return f"entry {given.seq} sums up {given.from_seq} to {given.to_seq} in {given.tokens} tokens"
+            return f"entry {receipt.seq} summarizes {receipt.from_seq} to {receipt.to_seq} in {receipt.tokens} tokens"
         case ApprovalReceipt():
-            return f"{given.tool_call_id} is {'approved' if given.decision == 'approve' else 'denied'}"
+            return f"tool call {receipt.tool_call_id} is {'approved' if receipt.decision == 'approve' else 'denied'}"
         case HibernateReceipt():
-            return f"the session sleeps, with its entries up to {given.last_seq} in the archive"
+            return f"the session hibernates; all entries up to {receipt.last_seq} are archived"
         case ForkReceipt():
-            return f"session {given.session_id} begins with the entries up to {given.fork_seq}"
+            return f"session {receipt.session_id} has the entries up to {receipt.fork_seq}"
         case DeleteReceipt():
-            return f"the session is deleted, {given.deleted_segments} segments of its archive with it"
+            return f"the session is deleted, with {receipt.deleted_segments} archived segments"
         case CheckpointReceipt():
-            return given.token
+            return receipt.token
         case RestoreReceipt():
-            return given.session_id
+            return receipt.session_id
 
 
-def print_receipt(given: Receipt, as_json: bool) -> None:
-    """Print what a session has answered."""
+def print_receipt(receipt: Receipt, as_json: bool) -> None:
+    """Print a session's receipt."""
     if as_json:
-        print_document(given.as_json())
+        print_document(receipt.as_json())
     else:
-        make_console().print(make_text(format_receipt(given)), soft_wrap=True)
+        make_console().print(make_text(format_receipt(receipt)), soft_wrap=True)
 
 
-def _format_progress(given: OperationReceipt | ConfigureReceipt) -> str:
-    match given.status:
+def _format_progress(receipt: OperationReceipt | ConfigureReceipt) -> str:
+    match receipt.status:
         case "applied":
-            return "is applied" if given.seq is None else f"is applied, as entry {given.seq}"
+            return "is applied" if receipt.seq is None else f"is applied, as entry {receipt.seq}"
         case "deferred":
-            return "waits until the request that is served has ended"
+            return "is deferred until the run ends"
         case "duplicate":
-            return "is known already: nothing has changed"
+            return "was applied before: nothing has changed"
 
 
 def format_usage(spent: Usage) -> str:
-    """What was spent, in words."""
+    """Format model calls and tokens in one line."""
     calls = f"{spent.model_calls} model call{'' if spent.model_calls == 1 else 's'}"
     cached = f" ({format_number(spent.cached_input_tokens)} cached)" if spent.cached_input_tokens else ""
     return f"{calls}, {format_number(spent.input_tokens)}{cached} → {format_number(spent.output_tokens)} tokens"
 
 
-def print_messages(to: Console, said: Iterable[Mapping[str, Any]]) -> None:
-    """Messages of a transcript or a context, each under its role."""
-    for number, message in enumerate(said):
+def print_messages(to: Console, messages: Iterable[Mapping[str, Any]]) -> None:
+    """Print messages of a transcript or a context, each under its role."""
+    for number, message in enumerate(messages):
         if number:
             to.print()
         role = message["role"]
@@ -190,18 +192,18 @@ def print_messages(to: Console, said: Iterable[Mapping[str, Any]]) -> None:
 
 
 def format_tool_call(call: Mapping[str, Any]) -> Text:
-    """A tool call as a model asked for it."""
+    """Format a tool call with its arguments."""
     arguments = ", ".join(f"{name}={_dump_json(value)}" for name, value in call["arguments"].items())
     return make_text(("→ ", "yellow"), (call["name"], "bold yellow"), (f"({arguments})", "yellow"))
 
 
 def format_tool_result(content: str, width: int) -> Text:
-    """A tool's result in one line."""
+    """Format a tool's result in one line."""
     return make_text(("← ", "yellow"), (shorten(content, max(width - 2, 20)), "dim"))
 
 
 def print_context(to: Console, answer: Context) -> None:
-    """A projected context: what a model is shown, and what is known of it."""
+    """Print a context: its messages, its tools and its metadata."""
     print_messages(to, answer.messages)
     to.print()
     tools = ", ".join(tool["name"] for tool in answer.tool_spec)
@@ -209,19 +211,19 @@ def print_context(to: Console, answer: Context) -> None:
     _print_pairs(to, "meta", ({"tools": tools} if tools else {}) | meta)
 
 
-def print_entries(to: Console, found: Sequence[Entry]) -> None:
-    """The thread's entries, one a line."""
+def print_entries(to: Console, entries: Sequence[Entry]) -> None:
+    """Print entries: a table on a terminal, else one line each with tabs."""
     if not to.is_terminal:
-        for row in (_format_row(entry, 10_000) for entry in found):
+        for row in (_format_row(entry, 10_000) for entry in entries):
             print_text(to, Text("\t".join(row)))
         return
-    titles = ("seq", "at (UTC)", "kind", "by", "tokens", "what")
+    titles = ("seq", "at (UTC)", "kind", "by", "tokens", "content")
     rows = []
-    for entry in found:
-        seq, at, kind, by, tokens, what = _format_row(entry, to.width)
-        rows.append((seq, at[5:19].replace("T", " "), kind, by, tokens, what))
+    for entry in entries:
+        seq, at, kind, by, tokens, content = _format_row(entry, to.width)
+        rows.append((seq, at[5:19].replace("T", " "), kind, by, tokens, content))
     widths = [max(map(len, column)) for column in zip(titles[:-1], *(row[:-1] for row in rows), strict=True)]
-    # One line an entry: the last column has what the others leave, each being two cells from the next.
+    # One line per entry: the last column takes the width that the others leave. Two cells separate columns.
     room = max(to.width - sum(widths) - 2 * len(widths), 20)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title in titles[:-1]:
@@ -241,40 +243,42 @@ def _format_row(entry: Entry, width: int) -> tuple[str, str, str, str, str, str]
 
 
 def _format_entry(entry: Entry) -> str:
-    """What an entry says, in a line; anything that a newer Clew may write is shown as it is."""
+    """Format an entry's content in one line; a payload of an unknown form is printed as JSON."""
     try:
         body = entry.body
     except ValueError:
         return _dump_json(dict(entry.payload))
     match body:
-        case MessagePayload() as said:
-            name = f" {said.name}" if isinstance(said, ToolMessage) and said.name else ""
-            calls = said.tool_calls or () if isinstance(said, AssistantMessage) else ()
-            return f"{said.role}{name}: {said.content} {' '.join(str(format_tool_call(call)) for call in calls)}"
+        case MessagePayload() as message:
+            name = f" {message.name}" if isinstance(message, ToolMessage) and message.name else ""
+            calls = message.tool_calls or () if isinstance(message, AssistantMessage) else ()
+            return (
+                f"{message.role}{name}: {message.content} {' '.join(str(format_tool_call(call)) for call in calls)}"
+            )
         case ConfigPayload(model=model, tools=tools):
             return f"{model}; tools: {', '.join(tool['name'] for tool in tools) or 'none'}"
         case RunPayload() as run:
             return f"{run.status}: {run.termination_reason}"
         case SessionPayload() as session:
             workflow = f", its workflow was {session.workflow}" if session.workflow else ""
-            return f"{session.event}{workflow}: {session.reason or 'no reason was given'}"
+            return f"{session.event}{workflow}: {session.reason or 'no reason'}"
         case ErrorPayload() as error:
             return f"{error.type}: {error.message}"
         case SummaryPayload() as summary:
             return f"{summary.from_seq} to {summary.to_seq}: {summary.content}"
-        case InputPayload() as given:
-            return f"{given.event} {given.kind}: {given.reason}: {given.content}"
+        case InputPayload() as input_:
+            return f"{input_.event} {input_.kind}: {input_.reason}: {input_.content}"
         case ApprovalPayload() as approval:
             edited = "" if approval.arguments is None else f" with {_dump_json(approval.arguments)}"
-            return f"{approval.decision} {approval.tool_call_id}{edited}: {approval.reason or 'no reason was given'}"
-        case OperationPayload(operation=operation) as held:
-            return f"{held.op_id}: {operation.type} {held.context_ref}, {operation.reason}"
+            return f"{approval.decision} {approval.tool_call_id}{edited}: {approval.reason or 'no reason'}"
+        case OperationPayload(operation=operation) as applied:
+            return f"{applied.op_id}: {operation.type} {applied.context_ref}, {operation.reason}"
         case _:
             return _dump_json(dict(entry.payload))
 
 
 def print_text(to: Console, text: Text) -> None:
-    """A text: wrapped on a terminal, and in a pipe as it is, its tabs too."""
+    """Print a text: wrapped on a terminal, unchanged elsewhere."""
     if to.is_terminal:
         to.print(text)
     else:
@@ -295,25 +299,25 @@ def _print_pairs(to: Console, title: str, rows: Mapping[str, str]) -> None:
 
 
 def _format_entry_count(answer: SessionStatus) -> str:
-    live = f" (from {answer.first_live_seq} on; older ones are archived)" if answer.first_live_seq else ""
+    live = f" (entries before {answer.first_live_seq} are archived)" if answer.first_live_seq else ""
     return f"{answer.rev}{live}"
 
 
 def _format_request(answer: SessionStatus) -> str:
     if answer.request_id is None:
         return ""
-    return f"{answer.request_id} ({answer.run_id or 'not begun'}, iteration {answer.iteration})"
+    return f"{answer.request_id} ({answer.run_id or 'not started'}, iteration {answer.iteration})"
 
 
 def _format_operation(waiting: Mapping[str, Any]) -> str:
     if not waiting:
         return ""
     lane = f" {waiting['context_ref']}" if "context_ref" in waiting else ""
-    return f"{waiting['type']}{lane} ({waiting['op_id']}), when the request has ended"
+    return f"{waiting['type']}{lane} ({waiting['op_id']}), deferred until the run ends"
 
 
 def format_number(number: int) -> str:
-    """A number as people read it."""
+    """Format a number with spaces between thousands."""
     return f"{number:,}".replace(",", " ")
 
 

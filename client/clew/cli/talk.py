@@ -1,4 +1,4 @@
-"""Asking: one message and its answer, or a conversation of them."""
+"""`clew ask` and `clew chat`: send messages and print the answers."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ from clew.session.request import Request
 from clew.session.session import Session
 
 GRACE_SECONDS = 15.0
-"""How long after a request's own time its outcome may take to arrive."""
+"""Seconds after a request's timeout within which its outcome must arrive."""
 RECENT_ENTRIES = 24
+"""Number of entries that are read for a resumed session's last turns."""
 RECENT_TURNS = 2
+"""Number of turns that a resumed session shows at most."""
 
 HELP = """\
-/status           what the session is doing
-/context          what the model is shown
-/transcript       all that was said
-/wait             join the request that is running
-/steer TEXT       correct it, while it runs
-/cancel [REASON]  cancel it
-/approve ID       let a tool call run that waits for approval
-/deny ID [REASON] keep it from running
-/quit             leave; so does Ctrl-D. The session stays
-Ctrl-C leaves a reply, and the request runs on. Anything else is a message."""
+/status               show what the session is doing
+/context              show the context that the model gets
+/transcript           show all messages
+/wait                 show the reply of the active request
+/steer TEXT           correct the active request
+/cancel [REASON]      cancel the active request
+/approve ID [REASON]  approve a waiting tool call
+/deny ID [REASON]     deny a waiting tool call
+/quit                 leave, like Ctrl-D; the session stays
+Ctrl-C stops showing a reply; the request continues. Any other line is a message."""
 
 _COMMAND = re.compile(r"(/\w+)|(/(?:steer|cancel|approve|deny))\s+(.+)", re.DOTALL)
-"""A slash and a word, and where the command takes some, more words; other lines that begin so are messages."""
+"""A slash and a word, with text after it for the commands that take some. Other lines are messages."""
 
 
 async def ask(
@@ -59,14 +61,14 @@ async def ask(
     Args:
         opened: The session.
         text: The message.
-        timeout_seconds: The request's own time; it stands still while the request waits for its turn or an approval.
-        on_busy: What becomes of the message while a run is active.
-        as_json: Print JSON documents.
-        grace_seconds: Beyond its time, after which the command asks whether the session is still served.
-        worker_seconds: In which a worker has to answer that.
+        timeout_seconds: The request's timeout. Its clock stops while the request is queued or waits for approval.
+        on_busy: What the session does with the message while a request is active.
+        as_json: Print a JSON document.
+        grace_seconds: Seconds after the timeout until the command checks that a worker still answers.
+        worker_seconds: Seconds within which the worker must answer that check.
 
     Raises:
-        ClewError: it was refused, or there is no answer.
+        ClewError: the session refused the message, or the request ended without an answer.
     """
     session = opened.session
     request = await _send(session, text, timeout_seconds, on_busy)
@@ -74,7 +76,7 @@ async def ask(
     answering = asyncio.ensure_future(_answer(session, request, opened.status.rev, as_json, in_lines=False))
     try:
         while not (await asyncio.wait([answering], timeout=patience))[0]:
-            # Its time does not run while it waits for its turn or for an approval. A worker would know.
+            # The timeout's clock stops while the request is queued or waits for approval: only a worker knows.
             await _check_served(session, request, timeout_seconds, worker_seconds)
         answering.result()
     finally:
@@ -90,12 +92,12 @@ async def _check_served(
     except WorkerUnavailable:
         raise WorkerUnavailable(
             f"request {request.request_id} has no outcome after its {timeout_seconds} s: no worker serves the "
-            "session, and the request goes on when one comes"
+            "session; the request continues once one runs"
         ) from None
 
 
 class Chat:
-    """A conversation in the terminal, or from a pipe: a message a line."""
+    """A chat in the terminal or from a pipe: one message per line."""
 
     def __init__(self, runner: asyncio.Runner, opened: Opened, as_json: bool, on_busy: OnBusy | None) -> None:
         self._runner = runner
@@ -108,7 +110,7 @@ class Chat:
         self._next_seq = opened.status.rev
 
     def run(self) -> int:
-        """Converse until the input ends; answers the exit code, which in a script is that of the last failure."""
+        """Chat until the input ends. Return the exit code: in a script that of the last failure."""
         code = 0
         if self._interactive:
             self._runner.run(self._greet())
@@ -121,21 +123,21 @@ class Chat:
                 if not self._interactive:
                     raise
                 self._print_remark(
-                    "left: the request runs on. /wait shows its reply, /steer TEXT corrects it, /cancel ends it"
+                    "the request continues: /wait shows its reply, /steer TEXT corrects it, /cancel cancels it"
                 )
             except (ClewError, TemporalError) as error:
                 report_error(error, self._as_json, in_lines=True)
                 code = find_exit_code(error)
         if self._interactive:
-            self._print_remark(f"the session stays: `clew chat {self._session.id}` goes on with it")
+            self._print_remark(f"the session stays: resume it with `clew chat {self._session.id}`")
         return 0 if self._interactive else code
 
     def _lines(self) -> Iterator[str]:
-        """What is typed or piped, without empty lines."""
+        """Yield the lines that are typed or piped, without empty ones."""
         if not self._interactive:
             yield from (stripped for line in sys.stdin if (stripped := line.strip()))
             return
-        with suppress(ImportError):  # Windows has none
+        with suppress(ImportError):  # Windows has no readline
             import readline  # noqa: F401, PLC0415 - it gives `input` its editing and its history
         while True:
             self._to.print()
@@ -149,17 +151,17 @@ class Chat:
 
     async def _greet(self) -> None:
         status = self._opened.status
-        went = f"resumed, {status.rev} entries" if self._opened.resumed else "new"
+        state = f"resumed, {status.rev} entries" if self._opened.resumed else "new"
         self._to.rule(
-            show.make_text((f"session {status.session_id}", "bold"), f" · {status.model} · {went}"), style="dim"
+            show.make_text((f"session {status.session_id}", "bold"), f" · {status.model} · {state}"), style="dim"
         )
         if self._opened.resumed:
             recent = await self._session.transcript(from_seq=max(status.rev - RECENT_ENTRIES, 0))
             turns = [number for number, message in enumerate(recent) if message["role"] == "user"]
             show.print_messages(self._to, recent[turns[-RECENT_TURNS:][0] if turns else 0 :])
         if status.request_id:
-            self._print_remark(f"request {status.request_id} is running: /wait joins it")
-        self._print_remark("/help says what there is")
+            self._print_remark(f"request {status.request_id} is active: /wait shows its reply")
+        self._print_remark("/help lists the commands")
 
     async def _handle_line(self, line: str) -> None:
         if command := _COMMAND.fullmatch(line):
@@ -186,23 +188,23 @@ class Chat:
                     return show.print_document(context.as_json(), in_lines=True)
                 show.print_context(self._to, context)
             case "/transcript":
-                said = await wait_for_answer(self._session.transcript(), self._session.id)
+                messages = await wait_for_answer(self._session.transcript(), self._session.id)
                 if self._as_json:
-                    return show.print_document({"messages": said}, in_lines=True)
-                show.print_messages(self._to, said)
+                    return show.print_document({"messages": messages}, in_lines=True)
+                show.print_messages(self._to, messages)
             case "/wait":
                 status = await wait_for_answer(self._session.status(), self._session.id)
                 if status.request_id is None:
-                    return self._print_remark("nothing is running; /transcript shows what was said")
+                    return self._print_remark("no request is active; /transcript shows the messages")
                 await self._follow(self._session.request(status.request_id), self._opened.status.first_live_seq)
             case "/steer" | "/cancel" | "/approve" | "/deny":
                 await self._control(name, words)
             case _:
-                self._print_remark(f"no command {name}: /help says what there is")
+                self._print_remark(f"unknown command {name}: /help lists the commands")
         return None
 
     async def _control(self, name: str, words: str) -> None:
-        """Change what the session does; in a script the receipt is one of the answers."""
+        """Send a control command and print its receipt; with --json on stdout."""
         session, first, others = self._session, *words.partition(" ")[::2]
         work: Coroutine[Any, Any, Receipt]
         match name:
@@ -220,13 +222,13 @@ class Chat:
         return self._print_remark(show.format_receipt(receipt))
 
     def _print_remark(self, text: str) -> None:
-        """A word of the program's own, which in a script has no place among the answers."""
+        """Print a remark; in a script on stderr, apart from the answers."""
         to = self._to if self._interactive else show.make_console(stderr=True)
         to.print(show.make_text((text, "dim")), soft_wrap=True)
 
 
 def _notify(text: Text) -> None:
-    """A word of the program's own, beside the answers."""
+    """Print a notice on stderr, apart from the answers."""
     show.make_console(stderr=True).print(text, soft_wrap=True)
 
 
@@ -236,16 +238,16 @@ async def _send(session: Session, text: str, timeout_seconds: int | None, on_bus
             session.message(text, timeout_seconds=timeout_seconds, on_busy=on_busy), session.id
         )
     except WorkerUnavailable as error:
-        raise WorkerUnavailable(f"{error}; the message may still be accepted when one comes") from None
+        raise WorkerUnavailable(f"{error}; the session may still accept the message once a worker runs") from None
 
 
 async def _answer(
     session: Session, request: Request, from_seq: int, as_json: bool, *, in_lines: bool
 ) -> RequestOutcome:
-    """Print a request's answer: as it grows on a terminal, at once in a pipe, or in an object.
+    """Print a request's answer: streamed on a terminal, at once in a pipe, or as JSON.
 
     Raises:
-        RequestFailed: there is none.
+        RequestFailed: the request ended without an answer.
     """
     to = show.make_console()
     live = to.is_terminal and not as_json
@@ -256,7 +258,7 @@ async def _answer(
     if as_json:
         show.print_document({**outcome.as_json(), "answer": answer}, in_lines=in_lines)
     elif not live:
-        # To a file or another program: as it was said.
+        # Unchanged, for a file or another program.
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
     return outcome

@@ -26,7 +26,7 @@ async def test_a_session_is_summed_up_and_expanded(stack: Stack) -> None:
     nothing = await clew("summarize", session.id, "--json", address=address)
     assert (nothing.code, nothing.json["error"]["type"]) == (1, "nothing_to_summarize")
     expanded = await clew("expand", session.id, "--op-id", "e-1", address=address)
-    assert (expanded.code, expanded.out.startswith("e-1 is applied")) == (0, True)
+    assert (expanded.code, expanded.out.startswith("operation e-1 is applied")) == (0, True)
     assert await texts(session) == before
 
 

@@ -115,11 +115,11 @@ async def test_an_exported_session_is_compared_without_a_server(
 @pytest.mark.parametrize(
     ("content", "code", "says"),
     [
-        ('{"max_tokens": 5}', 1, "invalid_input: {file} is no context policy: max_tokens: Extra inputs"),
-        ('{"max_input_tokens": "8000"}', 1, "invalid_input: {file} is no context policy: max_input_tokens: "),
-        ("[1]", 1, "invalid_input: {file} is no context policy: Input should be"),
-        ("{", 1, "invalid_input: {file} is no context policy: Invalid JSON"),
-        ("\ud800", 1, "invalid_input: {file} is no context policy: Invalid JSON"),
+        ('{"max_tokens": 5}', 1, "invalid_input: {file} is not a context policy: max_tokens: Extra inputs"),
+        ('{"max_input_tokens": "8000"}', 1, "invalid_input: {file} is not a context policy: max_input_tokens: "),
+        ("[1]", 1, "invalid_input: {file} is not a context policy: Input should be"),
+        ("{", 1, "invalid_input: {file} is not a context policy: Invalid JSON"),
+        ("\ud800", 1, "invalid_input: {file} is not a context policy: Invalid JSON"),
         (None, 2, "misconfigured: {file}: No such file"),
     ],
 )

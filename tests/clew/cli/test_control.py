@@ -58,7 +58,7 @@ async def test_steer_and_inject_reach_the_run(stack: Stack) -> None:
     assert again.json == steered.json
     options = ("--at", "step", "--expect", "r-1", "--on-failure", "drop", "--source", "ci", "--input-id", "i-2")
     injected = await clew("inject", session.id, "-", *options, stdin="Tests\npass\n", address=address)
-    assert (injected.code, injected.out) == (0, "i-2 waits at place 2 for request r-1\n")
+    assert (injected.code, injected.out) == (0, "input i-2 is number 2 in the queue of request r-1\n")
     third = await clew("inject", session.id, "Good night", "--json", address=address)
     assert third.json == {"input_id": third.json["input_id"], "request_id": "r-1", "position": 3}
     status = await clew("status", session.id, address=address)
@@ -107,7 +107,7 @@ async def test_replace_and_switch_change_the_context(stack: Stack, tmp_path: Pat
     assert applied.json == {"op_id": "op-1", "status": "applied", "seq": applied.json["seq"]}
     assert [message["content"] for message in (await session.context()).messages] == ["früher"]
     again = await clew("replace", session.id, str(file), "--op-id", "op-1", address=address)
-    assert (again.code, again.out) == (0, "op-1 is known already: nothing has changed\n")
+    assert (again.code, again.out) == (0, "operation op-1 was applied before: nothing has changed\n")
     switched = await clew("switch", session.id, "draft", "--op-id", "op-2", "--json", address=address)
     assert (switched.json["status"], switched.json["op_id"]) == ("applied", "op-2")
     assert (await session.status()).active_context_ref == "draft"
@@ -115,7 +115,7 @@ async def test_replace_and_switch_change_the_context(stack: Stack, tmp_path: Pat
     whole = {"messages": [{"role": "user", "content": "new"}], "system_prompt": "Be brief."}
     options = ("--op-id", "op-3", "--lane", "default", "--base-seq", "1", "--reason", "restore")
     ended = await clew("replace", session.id, "-", *options, stdin=json.dumps(whole), address=address)
-    assert (ended.code, ended.out.startswith("op-3 is applied, as entry ")) == (0, True)
+    assert (ended.code, ended.out.startswith("operation op-3 is applied, as entry ")) == (0, True)
     shown = await clew("entries", session.id, "--kind", "ai_context_operation", address=address)
     assert [line.split("\t")[-1] for line in shown.out.splitlines()] == [
         *("op-1: replace default, manual", "op-2: switch draft, manual", "op-3: replace default, restore")
@@ -134,7 +134,7 @@ async def test_changes_wait_for_the_run(stack: Stack) -> None:
     request = await session.message("hi")
     await model.called.wait()
     switch = await clew("switch", session.id, "draft", "--op-id", "op-1", address=address)
-    assert (switch.code, switch.out) == (0, "op-1 waits until the request that is served has ended\n")
+    assert (switch.code, switch.out) == (0, "operation op-1 is deferred until the run ends\n")
     configured = await clew("configure", session.id, "--system", "Be brief.", "--json", address=address)
     assert (configured.code, configured.json) == (0, {"status": "deferred"})
     status = await clew("status", session.id, address=address)
@@ -183,7 +183,7 @@ async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
     for command in ("approve", "deny"):
         assert error_of(await clew(command, session.id, "tool-2", address=address)) == (1, "already_resolved")
     edited = await clew("approve", session.id, "tool-1", "--arguments", '{"a": 5, "b": 6}', address=address)
-    assert (edited.code, edited.out, edited.err) == (0, "tool-1 is approved\n", "")
+    assert (edited.code, edited.out, edited.err) == (0, "tool call tool-1 is approved\n", "")
     note = '[a person changed this call before it ran; its arguments were {"a":5,"b":6}]'
     assert await request.answer() == f"{note}\n11 and denied: too easy"
 
@@ -203,8 +203,8 @@ async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, c
     process.stdin.close()
     told = [(await process.stderr.readline()).decode() for _ in range(2)]
     assert told == [
-        f"tool-1 waits: `clew approve {session_id} tool-1`, or deny: → add(a=40, b=2)\n",
-        f"tool-2 waits: `clew approve {session_id} tool-2`, or deny: → add(a=1, b=1)\n",
+        f"tool-1 waits for approval: `clew approve {session_id} tool-1`, or deny: → add(a=40, b=2)\n",
+        f"tool-2 waits for approval: `clew approve {session_id} tool-2`, or deny: → add(a=1, b=1)\n",
     ]
     for line in told:
         approve = re.findall("`clew (.+)`", line)[0].split()
@@ -239,7 +239,7 @@ async def test_an_approvals_receipt_is_json(stack: Stack) -> None:
     assert (await request.answer()).startswith("42 and denied")
     shown = await clew("entries", session.id, "--kind", "approval", address=address)
     assert [line.split("\t")[-1] for line in shown.out.splitlines()] == [
-        "deny tool-2: no reason was given",
+        "deny tool-2: no reason",
         "approve tool-1: harmless",
     ]
     (fact,) = await session.entries(kind="approval", tool_call_id="tool-1")
@@ -347,21 +347,21 @@ async def test_another_request_is_not_steered(stack: Stack) -> None:
 @pytest.mark.parametrize(
     ("command", "stdin", "reason"),
     [
-        (("replace", "s", "-", "--op-id", "o"), "{", "not JSON: "),
-        (("replace", "s", "-", "--op-id", "o"), '[{"content": NaN}]', "NaN is no number of JSON"),
-        (("replace", "s", "-", "--op-id", "o"), "[" * 100_000, "not JSON: "),
-        (("replace", "s", "-", "--op-id", "o"), "3", "neither a list of messages nor an object"),
-        (("replace", "s", "-", "--op-id", "o"), '{"messages": [], "tools": []}', "neither a list of messages nor"),
-        (("replace", "s", "-", "--op-id", "o"), "[1]", "messages are a list of objects"),
-        (("replace", "s", "-", "--op-id", "o"), '{"messages": {}}', "messages are a list of objects"),
+        (("replace", "s", "-", "--op-id", "o"), "{", "not valid JSON: "),
+        (("replace", "s", "-", "--op-id", "o"), '[{"content": NaN}]', "NaN is not a JSON number"),
+        (("replace", "s", "-", "--op-id", "o"), "[" * 100_000, "not valid JSON: "),
+        (("replace", "s", "-", "--op-id", "o"), "3", "must be a list of messages, or an object"),
+        (("replace", "s", "-", "--op-id", "o"), '{"messages": [], "tools": []}', "must be a list of messages, or"),
+        (("replace", "s", "-", "--op-id", "o"), "[1]", "messages must be a list of objects"),
+        (("replace", "s", "-", "--op-id", "o"), '{"messages": {}}', "messages must be a list of objects"),
         (("replace", "s", "-", "--op-id", "o"), b"\xff", "stdin is not UTF-8"),
         (("replace", "s", "/nowhere.json", "--op-id", "o"), "", "/nowhere.json: No such file or directory"),
         (("replace", "s", "-"), "[]", "--op-id"),
         (("switch", "s", "draft"), "", "--op-id"),
-        (("approve", "s", "t", "--arguments", "a=1"), "", "--arguments: not JSON: "),
-        (("approve", "s", "t", "--arguments", "[1]"), "", "--arguments: a JSON object is expected"),
+        (("approve", "s", "t", "--arguments", "a=1"), "", "--arguments: not valid JSON: "),
+        (("approve", "s", "t", "--arguments", "[1]"), "", "--arguments: must be a JSON object"),
         (("configure", "s"), "", "nothing to change"),
-        (("configure", "s", "--changes", '{"self": 1}'), "", "'self' cannot be changed; these can: model,"),
+        (("configure", "s", "--changes", '{"self": 1}'), "", "'self' is not a field; the fields are model,"),
         (("steer", "s", "x", "--at", "once"), "", "--at"),
         (("ask", "s", "x", "--on-busy", "wait"), "", "--on-busy"),
     ],
@@ -396,9 +396,9 @@ async def test_control_from_within_a_conversation(stack: Stack) -> None:
     async with terminal("chat", session.id, address=stack.server.address) as screen:
         await screen.shows("> ")
         screen.type("Add\n")
-        await screen.shows(f"[tool-1 waits: `clew approve {session.id} tool-1`, or deny]")
+        await screen.shows(f"[tool-1 waits for approval: `clew approve {session.id} tool-1`, or deny]")
         screen.type("\x03")
-        await screen.shows("/cancel ends it")
+        await screen.shows("/cancel cancels it")
         await screen.shows("> ")
         screen.type("/status\n")
         await screen.shows("approve tool-1?  → add(a=40, b=2)")
@@ -419,7 +419,7 @@ async def test_control_from_within_a_conversation(stack: Stack) -> None:
         screen.type("\x03")
         await screen.shows("> ")
         screen.type("/steer only the last one\n")
-        await screen.shows("waits at place 1")
+        await screen.shows("is number 1 in the queue")
         await screen.shows("> ")
         screen.type("/cancel enough\n")
         await screen.shows("is cancelled")

@@ -34,7 +34,7 @@ async def test_a_session_is_put_away_read_and_deleted(stack: Stack) -> None:
     session, address = await stack.open("fine", system_prompt="Be brief."), stack.server.address
     await session.ask("hi")
     asleep = await clew("hibernate", session.id, "--reason", "night", address=address)
-    assert (asleep.code, asleep.out) == (0, "the session sleeps, with its entries up to 4 in the archive\n")
+    assert (asleep.code, asleep.out) == (0, "the session hibernates; all entries up to 4 are archived\n")
     said, shown, listed = await asyncio.gather(
         clew("transcript", session.id, "--json", address=address),
         clew("context", session.id, "--call", "call-1", "--json", address=address),
@@ -58,6 +58,6 @@ async def test_a_lane_is_emptied(stack: Stack) -> None:
     session, address = await stack.open("fine"), stack.server.address
     await session.ask("hi")
     emptied = await clew("reset", session.id, "--op-id", "o-1", address=address)
-    assert (emptied.code, emptied.out) == (0, "o-1 is applied, as entry 4\n")
+    assert (emptied.code, emptied.out) == (0, "operation o-1 is applied, as entry 4\n")
     assert (await session.context()).messages == []
     assert len(await session.transcript()) == 2

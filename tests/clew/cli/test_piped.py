@@ -140,7 +140,7 @@ async def test_chat_json_is_an_object_a_line(stack: Stack) -> None:
     assert (one["answer"], two["answer"]) == ("yes", "yes")
     assert status["session_id"] == session.id
     assert (failed["status"], failed["error"]["message"]) == ("failed", "no")
-    assert (ended.code, ended.err) == (1, "no command /bogus: /help says what there is\n")
+    assert (ended.code, ended.err) == (1, "unknown command /bogus: /help lists the commands\n")
 
 
 async def test_a_session_keeps_its_configuration(stack: Stack) -> None:
@@ -148,4 +148,4 @@ async def test_a_session_keeps_its_configuration(stack: Stack) -> None:
     session = await stack.open("fine")
     ended = await clew("ask", session.id, "Hi", "--model", "scripted:other", address=stack.server.address)
     assert (ended.code, ended.out) == (0, "fine\n")
-    assert f"session {session.id} goes on as it was opened" in ended.err
+    assert f"session {session.id} exists and keeps its configuration" in ended.err

@@ -78,7 +78,7 @@ async def test_a_conversation(stack: Stack) -> None:
         screen.type("slowly\n")
         await screen.shows("waiting for the model")
         screen.type("\x03")
-        await screen.shows("left: the request runs on")
+        await screen.shows("the request continues")
         await screen.shows("> ")
         screen.type("impatient\n")
         await screen.shows("busy: request")
