@@ -48,8 +48,8 @@ def audit(
 ) -> None:
     """Compare a session's histories, archive and live entries.
 
-    Replays the event histories with the workflow's code, and rebuilds the context of each model call. with the workflow's code. Exit code 0: no differences; 1: differences; 2: the audit could
-    not be completed.
+    Replays the event histories with the workflow's code, and rebuilds the context of each model call. Exit code 0: no
+    differences; 1: differences; 2: the audit could not be completed.
     """
     if (session is None) is (from_file is None):
         raise typer.BadParameter("name either a session or --from-file", param_hint="SESSION")

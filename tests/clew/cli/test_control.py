@@ -138,7 +138,7 @@ async def test_changes_wait_for_the_run(stack: Stack) -> None:
     configured = await clew("configure", session.id, "--system", "Be brief.", "--json", address=address)
     assert (configured.code, configured.json) == (0, {"status": "deferred"})
     status = await clew("status", session.id, address=address)
-    assert "\noperation: switch draft (op-1), when the request has ended\n" in status.out
+    assert "\noperation: switch draft (op-1), deferred until the run ends\n" in status.out
     model.free.set()
     await request.result()
     assert (await session.status()).active_context_ref == "draft"
@@ -222,7 +222,7 @@ async def test_approvals_are_required_from_the_opening_on(stack: Stack) -> None:
     assert (opened.code, opened.out, opened.err) == (0, "fine\n", "")
     resumed = await clew("ask", "approve-opened", "hi", approve, "dawdle", address=address)
     assert (resumed.code, resumed.out) == (0, "fine\n")
-    assert resumed.err.endswith("--model, --system, --tool and --require-approval are for new sessions\n")
+    assert resumed.err.endswith("--model, --system, --tool and --require-approval only apply to new sessions\n")
 
 
 async def test_an_approvals_receipt_is_json(stack: Stack) -> None:

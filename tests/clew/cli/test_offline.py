@@ -72,7 +72,7 @@ async def test_a_terminated_session_is_recovered(stack: Stack, clew: Clew, folde
     await clew.temporal.get_workflow_handle(session.id).terminate()
     done = await command("recover", session.id, address=here, **store)
     assert done.code == 0
-    assert f"session {session.id} is put together, and goes on" in done.out
+    assert f"session {session.id} has been repaired and resumed" in done.out
     again = await command("recover", session.id, "--json", address=here, **store)
     assert (again.code, again.json["status"]) == (0, "running")
     assert (await session.ask("and now?")).startswith("I read")
