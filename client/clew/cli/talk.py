@@ -151,7 +151,8 @@ class Chat:
 
     async def _greet(self) -> None:
         status = self._opened.status
-        state = f"resumed, {status.rev} entries" if self._opened.resumed else "new"
+        entries = f"{status.rev} entr{'y' if status.rev == 1 else 'ies'}"
+        state = f"resumed, {entries}" if self._opened.resumed else "new"
         self._to.rule(
             show.make_text((f"session {status.session_id}", "bold"), f" · {status.model} · {state}"), style="dim"
         )

@@ -61,7 +61,7 @@ async def test_a_conversation(stack: Stack) -> None:
 
     session = await stack.open(script)
     async with terminal("chat", session.id, address=stack.server.address) as screen:
-        await screen.shows(f"session {session.id} · {(await session.status()).model} · resumed, 1 entries")
+        await screen.shows(f"session {session.id} · {(await session.status()).model} · resumed, 1 entry")
         await screen.shows("> ")
         screen.type("hello\n")
         await screen.shows("[b]You said hello[/b]")
@@ -112,7 +112,7 @@ async def test_chat_opens_a_session(stack: Stack) -> None:
         await screen.shows("· new")
         await screen.shows("> ")
         screen.type("/nonsense\n")
-        await screen.shows("no command /nonsense")
+        await screen.shows("unknown command /nonsense")
         await screen.shows("> ")
         screen.type("fail\n")
         await screen.shows("bad_request: no")
