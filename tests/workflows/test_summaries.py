@@ -293,7 +293,7 @@ def test_a_message_meets_a_summary_in_the_making_as_it_meets_a_run() -> None:
     """Refused, queued, or in place of the summary, which then leaves its reason."""
     of = session()
     summarize(of)
-    with pytest.raises(Busy, match="a summary is in the making"):
+    with pytest.raises(Busy, match="a summary is being written"):
         of.ask("now")
     of.ask("later", "r-1", on_busy="queue")
     assert of.state.summarizing

@@ -1,4 +1,4 @@
-"""The one step of a session: a decision is committed. The workflow, recovery and the tests take it alike."""
+"""Committing a decision. The workflow, recovery and the tests all do it by `advance`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from clew_workflows.protocol import SessionEffect
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """All that a session is.
+    """A session, complete.
 
     Attributes:
-        state: What it is at the moment, beside its thread.
-        thread: Its log; `advance` appends to it.
-        effect: What is being carried out, or is to be next.
+        state: Its state beside the thread.
+        thread: Its thread; `advance` appends to it.
+        effect: The effect that is being carried out, or is next.
     """
 
     state: State
@@ -30,12 +30,12 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What became of a session by a decision.
+    """The result of committing a decision.
 
     Attributes:
-        session: The session after it.
-        entries: What was committed.
-        gave_up: What was being carried out is over; its answer no longer matters.
+        session: The session afterwards.
+        entries: The committed entries.
+        gave_up: The decision has given up the effect that is being carried out: its answer no longer matters.
     """
 
     session: Session
@@ -44,11 +44,11 @@ class Step:
 
 
 def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
-    """Append a decision's drafts to the session's thread, and give the session as it is from then on."""
+    """Append a decision's drafts to the session's thread, and return the session with its next state and effect."""
     before, after = session.state, decision.state
-    counting, entries = load_encoding(after.config.encoding), list[Entry]()
+    encoding, entries = load_encoding(after.config.encoding), list[Entry]()
     for draft in decision.commit:
-        entry = draft.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), counting)
+        entry = draft.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), encoding)
         session.thread.append(entry)
         entries.append(entry)
     gave_up = _gives_up(before, after)
@@ -57,7 +57,7 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
 
 
 def _gives_up(before: State, after: State) -> bool:
-    """Whether what is being carried out was for a run or a summary that is over, or for a session that has ended."""
+    """Whether the effect belonged to a run or a summary that is over, or the session has ended."""
     if after.closed:
         return True
     if before.summarizing is not None and after.summarizing is not before.summarizing:

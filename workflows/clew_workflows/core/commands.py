@@ -1,6 +1,6 @@
-"""The commands of a session: what updates and signals ask for, decided or refused.
+"""The commands of a session, which updates and signals bring: `decide` accepts or refuses them.
 
-Deciding is the only check: a validator decides and throws the decision away.
+An update's validator calls `decide` too and discards the decision, so that each rule stands once.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ Command = (
     | CloseInput
     | ForkedInput
 )
-"""What a session can be asked to do."""
+"""The input of an update or a signal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer is the outcome of a request, as soon as it has one.
+    """The answer will be the outcome of a request.
 
     Attributes:
         request_id: The request.
-        is_new: The command has made the request.
+        is_new: The command has made the request; False: it repeats one, or waits for one.
     """
 
     request_id: str
@@ -72,18 +72,18 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """The answer is the configuration's entry, as soon as it is committed."""
+    """The answer will be the seq of the `config` entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """The answer is the checkpoint of a lane as it is now, once it is signed.
+    """The answer will be a signed checkpoint.
 
     Attributes:
-        state: The session now.
+        state: The session's state at the command.
         context_ref: The lane.
-        at_seq: The seq of the newest entry now.
-        expires_seconds: How long the checkpoint is good for.
+        at_seq: The seq of the newest entry at the command.
+        expires_seconds: Seconds from signing until the checkpoint expires.
     """
 
     state: State
@@ -94,10 +94,10 @@ class Checkpointing:
 
 @dataclass(frozen=True, slots=True)
 class Hibernating:
-    """The answer is given when the session is in the archive.
+    """The answer follows when the session is archived.
 
     Attributes:
-        reason: The caller's.
+        reason: The caller's reason.
     """
 
     reason: str | None
@@ -105,12 +105,12 @@ class Hibernating:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The answer is given when the closed session is in the archive."""
+    """The answer follows when the closed session is archived."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryAwaited:
-    """The answer is the summary's entry, as soon as it is committed.
+    """The answer will be the seqs of a summary.
 
     Attributes:
         summary_id: The summary.
@@ -130,22 +130,22 @@ _DISPLACING = (
     HibernateInput,
     CheckpointInput,
 )
-"""Work for which a summary of the session's own accord is given up."""
+"""Commands for which an automatic summary is given up."""
 
 
 def decide(state: State, thread: Thread, command: Command, own_id: str | None, at: Moment) -> tuple[Decision, Answer]:
-    """What follows from a command, and what its caller is answered.
+    """Decide a command: the decision, and the answer to its caller or what the answer will be.
 
     Args:
-        state: The session.
-        thread: Its thread.
-        command: What is asked for.
-        own_id: Names a message or an input that comes without an id; a signal has none.
-        at: When and where.
+        state: The session's state.
+        thread: The session's thread.
+        command: The command.
+        own_id: The update's id, for a message or an input without an id of its own; None for a signal.
+        at: The moment of the decision.
 
     Raises:
-        Refusal: the session as it is cannot take it.
-        ContextOverflow: no checkpoint can be made: what must be in it does not fit.
+        Refusal: The session cannot accept the command in its present state.
+        ContextOverflow: A checkpoint's context does not fit the budget.
     """
     if not isinstance(command, CloseInput):
         if state.closed:
@@ -154,7 +154,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
             raise Closed("the session hibernates: open it again")
     if not (state.own_summary and isinstance(command, _DISPLACING)):
         return _decide(state, thread, command, own_id, at)
-    given_up = summaries.give_up(state, "something else arrived")
+    given_up = summaries.give_up(state, "the session got other work")
     later = replace(at, rev=at.rev + len(given_up.commit))
     decision, answer = _decide(given_up.state, thread, command, own_id, later)
     if _is_repeated(answer):
@@ -192,11 +192,11 @@ def _decide(
             lane = command.context_ref or state.context_ref
             return Decision(state), Checkpointing(state, lane, thread.last_seq, command.expires_seconds)
         case HibernateInput():
-            # It is decided again when nothing is being prepared: until then the session goes on.
+            # Only the refusal counts: `Hibernation` decides again when the preparation is over.
             decisions.hibernate(state, command.reason)
             return Decision(state), Hibernating(command.reason)
         case CloseInput():
-            # Sent again while the store is away, it asks once more whether the session has ended.
+            # A close may be repeated while the store is away: its answer waits for the end again.
             return decisions.close(state, at, command.reason), Closing()
         case ForkedInput():
             return forking.record_fork(state, thread, command), None
@@ -221,7 +221,7 @@ def _await_request(state: State, thread: Thread, command: AwaitRequestInput) -> 
 
 
 def _is_repeated(answer: Answer) -> bool:
-    """Whether a command has repeated one that was taken before."""
+    """Whether the command repeats one that was accepted before."""
     match answer:
         case Outcome():
             return not answer.is_new

@@ -1,4 +1,4 @@
-"""Changes of configuration: what is laid over what, and when it takes effect. A run keeps the one it began with."""
+"""Changes of configuration: how they merge, and when they take effect. A run keeps the one it began with."""
 
 from __future__ import annotations
 
@@ -20,31 +20,34 @@ Status = Literal["applied", "deferred"]
 
 
 def configure(state: State, change: ConfigureInput) -> tuple[Decision, Status]:
-    """A change of configuration takes effect at once, or when the run has ended.
+    """Apply a change of configuration at once, or let it wait for the run to end.
 
     Raises:
-        InvalidInput: its policy cannot be used, be it together with the change that waits already.
-        InvalidTokenBudget: its policy leaves no budget.
-        UnknownTool: approval is required for a tool that the session does not have.
+        InvalidInput: The policy, merged with that of a waiting change, names an unknown projector or contradicts
+            itself.
+        InvalidTokenBudget: The policy leaves no budget.
+        UnknownTool: `require_approval` names a tool that the session does not have.
     """
     waiting = state.pending_config
     if not state.busy and state.phase != "preparing":
         return _configure(state, change), "applied"
-    laid_over = _merge_changes(waiting, change)
-    change_config(state, laid_over)
-    merged: tuple[Draft, ...] = ()
+    merged = _merge_changes(waiting, change)
+    change_config(state, merged)
+    entries: tuple[Draft, ...] = ()
     if waiting:
-        merged = (
+        entries = (
             drafts.draft_input(state, "merged", "configure", "a later change adds to it", _make_excerpt(waiting)),
         )
-    return Decision(replace(state, pending_config=laid_over), merged), "deferred"
+    return Decision(replace(state, pending_config=merged), entries), "deferred"
 
 
 def change_config(state: State, change: ConfigureInput) -> State:
-    """The session as a change of configuration would have it.
+    """Return the state with a change of configuration in it.
 
     Raises:
-        InvalidInput, InvalidTokenBudget, UnknownTool: see `configure`.
+        InvalidInput: The policy names an unknown projector or contradicts itself.
+        InvalidTokenBudget: The policy leaves no budget.
+        UnknownTool: `require_approval` names a tool that the session does not have.
     """
     changed = _list_fields(change)
     changed.pop("context_policy", None)
@@ -58,48 +61,48 @@ def change_config(state: State, change: ConfigureInput) -> State:
     policy = resolve(session=own, agent=find_agent_policy(state, config))
     find_projector(policy.projector)
     check_approvals(config)
-    # Who sets a policy knows what the models take by now, whatever they have refused before.
+    # A new policy may fit the models: forget what they have refused under the old one.
     learned = {} if change.context_policy else state.learned
     return replace(state, config=config, own_policy=own, policy=policy, learned=learned)
 
 
 def check_approvals(config: SessionConfig) -> None:
-    """Refuse a configuration that wants approval for a tool that it does not have: a typo would go unnoticed.
+    """Refuse approvals for tools that the session does not have: a typo would go unnoticed.
 
     Raises:
-        UnknownTool: with the names.
+        UnknownTool: `require_approval` names such a tool.
     """
     unknown = [name for name in config.require_approval if name not in config.tools and name != READ_RESULT]
     if unknown:
         tools = ", ".join(config.tools) or "none"
         raise UnknownTool(
-            f"require_approval names {', '.join(map(repr, unknown))}, which the session has no tool of: its tools "
+            f"require_approval names {', '.join(map(repr, unknown))}, which are no tools of the session: its tools "
             f"are {tools}"
         )
 
 
 def apply_config(state: State, _at: Moment) -> Decision:
-    """The change of configuration that waited for the run to end."""
+    """Apply the change of configuration that waited for the run to end."""
     change = state.pending_config
     if change is None or state.phase != "idle":
         return Decision(state)
     try:
         return _configure(replace(state, pending_config=None), change)
     except Refusal as refusal:
-        # It was checked before a worker had told of its model.
-        written = drafts.draft_input(state, "dropped", "configure", str(refusal), _make_excerpt(change))
-        return Decision(replace(state, pending_config=None), (written,))
+        # It was checked before a worker had described its model.
+        entry = drafts.draft_input(state, "dropped", "configure", str(refusal), _make_excerpt(change))
+        return Decision(replace(state, pending_config=None), (entry,))
 
 
 def drop_config(state: State, reason: str) -> Decision:
-    """The change that waited for a run to end, and the one that a worker prepares, are never applied."""
-    written = []
+    """Drop the change that waited for a run to end, and the one that a worker was to prepare."""
+    entries = []
     if change := state.pending_config:
-        written.append(drafts.draft_input(state, "dropped", "configure", reason, _make_excerpt(change)))
+        entries.append(drafts.draft_input(state, "dropped", "configure", reason, _make_excerpt(change)))
     if state.config_due:
         preparing = f"model {state.config.model}, tools {', '.join(state.config.tools) or 'none'}"
-        written.append(drafts.draft_input(state, "dropped", "configure", reason, preparing))
-    return Decision(replace(state, pending_config=None), tuple(written))
+        entries.append(drafts.draft_input(state, "dropped", "configure", reason, preparing))
+    return Decision(replace(state, pending_config=None), tuple(entries))
 
 
 def _configure(state: State, change: ConfigureInput) -> Decision:
@@ -111,12 +114,12 @@ def _configure(state: State, change: ConfigureInput) -> Decision:
 
 
 def _list_fields(change: ConfigureInput) -> dict[str, Any]:
-    """What a change names. Null is as good as absent; within options and limits it takes a value away."""
+    """Return the fields that a change sets. Null is like absent; within options and limits it removes a value."""
     return {name: value for name, value in change.model_dump(exclude_unset=True).items() if value is not None}
 
 
 def _merge_changes(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInput:
-    """Two changes of configuration as one: field by field, and within options, policy and limits too."""
+    """Merge two changes of configuration field by field, and within options, policy and limits too."""
     if lower is None:
         return upper
     merged = _list_fields(lower)

@@ -1,4 +1,4 @@
-"""A decision: what follows from an event or a command, as data."""
+"""A decision: the consequences of an event or a command, as data."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from clew_workflows.protocol import SessionEffect
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows.
+    """The consequences of an event or a command.
 
     Attributes:
         state: The next state.
         commit: The entries to commit, in order.
-        effect: What is to be carried out next; None: nothing, or what is being carried out already.
+        effect: The effect to carry out next; None: none, or the one that is being carried out already.
     """
 
     state: State
@@ -25,10 +25,10 @@ class Decision:
     effect: SessionEffect | None = None
 
     def prepend(self, *drafts: Draft) -> Decision:
-        """This decision, with other entries committed before its own."""
+        """Commit other entries before those of this decision."""
         return replace(self, commit=(*drafts, *self.commit))
 
     def then(self, follow: Callable[[State, Moment], Decision], at: Moment) -> Decision:
-        """This decision, taken at a moment, and what follows from where it leads."""
+        """Chain another decision, made from this one's state. `at` is the moment of this decision."""
         more = follow(self.state, replace(at, rev=at.rev + len(self.commit)))
         return Decision(more.state, (*self.commit, *more.commit), more.effect or self.effect)

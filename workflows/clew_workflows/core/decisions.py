@@ -1,8 +1,8 @@
-"""The session's decisions: pure functions from what is and what happened to what follows.
+"""The session's decisions: pure functions from a state and an event to the consequences.
 
-A decision says what the session becomes, which entries enter the thread, in order, and which effect is carried out
-next. The clock and the thread's next seq are passed in as a `Moment`; the workflow commits, then acts. What is
-decided about a run stands in `runs`, about what is asked in `inputs`, about contexts in `operations`.
+A decision names the next state, the entries to commit, in order, and the next effect. The clock and the thread's next
+seq are passed in as a `Moment`. The workflow commits first and carries out the effect then. Decisions about runs are
+in `runs`, about messages and inputs in `inputs`, about contexts in `operations`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from clew_workflows.protocol import (
 
 
 def begin(session_id: str, config: SessionConfig) -> State:
-    """A session starts: a worker resolves its tools and its model before anything else.
+    """Make the first state of a new session. A worker resolves its configuration before anything else.
 
     Raises:
-        InvalidInput, InvalidTokenBudget: the configuration's policy cannot be used.
-        UnknownTool: approval is required for a tool that the session does not have.
+        InvalidInput: The policy names an unknown projector, or its fields contradict each other.
+        InvalidTokenBudget: The policy leaves no budget.
+        UnknownTool: `require_approval` names a tool that the session does not have.
     """
     state = State(session_id, config, policy=ContextPolicy())
     state = replace(state, policy=resolve(agent=profiles.find_agent_policy(state, config)))
@@ -42,7 +43,7 @@ def begin(session_id: str, config: SessionConfig) -> State:
 
 
 def take_event(state: State, event: Event, at: Moment) -> Decision:
-    """An effect has come to its end; nothing of it matters to a session that has closed."""
+    """Decide what follows from the result of an effect. A closed session ignores it."""
     if state.closed:
         return Decision(state)
     match event:
@@ -69,9 +70,9 @@ def take_event(state: State, event: Event, at: Moment) -> Decision:
 
 
 def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
-    """A worker has resolved the configuration, or said what it does not know.
+    """Adopt a worker's answer about the configuration, and continue what waited for it.
 
-    A session that cannot be prepared still lives: its requests fail with the reason, and each tries again.
+    If the worker could not resolve it, the session's requests fail for that reason, and each has a worker try again.
     """
     before = None if state.tools is None else [tool.spec for tool in state.tools]
     policy, state = state.policy, profiles.adopt_profile(state, answer)
@@ -80,28 +81,28 @@ def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
     ready = Decision(state, (drafts.draft_config(state),) if changed else ())
     if state.run:
         return ready.then(_resume_run, at)
-    # Operations that wait beside a request came after it.
+    # Operations that wait beside a queued request arrived after it, so they wait for its end.
     apply = configuration.apply_config if state.queue else operations.apply_deferred
     return ready.then(apply, at).then(_open_first_run, at)
 
 
 def reject(state: State, signal: str, reason: str, content: str) -> Decision:
-    """A signal cannot be refused to its sender, so that it was refused becomes a fact."""
+    """Commit an `input` entry for a refused signal: a signal has no answer that could tell its sender."""
     return Decision(state, (drafts.draft_input(state, "rejected", signal, reason, content),))
 
 
 def hibernate(state: State, reason: str | None) -> Decision:
-    """The session is put away: until that is done, or has failed, it takes nothing.
+    """Begin to hibernate: the session accepts nothing until it is archived, or that has failed.
 
     Raises:
-        ArchiveUnavailable: there is no archive to put it into.
-        Busy: a request is running or waits, or a summary is in the making that was asked for.
-        Closed: it hibernates already, or has ended.
+        ArchiveUnavailable: The session has no archive.
+        Busy: A run is active, a request waits, or a summary is being written that a caller asked for.
+        Closed: The session hibernates or is closed.
     """
     if state.phase in ("hibernating", "closed"):
         raise Closed("the session hibernates: open it again")
     if state.archive is None:
-        raise ArchiveUnavailable("the session was begun by a worker that had no archive")
+        raise ArchiveUnavailable("the session has no archive: the worker that began it had none")
     if state.busy:
         raise Busy("a request is running or waits: wait for it, or cancel it")
     entry = drafts.draft_session(state, "hibernated", reason)
@@ -109,37 +110,37 @@ def hibernate(state: State, reason: str | None) -> Decision:
 
 
 def wake(state: State, reason: str) -> Decision:
-    """The session could not be put away, and goes on."""
+    """Continue a session that could not be archived."""
     return Decision(replace(state, phase="idle"), (drafts.draft_session(state, "woken", reason),))
 
 
 def end(state: State) -> Decision:
-    """The session is in the archive whole, and ends."""
+    """End a session that has been archived."""
     return Decision(replace(state, phase="closed"))
 
 
 def close(state: State, at: Moment, reason: str | None = None) -> Decision:
-    """The session ends. What runs is cancelled; what was accepted and never ran leaves its outcome too."""
+    """Close the session: the active run is cancelled, and each queued request gets its outcome."""
     if state.closed:
         return Decision(state)
-    cut = _end_all(state, "closed", at, reason)
-    # A thread begins with its configuration, and not with its end.
-    told = (drafts.draft_session(state, "closed", reason),) if at.rev else ()
-    return Decision(replace(cut.state, phase="closed"), (*cut.commit, *told))
+    ended = _end_all(state, "closed", at, reason)
+    # A thread begins with a `config` entry: a session that was never prepared commits nothing.
+    closing = (drafts.draft_session(state, "closed", reason),) if at.rev else ()
+    return Decision(replace(ended.state, phase="closed"), (*ended.commit, *closing))
 
 
 def recover(state: State, at: Moment) -> Decision:
-    """The session was cut off, and is to go on: what ran and what waited ends as at a close, with its own reason.
+    """Make a session that was terminated ready to continue: what ran and what waited ends, as `recovered`.
 
-    A configuration that no worker has resolved is still due.
+    A configuration that no worker has resolved is still to be prepared.
     """
-    cut = _end_all(replace(state, config_due=False), "recovered", at)
-    ended = replace(cut.state, phase="idle", config_due=state.config_due, late_calls=())
-    return Decision(ended, cut.commit)
+    ended = _end_all(replace(state, config_due=False), "recovered", at)
+    after = replace(ended.state, phase="idle", config_due=state.config_due, late_calls=())
+    return Decision(after, ended.commit)
 
 
 def _end_all(state: State, reason: str, at: Moment, explanation: str | None = None) -> Decision:
-    """What was begun ends; whatever was accepted and waits leaves a fact, and requests leave their outcome."""
+    """Cancel the active run or summary, and drop all that waits; requests get outcomes, the rest `input` entries."""
     decision = (
         runs.end_run(state, "cancelled", reason, inputs="drop", explanation=explanation)
         if state.run
@@ -158,7 +159,7 @@ def _drop_waiting(state: State, reason: str, at: Moment) -> Decision:
 
 
 def _follow_summary(decision: Decision, at: Moment) -> Decision:
-    """What waited for the summary comes next, in the order of a run's end."""
+    """Begin what waited for the summary, in the order of a run's end."""
     return decision.then(operations.apply_deferred, at).then(runs.next_run, at)
 
 
@@ -167,7 +168,7 @@ def _resume_run(state: State, at: Moment) -> Decision:
 
 
 def _open_first_run(state: State, at: Moment) -> Decision:
-    """The request that waited for the preparation; it fails with its answer if that is a problem."""
+    """Open the run of the request that waited for the preparation; it fails if the preparation has failed."""
     if state.phase != "idle" or not state.queue:
         return Decision(state)
     return runs.open_run(replace(state, queue=state.queue[1:]), state.queue[0], at, prepared_now=True)

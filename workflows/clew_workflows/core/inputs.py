@@ -1,4 +1,4 @@
-"""What people and programs ask of a session: messages, inputs for the run in progress, cancellations."""
+"""Messages, inputs for the active run, and cancellations."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from clew_workflows.core.outcomes import is_known
 from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES, Input, Moment, Request, Run, State
 
 MAX_RECEIPTS = 1000
-"""Inputs whose ids are known again."""
+"""Receipts of inputs that a session remembers, to recognize a repetition."""
 _MINTED_ID = re.compile(r"input-[0-9]+")
-"""Ids of inputs that came without one."""
+"""The form of the ids that the session gives to inputs without one."""
 RUN_SETTINGS = ("model", "model_options", "context_policy", "max_iterations", "timeout_seconds", "output_schema")
-"""What a message may set for its run, and not for one that is under way."""
+"""The settings of a message that apply to a whole run, so that a message that joins one must not have them."""
 
 
 def take_message(state: State, request: Request, on_busy: OnBusy, at: Moment) -> Decision:
-    """A message opens a run, waits for its turn, takes it, or joins the run in progress.
+    """Accept a message. If the session is busy, `on_busy` says whether it waits, interrupts, joins or is refused.
 
     Raises:
-        Busy: a request or a summary is under way, and `on_busy` is `reject`.
-        InvalidInput: it would join a run, which has its settings already, and brings some of its own.
+        Busy: A run is active or a summary is being entries, and `on_busy` is `reject`.
+        InvalidInput: The message would join the active run, and has settings of its own.
         QueueFull: 64 messages or inputs, or 512 KiB of them, wait already.
     """
     if not state.busy:
@@ -59,13 +59,13 @@ def take_message(state: State, request: Request, on_busy: OnBusy, at: Moment) ->
 
 
 def take_input(state: State, command: SubmitInput, input_id: str | None) -> tuple[Decision, InputReceipt]:
-    """An input waits for its place in the run; one whose id is known is answered as it was before.
+    """Accept an input for the active run. A repetition gets the receipt of the first.
 
     Raises:
-        Idle: no request is running or waits.
-        InvalidInput: the id is of the form of those that the session gives to inputs.
+        Idle: No run is active and no request waits.
+        InvalidInput: The id has the form of the session's own, `input-<number>`.
         QueueFull: 64 inputs, or 512 KiB of them, wait already.
-        RequestMismatch: it is for another request than the one that is running.
+        RequestMismatch: `expected_request_id` is not a request of the active run.
     """
     if input_id is not None and _MINTED_ID.fullmatch(input_id):
         raise InvalidInput("input_id: ids of the form 'input-<number>' are the session's own")
@@ -93,11 +93,11 @@ def take_input(state: State, command: SubmitInput, input_id: str | None) -> tupl
 
 
 def cancel_request(state: State, thread: Thread, command: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
-    """The run in progress ends, or a request that waits never runs; or a summary in the making is given up.
+    """Cancel the active run, drop a queued request, or give up the summary that is being entries.
 
     Raises:
-        Idle: nothing is under way.
-        RequestMismatch: the session is busy, and not with the request that is named.
+        Idle: No run is active, no request waits and no summary is being entries.
+        RequestMismatch: Other requests are running or wait, and not the named one.
     """
     if command.request_id is None or not is_known(state, thread, command.request_id):
         if command.request_id is not None and state.busy:
@@ -132,13 +132,13 @@ def drop_request(
     inputs: Literal["drop", "follow_up"] = "drop",
     explanation: str | None = None,
 ) -> Decision:
-    """A request that waited gets its outcome, and what it asked leaves a fact; inputs go as those of a run do."""
+    """Drop a queued request: commit its content as dropped, and its outcome."""
     run = Run(f"run-{state.runs + 1}", request, at.time, at.rev)
-    left = replace(state, queue=tuple(waiting for waiting in state.queue if waiting is not request))
-    # Without a run, inputs wait for the next one's.
+    remaining = replace(state, queue=tuple(waiting for waiting in state.queue if waiting is not request))
+    # Without an active run, the waiting inputs belong to the first request of the queue.
     is_next = state.request_id == request.request_id
-    unread = runs.leave_unread(left, run, reason, inputs) if is_next else Decision(left)
-    written = (
+    unread = runs.leave_unread(remaining, run, reason, inputs) if is_next else Decision(remaining)
+    entries = (
         *unread.commit,
         *drafts.draft_dropped_request(state, request, reason),
         drafts.draft_run(
@@ -151,13 +151,13 @@ def drop_request(
             explanation=explanation,
         ),
     )
-    return Decision(replace(unread.state, runs=state.runs + 1), written)
+    return Decision(replace(unread.state, runs=state.runs + 1), entries)
 
 
 def _check_busy(state: State, request: Request, on_busy: OnBusy) -> None:
-    """Refuse a message that the busy session does not take."""
+    """Refuse a message that the busy session cannot accept."""
     if on_busy == "reject" and state.request_id is None:
-        raise Busy("a summary is in the making: try again in a moment, or send it with on_busy 'queue'")
+        raise Busy("a summary is being entries: try again in a moment, or send it with on_busy 'queue'")
     if on_busy == "reject":
         raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
     joins = on_busy == "steer" and state.run is not None
@@ -186,7 +186,7 @@ def _measure(content: str, metadata: dict[str, str] | None = None) -> int:
 
 
 def _measure_request(request: Request) -> int:
-    """A request with all that it brings: a schema and a prompt of its own may outweigh its content."""
+    """Measure a request in bytes, its schema and its policy included: they may be larger than its content."""
     return (
         len(to_json(request.message))
         if request.message
@@ -194,6 +194,6 @@ def _measure_request(request: Request) -> int:
     )
 
 
-def _check_room(waiting: list[int], coming: int) -> None:
-    if len(waiting) >= MAX_WAITING or sum(waiting) + coming > MAX_WAITING_BYTES:
-        raise QueueFull(f"{len(waiting)} wait already: {MAX_WAITING}, or {MAX_WAITING_BYTES} bytes, are kept")
+def _check_room(waiting: list[int], size: int) -> None:
+    if len(waiting) >= MAX_WAITING or sum(waiting) + size > MAX_WAITING_BYTES:
+        raise QueueFull(f"{len(waiting)} wait already: at most {MAX_WAITING}, or {MAX_WAITING_BYTES} bytes, can wait")

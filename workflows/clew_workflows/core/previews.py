@@ -1,4 +1,4 @@
-"""Previews: what a model would be shown if something were asked. Nothing is committed."""
+"""Previews: the context of a model call that might follow. Nothing is committed."""
 
 from __future__ import annotations
 
@@ -24,54 +24,57 @@ from clew_workflows.core.state import Request, State
 
 
 def build_preview(state: State, thread: Thread, query: ContextQuery, pending: Sequence[PendingMessage]) -> Projection:
-    """The context of the call that would follow if the pending messages were asked in one request.
+    """Build the context of the call that would follow if the pending messages were sent in one request.
 
-    It is projected from the thread as it would be then, so that it is what the model sees if they are asked next.
-    What does not fit is answered: a context without messages, whose `meta` names the part that is too large.
+    It is projected from a copy of the thread that has these messages, so that it equals the real context if they are
+    sent next. If the context does not fit, the answer has no messages and its `meta` names the part that is too
+    large.
 
     Raises:
-        Archived: the thread does not keep enough of its past.
-        InvalidInput, InvalidTokenBudget: the policy cannot be used.
+        Archived: The context needs entries that are in the archive alone.
+        InvalidInput: The policy names an unknown projector, or its fields contradict each other.
+        InvalidTokenBudget: The policy leaves no budget.
     """
     request = make_preview_request(state, query)
     upto = thread.last_seq if query.at_seq is None else min(query.at_seq, thread.last_seq)
     lane = query.context_ref or thread.find_active_lane(upto)
     policy = budgets.make_call_policy(state, request)
-    after = _commit_pending(state, thread, upto, lane, pending)
-    in_force = _find_policy(after, policy)
+    extended = _commit_pending(state, thread, upto, lane, pending)
+    effective = _find_policy(extended, policy)
     try:
-        shown = build_context(after, context_ref=lane, policy=policy, model=request.model)
+        context = build_context(extended, context_ref=lane, policy=policy, model=request.model)
     except ContextOverflow as error:
-        shown = _make_overflow(error, in_force)
+        context = _make_overflow(error, effective)
     ratio = state.learned.get(request.model, budgets.NOTHING_LEARNED).ratio
-    meta = shown.meta.model_copy(
+    meta = context.meta.model_copy(
         update={
             "basis_rev": upto + 1,
             "basis_last_seq": upto,
             "entries_total": upto + 1,
-            "entries_included": sum(seq <= upto for block in shown.blocks for seq in block.seqs),
+            "entries_included": sum(seq <= upto for block in context.blocks for seq in block.seqs),
             "pending_count": len(pending),
-            "fits": shown.meta.overflow is None,
-            "budget": in_force.budget,
+            "fits": context.meta.overflow is None,
+            "budget": effective.budget,
             "model": request.model,
             "max_output_tokens": request.options.max_output_tokens,
             "token_ratio": ratio if ratio > 1 else None,
         }
     )
-    return Projection(shown.messages, shown.tool_spec, _add_costs(state, request, meta))
+    return Projection(context.messages, context.tool_spec, _add_costs(state, request, meta))
 
 
 def make_preview_request(state: State, query: ContextQuery) -> Request:
-    """The request that a preview is made for: the session's settings, with the policy that the query brings.
+    """Make the request of a preview: the session's settings, with the policy of the query.
 
     Raises:
-        InvalidInput, InvalidTokenBudget: the policy cannot be used.
+        InvalidInput: The policy names an unknown projector, or its fields contradict each other.
+        InvalidTokenBudget: The policy leaves no budget.
     """
     return make_request(state, MessageInput(content="", context_policy=query.context_policy), "preview")
 
 
 def _add_costs(state: State, request: Request, meta: ContextMeta) -> ContextMeta:
-    """A preview's `meta` with its costs, where it fits and its model's prices are known."""
+    """Add the costs to a preview's `meta`, if the context fits and the model's prices are known."""
     profile = state.profiles.get(request.model)
     if profile is None or not meta.fits:
         return meta
@@ -86,16 +89,16 @@ def _add_costs(state: State, request: Request, meta: ContextMeta) -> ContextMeta
 
 
 def _commit_pending(state: State, thread: Thread, upto: int, lane: str, pending: Sequence[PendingMessage]) -> Thread:
-    """A copy of the thread up to a seq, with the messages committed behind it as a run's first."""
+    """Copy the thread up to a seq, and commit the messages in the copy as the first ones of a run."""
     if upto < thread.retained.upto:
         raise Archived(f"entry {upto} is in the archive: read it through ReadContext")
-    after = Thread(thread.slice(thread.first_seq, upto), thread.first_seq, thread.retained)
+    extended = Thread(thread.slice(thread.first_seq, upto), thread.first_seq, thread.retained)
     count = load_encoding(state.config.encoding)
     refs: Refs = {"run_id": f"run-{state.runs + 1}"}
     for message in pending:
         draft = Draft(UserMessage(context_ref=lane, role="user", content=message.content), refs)
-        after.append(draft.commit(after.rev, "pending", "", count))
-    return after
+        extended.append(draft.commit(extended.rev, "pending", "", count))
+    return extended
 
 
 def _find_policy(thread: Thread, policy: ContextPolicy | None) -> ContextPolicy:
@@ -104,7 +107,7 @@ def _find_policy(thread: Thread, policy: ContextPolicy | None) -> ContextPolicy:
 
 
 def _make_overflow(error: ContextOverflow, policy: ContextPolicy) -> Projection:
-    """The answer for a context that cannot be made, in place of one."""
+    """Make the answer for a context that does not fit."""
     meta = ContextMeta(
         basis_rev=0,
         basis_last_seq=-1,

@@ -1,4 +1,4 @@
-"""Requests: a message with the session's settings filled in."""
+"""Requests: messages whose settings are resolved."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from clew_workflows.core.profiles import is_known
 from clew_workflows.core.state import Input, Request, State
 
 DEFAULT_OUTPUT_TOKENS = 4096
-"""For a reply under a policy that reserves nothing; some providers want a number."""
+"""Most tokens of a reply under a policy that reserves none: some providers require a number."""
 
 
 def make_request(state: State, message: MessageInput, request_id: str) -> Request:
-    """The request that a message makes of the session's settings and its own.
+    """Resolve a message's settings over the session's.
 
-    A model of its own brings the policy that a worker has chosen for it, unless the agent has chosen one. Until a
-    worker has told of that model, which is before the run's first call, the session's policy stands in unchecked.
+    A message that names another model gets the policy that a worker has chosen for that model, unless the session's
+    configuration has a policy. Until a worker has described the model, before the run's first call, the session's
+    policy is used unchecked.
 
     Raises:
-        InvalidInput, InvalidTokenBudget: its policy cannot be used.
+        InvalidInput: The policy names an unknown projector, or its fields contradict each other.
+        InvalidTokenBudget: The policy leaves no budget.
     """
     config, policy = state.config, message.context_policy
     model = message.model or config.model
@@ -51,15 +53,16 @@ def make_request(state: State, message: MessageInput, request_id: str) -> Reques
 
 
 def make_follow_up(state: State, request_id: str, inputs: tuple[Input, ...]) -> Request:
-    """The request of a run that answers what an earlier one has not read, under the session's configuration."""
+    """Make the request of a run that answers inputs which an earlier run has not read."""
     return replace(make_request(state, MessageInput(content=""), request_id), message=None, inputs=inputs)
 
 
 def renew_request(state: State, request: Request) -> Request:
-    """The request under the lane and the configuration that are in force now; they may have changed meanwhile.
+    """Resolve a request's settings again, under the lane and the configuration in force now.
 
     Raises:
-        InvalidInput, InvalidTokenBudget: its policy and the session's can no longer be used together.
+        InvalidInput: Its policy contradicts the session's present one.
+        InvalidTokenBudget: Its policy and the session's present one leave no budget.
     """
     if request.message is None:
         return make_follow_up(state, request.request_id, request.inputs)

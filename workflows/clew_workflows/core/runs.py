@@ -1,4 +1,8 @@
-"""The run: model call, tools, model call, … until terminal, and the order of what follows then."""
+"""The run, which is the ReAct loop: model call, tool calls, model call, … until it ends, and what follows its end.
+
+The way of a run: `open_run` → `start_run` → `call_model` → `take_reply` → `start_tools` → `take_result` →
+`call_model` … → `finish_run` → `next_run`.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +26,21 @@ from clew_workflows.protocol import (
 )
 
 FOLLOW_UP = "followup:"
-"""What the ids of the session's own requests begin with."""
+"""The prefix of the ids of follow-up requests, which the session makes itself."""
 
 
 def next_run(state: State, at: Moment) -> Decision:
-    """The next request in the queue is served, once the session is idle."""
+    """Open the run of the first request in the queue, if the session is idle."""
     if state.run or state.phase != "idle" or not state.queue:
         return Decision(state)
     return open_run(replace(state, queue=state.queue[1:]), state.queue[0], at)
 
 
 def open_run(state: State, request: Request, at: Moment, prepared_now: bool = False) -> Decision:
-    """What was asked is committed before any model is called.
+    """Open a run: its messages are committed before any model is called.
 
-    A session whose configuration has a problem asks a worker anew, unless one has just answered: workers learn.
+    If the configuration could not be resolved, a worker is asked to resolve it again first: workers may have been
+    updated. `prepared_now`: a worker has just answered, so that the run fails at once instead.
     """
     refused: Failure | None = None
     try:
@@ -59,7 +64,7 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
 
 
 def start_run(state: State, at: Moment) -> Decision:
-    """The run's first model call, once a worker has told of the model."""
+    """Make the run's first model call, or have a worker describe the model first."""
     model = get_run(state).request.model
     if profiles.is_known(state, model):
         return call_model(state, at)
@@ -67,7 +72,7 @@ def start_run(state: State, at: Moment) -> Decision:
 
 
 def take_profile(state: State, profile: ModelProfile, at: Moment) -> Decision:
-    """A worker has told of the model that the request names: its settings are filled in again."""
+    """Resolve the request's settings again, under the profile of its model, and make the first model call."""
     run, state = get_run(state), profiles.remember_profile(state, profile)
     try:
         request = requests.renew_request(state, run.request)
@@ -77,7 +82,7 @@ def take_profile(state: State, profile: ModelProfile, at: Moment) -> Decision:
 
 
 def call_model(state: State, at: Moment) -> Decision:
-    """The next model call of the run, pinned to all that is committed by now, step inputs included."""
+    """Commit the inputs that wait for the next step, and make the run's next model call."""
     steps = tuple(unread for unread in state.inbox if unread.at == "step")
     if steps:
         return _commit_inputs(state, steps).then(_start_call, at)
@@ -114,7 +119,7 @@ def _start_call(state: State, at: Moment, instead_of: CallModel | None = None) -
 
 
 def find_reached_limit(state: State) -> Failure | None:
-    """Why the session may spend no more, where it may not."""
+    """Return a failure if the session has reached a limit of its configuration."""
     limits, usage = state.config.limits, state.usage
     tokens, cost = usage.input_tokens + usage.output_tokens, usage.cost_usd or 0.0
     if limits.max_total_tokens is not None and tokens >= limits.max_total_tokens:
@@ -127,7 +132,7 @@ def find_reached_limit(state: State) -> Failure | None:
 
 
 def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
-    """The reply is committed; it asks for tools, or it is an answer, which ends the run if nothing waits."""
+    """Commit a reply. If it has tool calls they are next; else the run ends, unless an input waits."""
     run, reply = get_run(state), answer.reply
     if run.call:
         state = budgets.note_reply(state, run.call, answer)
@@ -163,7 +168,7 @@ def take_reply(state: State, answer: ModelAnswered, at: Moment) -> Decision:
 
 
 def shorten_context(state: State, refusal: Failure, at: Moment) -> Decision:
-    """The provider refuses the context for its length: it is made shorter, once in a run, by what that tells."""
+    """Repeat a model call that the provider refused as too long, with a smaller budget, once a run."""
     run = get_run(state)
     call = run.call
     budget = None if run.tightened or call is None else budgets.compute_budget_left(state, call, refusal)
@@ -177,7 +182,7 @@ def shorten_context(state: State, refusal: Failure, at: Moment) -> Decision:
 
 
 def start_tools(state: State, at: Moment) -> Decision:
-    """The tools of a round run side by side, once those that need it are approved."""
+    """Run the tool calls of a round in parallel, once all that need approval are approved or denied."""
     run = get_run(state)
     if tool_rounds.list_unapproved(run.tool_calls):
         return Decision(replace(state, run=replace(run, paused_at=at.time), phase="awaiting_approval"))
@@ -188,7 +193,7 @@ def start_tools(state: State, at: Moment) -> Decision:
 
 
 def take_result(state: State, event: ToolReturned, at: Moment) -> Decision:
-    """A tool call has returned; after the last one of its round the model reads the results."""
+    """Commit the result of a tool call. After the last one of the round the next model call is made."""
     decision = tool_rounds.take_result(state, event)
     run = decision.state.run
     if run is None or decision.state.phase != "awaiting_tools" or not all(call.returned for call in run.tool_calls):
@@ -197,7 +202,7 @@ def take_result(state: State, event: ToolReturned, at: Moment) -> Decision:
 
 
 def fail_run(state: State, failure: Failure, at: Moment) -> Decision:
-    """The run cannot go on: the failure becomes a fact, and the run ends."""
+    """Commit an `error` entry and end the run as failed."""
     return Decision(state, (drafts.draft_error(state, get_run(state), failure),)).then(
         lambda state, at: finish_run(state, "failed", failure.type, at, failure=failure), at
     )
@@ -214,11 +219,12 @@ def finish_run(
     explanation: str | None = None,
     first: Request | None = None,
 ) -> Decision:
-    """The terminal transition. Its order is fixed.
+    """End the run, and begin what waits for its end, in this order.
 
-    Dangling tool calls are closed; the outcome is committed; then the deferred operations and configuration; then an
-    interrupting message (`first`), the follow-up run of what was not read, the queue. A summary that is due comes
-    last: it is written after a completed run, and only if nothing waits.
+    1. A result is committed for each tool call without one, then the outcome.
+    2. The deferred context operations and the deferred configuration are applied.
+    3. The next run is opened: an interrupting message (`first`), the follow-up run of unread inputs, the queue.
+    4. A summary that is due is started, if the run has completed and nothing waits.
     """
     ended = end_run(state, status, reason, failure=failure, inputs=inputs, explanation=explanation)
     if first is None:
@@ -239,16 +245,16 @@ def end_run(
     inputs: Literal["drop", "follow_up"] = "follow_up",
     explanation: str | None = None,
 ) -> Decision:
-    """The run ends: every call has its result, every request that it served its outcome.
+    """End the run: commit a result for each tool call and an outcome for each request of the run.
 
-    `explanation` is what the caller gave as the reason of a cancellation.
+    `explanation` is the reason that a caller has sent with a cancellation.
     """
     run = get_run(state)
     closers, late = tool_rounds.close_calls(state, run, reason)
     unread = leave_unread(state, run, reason, inputs)
 
     def outcome(request_id: str) -> Draft:
-        # The numbers stand with one of the requests that shared the run, so that they add up.
+        # One of the requests that shared the run has its usage, so that the sum over requests is right.
         opened = run.request.request_id
         return drafts.draft_run(
             state,
@@ -269,48 +275,48 @@ def end_run(
 
 
 def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "follow_up"]) -> Decision:
-    """What a run has not read is answered by a run of its own, which comes next, or leaves a fact."""
-    stays = inputs == "follow_up"
-    follow = tuple(i for i in state.inbox if stays and not i.request_id and i.on_failure == "follow_up")
-    asks_again = tuple(i for i in state.inbox if stays and i.request_id)
+    """Put the inputs that a run has not read into a follow-up request, which is next, or commit them as dropped."""
+    keeps = inputs == "follow_up"
+    following = tuple(i for i in state.inbox if keeps and not i.request_id and i.on_failure == "follow_up")
+    rejoining = tuple(i for i in state.inbox if keeps and i.request_id)
     dropped = tuple(
         drafts.draft_dropped_input(state, dropped, reason)
         for dropped in state.inbox
-        if dropped not in follow and dropped not in asks_again
+        if dropped not in following and dropped not in rejoining
     )
-    later = tuple(requests.make_request(state, i.joined, i.request_id or "") for i in asks_again if i.joined)
-    if follow:
-        later = (requests.make_follow_up(state, f"{FOLLOW_UP}{run.run_id}", follow), *later)
+    later = tuple(requests.make_request(state, i.joined, i.request_id or "") for i in rejoining if i.joined)
+    if following:
+        later = (requests.make_follow_up(state, f"{FOLLOW_UP}{run.run_id}", following), *later)
     return Decision(replace(state, inbox=(), queue=(*later, *state.queue)), dropped)
 
 
 def make_timeout(run: Run, last: str | None = None) -> Failure:
-    """The request's time is over; `last` is what was under way by then."""
+    """Make the failure of a request whose time is over. `last` describes what was being done."""
     message = f"no answer within {run.request.timeout_seconds} seconds"
     return Failure(type="timeout", message=f"{message}: {last}" if last else message, retryable=True)
 
 
 def get_run(state: State) -> Run:
-    """The run in progress, where there must be one."""
+    """Return the active run; there must be one."""
     assert state.run is not None, "no run is active"
     return state.run
 
 
 def _commit_inputs(state: State, inputs: tuple[Input, ...]) -> Decision:
-    """Inputs enter the thread, first in, first out, one user message each."""
+    """Commit inputs as user messages, one each, in the order of their arrival."""
     run = get_run(state)
     messages = tuple(drafts.draft_user_message(state, run, unread.content, unread) for unread in inputs)
     return Decision(replace(state, inbox=tuple(i for i in state.inbox if i not in inputs)), messages)
 
 
 def _ask_again(state: State, problem: str, exhausted: bool, at: Moment) -> Decision:
-    """An answer that is not of the form asked for gets one more turn, and then is a failure."""
+    """Ask the model once to correct an answer that violates `output_schema`; fail the run after a second one."""
     run = get_run(state)
     if run.repaired or exhausted:
         message = f"the answer is not what output_schema asks for: {problem}"
         return fail_run(state, Failure(type="invalid_output", message=message, retryable=True), at)
     number = state.inputs + 1
-    wanted = f"Your answer is not of the form asked for: {problem}\nAnswer again with nothing but JSON of that form."
-    request = Input(f"input-{number}", "repair", wanted, "terminal", "drop", "repair")
+    prompt = f"Your answer is not of the form asked for: {problem}\nAnswer again with nothing but JSON of that form."
+    request = Input(f"input-{number}", "repair", prompt, "terminal", "drop", "repair")
     state = replace(state, run=replace(run, repaired=True), inputs=number)
     return _commit_inputs(state, (request,)).then(call_model, at)
