@@ -56,7 +56,7 @@ def test_the_newest_results_stay() -> None:
         rounds(*(f"{number} {LONG}" for number in range(4))).talk(assistant_says("done"), user_says("more?")).thread
     )
     assert results(thread, clearing(keep=2)) == ["cleared", "cleared", f"2 {LONG}", f"3 {LONG}"]
-    whole, part = project_thread(thread), project_thread(thread, clearing(keep=2))
+    full, part = project_thread(thread), project_thread(thread, clearing(keep=2))
     assert part.messages[2] == {
         "role": "tool",
         "content": "[cleared: read_result(tool_call_id='tool-1') reads it again]",
@@ -64,15 +64,15 @@ def test_the_newest_results_stay() -> None:
         "name": "calculator",
     }
     assert [message for message in part.messages if message["role"] != "tool"] == [
-        message for message in whole.messages if message["role"] != "tool"
+        message for message in full.messages if message["role"] != "tool"
     ]
-    assert (whole.meta.cleared_tool_results, part.meta.cleared_tool_results) == (None, 2)
-    assert part.meta.estimated_tokens == whole.meta.estimated_tokens - 2 * (thread[2].tokens - 24 - 6 - 10)
-    assert "cleared_tool_results" not in whole.meta.as_json()
+    assert (full.meta.cleared_tool_results, part.meta.cleared_tool_results) == (None, 2)
+    assert part.meta.estimated_tokens == full.meta.estimated_tokens - 2 * (thread[2].tokens - 24 - 6 - 10)
+    assert "cleared_tool_results" not in full.meta.as_json()
 
 
 def test_what_the_next_reply_answers_stays() -> None:
-    """All of the newest round, however few are to be kept; once it is answered it goes like any other."""
+    """The newest round is never cleared, whatever `keep` says; after its answer it is cleared like any other."""
     writer = rounds(LONG)
     calls = ("tool-a", "tool-b")
     writer.talk(assistant_calls(*calls), *(tool_returns(call, LONG) for call in calls), run="run-1")
@@ -123,10 +123,10 @@ def test_an_epoch_is_cleared_in_steps() -> None:
     for number in range(12):
         rounds(LONG, writer=writer)
         writer.message(assistant_says(f"done {number}"), run="run-1")
-        told = project_thread(writer.thread, policy).meta
-        assert told.epoch is not None
-        assert told.epoch[-1] == told.cleared_tool_results
-        seen.append(told.cleared_tool_results)
+        meta = project_thread(writer.thread, policy).meta
+        assert meta.epoch is not None
+        assert meta.epoch[-1] == meta.cleared_tool_results
+        seen.append(meta.cleared_tool_results)
     assert seen == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9, 9, 9]
 
 

@@ -57,22 +57,22 @@ class Session:
         own = recipe.get("context_policy")
         policy = ContextPolicy.model_validate(own, strict=False) if own else None
         model = recipe.get("model", MODEL)
-        shown = build_context(self.thread, context_ref=lane, policy=policy, model=model)
-        self.calls.append(shown)
+        context = build_context(self.thread, context_ref=lane, policy=policy, model=model)
+        self.calls.append(context)
         usage = {"input_tokens": 100, "output_tokens": 10, "cached_input_tokens": 40}
-        told = payloads.recipe(
-            shown.meta.basis_last_seq,
+        recipe_json = payloads.recipe(
+            context.meta.basis_last_seq,
             context_ref=lane,
             model=model,
-            policy_hash=shown.meta.policy_hash,
-            input_tokens=shown.meta.estimated_tokens,
+            policy_hash=context.meta.policy_hash,
+            input_tokens=context.meta.estimated_tokens,
             usage=usage | ({"cost_usd": COST} if self.prices else {}),
         )
         if self.prices:
-            told["prices"] = [price.model_dump(exclude_defaults=True) for price in self.prices]
-        if shown.meta.epoch is not None:
-            told["epoch"] = list(shown.meta.epoch)
-        payload = {"context_ref": lane, **message, "recipe": told | recipe}
+            recipe_json["prices"] = [price.model_dump(exclude_defaults=True) for price in self.prices]
+        if context.meta.epoch is not None:
+            recipe_json["epoch"] = list(context.meta.epoch)
+        payload = {"context_ref": lane, **message, "recipe": recipe_json | recipe}
         self.writer.commit("ai_message", payload, run_id=run, call_id=f"call-{len(self.calls)}")
 
     def turns(self, count: int, text: str = "a question " * 10) -> Session:
@@ -116,7 +116,7 @@ def test_an_epoch_is_predicted_to_be_cached_as_its_recipes_tell() -> None:
 
 
 def test_a_policy_lies_over_the_one_in_force_at_each_call() -> None:
-    """Field by field: what it leaves open stays as configured, or as the request asked for it."""
+    """It overlays field by field: a field that it does not set stays as the session or the request set it."""
     session = Session(ContextPolicy(max_input_tokens=4000, keep_last_turns=0), system_prompt=None).turns(8)
     session.writer.config(context_policy=ContextPolicy(max_input_tokens=3000))
     session.writer.message(user_says("again"), run="run-x")
@@ -157,14 +157,14 @@ def test_what_clearing_and_summaries_do_is_counted() -> None:
 
 
 def test_pins_that_are_not_shown_are_lost() -> None:
-    """Each once, however many calls were not shown it."""
+    """Each pin is listed once, however many contexts do not have it."""
     session = Session(ContextPolicy()).turns(3)
     tools = next(entry.seq for entry in session.thread if entry.payload.get("tool_calls"))
     session.writer.pin(1, tools)
     session.turns(3)
     talk = {"talk": ContextPolicy(include_kinds=("message",))}
-    whole, cut = compare_policies(session.thread, talk)
-    assert (whole.lost_pins, cut.lost_pins) == ((), (tools,))
+    full, cut = compare_policies(session.thread, talk)
+    assert (full.lost_pins, cut.lost_pins) == ((), (tools,))
 
 
 def test_nothing_is_cached_across_lanes_models_and_tools() -> None:
@@ -197,7 +197,7 @@ def test_costs_are_by_the_prices_that_the_calls_tell() -> None:
 
 
 def test_costs_are_by_other_prices_where_they_are_given() -> None:
-    """For what was shown, and for what the providers reported; of a model without prices there is no cost."""
+    """They price the contexts and the providers' reports; a model without prices has no cost."""
     session = Session(ContextPolicy(), PRICES).turns(3)
     (trial,) = session.compared()
     (other,) = compare_policies(session.thread, {}, (Price(input=0.5, output=500, cached_input=0),))
@@ -249,24 +249,24 @@ def with_recipes(thread: Thread) -> Thread:
     policy=policies.map(ContextPolicy.complete),
 )
 def test_each_call_is_what_projecting_it_alone_gives(steps: list[Step], policy: ContextPolicy) -> None:
-    """Whatever was said, replaced and summed up: the sums are those over contexts made one by one, of prefixes."""
+    """For any history, the sums equal those over contexts that are built one by one from prefixes of the thread."""
     thread = with_recipes(write(steps))
-    shown: list[tuple[str, Projection]] = []
+    contexts: list[tuple[str, Projection]] = []
     overflows = 0
     for entry in thread:
         if "recipe" in entry.payload:
             prefix, lane = Thread(thread.slice(0, entry.seq - 1)), entry.payload["context_ref"]
             try:
-                shown.append((lane, build_context(prefix, context_ref=lane, policy=policy, model=MODEL)))
+                contexts.append((lane, build_context(prefix, context_ref=lane, policy=policy, model=MODEL)))
             except ContextOverflow:
                 overflows += 1
     trial = compare_policies(thread, {"policy": policy})[1]
-    assert (trial.calls, trial.overflows) == (len(shown), overflows)
-    assert trial.input_tokens == sum(one.meta.estimated_tokens for _, one in shown)
-    assert trial.truncated == sum(one.meta.truncated for _, one in shown)
+    assert (trial.calls, trial.overflows) == (len(contexts), overflows)
+    assert trial.input_tokens == sum(context.meta.estimated_tokens for _, context in contexts)
+    assert trial.truncated == sum(context.meta.truncated for _, context in contexts)
     least = most = 0
-    for wanted in {lane for lane, _ in shown}:
-        for before, now in pairwise([one for lane, one in shown if lane == wanted]):
+    for wanted in {lane for lane, _ in contexts}:
+        for before, now in pairwise([context for lane, context in contexts if lane == wanted]):
             if before.tool_spec == now.tool_spec and now.messages[: len(before.messages)] == before.messages:
                 least += before.meta.estimated_tokens
             most += now.meta.estimated_tokens

@@ -59,7 +59,7 @@ def test_recorded_counts_are_used_and_right() -> None:
 
 
 def test_the_active_lane_is_the_one_shown() -> None:
-    """Unless a lane is named, the one that is active at the seq is shown."""
+    """The context is of the lane that is active at the seq, unless a lane is named."""
     writer = Writer()
     writer.config(system_prompt=None)
     writer.talk(user_says("a")).talk(user_says("b"), lane="draft")
@@ -131,20 +131,20 @@ def test_a_request_overlays_the_configuration_field_by_field() -> None:
         build_context(writer.thread, policy=ContextPolicy(window="epoch", token_estimator="heuristic"))
 
 
-@pytest.mark.parametrize(("model", "kept"), [(None, False), ("anthropic:claude-x", True), ("openai:gpt-x", False)])
-def test_the_model_decides_whose_data_goes_along(model: str | None, kept: bool) -> None:
-    """A provider's own data is kept for the provider of the model that is asked."""
-    asked = assistant_calls("x")
-    asked["provider_data"] = {"provider": "anthropic", "blocks": [{"signature": "c2ln"}]}
+@pytest.mark.parametrize(("model", "is_kept"), [(None, False), ("anthropic:claude-x", True), ("openai:gpt-x", False)])
+def test_the_model_decides_whose_data_goes_along(model: str | None, is_kept: bool) -> None:
+    """Messages keep `provider_data` only for the provider of the called model."""
+    calls = assistant_calls("x")
+    calls["provider_data"] = {"provider": "anthropic", "blocks": [{"signature": "c2ln"}]}
     writer = Writer()
     writer.config()
-    writer.talk(user_says("a"), asked, tool_returns("x"))
+    writer.talk(user_says("a"), calls, tool_returns("x"))
     context = build_context(writer.thread, model=model)
-    assert ("provider_data" in context.messages[2]) == kept
+    assert ("provider_data" in context.messages[2]) == is_kept
 
 
 def test_an_output_schema_changes_the_digest_alone() -> None:
-    """What the answer must look like is part of what was sent, and of no message."""
+    """The output schema is part of the digest, and of no message."""
     writer = Writer()
     writer.config()
     plain, shaped = build_context(writer.thread), build_context(writer.thread, output_schema={"type": "object"})

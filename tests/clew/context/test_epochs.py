@@ -33,14 +33,14 @@ from tests.support.threads import (
 
 def epochs(thread: Thread, policy: ContextPolicy, lane: str = DEFAULT_LANE) -> list[tuple[int, Projection]]:
     """The contexts at every seq at which no tool call waits for its result, as none does when a model is called."""
-    found = []
+    contexts = []
     for seq in range(thread.rev):
         given_ = ProjectionInput(thread, policy, context_ref=lane, at_seq=seq, encoding="heuristic")
         with suppress(ContextOverflow):
-            shown = project(given_)
-            if not any(message["content"] == MISSING_RESULT for message in shown.messages):
-                found.append((seq, shown))
-    return found
+            context = project(given_)
+            if not any(message["content"] == MISSING_RESULT for message in context.messages):
+                contexts.append((seq, context))
+    return contexts
 
 
 @settings(max_examples=100)
@@ -54,15 +54,15 @@ def test_contexts_of_an_epoch_are_prefixes_of_one_another(steps: list[Step], pol
     """Unless the epoch, an operation, a summary, a configuration or a late result comes between them."""
     thread = write(steps)
     before: tuple[int, Projection] | None = None
-    for seq, shown in epochs(thread, policy):
+    for seq, context in epochs(thread, policy):
         if before:
             between = thread.slice(before[0] + 1, seq)
             kinds = {"late" if entry.payload.get("late") else entry.kind for entry in between}
             events = kinds & {"config", "summary", "ai_context_operation", "late"}
-            same = before[1].meta.epoch == shown.meta.epoch
-            if same and not events and before[1].meta.summary_used == shown.meta.summary_used:
-                assert shown.messages[: len(before[1].messages)] == before[1].messages
-        before = (seq, shown)
+            same = before[1].meta.epoch == context.meta.epoch
+            if same and not events and before[1].meta.summary_used == context.meta.summary_used:
+                assert context.messages[: len(before[1].messages)] == before[1].messages
+        before = (seq, context)
 
 
 @pytest.mark.parametrize("low_water", [0.2, 0.5, 0.8])
@@ -72,14 +72,18 @@ def test_the_window_begins_anew_only_when_it_overflows(low_water: float) -> None
         window="epoch", low_water=low_water, max_input_tokens=1000, reserve_output_tokens=0, keep_last_turns=1
     )
     thread = write([Turn(DEFAULT_LANE, "a question", [], "an answer") for _ in range(300)])
-    found = epochs(thread, policy)
-    sizes = [shown.meta.estimated_tokens for _, shown in found]
-    begun = [place for place in range(1, len(found)) if found[place][1].meta.epoch != found[place - 1][1].meta.epoch]
+    contexts = epochs(thread, policy)
+    sizes = [context.meta.estimated_tokens for _, context in contexts]
+    begun = [
+        index
+        for index in range(1, len(contexts))
+        if contexts[index][1].meta.epoch != contexts[index - 1][1].meta.epoch
+    ]
     turn = thread[0].tokens + thread[1].tokens
     assert begun, "it overflowed"
-    for place in begun:
-        assert sizes[place - 1] > 1000 - 2 * turn
-        assert 1000 * low_water - 2 * turn < sizes[place] <= 1000 * low_water + 2 * turn
+    for index in begun:
+        assert sizes[index - 1] > 1000 - 2 * turn
+        assert 1000 * low_water - 2 * turn < sizes[index] <= 1000 * low_water + 2 * turn
     spans = [later - earlier for earlier, later in pairwise(begun)]
     assert min(spans) * turn / 2 > 1000 * (1 - low_water) - 4 * turn
 
@@ -92,17 +96,17 @@ def test_what_the_next_context_shares_is_told() -> None:
     shared = []
     for turn in range(30):
         writer.message(user_says(f"question {turn}"), run=f"run-{turn}")
-        shown = project_thread(writer.thread, policy, provider="openai")
-        shared.append((shown.meta.epoch, shown.meta.shared_prefix_tokens))
-        told = recipe(
-            shown.meta.basis_last_seq,
-            epoch=list(shown.meta.epoch or ()),
-            policy_hash=shown.meta.policy_hash,
-            input_tokens=shown.meta.estimated_tokens,
+        context = project_thread(writer.thread, policy, provider="openai")
+        shared.append((context.meta.epoch, context.meta.shared_prefix_tokens))
+        recipe_json = recipe(
+            context.meta.basis_last_seq,
+            epoch=list(context.meta.epoch or ()),
+            policy_hash=context.meta.policy_hash,
+            input_tokens=context.meta.estimated_tokens,
         )
         writer.commit(
             "ai_message",
-            {"context_ref": DEFAULT_LANE, **assistant_says("fine"), "recipe": told},
+            {"context_ref": DEFAULT_LANE, **assistant_says("fine"), "recipe": recipe_json},
             run_id=f"run-{turn}",
             call_id=f"call-{turn}",
         )

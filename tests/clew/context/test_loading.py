@@ -21,7 +21,7 @@ from tests.support.threads import LANES, Step, Writer, histories, policies, user
 
 @dataclass
 class Back:
-    """Reads a thread that is all there."""
+    """Reads a thread that is complete in memory."""
 
     thread: Thread
     upto: int
@@ -55,10 +55,10 @@ def part(thread: Thread, upto: int, lane: str | None, policy: ContextPolicy) -> 
 def test_what_is_read_is_enough(
     steps: list[Step], policy: ContextPolicy, lane: str | None, data: st.DataObject
 ) -> None:
-    """The context made of the part that is read is that of the whole thread, at every seq."""
-    whole = write(steps)
-    at_seq = data.draw(st.integers(0, whole.last_seq))
-    assert answer(part(whole, at_seq, lane, policy), lane, policy, None) == answer(whole, lane, policy, at_seq)
+    """The context of the loaded part equals that of the full thread, at every seq."""
+    thread = write(steps)
+    at_seq = data.draw(st.integers(0, thread.last_seq))
+    assert answer(part(thread, at_seq, lane, policy), lane, policy, None) == answer(thread, lane, policy, at_seq)
 
 
 def test_the_configuration_that_set_the_prompt_is_read_too() -> None:
@@ -68,7 +68,7 @@ def test_the_configuration_that_set_the_prompt_is_read_too() -> None:
     writer.replace([user_says("before")], system_prompt="the snapshot's")
     writer.config(system_prompt="first", model="openai:other")
     policy = ContextPolicy(max_input_tokens=4000)
-    shown = answer(part(writer.thread, 2, None, policy), None, policy, None)
-    assert shown == answer(writer.thread, None, policy, None)
-    assert isinstance(shown, Projection)
-    assert shown.messages[0]["content"] == "the snapshot's"
+    context = answer(part(writer.thread, 2, None, policy), None, policy, None)
+    assert context == answer(writer.thread, None, policy, None)
+    assert isinstance(context, Projection)
+    assert context.messages[0]["content"] == "the snapshot's"

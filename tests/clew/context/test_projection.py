@@ -17,7 +17,7 @@ from clew.model.messages import Message
 from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
-from tests.support.reference import size
+from tests.support.reference import count_tokens
 from tests.support.threads import (
     CALCULATOR,
     WIDE,
@@ -37,7 +37,7 @@ HEURISTIC = load_encoding("heuristic")
 
 def room_for(*messages: Message, **more: Any) -> ContextPolicy:
     """A policy with just enough room for some messages."""
-    budget = sum(size(message, HEURISTIC) for message in messages)
+    budget = sum(count_tokens(message, HEURISTIC) for message in messages)
     return ContextPolicy(max_input_tokens=budget, reserve_output_tokens=0, **more)
 
 
@@ -58,7 +58,7 @@ WEATHER = [
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 6])
 def test_turns_one_and_two(count: int) -> None:
-    """Multi-Turn Flow and Example Session Flow: each call sees the prompt and all that was said before it."""
+    """Multi-Turn Flow and Example Session Flow: each call sees the prompt and all earlier messages."""
     thread = Writer().talk(*ARITHMETIC).thread
     assert project_messages(thread, system=PROMPT, at_seq=count - 1) == [system_says(PROMPT), *ARITHMETIC[:count]]
     assert project_messages(Writer().talk(*ARITHMETIC[:count]).thread, system=PROMPT) == [
@@ -95,7 +95,7 @@ def test_turn_three() -> None:
 
 
 def test_projection_boundary() -> None:
-    """Thread as Append-Only Log: what a summary covers is not shown raw, what follows it is."""
+    """Thread as Append-Only Log: messages that a summary covers are replaced by it, later ones are shown."""
     writer = Writer().talk(*WEATHER, assistant_says("It's 72°"))
     writer.summary(4, "Talked weather")
     writer.talk(user_says("What about LA?"))
@@ -106,7 +106,7 @@ def test_projection_boundary() -> None:
 
 
 def test_an_empty_thread_is_an_empty_context() -> None:
-    """Before anything was said the context is the prompt, and `meta` says that nothing is there."""
+    """The context of an empty lane is the prompt, and `meta` counts no entries."""
     context = project_thread(Thread(), system=PROMPT)
     assert context.messages == [system_says(PROMPT)]
     assert (context.meta.basis_rev, context.meta.basis_last_seq) == (0, -1)
@@ -114,7 +114,7 @@ def test_an_empty_thread_is_an_empty_context() -> None:
 
 
 def test_pending_comes_last() -> None:
-    """What is about to be asked follows all that was said, and is not in the thread."""
+    """Pending messages come after the history, and are not in the thread."""
     thread = Writer().talk(user_says("a"), assistant_says("b")).thread
     context = project_thread(thread, pending=[user_says("c")])
     assert context.messages == [user_says("a"), assistant_says("b"), user_says("c")]
@@ -157,7 +157,7 @@ def test_a_repair_is_never_larger_than_it_is_taken_for(vocabulary: str, name: st
     thread = Writer(vocabulary).talk(user_says("a"), assistant_calls("x", name=name)).thread
     context = project_thread(thread, encoding=vocabulary)
     by = load_encoding(vocabulary)
-    assert sum(size(message, by) for message in context.messages) <= context.meta.estimated_tokens
+    assert sum(count_tokens(message, by) for message in context.messages) <= context.meta.estimated_tokens
 
 
 def test_a_long_run_drops_its_own_oldest_tools() -> None:
@@ -173,7 +173,7 @@ def test_a_long_run_drops_its_own_oldest_tools() -> None:
 
 
 def test_a_steered_message_does_not_replace_the_request() -> None:
-    """What a user adds to a run is a message of it; what the run was asked is still kept first."""
+    """A steered message belongs to the run, and the request that opened the run is still kept first."""
     writer = Writer().talk(
         user_says("Do it"), assistant_says("x" * 400), user_says("Gently"), assistant_says("y"), run="r1"
     )
@@ -182,7 +182,7 @@ def test_a_steered_message_does_not_replace_the_request() -> None:
 
 
 def test_the_last_turns_come_before_the_summary() -> None:
-    """Where not all fits, the last turns are kept and the summary goes; where it fits, older turns go first."""
+    """If the summary does not fit beside the last turns, it is dropped; if it fits, older turns are dropped first."""
     talk = [
         user_says("a" * 40),
         assistant_says("b" * 40),
@@ -275,7 +275,7 @@ def test_a_summary_is_due(policy: ContextPolicy, due: bool) -> None:
 
 @pytest.mark.parametrize("kinds", [("message", "summary"), ("message",)])
 def test_thresholds_count_from_the_last_summary(kinds: tuple[Any, ...]) -> None:
-    """What a summary covers makes no other one due, be it shown or not."""
+    """Messages that a summary covers make no other summary due, whether the summary is shown or not."""
     writer = Writer().talk(user_says("a"), assistant_says("b"), user_says("c"), assistant_says("d"))
     policy = ContextPolicy(summarize_threshold=2, max_thread_tokens=30, include_kinds=kinds)
     assert project_thread(writer.thread, policy).meta.needs_summary
@@ -293,7 +293,7 @@ def test_thresholds_count_from_the_last_summary(kinds: tuple[Any, ...]) -> None:
     ],
 )
 def test_what_is_not_available_is_refused(policy: ContextPolicy) -> None:
-    """A policy that asks for what there is not is refused, never half obeyed."""
+    """A policy that contradicts itself or names an unknown projector is refused."""
     with pytest.raises(InvalidInput):
         project_thread(Thread(), policy)
 
@@ -306,7 +306,7 @@ def test_no_budget_is_refused(most: int, reserve: int) -> None:
 
 
 def test_a_projector_of_ones_own() -> None:
-    """A policy chooses a projector by its name; a name is given once."""
+    """A policy chooses a projector by its name; a name is registered once."""
     name = f"loud-{uuid.uuid4().hex}"
 
     def loud(given: ProjectionInput) -> Projection:

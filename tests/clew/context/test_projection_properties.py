@@ -20,7 +20,7 @@ from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.thread import Thread
 from tests.support.payloads import OTHER_PAYLOADS
-from tests.support.reference import Expected, assert_valid_for_providers, canonical_json, reference, size
+from tests.support.reference import Expected, assert_valid_for_providers, build_expected, canonical_json, count_tokens
 from tests.support.threads import (
     CALCULATOR,
     LANES,
@@ -77,7 +77,7 @@ def outcome(some: ProjectionInput) -> str:
 def expected(some: ProjectionInput) -> Expected | str:
     """What the reference comes to."""
     try:
-        return reference(some)
+        return build_expected(some)
     except ContextOverflow as error:
         return str(error)
 
@@ -153,7 +153,7 @@ def test_is_never_over_budget(
     made = projected(given_)
     by = load_encoding(name)
     schemas = sum(by.framing + by.count(canonical_json(tool)) for tool in made.tool_spec)
-    counted = sum(size(message, by) for message in made.messages) + schemas
+    counted = sum(count_tokens(message, by) for message in made.messages) + schemas
     assert counted <= made.meta.estimated_tokens <= policy.max_input_tokens - policy.reserve_output_tokens
 
 
@@ -161,20 +161,19 @@ def test_is_never_over_budget(
 def test_the_cap_on_messages_is_hard(some: ProjectionInput) -> None:
     """`max_messages` bounds the history, repaired results included; prompt, summary and pending come on top.
 
-    Only what the current run is about is never given up for it, all that its user said and the newest results, and
-    what is pinned.
+    The user's messages of the newest run, the newest results and pinned groups are kept beyond it.
     """
     made = projected(some)
     besides = bool(some.system) + made.meta.summary_used + len(some.pending)
     largest_group = max((1 + len(message.get("tool_calls", [])) for message in made.messages), default=0)
     pinned = sum(len(block.messages) for block in made.blocks if block.pinned)
     if some.policy.max_messages:
-        kept = len(said_in_newest_run(some)) + largest_group + pinned
-        assert len(made.messages) - besides <= max(some.policy.max_messages, kept)
+        required = len(list_newest_user_messages(some)) + largest_group + pinned
+        assert len(made.messages) - besides <= max(some.policy.max_messages, required)
 
 
 def conversation_shown(some: ProjectionInput) -> tuple[list[Entry], list[Entry]]:
-    """What of a plain conversation is shown and what is not; a group's place is that of its first message."""
+    """The messages of a plain conversation that are shown, and those that are not; a group counts by its first."""
     messages = projected(some).messages
     lane = [entry for entry in some.thread if entry.kind == "ai_message" and entry.lane == some.context_ref]
     upto = some.thread.last_seq if some.at_seq is None else some.at_seq
@@ -184,23 +183,25 @@ def conversation_shown(some: ProjectionInput) -> tuple[list[Entry], list[Entry]]
     return shown, [entry for entry in heads if entry not in shown]
 
 
-def said_in_newest_run(some: ProjectionInput) -> list[Entry]:
-    """All that the user of the lane's newest run has said in it."""
+def list_newest_user_messages(some: ProjectionInput) -> list[Entry]:
+    """The user's messages of the lane's newest run."""
     upto = some.thread.last_seq if some.at_seq is None else some.at_seq
-    asked = [e for e in some.thread.slice(0, upto) if e.lane == some.context_ref and e.payload.get("role") == "user"]
-    runs = [entry.refs.get("run_id") for entry in asked]
-    own = len(asked) - 1
+    user_messages = [
+        e for e in some.thread.slice(0, upto) if e.lane == some.context_ref and e.payload.get("role") == "user"
+    ]
+    runs = [entry.refs.get("run_id") for entry in user_messages]
+    own = len(user_messages) - 1
     while own > 0 and runs[own] and runs[own] == runs[own - 1]:
         own -= 1
-    return asked[max(own, 0) :]
+    return user_messages[max(own, 0) :]
 
 
 def current_matter(some: ProjectionInput) -> list[list[Entry]]:
-    """What is kept at any price: all that the newest run's user said, and the newest tool results."""
+    """The blocks that a context must hold: the user's messages of the newest run, and the newest tool results."""
     lane = some.thread.get_lane(some.context_ref)
     upto = some.thread.last_seq if some.at_seq is None else some.at_seq
     groups = [group.entries for group in (lane.groups if lane else []) if group.start <= upto]
-    return [*groups[-1:], *([entry] for entry in said_in_newest_run(some))]
+    return [*groups[-1:], *([entry] for entry in list_newest_user_messages(some))]
 
 
 @st.composite
@@ -215,12 +216,12 @@ def plain_inputs(draw: st.DrawFn) -> ProjectionInput:
 def test_all_that_the_current_runs_user_said_is_always_in(some: ProjectionInput) -> None:
     """It is in the context, in order, or the context is refused as too small for it.
 
-    Unless something else is about to be asked: then that is the current request.
+    Unless there are pending messages: these are the current request then.
     """
-    asked = [entry.message for entry in said_in_newest_run(some)]
+    user_messages = [entry.message for entry in list_newest_user_messages(some)]
     if not some.pending:
         messages = projected(some).messages
-        assert [message for message in messages if message in asked] == asked
+        assert [message for message in messages if message in user_messages] == user_messages
 
 
 @given(plain_inputs())
@@ -245,15 +246,15 @@ def shortened(entry: Entry) -> Entry:
 
 @given(plain_inputs())
 def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
-    """Whatever is dropped is older than whatever is kept, the current run's matter aside; order is the thread's."""
+    """Every dropped message is older than every kept one, but for the current run's; order is the thread's."""
     shown, dropped = conversation_shown(some)
     current = {entry.seq for block in current_matter(some) for entry in block}
-    kept = [entry.seq for entry in shown if entry.seq not in current]
-    if kept and dropped:
-        assert max(entry.seq for entry in dropped) < min(kept)
-    order = {message["content"]: place for place, message in enumerate(projected(some).messages)}
-    places = [order[entry.payload["content"]] for entry in shown]
-    assert places == sorted(places)
+    kept_seqs = [entry.seq for entry in shown if entry.seq not in current]
+    if kept_seqs and dropped:
+        assert max(entry.seq for entry in dropped) < min(kept_seqs)
+    order = {message["content"]: index for index, message in enumerate(projected(some).messages)}
+    indexes = [order[entry.payload["content"]] for entry in shown]
+    assert indexes == sorted(indexes)
 
 
 @given(plain_inputs())
@@ -288,7 +289,7 @@ def test_lanes_inherit_nothing(some: ProjectionInput) -> None:
 
 @given(inputs())
 def test_left_out_kinds_are_left_out(some: ProjectionInput) -> None:
-    """Without `tool_call` or without `tool_result` the whole tool group goes; without `message` the plain ones."""
+    """Without `tool_call` or `tool_result` tool groups are left out; without `message` all other messages."""
     kinds = set(some.policy.include_kinds)
     made = projected(replace(some, system=None, pending=[]))
     history = made.messages[made.meta.summary_used :]
@@ -313,8 +314,8 @@ def test_provider_data_goes_back_to_its_provider_only(some: ProjectionInput) -> 
 def test_the_digest_covers_what_is_sent(some: ProjectionInput, schema: dict[str, str] | None) -> None:
     """The digest is SHA-256 over the RFC 8785 form of messages, tool schemas and output schema."""
     made = projected(replace(some, output_schema=schema))
-    sent = {"messages": made.messages, "tool_spec": made.tool_spec, "output_schema": schema}
-    assert made.meta.digest == sha256(canonical_json(sent).encode()).hexdigest()
+    context = {"messages": made.messages, "tool_spec": made.tool_spec, "output_schema": schema}
+    assert made.meta.digest == sha256(canonical_json(context).encode()).hexdigest()
 
 
 @given(inputs())

@@ -1,4 +1,4 @@
-"""Cutting of tool results: what is shown of those that have no room, and what that costs."""
+"""Truncation: which parts of tool results that do not fit are shown, and their tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clew.errors import ContextOverflow
 from clew.model.messages import Message, ToolSpec
 from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE
-from tests.support.reference import size
+from tests.support.reference import count_tokens
 from tests.support.threads import (
     Writer,
     assistant_calls,
@@ -35,7 +35,7 @@ Window = Literal["sliding", "epoch"]
 def rounds(*sizes: int, writer: Writer | None = None, run: str = "r1") -> Writer:
     """A run with one round of tools, its results of so many bytes."""
     writer = writer or Writer()
-    ids = [f"t{writer.thread.rev}-{place}" for place in range(len(sizes))]
+    ids = [f"t{writer.thread.rev}-{index}" for index in range(len(sizes))]
     writer.talk(user_says("Do it"), assistant_calls(*ids), run=run)
     return writer.talk(*(tool_returns(i, text(n)) for i, n in zip(ids, sizes, strict=True)), run=run)
 
@@ -56,7 +56,7 @@ def budget(tokens: int, window: Window = "sliding") -> ContextPolicy:
 
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
 def test_a_result_that_has_no_room_is_shown_in_part(window: Window) -> None:
-    """Its beginning and its end, and between them what is missing, how much there is, and how it is read."""
+    """It shows the beginning and the end, and between them the bytes left out, all bytes, and how to read on."""
     thread = rounds(70_000).thread
     context = project_thread(thread, budget(6000, window), tools=[READER])
     (content,) = results(context)
@@ -72,7 +72,7 @@ def test_a_result_that_has_no_room_is_shown_in_part(window: Window) -> None:
 
 
 def test_a_result_that_fits_a_sliding_window_is_shown_whole() -> None:
-    """As much is shown as fits: nothing is cut that has room, and what is cut fills it."""
+    """A result that fits is not cut, and a cut result fills the room."""
     thread = rounds(12_000).thread
     assert results(project_thread(thread, budget(3200))) == [text(12_000)]
     cut = project_thread(thread, budget(3000))
@@ -81,7 +81,7 @@ def test_a_result_that_fits_a_sliding_window_is_shown_whole() -> None:
 
 
 def test_results_are_cut_fairly() -> None:
-    """The short ones stay whole, and the long ones are shown alike."""
+    """Short results are not cut, and long ones are cut to about the same size."""
     context = project_thread(rounds(60_000, 400, 30_000, 60_000).thread, budget(8000), tools=[READER])
     first, short, second, third = map(len, results(context))
     assert short == 400
@@ -91,7 +91,7 @@ def test_results_are_cut_fairly() -> None:
 
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
 def test_a_round_stays_when_it_is_no_longer_the_newest(window: Window) -> None:
-    """What was cut is shown in part in later calls too; in an epoch it looks as it did before."""
+    """A cut result is cut in later calls, too; in an epoch it is cut alike."""
     writer, policy = rounds(70_000), budget(6000, window)
     before = project_thread(writer.thread, policy)
     writer.talk(assistant_calls("late"), tool_returns("late", text(300)), run="r1")
@@ -107,8 +107,8 @@ def test_in_an_epoch_results_take_their_share_at_most() -> None:
     """Which follows from the policy alone, so that every context of it shows them alike."""
     policy = budget(6000, "epoch")
     assert compute_results_share(policy) == 1792
-    whole, cut = rounds(6000).thread, rounds(8000).thread
-    assert results(project_thread(whole, policy)) == [text(6000)]
+    uncut, cut = rounds(6000).thread, rounds(8000).thread
+    assert results(project_thread(uncut, policy)) == [text(6000)]
     assert project_thread(cut, policy).meta.cut_tool_results
     assert results(project_thread(cut, policy)) == results(project_thread(cut, policy, system="s" * 9000))
 
@@ -128,7 +128,7 @@ def test_as_much_is_cut_as_must_be(window: Window) -> None:
 
 
 def test_pinned_results_are_cut_last() -> None:
-    """They are shown word for word while the newest can be cut instead."""
+    """They are not cut while cutting the newest round is enough."""
     writer = rounds(4000)
     writer.pin(2)
     rounds(20_000, writer=writer, run="r2")
@@ -141,7 +141,7 @@ def test_pinned_results_are_cut_last() -> None:
 
 
 def test_what_is_stored_elsewhere_is_read_there() -> None:
-    """The marker of a result of which the thread has a part says how much there is of it all."""
+    """If the thread holds a part of a result, the marker says the bytes of the full result."""
     writer = Writer().talk(user_says("Do it"), assistant_calls("t"), run="r1")
     content = text(9000) + "\n[truncated: the first 9000 of 500000 bytes are shown]"
     payload = {"context_ref": DEFAULT_LANE, **tool_returns("t", content)}
@@ -209,16 +209,16 @@ def test_what_is_cut_is_never_larger_than_it_is_taken_for(
     name: str, texts: list[tuple[str, int]], tokens: int
 ) -> None:
     """The sum of the counts of pieces and markers bounds what is shown, under every encoding."""
-    ids = [f"t{place}" for place in range(len(texts))]
+    ids = [f"t{index}" for index in range(len(texts))]
     writer = Writer(name).talk(user_says("a"), assistant_calls(*ids), run="r1")
     writer.talk(*(tool_returns(i, part * times) for i, (part, times) in zip(ids, texts, strict=True)), run="r1")
     context = project_thread(writer.thread, budget(tokens), tools=[READER], encoding=name, tools_tokens=0)
-    counted = sum(size(message, load_encoding(name)) for message in context.messages)
+    counted = sum(count_tokens(message, load_encoding(name)) for message in context.messages)
     assert counted <= context.meta.estimated_tokens <= tokens
 
 
 def test_results_of_a_snapshot_are_not_cut() -> None:
-    """They are shown whole, or not at all."""
+    """They are shown uncut, or left out."""
     writer = Writer()
     writer.replace(
         [user_says("go"), assistant_calls("then-1"), tool_returns("then-1", text(9000)), assistant_says("done")]

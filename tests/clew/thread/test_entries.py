@@ -12,7 +12,7 @@ from clew.contract.payloads import KINDS, ErrorPayload
 from clew.model.messages import list_call_ids
 from clew.model.tokens import load_encoding
 from clew.thread.entries import Draft, Entry
-from tests.support.reference import canonical_json, size
+from tests.support.reference import canonical_json, count_tokens
 from tests.support.threads import (
     CALCULATOR,
     Step,
@@ -90,13 +90,13 @@ def test_counts_are_those_of_the_encoding(name: str, steps: list[Step]) -> None:
     for entry in write(steps, name):
         match entry.kind:
             case "ai_message":
-                assert entry.tokens == size(entry.message, by)
+                assert entry.tokens == count_tokens(entry.message, by)
             case "summary":
-                assert entry.tokens == size(
+                assert entry.tokens == count_tokens(
                     system_says("Summary of earlier conversation:\n" + entry.payload["content"]), by
                 )
             case "ai_context_operation" if snapshot := entry.payload["operation"].get("result_context"):
-                assert snapshot["tokens"] == [size(message, by) for message in snapshot["messages"]]
+                assert snapshot["tokens"] == [count_tokens(message, by) for message in snapshot["messages"]]
                 assert entry.tokens == sum(snapshot["tokens"])
 
 
@@ -104,7 +104,7 @@ def test_a_configuration_keeps_the_counts_of_its_parts() -> None:
     """A `config` entry records what its prompt and its tool schemas cost, and its payload is otherwise as given."""
     by = load_encoding("heuristic")
     entry = Writer().config()
-    prompt = size({"role": "system", "content": "You are terse."}, by)
+    prompt = count_tokens({"role": "system", "content": "You are terse."}, by)
     tools = by.framing + by.count(canonical_json(CALCULATOR))
     assert entry.payload["tokens"] == {"system_prompt": prompt, "tools": tools}
     assert entry.tokens == prompt + tools
