@@ -1,11 +1,10 @@
 """Clew: durable LLM-agent sessions on Temporal.
 
-A session is one long-running workflow, its event history is the conversation thread, and what a model sees is a
-pure projection of that thread.
+A session is one long-running workflow. Its event history has the conversation's thread, and the context of a model
+call is a pure projection of that thread.
 
-Here is what programs use daily. Everything that sessions take and answer is in `clew.contract`, every error in
-`clew.errors`, and the thread and its contexts, for programs that project them on their own, in `clew.thread` and
-`clew.context`.
+This package exports the names of everyday use. `clew.contract` has all inputs and answers of sessions, `clew.errors`
+all errors. `clew.thread` and `clew.context` have threads and contexts, for programs that project them themselves.
 """
 
 from clew.contract import (

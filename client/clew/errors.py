@@ -1,7 +1,7 @@
 """Every error that Clew raises.
 
 ClewError
-├── Refusal                 what was asked was refused, and nothing has changed
+├── Refusal                 the session refused a command or a query; nothing has changed
 │   ├── AlreadyResolved
 │   ├── ArchiveDamaged
 │   ├── ArchiveUnavailable
@@ -34,13 +34,13 @@ ClewError
 │   ├── UnknownRequest
 │   ├── UnknownTool
 │   └── UnsupportedStrategy
-├── ContextOverflow         what must fit into the context does not
+├── ContextOverflow         a part that the context must have does not fit
 ├── EncodingUnavailable     the vocabulary of a token encoding cannot be loaded
-├── RequestFailed           a request ended, and not with an answer; carries its outcome
+├── RequestFailed           a request ended without an answer; has its outcome
 ├── ServerUnreachable       no Temporal server answers
 └── WorkerUnavailable       the server answers, but no worker serves the session
 
-The `type` of a refusal is the word that travels as the `type` of Temporal's application error.
+The `type` of a refusal is the `type` of Temporal's application error.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class ClewError(Exception):
 
 
 class Refusal(ClewError):
-    """What was asked was refused: nothing entered the thread, nothing was lost.
+    """A command or a query was refused: the thread is unchanged.
 
     Attributes:
-        type: The contract's word.
-        message: What is wrong and what to do.
+        type: The contract's word for the refusal.
+        message: The reason, and what to do.
     """
 
     type: ClassVar[str] = "refused"
@@ -114,25 +114,25 @@ class Refusal(ClewError):
 
 
 class AlreadyResolved(Refusal):
-    """The tool call has been decided upon already."""
+    """The tool call was already approved or denied."""
 
     type = "already_resolved"
 
 
 class ArchiveDamaged(Refusal):
-    """An object of the archive is missing, or is not what was written; the message names it."""
+    """An object of the archive is missing or was changed; the message names it."""
 
     type = "archive_damaged"
 
 
 class ArchiveUnavailable(Refusal):
-    """The archive cannot be written or read at present."""
+    """The archive cannot be read or written at present."""
 
     type = "archive_unavailable"
 
 
 class Archived(Refusal):
-    """The answer needs archived entries that the session does not hold: `ReadContext` and `ReadThread` read them."""
+    """The answer needs archived entries that the session does not have: `ReadContext` and `ReadThread` read them."""
 
     type = "archived"
 
@@ -144,25 +144,25 @@ class Busy(Refusal):
 
 
 class CheckpointUnavailable(Refusal):
-    """No worker has a key to sign or verify checkpoints with, or none answers."""
+    """No worker has a key to sign or verify checkpoints, or no worker answers."""
 
     type = "checkpoint_unavailable"
 
 
 class Closed(Refusal):
-    """The session has ended, hibernates, or is about to end."""
+    """The session has ended, hibernates, or is about to do so."""
 
     type = "closed"
 
 
 class EmptyContent(Refusal):
-    """The content is empty, or white space."""
+    """The content is empty or white space."""
 
     type = "empty_content"
 
 
 class Idle(Refusal):
-    """Nothing is running that could take it."""
+    """No run is active."""
 
     type = "idle"
 
@@ -180,25 +180,25 @@ class InvalidOperation(Refusal):
 
 
 class InvalidTokenBudget(Refusal):
-    """The policy, or the window, leaves no token for the context."""
+    """The policy, or the budget of a window, leaves no token for the context."""
 
     type = "invalid_token_budget"
 
 
 class NotFound(Refusal):
-    """There is no such session, neither a workflow nor an archive."""
+    """The session has neither a workflow nor an archive."""
 
     type = "not_found"
 
 
 class NothingToSummarize(Refusal):
-    """The lane holds no message between the last summary and the end of the range."""
+    """The lane has no message between the last summary and the end of the range."""
 
     type = "nothing_to_summarize"
 
 
 class QueueFull(Refusal):
-    """64 messages, inputs or operations wait already, or 512 KiB of them."""
+    """64 messages, inputs or operations already wait, or 512 KiB of them."""
 
     type = "queue_full"
 
@@ -210,7 +210,7 @@ class RequestMismatch(Refusal):
 
 
 class Starting(Refusal):
-    """The session is still looking for its archive: ask again in a moment."""
+    """The session is still looking for its archive: try again in a moment."""
 
     type = "starting"
 
@@ -240,19 +240,19 @@ class TokenKey(Refusal):
 
 
 class TokenLegacy(Refusal):
-    """The checkpoint holds a thread; only a context is taken."""
+    """The checkpoint has a thread; only checkpoints of a context are accepted."""
 
     type = "token_legacy"
 
 
 class TokenMalformed(Refusal):
-    """The text is not a checkpoint token, or not all of one."""
+    """The text is not a complete checkpoint token."""
 
     type = "token_malformed"
 
 
 class TokenMismatch(Refusal):
-    """The workers' tools or policy are not those that the checkpoint was made under."""
+    """The workers' tools or policy differ from those of the checkpoint."""
 
     type = "token_mismatch"
 
@@ -264,13 +264,13 @@ class TokenSignature(Refusal):
 
 
 class TokenVersion(Refusal):
-    """The checkpoint is of another version."""
+    """The checkpoint has another version."""
 
     type = "token_version"
 
 
 class TooLarge(Refusal):
-    """The input is larger than its limit."""
+    """The input exceeds its limit."""
 
     type = "too_large"
 
@@ -288,7 +288,7 @@ class UnknownLane(Refusal):
 
 
 class UnknownRequest(Refusal):
-    """The session knows no request of that id."""
+    """The session has no request of that id."""
 
     type = "unknown_request"
 
@@ -306,11 +306,11 @@ class UnsupportedStrategy(Refusal):
 
 
 class ContextOverflow(ClewError):
-    """What must fit into the context does not.
+    """A part that the context must have does not fit.
 
     Attributes:
         part: `system_prompt`, `tools`, `pending`, `request` or `tool_results`.
-        needed: The tokens that it needs.
+        needed: The tokens that the part needs.
         available: The tokens that are left of the budget.
     """
 
@@ -329,7 +329,11 @@ class EncodingUnavailable(ClewError):
 
 
 class RequestFailed(ClewError):
-    """A request ended, and not with an answer."""
+    """A request ended without an answer.
+
+    Attributes:
+        outcome: The outcome of the request.
+    """
 
     def __init__(self, outcome: RequestOutcome) -> None:
         reason = outcome.error.message if outcome.error else outcome.termination_reason
@@ -349,6 +353,6 @@ REFUSALS: dict[str, type[Refusal]] = {cls.type: cls for cls in Refusal.__subclas
 
 
 def make_refusal(word: str, message: str) -> Refusal:
-    """The exception for a refusal's word; an unknown word (a newer session's) gives the base class."""
+    """Make the exception for a refusal's word; a word of a newer session makes a `Refusal`."""
     cls = REFUSALS.get(word)
     return cls(message) if cls else Refusal(f"{word}: {message}")

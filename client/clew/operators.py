@@ -1,9 +1,9 @@
-"""The door to what operators do with sessions from outside, where the extra `worker` is installed.
+"""The functions of operators: audit, export, import, recovery. They need the extra `worker`.
 
-It replays histories with the workflow's own code, and reads the archive's store.
+They replay histories with the workflow's own code, and read the archive's store.
 
 Raises:
-    ImportError: when it is imported without the extra.
+    ImportError: the extra is not installed.
 """
 
 try:

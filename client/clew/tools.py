@@ -1,4 +1,4 @@
-"""Tools: plain functions that a model may call, with their schema taken from their signature.
+"""Tools: functions that a model may call, with a schema made from their signature.
 
 @tool
 def lookup_order(order_id: str) -> dict[str, str]:
@@ -26,21 +26,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
+"""Timeout of one attempt of a tool that sets none."""
 MAX_TIMEOUT_SECONDS = 30 * 86400.0
-"""As long as a request may take."""
+"""Longest timeout of a tool: the longest time of a request."""
 MAX_RETRIES = 1000
+"""Most retries of a tool call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may know of the call it serves: declare a parameter of this type to receive it.
+    """The call that a tool serves. A tool that declares a parameter of this type receives it.
 
     Attributes:
-        session_id: The session, which is the workflow's id.
-        request_id: The request in whose run the model asked.
-        tool_call_id: This call, unique in the session's thread.
-        idempotency_key: The same for every attempt of this call, and for no other call: hand it to what has effects.
-        attempt: 1 for the first.
+        session_id: The session's id, which is the workflow's id.
+        request_id: The request in whose run the model called the tool.
+        tool_call_id: The id of the call, unique in the session's thread.
+        idempotency_key: The same for every attempt of the call, and different for other calls: pass it to services
+            that have effects.
+        attempt: The number of the attempt, from 1 on.
     """
 
     session_id: str
@@ -51,12 +54,12 @@ class ToolContext:
     _report: Callable[[str], None] = field(repr=False, default=lambda _progress: None)
 
     def heartbeat(self, progress: str) -> None:
-        """Say how far the work has come, for those who watch. That the tool is alive is reported without this."""
+        """Report progress. Clew itself reports that the tool is alive."""
         self._report(progress)
 
 
 class Tool(Generic[P, R]):
-    """A function with what a model and a worker need to know of it. Called as ever, it is the function."""
+    """A function with its schema for models and its settings for workers. Calling it calls the function."""
 
     def __init__(
         self,
@@ -76,27 +79,27 @@ class Tool(Generic[P, R]):
             or len(self.name) > 64
         ):
             raise TypeError(f"a tool's name has 1 to 64 letters, digits, '_' or '-', not {self.name!r}")
-        # Both become numbers of Temporal's, which has no room for just any.
+        # Temporal limits both numbers.
         if not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS or retries not in range(MAX_RETRIES + 1):
             raise TypeError(
                 f"tool {self.name!r}: the timeout is more than 0 and at most {MAX_TIMEOUT_SECONDS:.0f} seconds, "
                 f"retries are from 0 to {MAX_RETRIES}"
             )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"tool {self.name!r}: it yields, and a model reads what a tool returns")
+            raise TypeError(f"tool {self.name!r}: it is a generator, and a model reads the value that a tool returns")
         self.timeout_seconds = timeout_seconds
         if retries and not idempotent:
-            raise TypeError(f"tool {self.name!r}: what is not idempotent cannot be retried")
+            raise TypeError(f"tool {self.name!r}: a tool that is not idempotent cannot be retried")
         self.retries = retries
         self.idempotent = idempotent
         self.requires_approval = requires_approval
         self.is_async = inspect.iscoroutinefunction(function)
         try:
-            self._context_parameter, self._arguments = _arguments_model(self.name, function)
+            self._context_parameter, self._arguments = _make_arguments_model(self.name, function)
             self.spec: ToolSpec = {
                 "name": self.name,
                 "description": inspect.getdoc(function) or "",
-                "parameters": _schema(self._arguments),
+                "parameters": _make_schema(self._arguments),
             }
             canonicalize(self.spec)
         except (PydanticUserError, NameError, ValueError) as error:
@@ -107,18 +110,18 @@ class Tool(Generic[P, R]):
             raise TypeError(f"tool {self.name!r} has parameters that are too costly to validate: {error}") from error
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function itself."""
+        """Call the function."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
-        """The keyword arguments of a call, validated as the JSON that they are.
+        """Validate the JSON arguments of a call and return them as keyword arguments.
 
         Raises:
-            pydantic.ValidationError: the arguments are not what the signature asks for.
-            ValueError: validating them would take too long.
+            pydantic.ValidationError: the arguments do not match the signature.
+            ValueError: the validation would take too long.
         """
         check_arguments(arguments, self.spec["parameters"])
         values = self._arguments.model_validate_json(to_json(arguments))
@@ -155,26 +158,26 @@ def tool(
     idempotent: bool = True,
     requires_approval: bool = False,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
-    """Make a function a tool. It may be sync (it runs in a thread of its own) or async.
+    """Make a function a tool. A sync function runs in its own thread; an async one must not block the event loop.
 
-    Its docstring is what the model reads of it; its parameters' annotations make the schema, and what a model
-    sends is validated against them. An async tool must not block: it shares the worker's event loop.
+    The model reads the function's docstring. The parameters' annotations make the schema, and a model's arguments are
+    validated against them.
 
     Args:
-        function: The function, where the decorator is used bare.
-        name: What the model calls it by; the function's own name unless given.
-        timeout_seconds: How long one attempt may take. After that the model reads that it took too long.
-        retries: How often an attempt that raised is repeated before the model reads the error.
-        idempotent: Whether a call may run again where its worker died. If not, it is never silently run twice: the
-            model reads that the call is in doubt, and under which idempotency key.
-        requires_approval: Whether each call waits, however long, until somebody approves or denies it.
+        function: The function, if the decorator is used without arguments.
+        name: The name of the tool; the function's own by default.
+        timeout_seconds: The longest time of one attempt, in seconds. After that the model reads of the timeout.
+        retries: The most repetitions of an attempt that raised, before the model reads the error.
+        idempotent: Whether a call may run again after its worker died. If not, the call is not repeated: the model
+            reads that it is in doubt, with its idempotency key.
+        requires_approval: Whether each call waits, however long, until a person approves or denies it.
 
     Raises:
-        TypeError: the signature cannot be a tool's: a parameter without an annotation, or of a type that has no
-            JSON Schema, `*args`, `**kwargs`; or the name, the timeout or the retries are out of bounds.
+        TypeError: a parameter has no annotation or a type without a JSON Schema, is positional-only, `*args` or
+            `**kwargs`; or the name, the timeout or the retries are out of bounds.
     """
 
-    def make(decorated: Callable[P, R]) -> Tool[P, R]:
+    def make_tool(decorated: Callable[P, R]) -> Tool[P, R]:
         return Tool(
             decorated,
             name=name,
@@ -184,24 +187,24 @@ def tool(
             requires_approval=requires_approval,
         )
 
-    return make if function is None else make(function)
+    return make_tool if function is None else make_tool(function)
 
 
 class _Untitled(GenerateJsonSchema):
-    """Titles repeat the names, and a model pays for every token of them."""
+    """Makes schemas without titles, which repeat the names and cost tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's
         return False
 
 
-def _arguments_model(name: str, function: Callable[..., Any]) -> tuple[str | None, type[BaseModel]]:
-    """The parameter that takes the context, where there is one, and the model of all the others."""
+def _make_arguments_model(name: str, function: Callable[..., Any]) -> tuple[str | None, type[BaseModel]]:
+    """Return the name of the parameter that takes the context, if any, and a model of all other parameters."""
     hints = get_type_hints(function, include_extras=True)
     context_parameter: str | None = None
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise TypeError(f"tool {name!r}: {parameter} cannot be given by name, so no model can give it")
+            raise TypeError(f"tool {name!r}: {parameter} cannot be passed by name, so no model can pass it")
         if parameter.name not in hints:
             raise TypeError(f"tool {name!r}: parameter {parameter.name!r} needs an annotation")
         if hints[parameter.name] in (ToolContext, ToolContext | None):
@@ -210,15 +213,15 @@ def _arguments_model(name: str, function: Callable[..., Any]) -> tuple[str | Non
             context_parameter = parameter.name
             continue
         if isinstance(parameter.default, FieldInfo):
-            # Called as the function that it is, it would get the field for a value.
+            # A plain call of the function would pass the field as the value.
             raise TypeError(f"tool {name!r}: write {parameter.name}: Annotated[..., Field(...)]")
         default = ... if parameter.default is parameter.empty else parameter.default
-        # Under a name of its own, since parameters may be called what a model's attributes are called.
+        # The prefix avoids the names of a pydantic model's own attributes.
         fields[f"argument_{parameter.name}"] = (hints[parameter.name], Field(default, alias=parameter.name))
     return context_parameter, create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
+def _make_schema(arguments: type[BaseModel]) -> dict[str, Any]:
     schema = arguments.model_json_schema(schema_generator=_Untitled)
     del schema["title"]
     return schema

@@ -1,11 +1,11 @@
-"""The door to the worker, where the extra `worker` is installed.
+"""The worker's functions, if the extra `worker` is installed.
 
 from clew.worker import make_worker
 
 `python -m clew.worker --tools my_package.tools` serves sessions, as the checkout's `worker.py` does.
 
 Raises:
-    ImportError: when it is imported without the extra.
+    ImportError: the extra is not installed.
 """
 
 try:

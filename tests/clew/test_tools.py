@@ -238,9 +238,9 @@ with_a_broken_docstring.__doc__ = "\ud800"
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (positional, "cannot be given by name"),
-        (variadic, "cannot be given by name"),
-        (keywords, "cannot be given by name"),
+        (positional, "cannot be passed by name"),
+        (variadic, "cannot be passed by name"),
+        (keywords, "cannot be passed by name"),
         (bare, "'a' needs an annotation"),
         (with_a_field, "write a: Annotated"),
         (with_a_callable, "has no JSON Schema"),
@@ -249,8 +249,8 @@ with_a_broken_docstring.__doc__ = "\ud800"
         (with_two_contexts, "'b' too"),
         (with_context_in_a_list, "has no JSON Schema"),
         (with_a_broken_docstring, "has no JSON Schema"),
-        (generator, "it yields"),
-        (async_generator, "it yields"),
+        (generator, "it is a generator"),
+        (async_generator, "it is a generator"),
         (lambda: 1, "not '<lambda>'"),
         (functools.partial(print, "a"), "a tool's name"),
     ],
@@ -298,7 +298,7 @@ def test_what_must_not_run_twice_is_not_retried() -> None:
 
     def pay(amount: int) -> None: ...
 
-    with pytest.raises(TypeError, match="tool 'pay': what is not idempotent cannot be retried"):
+    with pytest.raises(TypeError, match="tool 'pay': a tool that is not idempotent cannot be retried"):
         tool(idempotent=False, retries=1)(pay)
     assert tool(idempotent=False, retries=0)(pay).retries == 0
 
