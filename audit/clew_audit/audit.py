@@ -1,4 +1,4 @@
-"""The audit: event history, archive and the session itself must tell the same, entry for entry."""
+"""The audit: compares the entries in the event histories, in the archive and in the live session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,17 @@ from clew_workflows.core import carried
 
 @dataclass(slots=True)
 class RunReport:
-    """What was found of one run of the workflow. `ended` is also `gone`, `refused`, `replaced` or `earlier`."""
+    """One workflow run of a session.
+
+    Attributes:
+        run_id: Its id.
+        ended: How it ended, as `Run.ended` says; or `refused` at its start, `replaced` by a reset, or `earlier`: it
+            belongs to an earlier session of the same id.
+        events: Number of its events.
+        bytes: Size of its events, in bytes.
+        from_seq: Seq of the first entry in its live thread; None: not replayed.
+        to_seq: Seq of the last entry in its live thread; None: not replayed.
+    """
 
     run_id: str
     ended: str
@@ -39,7 +49,20 @@ class RunReport:
 
 @dataclass(slots=True)
 class Report:
-    """What an audit has compared, and everything that differs. Numbers of entries, unless they say otherwise."""
+    """The result of an audit.
+
+    Attributes:
+        session_id: The session.
+        runs: Its workflow runs, the oldest first.
+        entries: Number of all entries.
+        in_history: Number of entries in the histories.
+        in_archive: Number of entries in the archive.
+        in_archive_alone: Number of entries in the archive and in no history.
+        live: Number of entries that the live session answered; None: it was not queried.
+        calls: Model calls whose contexts were built again.
+        differences: Everything that differs.
+        remarks: Parts that could not be compared, and why.
+    """
 
     session_id: str
     runs: list[RunReport] = field(default_factory=list)
@@ -58,7 +81,7 @@ class Report:
         return not self.differences
 
     def as_json(self) -> dict[str, Any]:
-        """The report as one document."""
+        """Return the report as JSON."""
         return {
             "session_id": self.session_id,
             "clean": self.clean,
@@ -70,52 +93,59 @@ class Report:
             "live": self.live,
             "calls_verified": self.calls.verified,
             "calls_unverified": self.calls.unverified,
-            "differences": [found.as_json() for found in self.differences],
+            "differences": [difference.as_json() for difference in self.differences],
             "remarks": self.remarks,
         }
 
 
 async def audit_session(client: Client, archive: Archive, session_id: str, save: BinaryIO | None = None) -> Report:
-    """Audit a session on a server. `save` gets its histories, for an audit without the server.
+    """Audit a session on a server. Its histories are also written to `save`, for an audit without the server.
 
     Raises:
         ClewError: there is nothing to audit, or the server or the archive's store cannot be reached.
     """
     audit = _Audit(session_id, archive)
-    # In this order, so that a session which goes on meanwhile only makes what is read later longer.
+    # In this order: if the session writes entries meanwhile, the parts that are read later are only longer.
     head = await audit.read_head()
-    live = await _live(client, session_id, audit.report)
+    live = await _query_session(client, session_id, audit.report)
     server = ServerHistories(client, session_id)
-    await audit.histories(server, histories.save_runs(save, server) if save else server.read_runs())
+    await audit.compare_histories(server, histories.save_runs(save, server) if save else server.read_runs())
     if head is None and not audit.report.runs:
-        raise Closed(f"there is no session {session_id!r}: the server knows no run of it, and it has no archive")
-    audit.live(live)
-    await audit.archive(head, whole=True)
-    return audit.finished()
+        raise Closed(
+            f"there is no session {session_id!r}: the server has no workflow of that id, and the store has no archive"
+        )
+    audit.compare_live(live)
+    await audit.compare_archive(head, is_complete=True)
+    return audit.finish()
 
 
 async def audit_file(saved: SavedHistories, archive: Archive) -> Report:
-    """Audit the histories in a file against the archive, without a server.
+    """Audit the histories in a file and the archive, without a server.
 
     Raises:
         ClewError: the archive's store cannot be reached.
     """
     audit = _Audit(saved.session_id, archive)
     head = await audit.read_head()
-    await audit.histories(saved, saved.read_runs())
-    await audit.archive(head, whole=False)
-    return audit.finished()
+    await audit.compare_histories(saved, saved.read_runs())
+    await audit.compare_archive(head, is_complete=False)
+    return audit.finish()
 
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """What a running session answers: its entries, and the transcript of each lane."""
+    """Answers of a running session.
+
+    Attributes:
+        entries: Its live entries.
+        transcripts: The transcript of each lane.
+    """
 
     entries: list[Entry]
     transcripts: dict[str, list[dict[str, Any]]]
 
 
-async def _live(client: Client, session_id: str, report: Report) -> _Live | None:
+async def _query_session(client: Client, session_id: str, report: Report) -> _Live | None:
     session = Session(client, session_id)
     try:
         described = await client.get_workflow_handle(session_id).describe()
@@ -126,12 +156,12 @@ async def _live(client: Client, session_id: str, report: Report) -> _Live | None
         entries = await session.entries(from_seq=first)
         lanes = {entry.lane for entry in entries if entry.kind == "ai_message" and entry.lane}
         transcripts = {lane: await session.transcript(context_ref=lane, from_seq=first) for lane in sorted(lanes)}
-        rows = {lane: [dict(message) for message in said] for lane, said in transcripts.items()}
+        rows = {lane: [dict(message) for message in messages] for lane, messages in transcripts.items()}
         return _Live(entries, rows)
     except RPCError:
         return None
     except ClewError as error:
-        report.remarks.append(f"the session itself was not asked: {error}")
+        report.remarks.append(f"the live session was not compared: {error}")
         return None
 
 
@@ -140,21 +170,21 @@ class _Audit:
         self.report = Report(session_id)
         self._archive = archive
         self._joined = JoinedThread()
-        self._past = Retained()
+        self._retained = Retained()
         self._complete = False
 
     async def read_head(self) -> Head | None:
-        """The head of the session's archive."""
+        """Read the head of the session's archive. A damaged one is a difference."""
         try:
             async with translate_store_errors():
                 return await self._archive.read_head(self.report.session_id)
         except (ObjectDamaged, ObjectMissing) as error:
-            self._found(Difference("archive", str(error), error.name))
+            self._add_difference(Difference("archive", str(error), error.name))
             return None
 
-    async def histories(self, source: ServerHistories | SavedHistories, runs: AsyncIterator[Run]) -> None:
-        """Replay run after run, and join their threads."""
-        before: tuple[Run, ReplayedRun] | None = None
+    async def compare_histories(self, source: ServerHistories | SavedHistories, runs: AsyncIterator[Run]) -> None:
+        """Replay the runs in order, and join their threads."""
+        previous: tuple[Run, ReplayedRun] | None = None
         try:
             async for run in runs:
                 row = RunReport(run.run_id, "replaced" if run.replaced else run.ended, run.events, run.bytes)
@@ -162,23 +192,23 @@ class _Audit:
                 if run.replaced:
                     continue
                 if run.history is None:
-                    self._complete, before = False, None
+                    self._complete, previous = False, None
                     continue
                 try:
                     rebuilt = await replay_run(run.history, source.converter)
                 except ReplayFailed as error:
-                    self._found(Difference("history", str(error), run.run_id))
-                    self._complete, before = False, None
+                    self._add_difference(Difference("history", str(error), run.run_id))
+                    self._complete, previous = False, None
                     continue
-                self._run(row, rebuilt)
-                if before and (before[0].ended, before[0].execution) == ("continued", run.execution):
-                    self._handed_over(run, before[1], rebuilt)
+                self._add_run(row, rebuilt)
+                if previous and (previous[0].ended, previous[0].execution) == ("continued", run.execution):
+                    self._check_handover(run, previous[1], rebuilt)
                 if rebuilt.session:
-                    before = run, rebuilt
+                    previous = run, rebuilt
         except FileDamaged as error:
-            self._found(Difference("file", str(error)))
+            self._add_difference(Difference("file", str(error)))
 
-    def _run(self, row: RunReport, rebuilt: ReplayedRun) -> None:
+    def _add_run(self, row: RunReport, rebuilt: ReplayedRun) -> None:
         if rebuilt.session is None:
             row.ended = "refused"
             return
@@ -188,94 +218,100 @@ class _Audit:
             for earlier in self.report.runs[:-1]:
                 earlier.ended = "earlier"
         if not self._joined.entries:
-            self._past = thread.retained
+            self._retained = thread.retained
         row.from_seq, row.to_seq = thread.first_seq, thread.last_seq
         for entry in (*thread.retained.entries, *thread):
-            for found in self._joined.add(entry, "history", row.run_id):
-                self._found(found)
+            for difference in self._joined.add(entry, "history", row.run_id):
+                self._add_difference(difference)
         self.report.in_history = len(self._joined.entries)
         self._complete = True
 
-    def _handed_over(self, run: Run, before: ReplayedRun, rebuilt: ReplayedRun) -> None:
-        """What a run goes on from is what the run before it, replayed, would hand over."""
-        assert before.session is not None
-        session = before.session
-        left = carried.restore(carried.carry(session))
+    def _check_handover(self, run: Run, previous: ReplayedRun, rebuilt: ReplayedRun) -> None:
+        """Compare the state that a run started with and the state that the run before it, replayed, hands over."""
+        assert previous.session is not None
+        session = previous.session
+        carried_on = carried.restore(carried.carry(session))
         if rebuilt.handed_over is None:
-            self._found(Difference("history", "it does not go on from the run before it", run.run_id))
+            self._add_difference(Difference("history", "the run does not continue the run before it", run.run_id))
             return
         state, effect = rebuilt.handed_over
-        names = [f.name for f in fields(state) if getattr(state, f.name) != getattr(left.state, f.name)]
-        for name in (*names, *(["effect"] if effect != left.effect else [])):
-            problem = "what the run begins with is not what the run before it came to"
-            self._found(Difference("history", problem, run.run_id, field=f"carried.{name}"))
+        fields_differing = [
+            f.name for f in fields(state) if getattr(state, f.name) != getattr(carried_on.state, f.name)
+        ]
+        for name in (*fields_differing, *(["effect"] if effect != carried_on.effect else [])):
+            problem = "the run starts with another value than the run before it ended with"
+            self._add_difference(Difference("history", problem, run.run_id, field=f"carried.{name}"))
 
-    def live(self, live: _Live | None) -> None:
-        """Compare what the session itself answers."""
+    def compare_live(self, live: _Live | None) -> None:
+        """Compare the answers of the live session."""
         if live is None:
             return
         self.report.live = len(live.entries)
         for entry in live.entries:
             if self._complete and entry.seq not in self._joined:
-                self._found(Difference("live", "no history has this entry", seq=entry.seq))
-            for found in self._joined.add(entry, "live"):
-                self._found(found)
-        for lane, said in live.transcripts.items():
-            shown = {message["seq"]: message for message in said}
+                self._add_difference(Difference("live", "no history has this entry", seq=entry.seq))
+            for difference in self._joined.add(entry, "live"):
+                self._add_difference(difference)
+        for lane, messages in live.transcripts.items():
+            remaining = {message["seq"]: message for message in messages}
             for entry in live.entries:
                 if entry.kind == "ai_message" and entry.lane == lane:
                     expected = {**entry.message, "seq": entry.seq}
-                    if shown.pop(entry.seq, None) != expected:
-                        self._found(Difference("live", "the transcript shows another message", lane, entry.seq))
-            # The session may have gone on since its entries were read.
-            for seq in sorted(seq for seq in shown if seq <= live.entries[-1].seq):
-                self._found(Difference("live", "the transcript shows a message that is no entry", lane, seq))
+                    if remaining.pop(entry.seq, None) != expected:
+                        self._add_difference(
+                            Difference("live", "the transcript has another message", lane, entry.seq)
+                        )
+            # The session may have written entries since they were read.
+            for seq in sorted(seq for seq in remaining if seq <= live.entries[-1].seq):
+                self._add_difference(Difference("live", "the transcript has a message without an entry", lane, seq))
 
-    async def archive(self, head: Head | None, *, whole: bool) -> None:
-        """Compare every entry of the archive. `whole`: the histories are as new as the head."""
+    async def compare_archive(self, head: Head | None, *, is_complete: bool) -> None:
+        """Compare every entry of the archive. `is_complete`: the histories were read together with the head."""
         if head is None:
             return
-        newest = self._joined.last_seq if whole and self._complete else None
+        newest = self._joined.last_seq if is_complete and self._complete else None
         if head.state:
             try:
                 async with translate_store_errors():
                     await self._archive.read_state(head.family, head.state)
             except (ObjectDamaged, ObjectMissing) as error:
-                self._found(Difference("archive", str(error), error.name))
+                self._add_difference(Difference("archive", str(error), error.name))
         async with translate_store_errors():
             async for check in self._archive.verify(head.family, head.root):
                 if check.problem:
-                    self._found(Difference("archive", check.problem, check.name, check.from_seq))
+                    self._add_difference(Difference("archive", check.problem, check.name, check.from_seq))
                 elif "/segments/" in check.name:
-                    found = self._archive.read(head.family, head.root, check.from_seq, check.to_seq)
-                    async for entry in found:
-                        self._archived(entry, check.name, newest)
+                    difference = self._archive.read(head.family, head.root, check.from_seq, check.to_seq)
+                    async for entry in difference:
+                        self._compare_archived(entry, check.name, newest)
 
-    def _archived(self, entry: Entry, name: str, newest: int | None) -> None:
+    def _compare_archived(self, entry: Entry, name: str, newest: int | None) -> None:
         self.report.in_archive += 1
         self.report.in_archive_alone += entry.seq not in self._joined
-        # Who forks a session that is away adds to its archive.
+        # A fork of an archived session appends an entry to its archive.
         if newest is not None and entry.seq > newest and entry.kind != "fork":
-            self._found(Difference("archive", "no history has this entry", name, entry.seq))
-        for found in self._joined.add(entry, "archive", name):
-            self._found(found)
+            self._add_difference(Difference("archive", "no history has this entry", name, entry.seq))
+        for difference in self._joined.add(entry, "archive", name):
+            self._add_difference(difference)
 
-    def finished(self) -> Report:
-        """The report, with every model call made again from the joined thread."""
+    def finish(self) -> Report:
+        """Build the context of every model call again from the joined thread. Returns the report."""
         report, entries = self.report, self._joined.entries
         report.entries = len(entries)
         for first, last in self._joined.find_gaps():
-            self._found(Difference("history", f"entries {first} to {last} are nowhere", seq=first))
-        thread = _thread(entries, self._past)
-        report.differences += calls.verify(thread, report.calls)
+            self._add_difference(
+                Difference("history", f"entries {first} to {last} are in no history and not archived", seq=first)
+            )
+        thread = _make_thread(entries, self._retained)
+        report.differences += calls.verify_calls(thread, report.calls)
         return report
 
-    def _found(self, difference: Difference) -> None:
+    def _add_difference(self, difference: Difference) -> None:
         self.report.differences.append(difference)
 
 
-def _thread(entries: dict[int, Entry], retained: Retained) -> Thread:
-    """The newest entries without a gap; what is before them is in nobody's hands."""
+def _make_thread(entries: dict[int, Entry], retained: Retained) -> Thread:
+    """Make a thread of the newest entries without a gap."""
     first = max(entries, default=-1)
     while first - 1 in entries:
         first -= 1

@@ -1,4 +1,4 @@
-"""What models saw, made again from entries alone."""
+"""Comparison of the contexts of model calls, built again from the entries, with their recipes."""
 
 from __future__ import annotations
 
@@ -16,46 +16,51 @@ from clew_audit.differences import Difference
 
 @dataclass(slots=True)
 class Calls:
-    """How many model calls were made again, and which could not be for want of entries."""
+    """The model calls of an audit.
+
+    Attributes:
+        verified: Number of calls whose contexts were built again.
+        unverified: Ids of the calls whose entries are not all at hand.
+    """
 
     verified: int = 0
     unverified: list[str] = field(default_factory=list)
 
 
-def verify(thread: Thread, calls: Calls) -> Iterator[Difference]:
-    """Make the context of every model call again, and compare it with what the call's recipe says of it."""
+def verify_calls(thread: Thread, calls: Calls) -> Iterator[Difference]:
+    """Build the context of every model call again, and compare it with the call's recipe."""
     for entry in thread:
         recipe = entry.recipe
         if recipe is None:
             continue
         call_id = str(entry.refs.get("call_id"))
         try:
-            found = list(_compared(entry, recipe, call_id, context(thread, recipe)))
+            differences = list(_compare(entry, recipe, call_id, project_call(thread, recipe)))
         except Archived:
             calls.unverified.append(call_id)
             continue
         except (ClewError, KeyError, IndexError, TypeError, ValueError) as error:
-            found = [Difference("call", f"its context cannot be made: {error!r}", call_id, entry.seq)]
+            differences = [Difference("call", f"its context cannot be built: {error!r}", call_id, entry.seq)]
         calls.verified += 1
-        yield from found
+        yield from differences
 
 
-def context(thread: Thread, recipe: Recipe) -> Projection:
-    """What a model was shown for a reply, by its recipe.
+def project_call(thread: Thread, recipe: Recipe) -> Projection:
+    """Build the context of a reply again by its recipe.
 
     Raises:
-        ClewError: it cannot be made of this thread.
+        ClewError: the thread does not hold all the entries that this needs.
     """
     return rebuild_context(thread, recipe, find_output_schema(thread, recipe))
 
 
-def _compared(entry: Entry, recipe: Recipe, call_id: str, made: Projection) -> Iterator[Difference]:
+def _compare(entry: Entry, recipe: Recipe, call_id: str, projection: Projection) -> Iterator[Difference]:
     rows: tuple[tuple[str, str | int, str | int], ...] = (
-        ("digest", recipe.digest, made.meta.digest),
-        ("policy_hash", recipe.policy_hash, made.meta.policy_hash),
-        ("input_tokens", recipe.input_tokens, made.meta.estimated_tokens),
+        ("digest", recipe.digest, projection.meta.digest),
+        ("policy_hash", recipe.policy_hash, projection.meta.policy_hash),
+        ("input_tokens", recipe.input_tokens, projection.meta.estimated_tokens),
     )
     for name, recorded, value in rows:
         if recorded != value:
-            problem = f"{recorded!r} is recorded, and the entries make {value!r}"
+            problem = f"{recorded!r} is recorded, but the entries give {value!r}"
             yield Difference("call", problem, call_id, entry.seq, f"payload.recipe.{name}")

@@ -1,4 +1,4 @@
-"""What is wrong with an archive, in the client's words."""
+"""The archive's errors, raised as the client's errors."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from clew_activities.archive import ObjectChanged, ObjectDamaged, ObjectMissing,
 
 
 class ArchiveDamaged(ClewError):
-    """An object of the archive is missing, or is not what was written."""
+    """An object of the archive is missing or damaged."""
 
     type = "archive_damaged"
 
 
 @asynccontextmanager
 async def translate_store_errors() -> AsyncIterator[None]:
-    """A store that cannot be reached ends the work; what is damaged is the caller's matter."""
+    """Raise `StoreUnavailable` as `ArchiveUnavailable`. The caller handles missing and damaged objects."""
     try:
         yield
     except StoreUnavailable as error:
-        raise ArchiveUnavailable(f"{error} (CLEW_STORE says where the archive is)") from error
+        raise ArchiveUnavailable(f"{error}. Check CLEW_STORE, the network and the store's credentials") from error
 
 
 @asynccontextmanager
 async def translate_archive_errors() -> AsyncIterator[None]:
-    """Whatever is wrong with the archive ends the work."""
+    """Raise every error of the archive as one of the client's errors."""
     try:
         async with translate_store_errors():
             yield

@@ -7,8 +7,8 @@
     ...
     {"clew": "end", "lines": 152, "sha256": "..."}
 
-An entry a line, and behind the entry that names it what is stored of a large tool result; one that cannot be read any
-more has a `problem` instead of its `text`. Neither way holds more than a piece of the thread in memory.
+Each line is an entry. After an entry that refers to a large tool result, a line has the stored result, or a `problem`
+if that cannot be read. Export and import hold only a part of the thread in memory.
 """
 
 from __future__ import annotations
@@ -37,28 +37,30 @@ from clew_workflows.protocol import ArchiveRef
 
 KIND = "export"
 PIECE_BYTES = 1_000_000
-"""How much of a file is put into the archive at a time."""
+"""Bytes of entries that are archived at a time."""
 MAX_ENTRY_BYTES = 2_000_000
-"""Largest entry that is imported, in bytes of JSON. What a session commits is smaller: Temporal's payloads are."""
+"""Largest entry that is imported, in bytes of JSON. A session's are smaller: Temporal limits payloads to 2 MiB."""
 
 
 async def export_session(client: Client, archive: Archive, session_id: str, file: BinaryIO) -> int:
-    """Write a session's whole thread to a file, archived and live as one; the number of its entries.
+    """Write a session's thread to a file, its archived and its live part. Returns the number of entries.
 
     Raises:
-        ClewError: there is no such session, or not all of it can be read.
+        Closed: there is no such session.
+        ThreadMismatch: an entry is missing, or the session must be recovered first.
+        ClewError: the archive or the server cannot be reached, or an object is damaged.
     """
     parts = await _ExportedParts.locate(client, archive, session_id)
-    writer, count, known = LineWriter(file, KIND, {"session_id": session_id}), 0, set[str]()
+    writer, count, written = LineWriter(file, KIND, {"session_id": session_id}), 0, set[str]()
     family = parts.head.family if parts.head else session_id
     async for entry in read_forward(parts):
         if entry.seq != count:
             raise ThreadMismatch(f"entry {count} is neither in the archive nor in the session")
         writer.write_row(entry.as_json())
         count += 1
-        for digest in _stored(entry) - known:
-            writer.write_row({"result": await _result(archive, family, digest)})
-            known.add(digest)
+        for digest in _find_stored_digests(entry) - written:
+            writer.write_row({"result": await _read_result(archive, family, digest)})
+            written.add(digest)
     writer.end()
     return count
 
@@ -66,12 +68,12 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
 async def import_session(
     client: Client, archive: Archive, file: BinaryIO, *, session_id: str | None, task_queue: str
 ) -> tuple[str, int]:
-    """Make a session of an exported thread, under its own id or another: the id, and the number of its entries.
+    """Make a session of an exported thread, under its own id or another. Returns the id and the number of entries.
 
-    Nothing is part of the archive before the file has been read to its end and found whole.
+    The session's head is written after the file was read to its end and its checksum was verified.
 
     Raises:
-        FileDamaged: the file is not what was exported.
+        FileDamaged: the file is damaged or incomplete.
         ThreadMismatch: a session of that id exists.
         ClewError: the archive or the server cannot be reached.
     """
@@ -80,38 +82,40 @@ async def import_session(
     async with translate_archive_errors():
         head = await archive.read_head(session_id)
     if head or await restart.find_execution(client, session_id) != (None, None):
-        raise ThreadMismatch(f"a session {session_id!r} exists, or has existed: import it --as another id")
-    folding = StateBuilder(session_id)
-    place = ArchiveRef(execution="", family=session_id)
-    for piece in _pieces(reader):
-        if piece.entries[0].seq != place.upto + 1:
-            raise FileDamaged(f"entry {place.upto + 1} is missing: entry {piece.entries[0].seq} stands in its place")
+        raise ThreadMismatch(f"session {session_id!r} exists or has existed: import the file with --as ANOTHER-ID")
+    builder = StateBuilder(session_id)
+    archive_ref = ArchiveRef(execution="", family=session_id)
+    for piece in _read_pieces(reader):
+        if piece.entries[0].seq != archive_ref.upto + 1:
+            raise FileDamaged(
+                f"entry {archive_ref.upto + 1} is missing: entry {piece.entries[0].seq} stands in its place"
+            )
         async with translate_archive_errors():
             for text in piece.results:
                 await archive.put_result(session_id, text.encode())
-        place = await restart.append_entries(archive, place, piece.entries)
-        folding.add(piece.entries, place)
-    if place.upto < 0:
-        raise FileDamaged("it holds no entry")
-    count = place.upto + 1
-    # Who exported it in the middle of a run has its beginning alone.
-    session = restart.end_open_work(folding.session(place))
-    place = await restart.append_entries(
-        archive, place, session.thread.slice(place.upto + 1, session.thread.last_seq)
+        archive_ref = await restart.append_entries(archive, archive_ref, piece.entries)
+        builder.add(piece.entries, archive_ref)
+    if archive_ref.upto < 0:
+        raise FileDamaged("the file holds no entry")
+    count = archive_ref.upto + 1
+    # If the session was exported during a run, the thread has only the beginning of that run.
+    session = restart.end_open_work(builder.build(archive_ref))
+    archive_ref = await restart.append_entries(
+        archive, archive_ref, session.thread.slice(archive_ref.upto + 1, session.thread.last_seq)
     )
-    session = replace(session, state=replace(session.state, archive=place))
+    session = replace(session, state=replace(session.state, archive=archive_ref))
     await restart.write_archive(archive, session, None)
-    await restart.start(client, session_id, task_queue, session.state.config)
+    await restart.restart_session(client, session_id, task_queue, session.state.config)
     return session_id, count
 
 
 def read_export(file: BinaryIO) -> list[Entry]:
-    """The whole thread in an exported file.
+    """Read all entries of an exported file.
 
     Raises:
-        FileDamaged: the file is not what was exported.
+        FileDamaged: the file is damaged or incomplete.
     """
-    entries = [entry for piece in _pieces(LineReader(file, KIND)) for entry in piece.entries]
+    entries = [entry for piece in _read_pieces(LineReader(file, KIND)) for entry in piece.entries]
     for seq, entry in enumerate(entries):
         if entry.seq != seq:
             raise FileDamaged(f"entry {seq} is missing: entry {entry.seq} stands in its place")
@@ -120,15 +124,15 @@ def read_export(file: BinaryIO) -> list[Entry]:
 
 @dataclass(slots=True)
 class _Piece:
-    """Some entries of a file, and what is stored of the results that they name."""
+    """Some entries of a file, and the stored results that they refer to."""
 
     entries: list[Entry] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
     size: int = 0
 
 
-def _pieces(reader: LineReader) -> Iterable[_Piece]:
-    """What is in a file, some at a time."""
+def _read_pieces(reader: LineReader) -> Iterable[_Piece]:
+    """Read a file in pieces of bounded size."""
     piece = _Piece()
     for row in reader.read_rows():
         is_entry = not (isinstance(row, dict) and row.keys() == {"result"})
@@ -138,48 +142,56 @@ def _pieces(reader: LineReader) -> Iterable[_Piece]:
         try:
             size = len(encode_line(row))
             if is_entry and size > MAX_ENTRY_BYTES:
-                raise FileDamaged(f"it holds an entry of {size} bytes: an entry has at most {MAX_ENTRY_BYTES}")
+                raise FileDamaged(f"the file holds an entry of {size} bytes, at most {MAX_ENTRY_BYTES} are allowed")
             if is_entry:
-                # Refuses what could not be written again: it is nested without an end, or no JSON.
+                # Raises an error for a value that could not be written again: nested too deeply, or not JSON.
                 canonicalize(row)
                 piece.entries.append(Entry.from_json(row))
             elif "text" in row["result"]:
-                piece.results.append(_stored_text(row["result"]))
+                piece.results.append(_read_text(row["result"]))
         except (ValueError, TypeError, RecursionError) as error:
-            raise FileDamaged(f"it holds what is no entry: {str(error)[:200]}") from None
+            raise FileDamaged(f"the file holds a line that is not an entry: {str(error)[:200]}") from None
         piece.size += size
     if piece.entries:
         yield piece
 
 
-def _stored_text(result: dict[str, Any]) -> str:
+def _read_text(result: dict[str, Any]) -> str:
     text = result["text"]
     if not isinstance(text, str):
-        raise FileDamaged("it holds a tool result that is no text")
+        raise FileDamaged("the file holds a tool result whose text is not a string")
     if (size := len(text.encode())) > MAX_STORED_BYTES:
-        raise FileDamaged(f"it holds a tool result of {size} bytes: at most {MAX_STORED_BYTES} are stored of one")
+        raise FileDamaged(f"the file holds a tool result of {size} bytes, at most {MAX_STORED_BYTES} are allowed")
     return text
 
 
-def _stored(entry: Entry) -> set[str]:
-    """The digests of the large tool results that an entry names."""
-    said = entry.body
-    return {said.result.digest} if isinstance(said, ToolMessage) and said.result else set()
+def _find_stored_digests(entry: Entry) -> set[str]:
+    """Find the digests of the stored tool results that an entry refers to."""
+    message = entry.body
+    return {message.result.digest} if isinstance(message, ToolMessage) and message.result else set()
 
 
-async def _result(archive: Archive, family: str, digest: str) -> dict[str, str]:
+async def _read_result(archive: Archive, family: str, digest: str) -> dict[str, str]:
     try:
         async with translate_store_errors():
             text, _ = await archive.get_result(family, digest)
         return {"digest": digest, "text": text.decode()}
     except (ObjectDamaged, ObjectMissing, UnicodeDecodeError) as error:
-        # The thread is whole all the same, and shows what it showed.
+        # The entry itself holds the part of the result that the model saw.
         return {"digest": digest, "problem": str(error)}
 
 
 @dataclass(frozen=True, slots=True)
 class _ExportedParts:
-    """A thread's parts as they are exported: the store itself, and queries to the session; None: it has ended."""
+    """A thread's parts as an export reads them: the archive from the store, the live part by queries.
+
+    Attributes:
+        client: The client of the session.
+        archive: The archive.
+        session_id: The session.
+        head: Head of its archive; None: it has none.
+        session: The live session; None: all of the thread is archived.
+    """
 
     client: Client
     archive: Archive
@@ -196,7 +208,8 @@ class _ExportedParts:
         status, _ = await restart.find_execution(client, session_id)
         if status is None and head:
             raise ThreadMismatch(
-                f"session {session_id!r} was cut off, and its history is gone: `clew recover` it first"
+                f"session {session_id!r} was interrupted, and the server has deleted its history: "
+                f"run `clew recover {session_id}` first"
             )
         if status is None:
             raise Closed(f"there is no session {session_id!r}")

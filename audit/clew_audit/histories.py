@@ -1,4 +1,4 @@
-"""The event histories of a session: those of all runs that the server still has, or a file of them."""
+"""The event histories of a session's workflow runs, from the server or from a file."""
 
 from __future__ import annotations
 
@@ -35,10 +35,13 @@ _ENDED = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a session's workflow. `history` is None where the server has deleted it.
+    """One workflow run of a session.
 
-    `execution` is the id that all runs which continue one another share. `replaced`: a reset has put another run in
-    the place of this one, and the session's thread does not go through it.
+    Attributes:
+        run_id: Its id.
+        execution: Id that it shares with the runs that it continues as new; None: not known.
+        replaced: A reset has replaced it by another run: its entries are not in the session's thread.
+        history: Its event history; None: the server has deleted it.
     """
 
     run_id: str
@@ -48,24 +51,27 @@ class Run:
 
     @property
     def ended(self) -> str:
-        """How it ended: `continued`, `completed`, `failed`, `cancelled`, `terminated`, `timed_out`; or `running`."""
+        """How it ended: `continued`, `completed`, `failed`, `cancelled`, `terminated`, `timed_out`.
+
+        `running`: it has not ended; `gone`: the server has deleted its history.
+        """
         if self.history is None:
             return "gone"
         return _ENDED.get(self.history.events[-1].event_type, "running")
 
     @property
     def bytes(self) -> int:
-        """What its events weigh."""
+        """Size of its events, in bytes."""
         return sum(event.ByteSize() for event in self.history.events) if self.history else 0
 
     @property
     def events(self) -> int:
-        """How many events it has."""
+        """Number of its events."""
         return len(self.history.events) if self.history else 0
 
 
 class ServerHistories:
-    """The histories that a server has. Each is fetched when its turn comes, and none is kept."""
+    """The histories on a server. One at a time is fetched and held in memory."""
 
     def __init__(self, client: Client, session_id: str) -> None:
         self.session_id = session_id
@@ -74,40 +80,42 @@ class ServerHistories:
         self._client = client
 
     async def read_runs(self) -> AsyncIterator[Run]:
-        """All runs that the server knows of, the oldest first.
+        """Read all runs that the server knows, the oldest first.
 
         Raises:
-            ClewError: the server does not answer.
+            ClewError: the server cannot be reached.
         """
-        for run in await self._listed():
-            yield await self._fetched(run)
+        for run in await self._list_runs():
+            yield await self._fetch(run)
 
     async def read_newest(self) -> AsyncIterator[Run]:
-        """The runs that the session's thread goes through, the newest first."""
-        for run in reversed(await self._listed()):
+        """Read the runs whose entries are in the session's thread, the newest first."""
+        for run in reversed(await self._list_runs()):
             if not run.replaced:
-                yield await self._fetched(run)
+                yield await self._fetch(run)
 
-    async def _listed(self) -> list[Run]:
-        """The runs without their histories. Of those that are deleted only the ones that others name are known."""
-        known: dict[str, _First | None] = {}
-        newest, unread = await self._run_ids()
+    async def _list_runs(self) -> list[Run]:
+        """List the runs without their histories. A deleted run is listed if a later run refers to it."""
+        first_events: dict[str, _FirstEvent | None] = {}
+        newest, unread = await self._find_run_ids()
         while unread:
             run_id = unread.pop()
-            if run_id not in known:
-                known[run_id] = first = await self._first(run_id)
+            if run_id not in first_events:
+                first_events[run_id] = first = await self._read_first(run_id)
                 if first and first.previous:
                     unread.add(first.previous)
-        executions = {first.execution: first for first in sorted(filter(None, known.values()), key=lambda f: f.time)}
+        executions = {
+            first.execution: first for first in sorted(filter(None, first_events.values()), key=lambda f: f.time)
+        }
         order = sorted(executions, key=lambda execution: executions[execution].time)
         runs: list[Run] = []
         for execution in order:
-            own = {first.run_id: first for first in known.values() if first and first.execution == execution}
-            runs += _chain(execution, own, await self._last_of(own, newest))
+            own = {first.run_id: first for first in first_events.values() if first and first.execution == execution}
+            runs += _order_runs(execution, own, await self._find_last(own, newest))
         listed = {run.run_id for run in runs}
-        return [*(Run(run_id, None) for run_id in known if run_id not in listed), *runs]
+        return [*(Run(run_id, None) for run_id in first_events if run_id not in listed), *runs]
 
-    async def _run_ids(self) -> tuple[str | None, set[str]]:
+    async def _find_run_ids(self) -> tuple[str | None, set[str]]:
         try:
             newest = (await self._client.get_workflow_handle(self.session_id).describe()).run_id
         except RPCError as error:
@@ -121,8 +129,8 @@ class ServerHistories:
             raise translate_error(error, self.session_id) from error
         return newest, run_ids | ({newest} if newest else set())
 
-    async def _last_of(self, own: Mapping[str, _First], newest: str | None) -> str:
-        """The last run of an execution: of those that no other run continues the one that ended last."""
+    async def _find_last(self, own: Mapping[str, _FirstEvent], newest: str | None) -> str:
+        """Find the last run of an execution: of the runs that no other run continues, the one that ended last."""
         continued = {first.previous for first in own.values()}
         leaves = [run_id for run_id in own if run_id not in continued]
         if newest in leaves or len(leaves) == 1:
@@ -136,8 +144,8 @@ class ServerHistories:
             closed[run_id] = described.close_time.timestamp() if described.close_time else math.inf
         return max(leaves, key=lambda run_id: closed[run_id])
 
-    async def _first(self, run_id: str) -> _First | None:
-        """What the first event of a run says; None where it is gone."""
+    async def _read_first(self, run_id: str) -> _FirstEvent | None:
+        """Read the first event of a run; None: the server has deleted it."""
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self._client.namespace,
             execution=WorkflowExecution(workflow_id=self.session_id, run_id=run_id),
@@ -151,14 +159,14 @@ class ServerHistories:
             raise translate_error(error, self.session_id) from error
         event = answer.history.events[0]
         started = event.workflow_execution_started_event_attributes
-        return _First(
+        return _FirstEvent(
             run_id,
             started.first_execution_run_id,
             started.continued_execution_run_id,
             event.event_time.ToNanoseconds(),
         )
 
-    async def _fetched(self, run: Run) -> Run:
+    async def _fetch(self, run: Run) -> Run:
         if run.execution is None:
             return run
         try:
@@ -171,27 +179,27 @@ class ServerHistories:
 
 
 @dataclass(frozen=True, slots=True)
-class _First:
+class _FirstEvent:
     run_id: str
     execution: str
     previous: str
     time: int
 
 
-def _chain(execution: str, own: Mapping[str, _First], last: str) -> list[Run]:
-    """The runs of an execution: those that a reset has replaced, then those that continue one another, in order."""
+def _order_runs(execution: str, own: Mapping[str, _FirstEvent], last: str) -> list[Run]:
+    """Order the runs of an execution: replaced ones first, then the ones that continue one another."""
     chain: list[Run] = []
     run_id = last
     while run_id:
         first = own.get(run_id)
         chain.insert(0, Run(run_id, execution if first else None))
         run_id = first.previous if first else ""
-    there = {run.run_id for run in chain}
-    return [*(Run(run_id, execution, replaced=True) for run_id in own if run_id not in there), *chain]
+    chained = {run.run_id for run in chain}
+    return [*(Run(run_id, execution, replaced=True) for run_id in own if run_id not in chained), *chain]
 
 
 async def save_runs(file: BinaryIO, source: ServerHistories) -> AsyncIterator[Run]:
-    """The runs of a session, each written to a file on its way. After the last one the file is whole."""
+    """Yield the runs of a session and write each to a file. The file is complete after the last one."""
     writer = LineWriter(file, KIND, {"session_id": source.session_id, "namespace": source.namespace})
     async for run in source.read_runs():
         row: dict[str, Any] = {"run_id": run.run_id, "execution": run.execution, "replaced": run.replaced}
@@ -203,7 +211,7 @@ async def save_runs(file: BinaryIO, source: ServerHistories) -> AsyncIterator[Ru
 
 
 class SavedHistories:
-    """The histories in a file that `saving` has written: no server is needed for them."""
+    """The histories in a file that `save_runs` has written."""
 
     def __init__(self, file: BinaryIO, converter: DataConverter = pydantic_data_converter) -> None:
         self.converter = converter
@@ -215,13 +223,13 @@ class SavedHistories:
                 validate_session_id(header["namespace"]),
             )
         except (KeyError, InvalidInput) as error:
-            raise FileDamaged(f"its first line does not say whose histories these are: {error}") from None
+            raise FileDamaged(f"the file's first line has no valid session id or namespace: {error}") from None
 
     async def read_runs(self) -> AsyncIterator[Run]:
-        """All runs in the file, the oldest first.
+        """Read all runs in the file, the oldest first.
 
         Raises:
-            FileDamaged: it is not what was written; said, at the latest, after the last run.
+            FileDamaged: the file is damaged or incomplete. This may be raised only after the last run.
         """
         for row in self._reader.read_rows():
             try:
@@ -229,4 +237,4 @@ class SavedHistories:
                 parsed = WorkflowHistory.from_json(self.session_id, history) if history else None
                 yield Run(row["run_id"], row["execution"], row["replaced"], parsed)
             except (KeyError, TypeError, AttributeError, ValueError, ParseError) as error:
-                raise FileDamaged(f"it holds a run that cannot be read: {str(error)[:300]}") from None
+                raise FileDamaged(f"the file holds a run that cannot be read: {str(error)[:300]}") from None

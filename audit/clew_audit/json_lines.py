@@ -1,11 +1,11 @@
-"""Files of JSON Lines that say when they are damaged: a header, the rows, and a last line that counts and hashes.
+"""Files of JSON Lines with a checksum: a header, the rows, and a last line with their number and a SHA-256.
 
     {"clew": "export", "version": 1, ...}
     ...
     {"clew": "end", "lines": 2, "sha256": "..."}
 
-The last line speaks of all the bytes before it. Neither side holds more than one line in memory, and no line has more
-than `MAX_LINE_BYTES`.
+The checksum covers all bytes before the last line. Reading and writing hold one line in memory. A line has at most
+`MAX_LINE_BYTES`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from clew.errors import ClewError
 
 VERSION = 1
 MAX_LINE_BYTES = 128 * 1024 * 1024
-"""Largest line, in bytes. The history of a workflow run has 50 MB at most, a third more in base64; a stored tool
-result has 16 MiB, six times as much where JSON escapes every character."""
+"""Largest line, in bytes. The history of a workflow run has at most 50 MB, and a third more in base64. A stored tool
+result has at most 16 MiB, and six times as much if JSON escapes every character."""
 
 
 class FileDamaged(ClewError):
-    """A file is not what was written, or was not written to its end."""
+    """A file was changed since it was written, or was not written to its end."""
 
 
 def encode_line(value: Mapping[str, Any]) -> bytes:
-    """A JSON value as a line; equal values give equal bytes, and integers of any size stay what they are."""
+    """Encode a JSON value as a line. Equal values give equal bytes, and integers of any size are exact."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
 
 
 class LineWriter:
-    """A file of a kind in the making; without `end` it is not whole."""
+    """Writes a file. Without `end` the file is incomplete, which its readers detect."""
 
     def __init__(self, file: BinaryIO, kind: str, header: Mapping[str, Any]) -> None:
         self.count = 0
@@ -59,19 +59,19 @@ class LineWriter:
 
 
 class LineReader:
-    """A file of a kind, read from its beginning to its end. No line has more than `max_line_bytes`."""
+    """Reads a file of one kind, line by line. A line of more than `max_line_bytes` is an error."""
 
     def __init__(self, file: BinaryIO, kind: str, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self._lines = _lines(file, max_line_bytes)
+        self._lines = _read_lines(file, max_line_bytes)
         self._checksum = hashlib.sha256()
         self._kind = kind
-        self.header = self._header()
+        self.header = self._read_header()
 
     def read_rows(self) -> Iterator[Any]:
-        """Every row. None of them is to be trusted before the last one has been given.
+        """Yield every row. The checksum is verified after the last one: until then a row may be damaged.
 
         Raises:
-            FileDamaged: a row is no JSON; or, after the last one, the file is not what was written.
+            FileDamaged: a row is not JSON; or, after the last row, the number or the checksum does not match.
         """
         count = 0
         for data in self._lines:
@@ -82,28 +82,30 @@ class LineReader:
             self._checksum.update(data)
             count += 1
             yield row
-        raise FileDamaged(f"it ends after {count} rows without its last line: it was not written to its end")
+        raise FileDamaged(f"the file ends after {count} rows without its last line: it was not written to its end")
 
-    def _header(self) -> dict[str, Any]:
+    def _read_header(self) -> dict[str, Any]:
         data = next(self._lines, b"")
         header = _parsed(data, "the first line")
         if not isinstance(header, dict) or header.get("clew") != self._kind:
-            raise FileDamaged(f"it is not a file of the kind {self._kind!r}: its first line does not say so")
+            raise FileDamaged(f"this is not a file of the kind {self._kind!r}: its first line does not say so")
         if header.get("version") != VERSION:
-            raise FileDamaged(f"it is of version {header.get('version')!r}, and this program reads version {VERSION}")
+            raise FileDamaged(
+                f"the file is of version {header.get('version')!r}, and this version of Clew reads version {VERSION}"
+            )
         self._checksum.update(data)
         return header
 
     def _check_end(self, end: dict[str, Any], count: int) -> None:
         if end.get("lines") != count:
-            raise FileDamaged(f"it holds {count} rows, and its last line speaks of {end.get('lines')}")
+            raise FileDamaged(f"the file has {count} rows, but its last line says {end.get('lines')}")
         if end.get("sha256") != self._checksum.hexdigest():
-            raise FileDamaged("its checksum does not match: it has been changed since it was written")
+            raise FileDamaged("the file's checksum does not match: it was changed since it was written")
         if next(self._lines, None) is not None:
-            raise FileDamaged("it goes on after its last line")
+            raise FileDamaged("the file continues after its last line")
 
 
-def _lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
+def _read_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
     number = 0
     while data := file.readline(max_bytes + 1):
         number += 1
@@ -112,8 +114,8 @@ def _lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
         yield data
 
 
-def _parsed(data: bytes, what: str) -> Any:
+def _parsed(data: bytes, position: str) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FileDamaged(f"{what} is not JSON: {str(error)[:200]}") from None
+        raise FileDamaged(f"{position} is not JSON: {str(error)[:200]}") from None

@@ -1,4 +1,4 @@
-"""Recovery: a session that was cut off is put together again from its history and its archive, and goes on."""
+"""Recovery: restores a session that was interrupted, from its event history and its archive, and starts it again."""
 
 from __future__ import annotations
 
@@ -22,18 +22,24 @@ from clew_workflows.core.advance import Session
 from clew_workflows.protocol import ArchiveRef
 
 Source = Literal["history", "archive"]
-CHUNK = 500
-"""Entries that are read from the archive at a time."""
+CHUNK_ENTRIES = 500
+"""Number of entries that are read from the archive at a time."""
 
 
 @dataclass(slots=True)
 class Recovery:
-    """What a recovery has found and done.
+    """The result of a recovery.
 
-    `status`: `running`, the session needs none; `whole`, it ended in good order and goes on when it is opened;
-    `restarted`, nothing was missing from its archive; `recovered`. Where there was a choice, `source` is what was
-    chosen. `written` counts the entries that came into the archive, and `closing` those of them that the recovery
-    has added; `dropped` counts those that `keep` has given up.
+    Attributes:
+        session_id: The session.
+        status: `running`: it runs and needs no recovery; `whole`: it ended in good order and continues when it is
+            opened; `restarted`: its archive was complete, and it was started; `recovered`: it was restored.
+        last_seq: Seq of its last entry.
+        source: Whether it continues from its history or from its archive.
+        written: Number of entries that were archived.
+        closing: Number of those that the recovery itself has added.
+        dropped: Number of entries that were given up because of `keep`.
+        remarks: Damage that was found, and what was done about it.
     """
 
     session_id: str
@@ -46,22 +52,30 @@ class Recovery:
     remarks: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """The recovery as one document."""
+        """Return the fields that are set, as JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 async def recover(
     client: Client, archive: Archive, session_id: str, *, task_queue: str, keep: Source | None = None
 ) -> Recovery:
-    """Put a session together that was terminated, has timed out or was reset, and start it again.
+    """Restore a session that was terminated, has timed out or was reset, and start it again.
 
-    It goes on after the last entry that was ever committed; what ran then is ended as `recovered`. Repeating it is
-    fine. `keep` says what to keep where history and archive have told different stories since some entry.
+    It continues after its last committed entry. Open runs and waiting requests end as `recovered`. It can be
+    repeated.
+
+    Args:
+        client: Connected to the session's namespace.
+        archive: The archive of that namespace.
+        session_id: The session.
+        task_queue: Where to start the session, if the server no longer knows its task queue.
+        keep: Which source wins if history and archive disagree.
 
     Raises:
+        ArchiveDamaged: a needed object of the archive is missing or damaged.
         Closed: there is no such session.
-        ThreadMismatch: nothing was changed, because entries would be lost; the message says which.
-        ClewError: the server or the archive cannot be reached, or what is needed of them is damaged.
+        ThreadMismatch: entries would be lost; nothing was changed, and the message says which.
+        ClewError: the server or the archive cannot be reached.
     """
     ended, own_queue = await restart.find_execution(client, session_id)
     if ended is WorkflowExecutionStatus.RUNNING:
@@ -72,50 +86,57 @@ async def recover(
             head = await archive.read_head(session_id)
     except ObjectDamaged as error:
         damage = error
-        report.remarks.append(f"the archive was found by the history, for its head is damaged: {error}")
-    found = await _from_history(ServerHistories(client, session_id), report, keep)
-    told = found.session if found else None
-    if told is None and damage:
+        report.remarks.append(f"the archive's head is damaged, the history's reference was used instead: {error}")
+    run = await _replay_newest(ServerHistories(client, session_id), report, keep)
+    replayed = run.session if run else None
+    if replayed is None and damage:
         raise ArchiveDamaged(str(damage))
-    if told is None and head is None:
-        raise Closed(f"there is nothing to recover of a session {session_id!r}: no history, and no archive")
-    session, place = await _chosen(archive, head, told, report, keep)
+    if replayed is None and head is None:
+        raise Closed(f"there is nothing to recover: session {session_id!r} has no history and no archive")
+    session, archive_ref = await _choose_source(archive, head, replayed, report, keep)
     if report.source == "archive" and head and head.status == "closed":
         report.status, report.last_seq = "restarted", head.last_seq
         if ended in (None, WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.CANCELED):
             report.status = "whole"
             return report
     else:
-        before, committed = place.upto, session.thread.rev
+        before, committed = archive_ref.upto, session.thread.rev
         session = restart.add_recovery(
             session,
-            found.unread if found and report.source == "history" else (),
+            run.unread if run and report.source == "history" else (),
             workflow=ended.name.lower() if ended else None,
-            reason=found.reason if found else None,
+            reason=run.reason if run else None,
         )
         thread = session.thread
-        place = await restart.append_entries(archive, place, thread.slice(before + 1, thread.last_seq))
-        report.closing, report.written, report.last_seq = thread.rev - committed, place.upto - before, place.upto
-        session = replace(session, state=replace(session.state, archive=place))
+        archive_ref = await restart.append_entries(archive, archive_ref, thread.slice(before + 1, thread.last_seq))
+        report.closing, report.written, report.last_seq = (
+            thread.rev - committed,
+            archive_ref.upto - before,
+            archive_ref.upto,
+        )
+        session = replace(session, state=replace(session.state, archive=archive_ref))
         await restart.write_archive(archive, session, head)
-    await restart.start(client, session_id, own_queue or task_queue, session.state.config)
+    await restart.restart_session(client, session_id, own_queue or task_queue, session.state.config)
     return report
 
 
-async def _from_history(server: ServerHistories, report: Recovery, keep: Source | None) -> ReplayedRun | None:
-    """The session as the newest run has it that had begun; of those that were refused there is nothing to tell."""
+async def _replay_newest(server: ServerHistories, report: Recovery, keep: Source | None) -> ReplayedRun | None:
+    """Replay the newest workflow run that has entries; else one that started without entries; else None."""
     never_begun: ReplayedRun | None = None
     async for run in server.read_newest():
         if run.history is None:
-            report.remarks.append(f"the history of run {run.run_id} is gone")
+            report.remarks.append(f"the server has deleted the history of workflow run {run.run_id}")
             break
         try:
             rebuilt = await replay_run(run.history, server.converter)
         except ReplayFailed as error:
             if keep == "archive":
-                report.remarks.append(f"run {run.run_id} was left aside: {error}")
+                report.remarks.append(f"workflow run {run.run_id} was not used: {error}")
                 break
-            raise ThreadMismatch(f"run {run.run_id}: {error}; --keep archive does without it") from error
+            raise ThreadMismatch(
+                f"workflow run {run.run_id}: {error}. Use the worker's version of Clew, or recover without this "
+                "history: --keep archive"
+            ) from error
         if rebuilt.session and rebuilt.session.thread.rev:
             return rebuilt
         if rebuilt.session and run.ended != "failed":
@@ -123,53 +144,57 @@ async def _from_history(server: ServerHistories, report: Recovery, keep: Source 
     return never_begun
 
 
-async def _chosen(
-    archive: Archive, head: Head | None, told: Session | None, report: Recovery, keep: Source | None
+async def _choose_source(
+    archive: Archive, head: Head | None, replayed: Session | None, report: Recovery, keep: Source | None
 ) -> tuple[Session, ArchiveRef]:
-    """What the session goes on from, and how much of it is in the archive already."""
+    """Choose between history and archive. Returns the session and how much of it is archived already."""
     if head is None:
-        assert told is not None
-        place = told.state.archive or ArchiveRef(execution="", family=report.session_id)
-        _check_follows(told, place.upto)
+        assert replayed is not None
+        archive_ref = replayed.state.archive or ArchiveRef(execution="", family=report.session_id)
+        _check_follows(replayed, archive_ref.upto)
         report.source = "history"
-        return told, place
-    place = ArchiveRef(execution=head.run_id or "", family=head.family, root=head.root, upto=head.last_seq)
-    diverged = await _diverged(archive, head, told) if told else None
+        return replayed, archive_ref
+    archive_ref = ArchiveRef(execution=head.run_id or "", family=head.family, root=head.root, upto=head.last_seq)
+    diverged = await _find_divergence(archive, head, replayed) if replayed else None
     if diverged is not None and keep is None:
         raise ThreadMismatch(
-            f"history and archive tell different things from entry {diverged} on: the history ends with entry "
-            f"{told.thread.last_seq if told else -1}, the archive with entry {head.last_seq}; say which one is to be "
-            "kept, with --keep archive or --keep history"
+            f"history and archive differ from entry {diverged} on. The history ends with entry "
+            f"{replayed.thread.last_seq if replayed else -1}, the archive with entry {head.last_seq}. Choose one: "
+            "--keep archive or --keep history"
         )
-    wanted: Source = "history" if told and told.thread.last_seq >= head.last_seq else "archive"
-    if told and told.thread.last_seq == head.last_seq and head.status == "closed":
-        wanted = "archive"
-    report.source = keep if diverged is not None and keep else wanted
-    if told is None or report.source == "archive":
-        if diverged is not None and told:
-            report.dropped = told.thread.last_seq - diverged + 1
-        return await _from_archive(archive, head, place, report), place
-    _check_follows(told, head.last_seq)
+    preferred: Source = "history" if replayed and replayed.thread.last_seq >= head.last_seq else "archive"
+    if replayed and replayed.thread.last_seq == head.last_seq and head.status == "closed":
+        preferred = "archive"
+    report.source = keep if diverged is not None and keep else preferred
+    if replayed is None or report.source == "archive":
+        if diverged is not None and replayed:
+            report.dropped = replayed.thread.last_seq - diverged + 1
+        return await _load_archived(archive, head, archive_ref, report), archive_ref
+    _check_follows(replayed, head.last_seq)
     if diverged is not None and head.root:
         report.dropped = head.last_seq - diverged + 1
         async with translate_archive_errors():
             root = await archive.cut(head.family, head.root, diverged - 1) if diverged else None
-        place = place.model_copy(update={"root": root, "upto": diverged - 1})
-    return told, place
+        archive_ref = archive_ref.model_copy(update={"root": root, "upto": diverged - 1})
+    return replayed, archive_ref
 
 
-def _check_follows(told: Session, last_seq: int) -> None:
-    """What is before the history's part of the thread must be in the archive."""
-    if told.thread.first_seq > last_seq + 1:
+def _check_follows(replayed: Session, last_seq: int) -> None:
+    """Make sure that all entries before the history's part of the thread are archived.
+
+    Raises:
+        ThreadMismatch: some are not.
+    """
+    if replayed.thread.first_seq > last_seq + 1:
         raise ThreadMismatch(
-            f"entries {last_seq + 1} to {told.thread.first_seq - 1} are neither in the archive nor in the newest "
-            "history: bring the archive back first"
+            f"entries {last_seq + 1} to {replayed.thread.first_seq - 1} are neither in the archive nor in the newest "
+            "history: restore the archive from a backup first, or check CLEW_STORE"
         )
 
 
-async def _diverged(archive: Archive, head: Head, told: Session) -> int | None:
-    """The first entry that the archive and the history both have, and not alike."""
-    thread = told.thread
+async def _find_divergence(archive: Archive, head: Head, replayed: Session) -> int | None:
+    """Find the seq of the first entry that differs between archive and history; None: none does."""
+    thread = replayed.thread
     async with translate_archive_errors():
         async for entry in archive.read(head.family, head.root, thread.first_seq, thread.last_seq):
             if next(find_differences(thread[entry.seq].as_json(), entry.as_json()), None):
@@ -177,25 +202,25 @@ async def _diverged(archive: Archive, head: Head, told: Session) -> int | None:
     return None
 
 
-async def _from_archive(archive: Archive, head: Head, place: ArchiveRef, report: Recovery) -> Session:
-    """What was archived beside the thread; where that is lost, what can be made of the entries."""
+async def _load_archived(archive: Archive, head: Head, archive_ref: ArchiveRef, report: Recovery) -> Session:
+    """Load the archived state; if it is damaged or missing, make one from the entries."""
     try:
         if head.state is None:
             raise ObjectMissing("the state")
         async with translate_store_errors():
             session = carried.restore(from_json(await archive.read_state(head.family, head.state)))
         async with translate_archive_errors():
-            # Who forks a session that is away adds to its archive.
+            # A fork of an archived session appends an entry to its archive.
             async for entry in archive.read(head.family, head.root, session.thread.rev):
                 session.thread.append(entry)
         return session
     except (ObjectDamaged, ObjectMissing, InvalidInput, ValueError) as error:
-        report.remarks.append(f"the state was made anew from the entries, without what they do not hold: {error}")
-    folding, chunk = StateBuilder(head.session_id), list[Entry]()
+        report.remarks.append(f"the archived state cannot be used, a new one was made from the entries: {error}")
+    builder, chunk = StateBuilder(head.session_id), list[Entry]()
     async with translate_archive_errors():
         async for entry in archive.read(head.family, head.root):
             chunk.append(entry)
-            if len(chunk) == CHUNK or entry.seq == head.last_seq:
-                folding.add(chunk, place.model_copy(update={"upto": entry.seq}))
+            if len(chunk) == CHUNK_ENTRIES or entry.seq == head.last_seq:
+                builder.add(chunk, archive_ref.model_copy(update={"upto": entry.seq}))
                 chunk = []
-    return folding.session(place)
+    return builder.build(archive_ref)

@@ -1,4 +1,4 @@
-"""A session as its event history alone has it: replayed with the workflow's own code, offline."""
+"""Replays the event history of a workflow run offline, with the workflow's own code. Returns the session's state."""
 
 from __future__ import annotations
 
@@ -38,17 +38,19 @@ from clew_workflows.shell.runtime import Runtime as SessionRuntime
 
 
 class ReplayFailed(ClewError):
-    """A history that the workflow's code, as it is here, cannot have made."""
+    """The history was made by another version of the workflow's code, or is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRun:
-    """One run of a session's workflow, as it was after the last task of its history that was completed.
+    """A workflow run, as it was after the last completed workflow task in its history.
 
-    `session` is None where the start was refused. `handed_over` is the state, and the effect, that the run before it
-    has left to it; None where it is the first of its execution. `thawed` says that it went on from the archive.
-    `unread` are signals that came after that last task: their names, and the first characters of each. `reason` is
-    what the operator who terminated the run gave as the reason.
+    Attributes:
+        session: The session; None: its start was refused.
+        handed_over: State and effect that the run before it handed over; None: it is the first of its execution.
+        thawed: It continued from the archive.
+        unread: Signals that arrived after that task: the name and the first characters of each.
+        reason: The reason that the operator gave when terminating the run.
     """
 
     session: Session | None = None
@@ -59,52 +61,52 @@ class ReplayedRun:
 
     @property
     def is_new_thread(self) -> bool:
-        """Whether its thread is none that was there before."""
+        """Whether its thread starts with this run, and not in an earlier run or the archive."""
         return (
             self.handed_over is None and not self.thawed and self.session is not None and self.session.thread.rev > 0
         )
 
 
 async def replay_run(history: WorkflowHistory, converter: DataConverter = pydantic_data_converter) -> ReplayedRun:
-    """Replay one run.
+    """Replay one workflow run.
 
     Raises:
-        DoesNotReplay: the code would have done another thing than the history says, or cannot read it.
+        ReplayFailed: the code's commands differ from the history's, or the history cannot be decoded.
     """
-    watch, converter = _Watch(), make_tolerant(converter)
+    observer, converter = _Observer(), make_tolerant(converter)
 
     replayer = Replayer(
         workflows=[_Replayed],
         data_converter=converter,
-        workflow_runner=_Runner(watch),
-        runtime=_quiet(),
-        # On a busy machine a task may take its time; nobody waits for it here.
+        workflow_runner=_Runner(observer),
+        runtime=_make_quiet_runtime(),
+        # No deadlock detection: on a busy machine a workflow task may take long, and no caller waits for it.
         debug_mode=True,
     )
     try:
         await replayer.replay_workflow(history)
     except Exception as error:
-        raise ReplayFailed(f"its history does not replay: {str(error)[:500]}") from error
-    unread = [await _signal(event, converter) for event in _unread(history)]
+        raise ReplayFailed(f"its history does not replay with this version of Clew: {str(error)[:500]}") from error
+    unread = [await _read_signal(event, converter) for event in _find_unread_signals(history)]
     reason = history.events[-1].workflow_execution_terminated_event_attributes.reason or None
-    return replace(watch.rebuilt, thawed=any(map(_is_thaw, history.events)), unread=tuple(unread), reason=reason)
+    return replace(observer.rebuilt, thawed=any(map(_is_thaw, history.events)), unread=tuple(unread), reason=reason)
 
 
-def _unread(history: WorkflowHistory) -> list[HistoryEvent]:
-    """The signals that no task of the workflow has seen."""
-    found: list[HistoryEvent] = []
+def _find_unread_signals(history: WorkflowHistory) -> list[HistoryEvent]:
+    """Find the signals after the last completed workflow task."""
+    signals: list[HistoryEvent] = []
     for event in history.events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            found.clear()
+            signals.clear()
         elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
-            found.append(event)
-    return found
+            signals.append(event)
+    return signals
 
 
-async def _signal(event: HistoryEvent, converter: DataConverter) -> tuple[str, str]:
-    given = event.workflow_execution_signaled_event_attributes
-    payloads = list(given.input.payloads)
-    return given.signal_name, ingress.make_excerpt(await converter.decode(payloads, [RawValue] * len(payloads)))
+async def _read_signal(event: HistoryEvent, converter: DataConverter) -> tuple[str, str]:
+    attributes = event.workflow_execution_signaled_event_attributes
+    payloads = list(attributes.input.payloads)
+    return attributes.signal_name, ingress.make_excerpt(await converter.decode(payloads, [RawValue] * len(payloads)))
 
 
 def _is_thaw(event: HistoryEvent) -> bool:
@@ -112,32 +114,32 @@ def _is_thaw(event: HistoryEvent) -> bool:
 
 
 @functools.cache
-def _quiet() -> Runtime:
-    """The SDK says what it thinks of a history on stdout; here that is raised as an error."""
+def _make_quiet_runtime() -> Runtime:
+    """Make a runtime without the SDK's log, which goes to stdout; failures are raised as errors."""
     return Runtime(telemetry=TelemetryConfig(logging=None))
 
 
-class _Watch:
-    """Sees what a session is after each of its workflow's tasks."""
+class _Observer:
+    """Records a session's state when its workflow starts and when it is evicted."""
 
     def __init__(self) -> None:
         self.rebuilt = ReplayedRun()
         self._runtime: SessionRuntime | None = None
 
-    def begins(self, session: AgentSession) -> None:
+    def note_start(self, session: AgentSession) -> None:
         if session._refusal is None:
             self._runtime = runtime = session._runtime
             if session._intake.is_open:
                 self.rebuilt = replace(self.rebuilt, handed_over=(runtime.state, runtime.effect))
 
-    def look(self) -> None:
+    def note_state(self) -> None:
         if runtime := self._runtime:
             thread = runtime.thread
-            seen = Thread(thread, thread.first_seq, thread.retained)
-            self.rebuilt = replace(self.rebuilt, session=Session(runtime.state, seen, runtime.effect))
+            copy = Thread(thread, thread.first_seq, thread.retained)
+            self.rebuilt = replace(self.rebuilt, session=Session(runtime.state, copy, runtime.effect))
 
 
-_watching: ContextVar[_Watch] = ContextVar("_watching")
+_observer: ContextVar[_Observer] = ContextVar("_watching")
 
 
 @workflow.defn(dynamic=True)
@@ -145,7 +147,7 @@ class _Replayed(AgentSession):
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
         super().__init__(args)
-        _watching.get().begins(self)
+        _observer.get().note_start(self)
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> dict[str, Any]:
@@ -153,11 +155,11 @@ class _Replayed(AgentSession):
 
 
 class _Runner(WorkflowRunner):
-    """Runs workflow code as it stands: in a sandbox it would be another copy, out of sight."""
+    """Runs workflow code without a sandbox: a sandbox imports its own copy, which the observer cannot read."""
 
-    def __init__(self, watch: _Watch) -> None:
+    def __init__(self, observer: _Observer) -> None:
         self._runner = UnsandboxedWorkflowRunner()
-        self._watch = watch
+        self._watch = observer
 
     def prepare_workflow(self, defn: Any) -> None:
         self._runner.prepare_workflow(defn)
@@ -166,16 +168,16 @@ class _Runner(WorkflowRunner):
         instance = self._runner.create_instance(det)
         activate = instance.activate
 
-        def watched(act: WorkflowActivation) -> WorkflowActivationCompletion:
-            # At the end the worker throws the workflow out, which is as good to it as a cancellation.
+        def activate_and_observe(act: WorkflowActivation) -> WorkflowActivationCompletion:
+            # At the end the worker evicts the workflow, which cancels its tasks: read the state before that.
             evicted = any(job.HasField("remove_from_cache") for job in act.jobs)
             if evicted:
-                self._watch.look()
-            token = _watching.set(self._watch)
+                self._watch.note_state()
+            token = _observer.set(self._watch)
             try:
                 return activate(act)
             finally:
-                _watching.reset(token)
+                _observer.reset(token)
 
-        instance.activate = watched  # type: ignore[method-assign]
+        instance.activate = activate_and_observe  # type: ignore[method-assign]
         return instance

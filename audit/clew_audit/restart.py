@@ -1,4 +1,4 @@
-"""A session put into its archive from outside, as one that hibernated, and taken up from there."""
+"""Writes a session's archive from outside, as if it had hibernated, and starts the session from it."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from clew_workflows.core.state import Moment
 from clew_workflows.protocol import ArchiveRef
 
 
-async def append_entries(archive: Archive, place: ArchiveRef, entries: Sequence[Entry]) -> ArchiveRef:
-    """The place with entries behind it. They are part of the session once its head is set."""
+async def append_entries(archive: Archive, archive_ref: ArchiveRef, entries: Sequence[Entry]) -> ArchiveRef:
+    """Append entries to an archive. Returns the new reference. They become part of the session with its head."""
     async with translate_archive_errors():
-        root, upto = await archive.append(place.family, place.root, entries)
-    return place.model_copy(update={"root": root, "upto": upto})
+        root, upto = await archive.append(archive_ref.family, archive_ref.root, entries)
+    return archive_ref.model_copy(update={"root": root, "upto": upto})
 
 
 async def write_archive(archive: Archive, session: Session, before: Head | None) -> None:
-    """Write what the session goes on from, and then its head over the one before; all its entries are there."""
+    """Write the session's state, then replace its head. All entries must be archived already."""
     state = session.state
-    place = state.archive
-    assert place is not None
+    archive_ref = state.archive
+    assert archive_ref is not None
     async with translate_archive_errors():
         written = to_json(carried.carry(replace(session, effect=None)))
-        digest = await archive.write_state(place.family, written)
+        digest = await archive.write_state(archive_ref.family, written)
         await archive.set_head(
             Head(
                 session_id=state.session_id,
-                family=place.family,
-                root=place.root,
-                last_seq=place.upto,
+                family=archive_ref.family,
+                root=archive_ref.root,
+                last_seq=archive_ref.upto,
                 state=digest,
                 status="closed",
-                run_id=place.execution or None,
+                run_id=archive_ref.execution or None,
             ),
             before,
         )
 
 
-async def start(client: Client, session_id: str, task_queue: str, config: SessionConfig) -> None:
-    """Let the session go on: it finds its archive, and its stored configuration stands."""
+async def restart_session(client: Client, session_id: str, task_queue: str, config: SessionConfig) -> None:
+    """Start the session's workflow. It continues from its archive and uses the archived configuration."""
     try:
         await start_session(client, session_id, config, task_queue)
     except RPCError as error:
@@ -62,7 +62,7 @@ async def start(client: Client, session_id: str, task_queue: str, config: Sessio
 
 
 async def find_execution(client: Client, session_id: str) -> tuple[WorkflowExecutionStatus | None, str | None]:
-    """How the newest execution stands, and its task queue; nothing where the server knows none."""
+    """Find the status and the task queue of the newest workflow execution; (None, None): the server has none."""
     try:
         described = await client.get_workflow_handle(session_id).describe()
     except RPCError as error:
@@ -75,25 +75,27 @@ async def find_execution(client: Client, session_id: str) -> tuple[WorkflowExecu
 def add_recovery(
     session: Session, unread: tuple[tuple[str, str], ...], *, workflow: str | None, reason: str | None
 ) -> Session:
-    """The session with what ran and what waited ended, and with an entry that tells of the recovery.
+    """End the session's open runs and waiting requests, and add an entry about the recovery.
 
     Args:
-        session: What is known of the session.
-        unread: The names and the beginnings of signals that the session has never seen.
-        workflow: How its workflow was cut off, where the server knows.
-        reason: The reason that was given for that.
+        session: The session.
+        unread: Names and beginnings of signals that no workflow task has handled.
+        workflow: How its workflow ended; None: the server does not know.
+        reason: The reason that the operator gave when terminating it.
     """
-    ended = end_open_work(session, unread)
-    if not ended.thread.rev:
-        return ended
-    entry = drafts.draft_session(ended.state, "recovered", reason, workflow)
-    return advance(ended, Decision(ended.state, (entry,)), MACHINE).session
+    session_after = end_open_work(session, unread)
+    if not session_after.thread.rev:
+        return session_after
+    entry = drafts.draft_session(session_after.state, "recovered", reason, workflow)
+    return advance(session_after, Decision(session_after.state, (entry,)), MACHINE).session
 
 
 def end_open_work(session: Session, unread: tuple[tuple[str, str], ...] = ()) -> Session:
-    """The session with what ran and what waited ended, in its state and behind its thread.
+    """End the session's open runs and waiting requests, in its state and with entries.
 
-    `unread` are the names and the beginnings of signals that the session has never seen.
+    Args:
+        session: The session.
+        unread: Names and beginnings of signals that no workflow task has handled; each gets an entry.
     """
     state = session.state
     lost = [drafts.draft_input(state, "dropped", name, "recovered", excerpt) for name, excerpt in unread]

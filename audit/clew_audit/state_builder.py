@@ -1,4 +1,4 @@
-"""A session's state and the live part of its thread, made from its entries alone."""
+"""Builds a session's state and the live part of its thread from its entries alone."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from clew_workflows.protocol import ArchiveRef, ModelProfile
 
 
 class StateBuilder:
-    """Entries, in order, become what a session goes on from. No more of the thread is kept than a session keeps.
+    """Builds a session's state from its entries, in order. It retains no more of the thread than a session does.
 
-    The same entries make the same state, however they are divided.
+    The same entries give the same state, in calls of any size.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -56,27 +56,27 @@ class StateBuilder:
         self._learned: Mapping[str, Learned] = {}
         self._run = _OpenRun("")
 
-    def add(self, entries: Iterable[Entry], place: ArchiveRef) -> None:
-        """Take the next entries; up to the last of them all are in the archive.
+    def add(self, entries: Iterable[Entry], archive_ref: ArchiveRef) -> None:
+        """Add the next entries. All of them must be archived, as `archive_ref` says.
 
         Raises:
-            InvalidInput: they are no session's.
+            InvalidInput: they are not the entries of a session.
         """
         for entry in entries:
             self.thread.append(entry)
             self._note(entry)
-        begun = carried.restore(carried.carry(self.session(place)))
-        self._outcomes, self.thread = dict(begun.state.outcomes), begun.thread
+        trimmed = carried.restore(carried.carry(self.build(archive_ref)))
+        self._outcomes, self.thread = dict(trimmed.state.outcomes), trimmed.thread
 
-    def session(self, place: ArchiveRef) -> Session:
-        """What the session goes on from; a run that the entries leave open is still open."""
-        return Session(self._state(place), self.thread, None)
+    def build(self, archive_ref: ArchiveRef) -> Session:
+        """Build the session's state. A run without an end in the entries is open."""
+        return Session(self._state(archive_ref), self.thread, None)
 
     def _note(self, entry: Entry) -> None:
         match entry.body:
             case ConfigPayload() as config:
                 if self._config and self._config.model == config.model and self._config.policy != config.policy:
-                    # The policy alone has been changed, and not the model.
+                    # The policy was changed and the model was not: the learned limits no longer apply.
                     self._learned = {}
                 self._config = config
             case ErrorPayload(retried=Retried() as retried):
@@ -85,15 +85,17 @@ class StateBuilder:
                 self._note_operation(entry, applied)
             case SummaryPayload(usage=Usage() as usage):
                 self._usage = self._usage.plus(usage)
-            case UserMessage() | InputPayload() as given if given.input_id is not None:
-                self._note_input(given.input_id, entry.refs.get("request_id") or given.request_id or "")
+            case UserMessage() | InputPayload() as input_payload if input_payload.input_id is not None:
+                self._note_input(
+                    input_payload.input_id, entry.refs.get("request_id") or input_payload.request_id or ""
+                )
             case RunPayload():
                 self._run.ended.add(entry.refs["request_id"])
             case _:
                 pass
-        if isinstance(said := entry.body, MessagePayload):
-            self._note_message(entry, said)
-        if op_id := _operated(entry.body):
+        if isinstance(message := entry.body, MessagePayload):
+            self._note_message(entry, message)
+        if op_id := _find_op_id(entry.body):
             known = [known for known in self._known_ops if known != op_id]
             self._known_ops = [*known, op_id][-MAX_KNOWN_OPS:]
         for name in ("summary", "run", "call"):
@@ -111,18 +113,18 @@ class StateBuilder:
         for message in applied.snapshot.messages if applied.snapshot else ():
             self._count_calls(list_call_ids(message))
         if "summary_id" in entry.refs:
-            # A compaction that the session has written.
+            # The session itself has written this compaction, with a summary.
             self._usage = self._usage.plus(Usage.model_validate((applied.operation.meta or {}).get("usage", {})))
 
-    def _note_message(self, entry: Entry, said: MessagePayload) -> None:
-        if said.is_late:
+    def _note_message(self, entry: Entry, message: MessagePayload) -> None:
+        if message.is_late:
             return
         run_id = entry.refs.get("run_id")
         if run_id and run_id != self._run.run_id:
             self._run = _OpenRun(run_id)
         if run_id:
-            self._run.note(entry, said)
-        self._count_calls(said.call_ids)
+            self._run.note(entry, message)
+        self._count_calls(message.call_ids)
         if recipe := entry.recipe:
             self._learn(recipe)
             self._usage = self._usage.plus(recipe.call_usage)
@@ -139,14 +141,14 @@ class StateBuilder:
         for tool_call_id in tool_call_ids:
             self._count("tool", tool_call_id)
 
-    def _count(self, name: str, minted: object) -> None:
-        if isinstance(minted, str) and (found := re.fullmatch(rf"{name}-([0-9]+)", minted)):
-            self._numbers[name] = max(self._numbers[name], int(found[1]))
+    def _count(self, name: str, identifier: object) -> None:
+        if isinstance(identifier, str) and (match := re.fullmatch(rf"{name}-([0-9]+)", identifier)):
+            self._numbers[name] = max(self._numbers[name], int(match[1]))
 
-    def _state(self, place: ArchiveRef) -> State:
+    def _state(self, archive_ref: ArchiveRef) -> State:
         if self._config is None:
-            raise InvalidInput("the entries begin without a configuration: they are no session's")
-        config, policy, profile = _configured(self._config)
+            raise InvalidInput("the first entry is not a configuration: these are not the entries of a session")
+        config, policy, profile = _read_config(self._config)
         state = State(
             self._session_id,
             config,
@@ -165,14 +167,14 @@ class StateBuilder:
             tool_calls=self._numbers["tool"],
             inputs=self._numbers["input"],
             summaries=self._numbers["summary"],
-            archive=place,
+            archive=archive_ref,
             outcomes=self._outcomes,
         )
-        return replace(state, run=self._run.left_open(state))
+        return replace(state, run=self._run.make_run(state))
 
 
-def _operated(body: Payload) -> str | None:
-    """The id of an operation that an entry tells of: applied, overtaken, or a compaction that failed."""
+def _find_op_id(body: Payload) -> str | None:
+    """Find the id of the operation that an entry records: applied, superseded, or a compaction that failed."""
     match body:
         case OperationPayload() | ErrorPayload() | InputPayload(event="superseded"):
             return body.op_id
@@ -181,7 +183,7 @@ def _operated(body: Payload) -> str | None:
 
 
 class _OpenRun:
-    """What the entries of a run say of it."""
+    """The state of the newest run, collected from its entries."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -190,37 +192,37 @@ class _OpenRun:
         self._opened_seq = 0
         self._context_ref = DEFAULT_LANE
         self._requests: list[str] = []
-        self._asked: dict[str, RequestedCall] = {}
+        self._requested_calls: dict[str, RequestedCall] = {}
         self._answer_seq: int | None = None
         self._iteration = 0
 
-    def note(self, entry: Entry, said: MessagePayload) -> None:
-        """Take a message of the run."""
+    def note(self, entry: Entry, message: MessagePayload) -> None:
+        """Note a message of the run."""
         request_id = entry.refs["request_id"]
         if not self._requests:
-            self._opened_seq, self._context_ref = entry.seq, said.context_ref
+            self._opened_seq, self._context_ref = entry.seq, message.context_ref
         if request_id not in self._requests:
             self._requests.append(request_id)
         self._iteration = max(self._iteration, entry.refs.get("iteration", 0))
-        if isinstance(said, ToolMessage):
-            self._asked.pop(said.tool_call_id, None)
-        elif isinstance(said, AssistantMessage):
-            self._asked = {
-                # The entries do not tell whether a call was started: it may have run.
+        if isinstance(message, ToolMessage):
+            self._requested_calls.pop(message.tool_call_id, None)
+        elif isinstance(message, AssistantMessage):
+            self._requested_calls = {
+                # The entries do not record whether a call was started, so assume that it may have run.
                 call["id"]: RequestedCall(call["id"], call["name"], call["arguments"], scheduled=True)
-                for call in said.tool_calls or ()
+                for call in message.tool_calls or ()
             }
-            if said.content:
+            if message.content:
                 self._answer_seq = entry.seq
 
-    def left_open(self, state: State) -> Run | None:
-        """The run, where a request that it serves has no outcome yet."""
-        waiting = [request_id for request_id in self._requests if request_id not in self.ended]
-        if not waiting:
+    def make_run(self, state: State) -> Run | None:
+        """Make the open run; None: all of its requests have outcomes."""
+        unanswered = [request_id for request_id in self._requests if request_id not in self.ended]
+        if not unanswered:
             return None
         config = state.config
         request = Request(
-            waiting[0], "", self._context_ref, config.model, ModelOptions(), None,
+            unanswered[0], "", self._context_ref, config.model, ModelOptions(), None,
             config.max_iterations, config.request_timeout_seconds,
         )  # fmt: skip
         return Run(
@@ -228,20 +230,20 @@ class _OpenRun:
             request,
             deadline=0.0,
             opened_seq=self._opened_seq,
-            joined=tuple(waiting[1:]),
+            joined=tuple(unanswered[1:]),
             iteration=self._iteration,
-            tool_calls=tuple(self._asked.values()),
+            tool_calls=tuple(self._requested_calls.values()),
             answer_seq=self._answer_seq,
             usage=self.usage,
         )
 
 
-def _configured(held: ConfigPayload) -> tuple[SessionConfig, ContextPolicy, ModelProfile]:
-    """The configuration in force, its policy as a whole, and the profile of its model.
+def _read_config(payload: ConfigPayload) -> tuple[SessionConfig, ContextPolicy, ModelProfile]:
+    """Read the configuration in force, its complete policy, and the profile of its model.
 
-    A policy that is not the one of the profile was given, as far as the entries tell.
+    If the policy is not the profile's, assume that the session's own `context_policy` sets it.
     """
-    config, policy = held.config, held.policy
+    config, policy = payload.config, payload.policy
     profile = make_profile(config.model)
     if resolve(agent=config.context_policy or profile.policy) != policy:
         config = config.model_copy(update={"context_policy": policy})

@@ -1,4 +1,4 @@
-"""Whether an archive is whole: every object of it is read."""
+"""Verification of a session's archive: reads and checks every object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from clew_audit.errors import translate_store_errors
 
 @dataclass(slots=True)
 class ArchiveReport:
-    """What an archive consists of, and everything that is wrong with it."""
+    """The result of a verification.
+
+    Attributes:
+        session_id: The session.
+        status: Status in the head: `live` or `closed`; `unknown`: the head cannot be read.
+        last_seq: Seq of the last archived entry.
+        segments: Number of segments.
+        nodes: Number of nodes of the index.
+        entries: Number of entries in undamaged segments.
+        problems: Everything that is wrong with the archive.
+    """
 
     session_id: str
     status: str = "unknown"
@@ -24,40 +34,40 @@ class ArchiveReport:
     problems: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as one document."""
+        """Return the report as JSON."""
         return asdict(self)
 
 
-async def verify(archive: Archive, session_id: str) -> ArchiveReport:
-    """Read every object that a session's head leads to.
+async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
+    """Read and check every object that a session's head leads to.
 
     Raises:
         Closed: the session has no archive.
         ArchiveUnavailable: the store cannot be reached.
     """
-    found = ArchiveReport(validate_session_id(session_id))
+    report = ArchiveReport(validate_session_id(session_id))
     async with translate_store_errors():
         try:
             head = await archive.read_head(session_id)
         except (ObjectDamaged, ObjectMissing) as error:
-            found.problems.append(str(error))
-            return found
+            report.problems.append(str(error))
+            return report
         if head is None:
-            raise Closed(f"session {session_id!r} has no archive in this store (CLEW_STORE says which one it is)")
-        found.status, found.last_seq = head.status, head.last_seq
+            raise Closed(f"session {session_id!r} has no archive in this store: check CLEW_STORE and the namespace")
+        report.status, report.last_seq = head.status, head.last_seq
         async for check in archive.verify(head.family, head.root):
             if "/segments/" in check.name:
-                found.segments += 1
-                found.entries += 0 if check.problem else check.to_seq - check.from_seq + 1
+                report.segments += 1
+                report.entries += 0 if check.problem else check.to_seq - check.from_seq + 1
             else:
-                found.nodes += 1
+                report.nodes += 1
             if check.problem:
-                found.problems.append(f"entries {check.from_seq} to {check.to_seq}: {check.problem}")
-        if not found.problems and found.entries != head.last_seq + 1:
-            found.problems.append(f"the head speaks of {head.last_seq + 1} entries, and there are {found.entries}")
+                report.problems.append(f"entries {check.from_seq} to {check.to_seq}: {check.problem}")
+        if not report.problems and report.entries != head.last_seq + 1:
+            report.problems.append(f"the head says {head.last_seq + 1} entries, but there are {report.entries}")
         if head.state:
             try:
                 await archive.read_state(head.family, head.state)
             except (ObjectDamaged, ObjectMissing) as error:
-                found.problems.append(str(error))
-    return found
+                report.problems.append(str(error))
+    return report

@@ -13,7 +13,7 @@ try:
     from clew_audit.exports import export_session, import_session, read_export
     from clew_audit.histories import SavedHistories
     from clew_audit.recovery import recover
-    from clew_audit.verification import verify
+    from clew_audit.verification import verify_archive
 except ModuleNotFoundError as error:
     message = f"this needs the worker's libraries ({error.name} is missing): pip install 'clew[worker]'"
     raise ImportError(message, name=__name__) from error
@@ -30,5 +30,5 @@ __all__ = [
     "open_store",
     "read_export",
     "recover",
-    "verify",
+    "verify_archive",
 ]

@@ -50,7 +50,7 @@ def test_a_file_that_ends_too_soon_or_too_late_is_noticed() -> None:
     for end in range(len(whole) - 1):
         with pytest.raises(FileDamaged):
             read(whole[:end])
-    with pytest.raises(FileDamaged, match="goes on"):
+    with pytest.raises(FileDamaged, match="continues after its last line"):
         read(whole + b"{}\n")
 
 

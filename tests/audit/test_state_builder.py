@@ -22,7 +22,7 @@ def folded(entries: list[Entry], *, pieces: int) -> State:
     for start in range(0, len(entries), pieces):
         piece = entries[start : start + pieces]
         folding.add(piece, ArchiveRef(execution="x", family="s", upto=piece[-1].seq))
-    session = folding.session(ArchiveRef(execution="x", family="s", upto=entries[-1].seq))
+    session = folding.build(ArchiveRef(execution="x", family="s", upto=entries[-1].seq))
     return carried.restore(carried.carry(advance.Session(session.state, session.thread))).state
 
 

@@ -113,7 +113,7 @@ def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace 
     async def work() -> dict[str, Any]:
         from clew import operators  # noqa: PLC0415 - the extra may be missing
 
-        verified = await operators.verify(_open_archive(namespace or _read_namespace()), session)
+        verified = await operators.verify_archive(_open_archive(namespace or _read_namespace()), session)
         return verified.as_json()
 
     with exit_on_error(as_json), require_worker_extra():
