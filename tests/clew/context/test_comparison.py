@@ -90,7 +90,7 @@ class Session:
 
 
 def test_the_first_column_is_the_session_as_it_was() -> None:
-    """Its tokens are those that were recorded, beside what the provider reported."""
+    """Its tokens are the recorded ones; the provider's report stands beside them."""
     session = Session(ContextPolicy(max_input_tokens=1000, reserve_output_tokens=0), PRICES).turns(12)
     (trial,) = session.compared()
     assert trial.name == AS_IT_WAS
@@ -187,7 +187,7 @@ def test_nothing_is_cached_across_lanes_models_and_tools() -> None:
 
 
 def test_costs_are_by_the_prices_that_the_calls_tell() -> None:
-    """Input, cached input and the recorded output; what they did cost is as it was counted then."""
+    """Input, cached input and the recorded output are priced; the reported cost is the recorded one."""
     session = Session(ContextPolicy(), PRICES).turns(3)
     (trial,) = session.compared()
     assert trial.cost_usd is not None
@@ -274,7 +274,7 @@ def test_each_call_is_what_projecting_it_alone_gives(steps: list[Step], policy: 
 
 
 def test_the_work_follows_the_calls_and_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call of a long session costs what one of a short session does."""
+    """Comparing a call takes the same work in a long session as in a short one."""
     rendered = 0
     really = Rendering.render_group
 

@@ -38,7 +38,7 @@ def test_a_context_needs_only_the_thread() -> None:
 
 
 def test_every_seq_has_the_configuration_of_its_time() -> None:
-    """A change of configuration changes what comes after it, and nothing before."""
+    """A change of configuration changes later contexts, and none before it."""
     writer = Writer()
     writer.config()
     writer.talk(user_says("a"))

@@ -85,7 +85,7 @@ def expected(some: ProjectionInput) -> Expected | str:
 @given(inputs())
 @settings(max_examples=400)
 def test_agrees_with_the_naive_reference(some: ProjectionInput) -> None:
-    """The context and its meta are what a naive reading of the design gives, overflow included."""
+    """The context and its meta equal those of the naive reference, overflow included."""
     assume(some.policy.window == "sliding")
     awaited = expected(some)
     if isinstance(awaited, str):
@@ -107,7 +107,7 @@ def test_is_deterministic(some: ProjectionInput) -> None:
 @given(inputs(conversations) | inputs())
 @settings(max_examples=200)
 def test_what_was_shown_before_changes_nothing(some: ProjectionInput) -> None:
-    """A thread that was projected as it grew, and at every seq, gives what one gives that never was."""
+    """A thread that was projected at every seq while it grew gives the same context as one that was not."""
     grown = Thread()
     for entry in some.thread:
         grown.append(entry)
@@ -268,7 +268,7 @@ def test_nothing_is_left_out_without_a_word(some: ProjectionInput) -> None:
 @given(inputs())
 @settings(max_examples=60)
 def test_a_prefix_projects_as_the_whole_does_at_its_seq(some: ProjectionInput) -> None:
-    """What comes later never changes what a context was: at every seq, to the byte."""
+    """Later entries never change the context at a seq, to the byte."""
     for seq in range(some.thread.rev):
         prefix = Thread(some.thread.slice(0, seq))
         assert outcome(replace(some, thread=prefix, at_seq=None)) == outcome(replace(some, at_seq=seq))

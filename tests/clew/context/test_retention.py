@@ -49,7 +49,7 @@ def without(full: Thread, now: int, first_seq: int, retained: Retained) -> Threa
 
 
 def test_a_pin_of_what_is_no_message_of_the_lane_hides_nothing() -> None:
-    """It is in another lane: contexts are as if it were not pinned, also right after what is archived."""
+    """The pinned entry is in another lane: contexts are as if it were not pinned, also right after the archived part."""
     tools, other = Turn("default", "", [1], None), Steered("draft", "")
     full = write([tools, other, Pinned("default", "pin", [0]), *[Turn("default", "", [], None)] * 12])
     policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=0, summarization="none")
@@ -117,7 +117,7 @@ def test_what_is_kept_follows_the_policy_and_not_the_thread() -> None:
 
 
 def test_what_will_be_cleared_does_not_hide_what_is_before_it() -> None:
-    """Once the newest results are old the window reaches further back than now, and what is there has been kept."""
+    """When the newest results become older the window reaches further back; those messages have been retained."""
     rule = ClearToolResults(keep=4)
     policy = ContextPolicy(max_input_tokens=800, reserve_output_tokens=0, clear_tool_results=rule)
     writer = Writer()

@@ -115,7 +115,7 @@ def test_in_an_epoch_results_take_their_share_at_most() -> None:
 
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
 def test_as_much_is_cut_as_must_be(window: Window) -> None:
-    """The newest results are cut to the marker before a run fails; what fails it is what cannot be cut."""
+    """The newest results are cut to the marker before a run fails; parts that cannot be cut make it fail."""
     policy = budget(1000, window)
     thread = rounds(*[5000] * 8).thread
     context = project_thread(thread, policy, tools=[READER])
@@ -158,8 +158,8 @@ def test_what_is_stored_elsewhere_is_read_there() -> None:
     assert results(smallest)[0].startswith("[bytes 0 to 500000 of 500000 are left out")
 
 
-def test_who_cannot_read_on_is_not_told_to() -> None:
-    """A context without `read_result`, or for a session that has another thread, says what is missing alone."""
+def test_the_marker_names_read_result_only_where_the_model_can_use_it() -> None:
+    """In a context without `read_result`, or for a session that has another thread, it only says what is left out."""
     thread = rounds(70_000).thread
     for context in (
         project_thread(thread, budget(6000)),
@@ -208,7 +208,7 @@ def test_a_marker_is_sized_without_a_vocabulary(name: str, call_id: str, tool: s
 def test_what_is_cut_is_never_larger_than_it_is_taken_for(
     name: str, texts: list[tuple[str, int]], tokens: int
 ) -> None:
-    """The sum of the counts of pieces and markers bounds what is shown, under every encoding."""
+    """The counts of pieces and markers are an upper bound of the tokens shown, under every encoding."""
     ids = [f"t{index}" for index in range(len(texts))]
     writer = Writer(name).talk(user_says("a"), assistant_calls(*ids), run="r1")
     writer.talk(*(tool_returns(i, part * times) for i, (part, times) in zip(ids, texts, strict=True)), run="r1")
