@@ -49,7 +49,7 @@ def without(full: Thread, now: int, first_seq: int, retained: Retained) -> Threa
 
 
 def test_a_pin_of_what_is_no_message_of_the_lane_hides_nothing() -> None:
-    """The pinned entry is in another lane: contexts are as if it were not pinned, also right after the archived part."""
+    """The pinned entry is in another lane: contexts are as without the pin, also right after the archived part."""
     tools, other = Turn("default", "", [1], None), Steered("draft", "")
     full = write([tools, other, Pinned("default", "pin", [0]), *[Turn("default", "", [], None)] * 12])
     policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=0, summarization="none")
