@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clew import ContextPolicy, RequestFailed, Session
+from clew.errors import Busy
 from clew.thread.entries import Entry
 from deploy.local import Reply, ToolCall
 from tests.support.rolling import Slow
@@ -89,6 +90,22 @@ async def test_a_close_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tm
     paid, doubt = (await again.ask("what was paid?")).split(" | ")
     assert paid == "paid 5"
     assert doubt.startswith("in doubt")
+
+
+async def test_a_session_is_not_put_away_before_a_call_has_returned(stack: Stack, tmp_path: Path) -> None:
+    """Its run has ended: what it says enters the thread, and the session that is opened again knows of it."""
+    session = await stack.open(payer(tmp_path), tools=["pay"])
+    await session.message("pay")
+    await half_paid(session, tmp_path)
+    await session.cancel()
+    with pytest.raises(Busy, match="may still return"):
+        await session.hibernate()
+    released(tmp_path)
+    while not any(entry.payload.get("late") for entry in await results(session)):  # noqa: ASYNC110 - only a query tells
+        await asyncio.sleep(0.02)
+    await session.hibernate()
+    again = await stack.clew.open(session.id)
+    assert await again.ask("what was paid?") == "paid 5 | paid 500"
 
 
 async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clew.context.contexts import build_context
+from clew.contract import HibernateInput
 from clew.contract.policy import ContextPolicy
+from clew.errors import Busy
 from clew.thread.entries import Entry
 from clew_workflows.core import advance, decisions
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.core.state import RequestedCall
-from clew_workflows.protocol import Failure, Prepared, RequestedTool, ToolAnswered, ToolReturned
+from clew_workflows.protocol import ArchiveRef, Failure, Prepared, RequestedTool, ToolAnswered, ToolReturned
 from tests.support.decisions import Session, answered, assert_valid, resolved
 
 
@@ -176,6 +180,17 @@ def test_a_late_result_in_doubt_adds_nothing() -> None:
         decisions.take_event(session.state, ToolReturned(tool_call_id="tool-2", answer=answer), session.now)
     )
     assert session.thread.last_seq == last_seq
+
+
+def test_a_session_is_not_put_away_while_a_call_may_still_return() -> None:
+    """What it says would be lost. Once it has returned, or is known not to, the session may hibernate."""
+    session = paying()
+    session.state = replace(session.state, archive=ArchiveRef(execution="x", family="s-1", upto=-1))
+    session.cancel()
+    with pytest.raises(Busy, match="may still return"):
+        session.do(HibernateInput())
+    session.returned("tool-2", "paid 500")
+    session.do(HibernateInput())
 
 
 def test_a_rollover_in_the_middle_of_a_doubt_keeps_it() -> None:

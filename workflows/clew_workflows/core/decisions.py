@@ -96,7 +96,8 @@ def hibernate(state: State, reason: str | None) -> Decision:
 
     Raises:
         ArchiveUnavailable: The session has no archive.
-        Busy: A run is active, a request waits, or a summary is being written that a caller asked for.
+        Busy: A run is active, a request waits, a summary is being written that a caller asked for, or a tool call of
+            a run that has ended may still return.
         Closed: The session hibernates or is closed.
     """
     if state.phase in ("hibernating", "closed"):
@@ -105,6 +106,8 @@ def hibernate(state: State, reason: str | None) -> Decision:
         raise ArchiveUnavailable("the session has no archive: the worker that began it had none")
     if state.busy:
         raise Busy("a request is running or waits: wait for it, or cancel it")
+    if state.late_calls:
+        raise Busy("a tool call of a run that has ended may still return: try again in a moment")
     entry = drafts.draft_session(state, "hibernated", reason)
     return Decision(replace(state, phase="hibernating"), (entry,))
 

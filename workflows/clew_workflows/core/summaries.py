@@ -7,6 +7,7 @@ Either is undone by `expand`: the thread keeps everything.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from clew.contract.payloads import AppliedReplace, ErrorPayload, OperationPayloa
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived, Busy, InvalidInput, NothingToSummarize
 from clew.thread.entries import Draft, Refs
-from clew.thread.lane import Lane
+from clew.thread.lane import Group, Lane
 from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State, Summarizing, remember_operation
@@ -39,9 +40,7 @@ def begin(state: State, thread: Thread, command: SummarizeInput) -> Decision:
     effect = _make_effect(state, state.policy, lane)
     # What is in the archive is fetched before the summary is made.
     with suppress(Archived):
-        find_bounds(
-            thread, state.policy, effect.model_copy(update={"from_seq": command.from_seq, "to_seq": command.to_seq})
-        )
+        find_bounds(state, thread, effect.model_copy(update={"from_seq": command.from_seq, "to_seq": command.to_seq}))
     return _begin(state, state.policy, lane, from_seq=command.from_seq, to_seq=command.to_seq)
 
 
@@ -104,7 +103,7 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
     policy, lane = state.policy, _require_lane(thread, effect.context_ref)
     by_itself = state.summarizing is not None and state.summarizing.automatic
     as_it_is = int(policy.budget * policy.low_water) if by_itself else 0
-    first, last, builds_on = find_bounds(thread, policy, effect, as_it_is)
+    first, last, builds_on = find_bounds(state, thread, effect, as_it_is)
     # A window that cuts even so would have the session write a summary after every run.
     bounded = policy.summarize_threshold is not None or policy.max_thread_tokens is not None
     if by_itself and not bounded and lane.count_messages(first, last)[1] * 4 < policy.budget:
@@ -113,16 +112,15 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
     return effect.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
 
 
-def find_bounds(
-    thread: Thread, policy: ContextPolicy, effect: Summarize, as_it_is: int = 0
-) -> tuple[int, int, int | None]:
+def find_bounds(state: State, thread: Thread, effect: Summarize, as_it_is: int = 0) -> tuple[int, int, int | None]:
     """The first and the last seq of what is summed up, and the seq of what stands for all before.
 
     Whole groups are summed up, and what is asked for from further back than the last summary begins where that began.
-    Without `to_seq` the last turns stay as they are, and more of them up to so many tokens.
+    Without `to_seq` the last turns stay as they are, and more of them up to so many tokens. A round stays as it is
+    while one of its calls may still return, or has returned after the last seq.
 
     Raises:
-        Archived, NothingToSummarize: see `ranged`.
+        Archived, NothingToSummarize: see `find_range`.
         InvalidInput: `to_seq` is before the end of the summary in force.
     """
     lane, from_seq, to_seq = _require_lane(thread, effect.context_ref), effect.from_seq, effect.to_seq
@@ -135,14 +133,17 @@ def find_bounds(
     again = from_seq is not None and from_seq <= top.summarized_to
     after = top.after if again else top.summarized_to
     builds_on = top.anchor if again or top.summary < 0 else top.summary
-    last = _find_end_before_turns(lane, policy.keep_last_turns, as_it_is) if to_seq is None else to_seq
+    last = _find_end_before_turns(lane, state.policy.keep_last_turns, as_it_is) if to_seq is None else to_seq
     # A summary never gives way to one of less.
-    last = _find_group_end(lane, max(last, top.summarized_to))
+    last = max(last, top.summarized_to)
+    last = max(last, _find_group_end(lane, last))
+    last = _find_end_before_doubt(lane, top.summarized_to, last, {call.tool_call_id for call in state.late_calls})
     newest = max((seq for seq in lane.message_seqs if seq <= last), default=-1)
     newest = max(newest, min(lane.gap.newest_seq, last))
     if newest <= after:
         raise NothingToSummarize(
-            f"after {after} the lane has said nothing but its last turns: name a later to_seq, or keep fewer turns"
+            f"after {after} the lane has said nothing but its last turns, and rounds whose calls may still return: "
+            "name a later to_seq, keep fewer turns, or wait for the calls"
         )
     return after + 1, newest, builds_on if builds_on >= 0 else None
 
@@ -159,6 +160,20 @@ def _find_end_before_turns(lane: Lane, turns: int, tokens: int) -> int:
     else:
         return min(start - 1, lane.gap.newest_seq)
     return start - 1
+
+
+def _find_end_before_doubt(lane: Lane, after: int, last: int, open_calls: Set[str]) -> int:
+    """The last seq before rounds that have a late result after it, or may have: no model would be shown that."""
+
+    def is_separated(group: Group) -> bool:
+        is_open = any(entry.refs.get("tool_call_id") in open_calls for entry in group.entries)
+        return is_open or any(entry.seq > last for entry in group.late)
+
+    while separated := next(
+        (group for group in lane.groups if after < group.start <= last and is_separated(group)), None
+    ):
+        last = separated.start - 1
+    return last
 
 
 def _require_lane(thread: Thread, context_ref: str) -> Lane:
