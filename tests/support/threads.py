@@ -31,33 +31,33 @@ PROVIDERS = (None, "anthropic", "openai")
 
 
 def user_says(content: str) -> Message:
-    """A user's message, as a context shows it."""
+    """Make a user's message, as a context shows it."""
     return {"role": "user", "content": content}
 
 
 def assistant_says(content: str) -> Message:
-    """An assistant's message, as a context shows it."""
+    """Make an assistant's message, as a context shows it."""
     return {"role": "assistant", "content": content}
 
 
 def system_says(content: str) -> Message:
-    """A system message, as a context shows it."""
+    """Make a system message, as a context shows it."""
     return {"role": "system", "content": content}
 
 
 def assistant_calls(*ids: str, name: str = "calculator") -> Message:
-    """An assistant's tool calls, as a context shows them."""
+    """Make an assistant's tool calls, as a context shows them."""
     calls = [{"id": call_id, "name": name, "arguments": {}} for call_id in ids]
     return {"role": "assistant", "content": "", "tool_calls": calls}  # type: ignore[typeddict-item]
 
 
 def tool_returns(call_id: str, content: str = "12", name: str = "calculator") -> Message:
-    """A tool's result, as a context shows it."""
+    """Make a tool's result, as a context shows it."""
     return {"role": "tool", "content": content, "tool_call_id": call_id, "name": name}
 
 
 class _Readable(Thread):
-    """A thread that can be read where a test fails."""
+    """A thread whose `repr` lists its entries, for tests that fail."""
 
     def __repr__(self) -> str:
         rows = [f"{e.seq} {e.kind} {dict(e.payload)} {dict(e.refs)} {e.tokens}" for e in self]
@@ -65,7 +65,7 @@ class _Readable(Thread):
 
 
 class Writer:
-    """Writes a thread as a session does: each entry is counted when it is committed; time and ids are made up."""
+    """Writes a thread as a session does: each entry is counted when it is committed; times and ids are fixed."""
 
     def __init__(self, name: str = "heuristic") -> None:
         self.thread: Thread = _Readable()
@@ -129,7 +129,7 @@ class Writer:
         return self.operate("expand", lane)
 
     def summary(self, to_seq: int, content: str = "They talked.", lane: str = DEFAULT_LANE) -> Entry:
-        """Sum up a lane as far as a seq."""
+        """Commit a summary of a lane up to a seq."""
         payload = {"context_ref": lane, "from_seq": 0, "to_seq": to_seq, "content": content, "format": "plain"}
         return self.commit("summary", payload | {"model": "local:tiny"})
 
@@ -147,26 +147,26 @@ class Writer:
 
 
 def rebuild(thread: Thread) -> Thread:
-    """The same thread, read from the JSON of its entries."""
+    """Parse the same thread from the JSON of its entries."""
     text = json.dumps([entry.as_json() for entry in thread])
     return Thread(map(Entry.from_json, json.loads(text)))
 
 
-def project_thread(thread: Thread, policy: ContextPolicy = WIDE, **given: Any) -> Projection:
-    """A context, counted without a vocabulary."""
-    return project(replace(ProjectionInput(thread, policy, encoding="heuristic"), **given))
+def project_thread(thread: Thread, policy: ContextPolicy = WIDE, **fields: Any) -> Projection:
+    """Project a context, counted without a vocabulary."""
+    return project(replace(ProjectionInput(thread, policy, encoding="heuristic"), **fields))
 
 
-def project_messages(thread: Thread, policy: ContextPolicy = WIDE, **given: Any) -> list[Message]:
-    """The messages of a context."""
-    return project_thread(thread, policy, **given).messages
+def project_messages(thread: Thread, policy: ContextPolicy = WIDE, **fields: Any) -> list[Message]:
+    """Project the messages of a context."""
+    return project_thread(thread, policy, **fields).messages
 
 
 # Histories: the steps of a session, realistic and hostile. A step is data, so that a failing history is readable.
 
 
 class Turn(NamedTuple):
-    """A whole run: what the user asked, rounds of tools as their numbers of calls, and perhaps an answer."""
+    """A complete run: the user's message, the number of calls of each round of tools, and perhaps an answer."""
 
     lane: str
     text: str
@@ -189,7 +189,7 @@ class LooseMessage(NamedTuple):
 
 
 class LargeRound(NamedTuple):
-    """A round of tools in the run that is in progress, with results of so many bytes, and a reply if there is one."""
+    """A round of tools in the run that is in progress, with results of these sizes, and perhaps an answer."""
 
     lane: str
     sizes: list[int]
@@ -198,7 +198,7 @@ class LargeRound(NamedTuple):
 
 
 class OpenCalls(NamedTuple):
-    """An assistant's tool calls that nothing has answered yet."""
+    """An assistant's tool calls without results."""
 
     lane: str
     number: int
@@ -284,7 +284,7 @@ _snapshot_messages: st.SearchStrategy[Message] = st.one_of(
     _texts.map(system_says),
     st.sampled_from(("s1", "s2")).map(assistant_calls),
     st.just(assistant_calls("s1", "s2")),
-    st.sampled_from(("s1", "s2", "nobody")).map(tool_returns),
+    st.sampled_from(("s1", "s2", "unknown")).map(tool_returns),
 )
 _turns = st.builds(Turn, _lanes, _texts, st.lists(st.integers(1, 3), max_size=3), st.none() | _texts)
 _rounds = st.builds(
@@ -358,19 +358,19 @@ policies = st.builds(
 
 
 def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:
-    """The thread of a history. Every message's text ends with its seq, so that no two are alike."""
-    teller = _Player(Writer(name))
+    """Write the thread of a history. Every message's text ends with its seq, so that no two are equal."""
+    player = _Player(Writer(name))
     for step in steps:
         match step:
             case Replaced() | Summarized() | Pinned() | Expanded() | Switched() | Other():
-                teller.operate(step)
+                player.operate(step)
             case _:
-                teller.play(step)
-    return teller.writer.thread
+                player.play(step)
+    return player.writer.thread
 
 
 class _Player:
-    """Plays the steps of a history into a writer."""
+    """Commits the steps of a history to a writer."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
@@ -384,18 +384,18 @@ class _Player:
                 run = f"run-{self.runs}"
                 self._speak(lane, user_says(text), run)
                 for count in rounds:
-                    asked = self._new_calls(count)
-                    self._speak(lane, assistant_calls(*asked), run)
-                    for call_id in asked:
+                    call_ids = self._new_calls(count)
+                    self._speak(lane, assistant_calls(*call_ids), run)
+                    for call_id in call_ids:
                         self._speak(lane, tool_returns(call_id, text), run)
                 if answer is not None:
                     self._speak(lane, assistant_says(answer), run)
             case Steered(lane, text):
                 self._speak(lane, user_says(text), f"run-{self.runs}")
             case LargeRound(lane, sizes, text, answer):
-                run, asked = f"run-{self.runs}", self._new_calls(len(sizes))
-                self._speak(lane, assistant_calls(*asked), run)
-                for call_id, size in zip(asked, sizes, strict=True):
+                run, call_ids = f"run-{self.runs}", self._new_calls(len(sizes))
+                self._speak(lane, assistant_calls(*call_ids), run)
+                for call_id, size in zip(call_ids, sizes, strict=True):
                     self._speak(lane, tool_returns(call_id, (text * size)[:size]), run)
                 if answer is not None:
                     self._speak(lane, assistant_says(answer), run)
@@ -405,7 +405,7 @@ class _Player:
                 self._call(step)
             case Result(lane, back, text, mark):
                 known = back is not None and back <= len(self.calls)
-                call_id = self.calls[-back] if back and known else "nobody"
+                call_id = self.calls[-back] if back and known else "unknown"
                 self._speak(lane, tool_returns(call_id, text), in_doubt=mark == "in_doubt", late=mark == "late")
             case DoubtfulRound(number, settled):
                 self._doubt(number, settled)
@@ -417,12 +417,12 @@ class _Player:
         self._speak(step.lane, message)
 
     def _doubt(self, number: int, settled: bool) -> None:
-        lane, asked = DEFAULT_LANE, self._new_calls(number)
-        self._speak(lane, assistant_calls(*asked))
-        for call_id in reversed(asked):
+        lane, call_ids = DEFAULT_LANE, self._new_calls(number)
+        self._speak(lane, assistant_calls(*call_ids))
+        for call_id in reversed(call_ids):
             self._speak(lane, tool_returns(call_id, "in doubt " * 10), in_doubt=True)
         self._speak(lane, user_says("and now?"))
-        for call_id in asked[1:] if settled else ():
+        for call_id in call_ids[1:] if settled else ():
             self._speak(lane, tool_returns(call_id, "x"), late=True)
 
     def operate(self, step: Replaced | Summarized | Pinned | Expanded | Switched | Other) -> None:
@@ -456,6 +456,6 @@ class _Player:
         self.writer.message({**message, "content": content, **marked}, lane, run)  # type: ignore[typeddict-item]
 
     def _new_calls(self, count: int) -> list[str]:
-        ids = [f"call-{len(self.calls) + place}" for place in range(count)]
+        ids = [f"call-{len(self.calls) + number}" for number in range(count)]
         self.calls += ids
         return ids

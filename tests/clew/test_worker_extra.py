@@ -1,4 +1,4 @@
-"""The two modules of `clew` through which what is above it is reached: the worker, and the operators' commands."""
+"""The two modules of `clew` that need the extra `worker`: the worker, and the operators' functions."""
 
 from __future__ import annotations
 
