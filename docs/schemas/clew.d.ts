@@ -957,7 +957,7 @@ export interface Refs {
   request_id?: string;
   /** The run. */
   run_id?: string;
-  /** The model call: the one that gave a reply, that asked for a tool, or that is the first to read an input. */
+  /** The model call: the one that returned the reply or called the tool, or the first one that reads the input. */
   call_id?: string;
   /** The number of the model call in its run. */
   iteration?: number;

@@ -12,22 +12,22 @@ import pytest
 
 from tests.support.command_line import without_worker_extra
 
-DOORS = ("clew.worker", "clew.operators")
+MODULES = ("clew.worker", "clew.operators")
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_what_a_door_offers_is_sorted_and_there(door: str) -> None:
-    """With the extra `worker` installed, every name can be imported."""
-    module = importlib.import_module(door)
+@pytest.mark.parametrize("name", MODULES)
+def test_with_the_extra_every_exported_name_exists(name: str) -> None:
+    """`__all__` is sorted, and every name in it can be imported."""
+    module = importlib.import_module(name)
     assert sorted(module.__all__) == module.__all__
-    assert all(hasattr(module, name) for name in module.__all__)
+    assert all(hasattr(module, member) for member in module.__all__)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_without_the_extra_a_door_says_what_to_install(door: str, tmp_path: Path) -> None:
-    """The client itself works there, and imports neither."""
+@pytest.mark.parametrize("name", MODULES)
+def test_without_the_extra_the_error_names_what_to_install(name: str, tmp_path: Path) -> None:
+    """The client itself can be imported, and imports neither module."""
     script = (
-        f"import clew, importlib\ntry: importlib.import_module({door!r})\nexcept ImportError as error: print(error)"
+        f"import clew, importlib\ntry: importlib.import_module({name!r})\nexcept ImportError as error: print(error)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", script],
@@ -41,7 +41,7 @@ def test_without_the_extra_a_door_says_what_to_install(door: str, tmp_path: Path
     assert "pip install 'clew[worker]'" in ran.stdout
 
 
-def test_the_worker_starts_by_its_door() -> None:
+def test_the_module_starts_the_worker() -> None:
     """`python -m clew.worker` is the worker's command line."""
     ran = subprocess.run(
         [sys.executable, "-m", "clew.worker", "--help"], capture_output=True, text=True, check=False, timeout=60

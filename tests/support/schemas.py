@@ -1,4 +1,4 @@
-"""Schemas that make work, and what validates answers against them."""
+"""Schemas that are slow to validate, and the process that validates answers against them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Refs(TypedDict, total=False):
         session_id: The session.
         request_id: The request.
         run_id: The run.
-        call_id: The model call: the one that gave a reply, that asked for a tool, or that is the first to read an
+        call_id: The model call: the one that returned the reply or called the tool, or the first one that reads the
             input.
         iteration: The number of the model call in its run.
         parent_call_id: The model call before it in the run.
