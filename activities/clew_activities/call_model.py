@@ -1,4 +1,4 @@
-"""The model call: fetch the context by reference, send it to its provider, stream what comes back."""
+"""The activity `call_model`: fetches a context from its session, sends it to a provider and streams the reply."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from clew_activities.session_queries import get_own_session, query_session
 from clew_activities.structured_output import SchemaUnusable, Validation
 from clew_workflows.protocol import CallModel, ModelAnswered, ModelReply, RequestedTool
 
-STREAMED_CHARACTERS = 32 * 1024
-"""How much of a growing reply its heartbeats carry."""
+MAX_STREAMED_CHARACTERS = 32 * 1024
+"""Most characters of an unfinished reply in one heartbeat."""
 MAX_REPLY_BYTES = 600_000
-"""Of a reply's JSON: its entry, which holds the request's own policy too, goes on one page of a query."""
+"""Largest reply, in bytes of JSON, so that its entry fits on one page of a query."""
 NO_PRICE = (
-    "the worker does not know what {model} costs, so max_cost_usd cannot be kept: use max_total_tokens, or install a "
-    "release of genai-prices on the worker that knows the model"
+    "the worker has no price of {model}, so max_cost_usd cannot be enforced: use max_total_tokens, or install a "
+    "release of genai-prices on the worker that has the model"
 )
-WASTED_ATTEMPTS = 3
-"""After so many attempts a reply that came empty or broken is final: each one was paid for."""
+MAX_WASTED_ATTEMPTS = 3
+"""Attempts after which an empty or truncated reply is final: each attempt was paid for."""
 
 
 class ModelActivities:
@@ -44,7 +44,7 @@ class ModelActivities:
 
     @activity.defn(name="call_model")
     async def call_model(self, call: CallModel) -> ModelAnswered:
-        """One attempt of one model call; its heartbeats hold the reply so far, as `StreamState`."""
+        """Make one attempt of a model call. Its heartbeats hold the reply so far, as `StreamState`."""
         provider_name, _, model = call.model.partition(":")
         decoder: RedactedDecoder | None = None
         async with send_heartbeats(lambda: _make_stream_state(call, decoder)):
@@ -92,7 +92,7 @@ class ModelActivities:
 
 
 async def _fetch_context(call: CallModel) -> Context:
-    """The call's context from its session, page by page, checked against its digest."""
+    """Fetch the call's context from its session, page by page, and verify its digest."""
     session = get_own_session()
     page: int | None = 0
     messages: list[Message] = []
@@ -107,14 +107,14 @@ async def _fetch_context(call: CallModel) -> Context:
         meta, page = answer["meta"], answer.get("next_page")
     received = compute_digest({"messages": messages, "tool_spec": tools, "output_schema": schema})
     if received != meta["digest"]:
-        raise ApplicationError("the context did not arrive as it was projected", type="context_damaged")
+        raise ApplicationError("the context's digest does not match its pages", type="context_damaged")
     return Context.model_construct(
         messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
     )
 
 
 def _make_cache_key(call: CallModel) -> str:
-    """The same for every call of a lane: their contexts begin alike. It tells nothing of either."""
+    """Make the cache key of a lane: its calls' contexts have a common prefix. It reveals no id."""
     return compute_digest([activity.info().workflow_id, call.context_ref])[:32]
 
 
@@ -126,19 +126,19 @@ def _make_stream_state(call: CallModel, decoder: RedactedDecoder | None) -> dict
         call_id=call.call_id,
         attempt=activity.info().attempt,
         iteration=call.iteration,
-        offset=max(len(text) - STREAMED_CHARACTERS, 0),
-        text=text[-STREAMED_CHARACTERS:],
-        thinking=decoder.thinking[-STREAMED_CHARACTERS:] or None if decoder else None,
+        offset=max(len(text) - MAX_STREAMED_CHARACTERS, 0),
+        text=text[-MAX_STREAMED_CHARACTERS:],
+        thinking=decoder.thinking[-MAX_STREAMED_CHARACTERS:] or None if decoder else None,
         tool_name=decoder.tool_name if decoder else None,
     ).as_json()
 
 
 def make_provider_failure(error: ProviderError, context: Context | None = None) -> ApplicationError:
-    """A provider's failure in the terms of the retry policy, which alone decides on another attempt.
+    """Make the activity's failure of a provider's error. Whether it is retried follows from the error's class.
 
-    With a refusal for the context's length goes how many tokens that has by our own count.
+    If the context is too long for the model, the details hold the number of tokens that Clew counted.
     """
-    wasted = error.type in ("empty_reply", "truncated_stream") and activity.info().attempt >= WASTED_ATTEMPTS
+    wasted = error.type in ("empty_reply", "truncated_stream") and activity.info().attempt >= MAX_WASTED_ATTEMPTS
     details = error.details | ({"status": error.status} if error.status else {})
     if context and error.type == ContextLengthExceeded.type:
         details["counted"] = context.meta.estimated_tokens
@@ -152,16 +152,16 @@ def make_provider_failure(error: ProviderError, context: Context | None = None) 
 
 
 def add_price(prices: Prices, reply: ModelReply) -> ModelReply:
-    """The reply with what it cost, where that is known."""
+    """Add the cost to a reply's usage, if the model's prices are known."""
     usage = reply.usage.model_copy(update={"cost_usd": compute_cost_usd(prices, reply.usage)})
     return reply.model_copy(update={"usage": usage})
 
 
 def _fit_reply(reply: ModelReply) -> ModelReply:
-    """The reply, small enough for one payload: characters that JSON escapes weigh up to six times their size.
+    """Reduce a reply until it fits into one payload. A character that JSON escapes takes up to six bytes.
 
-    What is lost first is what can be spared: the thinking, then what only the provider would read. An answer that
-    is too large even so is cut, with a mark.
+    Dropped in this order: the thinking, the provider's data, the tool calls' arguments. Then the text is cut, with a
+    mark.
     """
     reductions: tuple[dict[str, Any], ...] = (
         {"thinking": None},

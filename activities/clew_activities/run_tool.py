@@ -1,4 +1,4 @@
-"""The tool-running activity: one attempt of one call."""
+"""The activity `run_tool`: one attempt of one tool call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ MAX_ERROR_CHARACTERS = 2000
 class ToolActivities:
     """Runs the tools of this worker.
 
-    `storing_seconds` bounds making text of a result. The session waits for `STORING_SECONDS` beyond the tool's time.
+    `storing_seconds` bounds the conversion of a result to text. The session waits for `STORING_SECONDS` after the
+    tool's own timeout.
     """
 
     def __init__(
@@ -48,16 +49,16 @@ class ToolActivities:
         self._storing_seconds = storing_seconds
 
     def close(self) -> None:
-        """Let go of what the tools run on. No call may run any more."""
+        """Close the tools' threads and event loops. No call may run any more."""
         self._threads.close()
 
     @activity.defn(name="run_tool")
     async def run_tool(self, call: RunTool) -> ToolAnswered:
-        """One attempt of one tool call. Whatever goes wrong in the tool is an answer that the model reads."""
+        """Make one attempt of a tool call. Every failure of the tool becomes a result that the model reads."""
         progress: dict[str, str] = {"tool_name": call.name, "tool_call_id": call.tool_call_id}
         info = activity.info()
         async with send_heartbeats(lambda: dict(progress)):
-            # A tool of the worker's own that has this name wins.
+            # If the worker has a tool of that name itself, the worker's is used.
             tool = self._tools.get(call.name, READ_RESULT if call.name == READ_RESULT.name else None)
             if tool is None:
                 return _make_error(f"tool {call.name!r} is not registered on the worker", call)
@@ -67,7 +68,7 @@ class ToolActivities:
                 tool_call_id=call.tool_call_id,
                 idempotency_key=make_idempotency_key(info.workflow_id or "", call.tool_call_id),
                 attempt=info.attempt,
-                # What cannot be encoded would end the heartbeats, and with them the call.
+                # A text that cannot be encoded would fail the heartbeat, and with it the call.
                 _report=lambda text: progress.update(progress=clean(str(text)[:1000])),
             )
             return await self._run(tool, call, context)
@@ -77,7 +78,7 @@ class ToolActivities:
         clock = asyncio.timeout(tool.timeout_seconds)
         try:
             async with clock:
-                # Validators are the author's code, too, and may block.
+                # Validators are the tool author's code and may block.
                 arguments = await self._threads.call(
                     tool_call, lambda: _bind_arguments(tool, call, context), is_async=False
                 )
@@ -91,21 +92,21 @@ class ToolActivities:
             return _make_error(str(error), call)
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
-        # A tool may raise anything, a foreign library's panic included, and must not take the worker with it.
+        # A tool may raise any exception, such as a library's panic. It must not end the worker.
         except BaseException as error:
             if isinstance(error, TimeoutError) and clock.expired():
                 if not tool.idempotent:
-                    # The workflow tells the model what is known of a call that cannot be repeated.
+                    # The call cannot be repeated: the workflow writes its result for the model.
                     raise ApplicationError("it took too long", type="tool_timeout", non_retryable=True) from None
                 return _make_error(f"tool {call.name!r} took longer than {tool.timeout_seconds:g} seconds", call)
             message = _describe_error(error)
             if context.attempt <= tool.retries:
                 raise ApplicationError(message, type="tool_failed") from None
             return _make_error(message, call)
-        # From here on nothing may fail: the tool has done its work, and no fault of its result does it again.
+        # From here on no error may fail the activity: the tool has run, and a retry would run it again.
         try:
             async with asyncio.timeout(self._storing_seconds):
-                # What turns an object into text may be the author's code, and a large one takes its time.
+                # The conversion may run the tool author's code, and takes time for a large result.
                 data = await self._threads.call(tool_call, lambda: _encode_result(value), is_async=False)
         except Exception as error:
             return _make_error(
@@ -115,7 +116,7 @@ class ToolActivities:
 
 
 class _InvalidArguments(Exception):
-    """The arguments of a call do not fit its tool. Its message is for the model."""
+    """The arguments of a call are not valid for its tool. The model reads the message."""
 
 
 def _bind_arguments(tool: Tool[..., Any], call: RunTool, context: ToolContext) -> dict[str, Any]:
@@ -126,11 +127,11 @@ def _bind_arguments(tool: Tool[..., Any], call: RunTool, context: ToolContext) -
 
 
 def _encode_result(value: Any) -> bytes:
-    """A result as the text that is stored, in UTF-8."""
+    """Encode a result as UTF-8 text."""
     if not isinstance(value, str):
         try:
             return to_json(value, fallback=str, inf_nan_mode="constants")
-        except Exception:  # bytes that are no text, an object that holds itself: no JSON, and still a result
+        except Exception:  # JSON cannot express it: bytes that are not UTF-8, an object that contains itself
             value = _make_text(value)
     try:
         return str.encode(value)

@@ -1,4 +1,4 @@
-"""Large tool results: stored whole in the archive, shown in part, and read on by the model that asked."""
+"""Large tool results: stored in the archive, truncated in the context, and read in parts by the model."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from clew_activities.thread_source import Threads
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered
 
 MAX_MARK_BYTES = 200
-"""Of what is said about the part of a result that is shown."""
+"""Largest mark behind a part of a result, in bytes."""
 WIDEST_CHARACTER = 4
+"""Bytes of the longest character in UTF-8."""
 MAX_STORED_BYTES = 16 * 1024 * 1024
-"""Largest tool result that is stored, in bytes. What is beyond that is dropped, and the mark says so."""
+"""Largest tool result that is stored, in bytes. The rest is dropped, and the mark says so."""
 
 
 @tool(timeout_seconds=60, retries=2)
@@ -34,24 +35,25 @@ def read_result(
     length: Annotated[int, Field(ge=1)] = 16_384,
 ) -> str:
     """Read a tool result that was truncated or cleared: up to `length` bytes of it, from the byte `offset` on."""
-    raise NotImplementedError("its calls are answered by `Results.read`, which knows where results are")
+    raise NotImplementedError("`Results.read` answers its calls")
 
 
 READ_RESULT = read_result
-"""What Clew adds to the tools of a session, so that its model can read on."""
+"""The tool that Clew adds to a session's tools, so that its model can read truncated results."""
 
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 class Unreadable(Exception):
-    """There is nothing to be read, for a reason that the model is told."""
+    """The requested part of a result cannot be read. The model reads the message."""
 
 
 class Results:
-    """The tool results of sessions: the part of each that is shown, and the whole of it in the archive.
+    """Truncates large tool results, stores them in the archive, and reads them back.
 
-    `storing_seconds` bounds the storing of one: the session waits for `STORING_SECONDS` beyond the tool's own time.
+    `storing_seconds` bounds the storing of one result. The session waits for `STORING_SECONDS` after the tool's own
+    timeout.
     """
 
     def __init__(self, archive: Archive, threads: Threads, *, storing_seconds: float = STORING_SECONDS) -> None:
@@ -60,10 +62,14 @@ class Results:
         self._storing_seconds = storing_seconds
 
     async def make_answer(self, data: bytes, call: RunTool, *, readable: bool) -> ToolAnswered:
-        """A result, which is UTF-8, as far as it has room; where there is more, all of it is stored first.
+        """Make the answer of a tool call. A result that is too large is stored first, then truncated.
 
-        The tool has done its work, so nothing that is wrong with the store is an error. `readable`: the model has
-        `read_result`.
+        The tool has run, so a failure of the store is logged and does not fail the call.
+
+        Args:
+            data: The result, in UTF-8.
+            call: The call.
+            readable: The model has the tool `read_result`.
         """
         if len(data) <= call.max_result_bytes:
             return ToolAnswered(content=data.decode())
@@ -85,10 +91,10 @@ class Results:
         return ToolAnswered(content=content, result=StoredResult(digest=digest, bytes=len(data), shown=shown))
 
     async def read(self, call: RunTool, tool_call_id: str, offset: int, length: int) -> str:
-        """A part of a result of this thread, between characters, with a mark that says which part it is.
+        """Read a part of a result of this thread, cut between characters, with a mark that names the part.
 
         Raises:
-            Unreadable: there is no such result, or no such part of it, or it is damaged.
+            Unreadable: there is no such result or part, or it is damaged.
             ArchiveError: the archive cannot be read at present.
         """
         result = await self._find_result(tool_call_id)
@@ -98,7 +104,7 @@ class Results:
         inline = b"" if stored and call.family else content.encode()
         size = stored.bytes if stored and call.family else len(inline)
         if offset >= size:
-            raise Unreadable(f"offset {offset} is behind the end: the result has {size} bytes")
+            raise Unreadable(f"offset {offset} is past the end: the result has {size} bytes")
         room = max(min(length, call.max_result_bytes - MAX_MARK_BYTES), WIDEST_CHARACTER)
         start = max(offset - WIDEST_CHARACTER + 1, 0)
         length_read = offset - start + room
@@ -107,8 +113,8 @@ class Results:
             try:
                 data, stored_bytes = await self._archive.get_result(call.family, stored.digest, start, length_read)
             except (ObjectMissing, ObjectDamaged) as error:
-                raise Unreadable(f"what was stored of it cannot be read any more: {error}") from None
-        # A character that the offset divides belongs to what is read.
+                raise Unreadable(f"the stored result cannot be read: {error}") from None
+        # If the offset is within a character, start with that character.
         first = offset - start
         while first > 0 and data[first : first + 1] and data[first] & 0xC0 == 0x80:
             first -= 1
@@ -118,20 +124,20 @@ class Results:
         except UnicodeDecodeError:
             text = ""
         if stored_bytes != size or not text:
-            raise Unreadable("what was stored of it is damaged")
+            raise Unreadable("the stored result is damaged")
         end = begin + len(text.encode())
         continuation = f"offset={end} reads on" if end < size else "this is the end"
         return f"{text}\n[bytes {begin} to {end} of {size}; {continuation}]"
 
     async def _find_result(self, tool_call_id: str) -> tuple[str, StoredResult | None] | None:
-        """The result of a tool call as the session's own thread has it, or else the newest snapshot in there.
+        """Find the result of a tool call in the session's thread, or else in its newest snapshot.
 
-        That is what is shown of it, and where the whole of it is stored.
+        Returns the text in the context, and the reference to the stored result, if there is one.
         """
         try:
             query = EntriesQuery(kind="ai_message", tool_call_id=tool_call_id)
         except ValidationError:
-            # The model has made up an id that no tool call can have.
+            # The model has invented an id that is not valid.
             return None
         async for entry in self._read_newest(query):
             tool_message = entry.read(ToolMessage)
@@ -144,7 +150,7 @@ class Results:
         return None
 
     async def _read_newest(self, query: EntriesQuery) -> AsyncIterator[Entry]:
-        """The session's entries that meet the filters, the newest first."""
+        """Read the session's entries that match the filters, the newest first."""
         matches = make_filter(query)
         async for entry in self._threads.read_backward(self._threads.find_own(), query):
             if matches(entry):
@@ -152,9 +158,9 @@ class Results:
 
 
 def truncate(data: bytes, limit: int, more: str = "") -> tuple[str, int]:
-    """The beginning of a text of UTF-8 that is over a limit, with a mark, and how many bytes of it are shown.
+    """Truncate a text in UTF-8 that is over a limit, and add a mark. Returns it and how many bytes are shown.
 
-    `more` is what the mark says beside that; it may name their number as `{shown}`.
+    `more` is text for the mark; `{shown}` in it is replaced by the number of shown bytes.
     """
     mark = f"\n[truncated: the first {{shown}} of {len(data)} bytes are shown{more}]"
     text = cut(data, limit - len(mark) - 16)

@@ -1,4 +1,4 @@
-"""Summaries: what a lane has said, read piece by piece, and put by a model into few words."""
+"""The activity `summarize`: reads a part of a lane and has a model summarize it, in pieces if it is long."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ you. Answer with the summary and nothing else."""
 
 
 PROMPT_TOKENS = 500
-"""Room for the instructions around what is summed up."""
+"""Tokens that are reserved for the instructions."""
 MIN_PIECE_TOKENS = 500
-"""What the model is shown at once at least, however small its window."""
+"""Least tokens of one piece of the conversation, even for a small window."""
 
 
 class SummaryActivities:
-    """Writes summaries: reads the thread wherever it is, and calls models through one HTTP client."""
+    """Writes summaries: reads archived and live entries, and calls models through one HTTP client."""
 
     def __init__(self, providers: Providers, http: httpx.AsyncClient, threads: Threads) -> None:
         self._providers = providers
@@ -52,10 +52,11 @@ class SummaryActivities:
 
     @activity.defn(name="summarize")
     async def summarize(self, request: Summarize) -> WrittenSummary:
-        """A summary of a lane from one seq to another. More than the model takes at once is summed up in pieces.
+        """Summarize a lane from one seq to another. What does not fit into one call is summarized in pieces.
 
         Raises:
-            ApplicationError: the provider's failure; or `unusable_summary`, it is as long as what it sums up.
+            ApplicationError: the provider's failure; or `unusable_summary`: the summary is empty, or no shorter than
+                the text that it summarizes.
         """
         count = load_encoding(request.encoding)
         source, usage = _Source(), Usage()
@@ -79,12 +80,12 @@ class SummaryActivities:
                 summary, spent = await self._write_summary(request, summary, piece)
                 usage = usage.plus(spent)
         if count.count(summary) >= max(source.tokens, 1):
-            message = f"the summary has {count.count(summary)} tokens, and what it sums up {source.tokens}"
+            message = f"the summary has {count.count(summary)} tokens, and its source {source.tokens}"
             raise ApplicationError(message, type="unusable_summary", non_retryable=True)
         return WrittenSummary(content=summary, source_digest=source.digest, source_tokens=source.tokens, usage=usage)
 
     async def _read_basis(self, request: Summarize) -> str:
-        """What stands for all that was said before: an earlier summary, or a snapshot, told in words."""
+        """Read the text that stands for all earlier messages: an earlier summary, or a snapshot as text."""
         if request.builds_on is None:
             return ""
         location = await self._threads.find(_get_session_id())
@@ -131,7 +132,7 @@ class SummaryActivities:
 
 @dataclass
 class _Source:
-    """What has been read: its tokens, as the entries have them, and a digest over their ids."""
+    """The entries that were read: their tokens, and a digest over their ids."""
 
     tokens: int = 0
     _hash: hashlib._Hash = field(default_factory=hashlib.sha256)
@@ -146,7 +147,7 @@ class _Source:
 
 
 def _compute_piece_tokens(request: Summarize) -> int:
-    """How many tokens of the conversation the model is shown at once."""
+    """Compute how many tokens of the conversation fit into one call."""
     family = find_family(request.model)
     window = family.window if family else request.max_input_tokens
     return max(window - request.max_output_tokens - PROMPT_TOKENS, MIN_PIECE_TOKENS)
@@ -157,7 +158,7 @@ def _get_session_id() -> str:
 
 
 def _describe_message(message: Message) -> str:
-    """A message as one reads it in a protocol."""
+    """Write a message as text with its role."""
     calls = "".join(
         f"\n[calls {call['name']} {canonicalize(call['arguments']).decode()}]"
         for call in message.get("tool_calls", ())
@@ -167,7 +168,7 @@ def _describe_message(message: Message) -> str:
 
 
 def _split_text(text: str, limit: int, count: Encoding) -> Iterator[str]:
-    """A text in parts of at most so many tokens; most are one."""
+    """Split a text into parts of at most `limit` tokens. Most texts are one part."""
     if count.count(text) <= limit:
         yield text
         return

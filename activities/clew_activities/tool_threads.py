@@ -1,11 +1,11 @@
-"""Where tools run: threads and event loops of their own, so that a tool that blocks holds nobody but itself.
+"""Runs tools in threads and event loops of their own, so that a tool that blocks does not block the worker.
 
-Sync tools have a thread each. Async tools share one event loop, because what they keep between calls (HTTP clients,
-connection pools) belongs to the loop that it was made on. The loop is watched: when one step of a tool takes longer
-than `blocking_seconds`, the log names the call, and new calls go to another loop until the first one answers again.
+Each call of a sync tool has a thread. Async tools share one event loop, because their HTTP clients and connection
+pools belong to the loop that they were made on. A watchdog probes the loop: if one step of a tool takes longer than
+`blocking_seconds`, it logs the call, and new calls go to another loop until the first one answers again.
 
-All threads are daemons: none of them holds the end of the process. A tool that keeps the interpreter's lock (a C
-extension that does not release it) stops the whole process all the same; it has to run in a process of its own.
+All threads are daemons, so they do not delay the end of the process. A tool that holds the interpreter's lock (in a
+C extension that does not release it) still stops the process; it must run in a process of its own.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class ToolThreadSettings:
     """The bounds of a worker's tool threads.
 
     Attributes:
-        blocking_seconds: A step of an async tool that takes longer blocks its event loop.
-        pulse_seconds: Between two looks at the event loops.
-        cleanup_seconds: For which an activity waits for a cancelled coroutine before it answers without it.
-        max_left_behind: Calls of one tool that were given up and still run; with so many it is not called again.
-        max_loops: Event loops, blocked ones included. Each one is a thread and three file descriptors.
+        blocking_seconds: Seconds after which a step of an async tool counts as blocking its event loop.
+        pulse_seconds: Seconds between two probes of the event loops.
+        cleanup_seconds: Seconds that an activity waits for a cancelled coroutine before it abandons it.
+        max_abandoned: Number of abandoned calls of one tool that still run, at which further calls are refused.
+        max_loops: Most event loops, blocked ones included. Each is a thread and three file descriptors.
     """
 
     blocking_seconds: float = 1.0
@@ -52,17 +52,20 @@ DEFAULT = ToolThreadSettings()
 
 
 class TooManyAbandoned(Exception):
-    """Earlier calls of the tool were given up and still run. Its message is for the model."""
+    """Too many abandoned calls of the tool still run. The model reads the message."""
 
 
 @dataclass(eq=False, slots=True)
 class ToolCall:
-    """A tool call as the log names it.
+    """A tool call, for the log.
 
     Attributes:
-        code_file: The file of the tool's own code.
-        given_up: Nobody waits for the call any more.
-        named: The log has named it as one that blocks.
+        tool_name: The tool.
+        session_id: The session.
+        tool_call_id: The call.
+        code_file: File of the tool's own code; None: it is not written in Python.
+        is_abandoned: The activity no longer waits for the call.
+        is_logged: The log has named the call as blocking.
     """
 
     tool_name: str
@@ -76,12 +79,12 @@ class ToolCall:
         return f"tool {self.tool_name!r} (session {self.session_id!r}, call {self.tool_call_id!r})"
 
 
-# Tasks that a tool starts inherit it, and so the log can name the call that they belong to.
+# Tasks that a tool starts inherit it, so that the log can name their call.
 _call: ContextVar[ToolCall | None] = ContextVar("clew_tool_call", default=None)
 
 
 def find_code_file(function: Callable[..., Any]) -> str | None:
-    """The file that a function is defined in, below its decorators; None: it is not written in Python."""
+    """Find the file that a function is defined in, without its decorators; None: it is not written in Python."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code.co_filename if code else None
 
@@ -97,7 +100,7 @@ class ToolThreads:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Stop the event loops that answer. Blocked ones end with the process."""
+        """Stop the event loops. Blocked ones end with the process."""
         self._closed.set()
         for loop in self._loops:
             loop.stop()
@@ -113,14 +116,14 @@ class ToolThreads:
         limit = self._settings.max_abandoned
         if self._abandoned[call.tool_name] >= limit:
             raise TooManyAbandoned(
-                f"{limit} calls of tool {call.tool_name!r} took too long and still run: it is called again "
-                "when one of them ends"
+                f"{limit} calls of tool {call.tool_name!r} were abandoned and still run: try again "
+                "when one of them has ended"
             )
         _call.set(call)
         if is_async:
             return await self._on_loop(call, function)
         value = await self._in_thread(call, function)
-        # What a plain wrapper around an async function returns.
+        # A sync wrapper around an async function returns an awaitable.
         return await self._on_loop(call, lambda: value) if inspect.isawaitable(value) else value
 
     async def _in_thread(self, call: ToolCall, function: Callable[[], Any]) -> Any:
@@ -136,7 +139,7 @@ class ToolThreads:
                 future.set_result(value)
 
         thread = threading.Thread(target=work, name="clew-tool", daemon=True)
-        # From now on the future is settled by the tool alone.
+        # A running future cannot be cancelled: only the tool settles it.
         future.set_running_or_notify_cancel()
         thread.start()
         return await self._wait(call, future, thread, None)
@@ -203,10 +206,10 @@ class ToolThreads:
         future.add_done_callback(forget)
         if not call.is_logged:
             call.is_logged = True
-            log.warning("%s was given up and goes on%s", call, _describe_position(thread, call))
+            log.warning("%s was abandoned and still runs%s", call, _describe_position(thread, call))
 
     def _choose_loop(self) -> _Loop:
-        """The first event loop that answers, a new one if none does."""
+        """Choose the first event loop that is not blocked, or a new one."""
         free = next((loop for loop in self._loops if not loop.blocked), None)
         if free is None and len(self._loops) < self._settings.max_loops:
             free = _Loop(self._settings)
@@ -222,11 +225,11 @@ class ToolThreads:
 
 
 class _Loop:
-    """An event loop in a thread of its own, and what the watch knows of it.
+    """An event loop in a thread of its own, and its state for the watchdog.
 
     Attributes:
-        blocked: It has not answered for `blocking_seconds`.
-        calls: Those that have been started and have not ended.
+        blocked: It has not answered a probe for `blocking_seconds`.
+        calls: Calls that have started and not ended.
     """
 
     def __init__(self, settings: ToolThreadSettings) -> None:
@@ -274,7 +277,7 @@ class _Loop:
         return lambda: self._loop.call_soon_threadsafe(cancel)
 
     def probe(self, now: float) -> None:
-        """Ask the loop for a sign of life, or see how long it has owed one."""
+        """Probe the loop, or measure how long it has not answered the last probe."""
         if self._probed_at is None:
             if self.calls and not self._stopping:
                 self._probed_at = now
@@ -324,7 +327,7 @@ class _Loop:
         while not self._stopping:
             try:
                 self._loop.run_forever()
-            # Where a task that a tool has started raises SystemExit or KeyboardInterrupt.
+            # A task that a tool has started may raise SystemExit or KeyboardInterrupt.
             except BaseException as error:
                 log.warning("a task that a tool has started raised %s", type(error).__name__)
         if tasks := asyncio.all_tasks(self._loop):
@@ -335,20 +338,20 @@ class _Loop:
 
 
 def _stop_requested() -> bool:
-    """Whether the session has asked the activity that runs here to stop; the worker's end is another matter."""
+    """Whether the session has requested the activity's cancellation, and not the worker's shutdown."""
     details = activity.cancellation_details() if activity.in_activity() else None
     return details is not None and details.cancel_requested and not details.worker_shutdown
 
 
 def _set_error(future: Future[Any], error: BaseException) -> None:
-    """Settle a future with an error, in a form that a future can hold and that ends no event loop."""
+    """Set a future's exception. Exceptions that would end an event loop are wrapped in RuntimeError."""
     if not isinstance(error, Exception) or isinstance(error, StopIteration):
         error = RuntimeError(repr(error))
     future.set_exception(error)
 
 
 def _describe_position(thread: threading.Thread, call: ToolCall) -> str:
-    """Where a thread stands in the tool's own code, for the end of a sentence; nothing where it stands elsewhere."""
+    """Describe the line of the tool's own code that a thread runs, for the end of a sentence; empty: none."""
     frame = sys._current_frames().get(thread.ident or 0)
     while frame and frame.f_code.co_filename != call.code_file:
         frame = frame.f_back

@@ -27,7 +27,7 @@ from clew.contract.policy import ContextPolicy
 from clew.model.prices import compute_cost_usd
 from clew.outcomes import Usage
 from clew_activities import call_model
-from clew_activities.call_model import MAX_REPLY_BYTES, STREAMED_CHARACTERS, ModelActivities
+from clew_activities.call_model import MAX_REPLY_BYTES, MAX_STREAMED_CHARACTERS, ModelActivities
 from clew_activities.prices import find_prices
 from clew_activities.providers import ProviderError, RedactedDecoder, Redaction, load_providers
 from clew_activities.providers.errors import (
@@ -402,19 +402,19 @@ def streamed(decoder: Growing | None) -> dict[str, Any]:
 
 def test_a_growing_reply_is_shown_by_its_newest_part() -> None:
     """`offset` counts the characters left out in front: offset and text together are the reply so far."""
-    text = "".join(chr(0x4E00 + n % 20_000) for n in range(STREAMED_CHARACTERS * 2 + 5))
-    for length in (0, 1, STREAMED_CHARACTERS, STREAMED_CHARACTERS + 1, len(text)):
+    text = "".join(chr(0x4E00 + n % 20_000) for n in range(MAX_STREAMED_CHARACTERS * 2 + 5))
+    for length in (0, 1, MAX_STREAMED_CHARACTERS, MAX_STREAMED_CHARACTERS + 1, len(text)):
         state = streamed(Growing(text=text[:length]))
         assert text[: state["offset"]] + state["text"] == text[:length]
-        assert len(state["text"]) <= STREAMED_CHARACTERS
+        assert len(state["text"]) <= MAX_STREAMED_CHARACTERS
 
 
 def test_thinking_and_the_tool_are_shown_where_there_are_any() -> None:
     """What is absent is left out."""
     assert "thinking" not in streamed(None)
     assert "thinking" not in streamed(Growing(text="a"))
-    state = streamed(Growing(thinking="x" * (STREAMED_CHARACTERS + 1), tool_name="add"))
-    assert (len(state["thinking"]), state["tool_name"], state["text"]) == (STREAMED_CHARACTERS, "add", "")
+    state = streamed(Growing(thinking="x" * (MAX_STREAMED_CHARACTERS + 1), tool_name="add"))
+    assert (len(state["thinking"]), state["tool_name"], state["text"]) == (MAX_STREAMED_CHARACTERS, "add", "")
 
 
 texts = st.builds(

@@ -173,10 +173,10 @@ async def test_what_does_not_end_is_given_up_at_its_time_and_counted(
         with pytest.raises(TimeoutError):
             await call()
         assert time.monotonic() - clock < 30
-    line = await until_logged(caplog, "was given up and goes on")
+    line = await until_logged(caplog, "was abandoned and still runs")
     # A coroutine that waits stands nowhere in its thread.
     assert (f"{HERE}:" in line) == (kind != "ignores")
-    with pytest.raises(TooManyAbandoned, match="2 calls of tool 'bad' took too long and still run"):
+    with pytest.raises(TooManyAbandoned, match="2 calls of tool 'bad' were abandoned and still run"):
         await call()
     assert await threads.call(named("good"), lambda: 1, is_async=False) == 1
     assert begun.is_set()

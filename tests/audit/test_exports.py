@@ -28,7 +28,7 @@ def nested(levels: int) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-async def read_export(clew: Clew, archive: Archive, lived: Session) -> bytes:
+async def exported(clew: Clew, archive: Archive, lived: Session) -> bytes:
     """The session that has lived, in a file."""
     file = io.BytesIO()
     assert await export_session(clew.temporal, archive, lived.id, file) == (await lived.status()).rev
@@ -164,11 +164,11 @@ async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported:
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"payload": {"text": "x" * 2_000_001}}, "an entry of 2000025 bytes: an entry has at most 2000000"),
+        ({"payload": {"text": "x" * 2_000_001}}, "an entry of 2000025 bytes, at most 2000000"),
         ({"result": {"digest": "0" * 64, "text": "x" * 17_000_000}}, "a tool result of 17000000 bytes"),
-        ({"result": {"digest": "0" * 64, "text": [["x"]] * 3}}, "a tool result that is no text"),
-        ({"payload": nested(900)}, "no entry"),
-        ({"payload": nested(300)}, "no entry"),
+        ({"result": {"digest": "0" * 64, "text": [["x"]] * 3}}, "a tool result whose text is not a string"),
+        ({"payload": nested(900)}, "not an entry"),
+        ({"payload": nested(300)}, "not an entry"),
     ],
     ids=["entry", "result", "no text", "nested", "nested less"],
 )

@@ -91,10 +91,10 @@ class Anthropic:
             "model": request.model,
             # The breakpoint that moves with the conversation: the prefix before it is read from the cache.
             "cache_control": _BREAKPOINT,
-            "messages": _messages(request.messages, self.name),
+            "messages": _encode_messages(request.messages, self.name),
             "stream": True,
         }
-        tools, system = [_tool(spec) for spec in request.tools], _system(request.messages)
+        tools, system = [_encode_tool(spec) for spec in request.tools], _encode_system(request.messages)
         # What stays when the conversation is cut: tools and prompt, and up to the next one a summary. Four are taken.
         for stable in system[:2] or tools[-1:]:
             stable["cache_control"] = _BREAKPOINT
@@ -102,7 +102,7 @@ class Anthropic:
             body["system"] = system
         if tools:
             body["tools"] = tools
-        body |= _options(request, self.name)
+        body |= _encode_options(request, self.name)
         version = _VERSION_WITH_TEMPERATURE if "temperature" in body else _VERSION
         headers = {"anthropic-version": version}
         if "block_binding" in body.get("thinking", {}):
@@ -129,7 +129,7 @@ class _Generation:
     binds: bool
 
 
-def _generation(model: str) -> _Generation:
+def _find_generation(model: str) -> _Generation:
     """Read off `claude-sonnet-4-5-20250929`, `claude-opus-5` or `claude-3-7-sonnet-latest`, also behind a prefix."""
     match = re.search(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)", model)
     if match is None:
@@ -138,29 +138,29 @@ def _generation(model: str) -> _Generation:
     return _Generation(adaptive=version >= (4, 6), temperature=version < (4, 7), binds=version >= (5, 1))
 
 
-def _options(request: ModelRequest, provider: str) -> dict[str, Any]:
+def _encode_options(request: ModelRequest, provider: str) -> dict[str, Any]:
     options = request.options
-    generation = _generation(request.model)
+    generation = _find_generation(request.model)
     max_tokens = options.max_output_tokens
     assert max_tokens is not None  # as ModelRequest says
-    thinking = _thinking(request, generation, max_tokens, provider)
+    thinking = _choose_thinking(request, generation, max_tokens, provider)
     output_config: dict[str, Any] = {}
     if options.reasoning_effort and generation.adaptive:
         output_config["effort"] = _EFFORT[options.reasoning_effort]
     if request.output_schema is not None:
         output_config["format"] = {"type": "json_schema", "schema": request.output_schema}
-    named = {
+    options_by_name = {
         "max_tokens": max_tokens,
         "stop_sequences": list(options.stop) if options.stop else None,
         "temperature": options.temperature if generation.temperature and thinking is None else None,
         "thinking": thinking,
         "output_config": output_config or None,
-        "tool_choice": _tool_choice(options.tool_choice) if request.tools else None,
+        "tool_choice": _encode_tool_choice(options.tool_choice) if request.tools else None,
     }
-    return {name: value for name, value in named.items() if value is not None}
+    return {name: value for name, value in options_by_name.items() if value is not None}
 
 
-def _thinking(
+def _choose_thinking(
     request: ModelRequest, generation: _Generation, max_tokens: int, provider: str
 ) -> dict[str, Any] | None:
     """How to think, or None to leave it to the model.
@@ -193,21 +193,21 @@ def _round_lacks_thinking(messages: Sequence[Message], provider: str) -> bool:
         if message["role"] == "user":
             break
         since_user.append(message)
-    return any(message["role"] == "assistant" and not _own_blocks(message, provider) for message in since_user)
+    return any(message["role"] == "assistant" and not _find_own_blocks(message, provider) for message in since_user)
 
 
-def _system(messages: Iterable[Message]) -> list[dict[str, Any]]:
+def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
     texts = (message["content"] for message in messages if message["role"] == "system")
-    return [_text(text) for text in texts if text.strip()]
+    return [_make_text(text) for text in texts if text.strip()]
 
 
-def _messages(messages: Iterable[Message], provider: str) -> list[dict[str, Any]]:
+def _encode_messages(messages: Iterable[Message], provider: str) -> list[dict[str, Any]]:
     """Turns of alternating roles, a user's first, with the results of tools before what else the user says."""
     blocks = (
         (message["role"] == "assistant", block)
         for message in messages
         if message["role"] != "system"
-        for block in _blocks(message, provider)
+        for block in _encode_blocks(message, provider)
     )
     turns = [
         {
@@ -219,26 +219,26 @@ def _messages(messages: Iterable[Message], provider: str) -> list[dict[str, Any]
         for assistant, group in groupby(blocks, key=lambda pair: pair[0])
     ]
     if not turns or turns[0]["role"] == "assistant":
-        turns.insert(0, {"role": "user", "content": [_text(_NOTHING_BEFORE)]})
+        turns.insert(0, {"role": "user", "content": [_make_text(_NOTHING_BEFORE)]})
     return turns
 
 
-def _blocks(message: Message, provider: str) -> list[dict[str, Any]]:
+def _encode_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
     """A message's blocks. A text block of white space alone is refused, so it is none."""
     content = message["content"]
     if message["role"] == "tool":
         result = {"type": "tool_result", "tool_use_id": message.get("tool_call_id", "")}
         return [result | ({"content": content} if content.strip() else {})]
     if message["role"] == "user":
-        return [_text(content)] if content.strip() else []
-    blocks = _own_blocks(message, provider)
-    spoken = "".join(block["text"] for block in blocks if block["type"] == "text")
-    if content.startswith(spoken):
-        content = content[len(spoken) :]
+        return [_make_text(content)] if content.strip() else []
+    blocks = _find_own_blocks(message, provider)
+    text_of_blocks = "".join(block["text"] for block in blocks if block["type"] == "text")
+    if content.startswith(text_of_blocks):
+        content = content[len(text_of_blocks) :]
     else:
         blocks = [block for block in blocks if block["type"] != "text"]
     if content.strip():
-        blocks.append(_text(content))
+        blocks.append(_make_text(content))
     blocks += [
         {"type": "tool_use", "id": call["id"], "name": make_safe_name(call["name"]), "input": call["arguments"]}
         for call in message.get("tool_calls", [])
@@ -246,7 +246,7 @@ def _blocks(message: Message, provider: str) -> list[dict[str, Any]]:
     return blocks
 
 
-def _own_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
+def _find_own_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
     """What this provider wants back, as it sent it; nothing where another did."""
     data = message.get("provider_data")
     if data is None or data["provider"] != provider:
@@ -254,15 +254,15 @@ def _own_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
     return [block for block in data["blocks"] if block.get("type") in _BLOCKS_SENT_BACK]
 
 
-def _text(text: str) -> dict[str, Any]:
+def _make_text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _tool(spec: ToolSpec) -> dict[str, Any]:
+def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     return {"name": spec["name"], "description": spec["description"], "input_schema": spec["parameters"]}
 
 
-def _tool_choice(choice: str | None) -> dict[str, Any] | None:
+def _encode_tool_choice(choice: str | None) -> dict[str, Any] | None:
     if choice is None:
         return None
     kinds = {"auto": "auto", "none": "none", "required": "any"}

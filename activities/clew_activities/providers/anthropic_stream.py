@@ -115,13 +115,13 @@ class AnthropicDecoder:
         elif kind == "message_stop":
             self._draft.ended = True
         elif kind == "message":
-            self._whole(payload)
+            self._take_message(payload)
 
     def finish(self) -> ModelReply:
         """The reply; raises as `Decoder.finish` says."""
         return self._draft.finish(self._provider_data())
 
-    def _whole(self, message: Mapping[str, Any]) -> None:
+    def _take_message(self, message: Mapping[str, Any]) -> None:
         content = message.get("content")
         for index, block in enumerate(content if isinstance(content, list) else ()):
             self._open(index, block)
@@ -163,15 +163,15 @@ class AnthropicDecoder:
         if not isinstance(reason, str):
             return
         if reason == "refusal":
-            self._draft.refusal = clean(_refusal(get_member(delta, "stop_details")))
+            self._draft.refusal = clean(_describe_refusal(get_member(delta, "stop_details")))
         self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
 
     def _count(self, usage: object) -> None:
         """Counts are of the whole message each time; one that is left out stays as it was."""
         for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"):
-            told = read_count(get_member(usage, name))
-            if told is not None:
-                self._usage[name] = told
+            count_given = read_count(get_member(usage, name))
+            if count_given is not None:
+                self._usage[name] = count_given
         read = self._usage.get("cache_read_input_tokens", 0)
         written = self._usage.get("cache_creation_input_tokens", 0)
         self._draft.usage = Usage(
@@ -196,6 +196,6 @@ class AnthropicDecoder:
         return {"provider": self._provider, "blocks": encoded}
 
 
-def _refusal(details: object) -> str:
-    told = (read_string(get_member(details, "category")), read_string(get_member(details, "explanation")))
-    return ": ".join(("the model refused", *filter(None, told)))
+def _describe_refusal(details: object) -> str:
+    count_given = (read_string(get_member(details, "category")), read_string(get_member(details, "explanation")))
+    return ": ".join(("the model refused", *filter(None, count_given)))

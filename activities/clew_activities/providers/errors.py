@@ -69,21 +69,21 @@ class ProviderError(Exception):
         self.status = status
         self.retry_after = retry_after
         self.details = dict(details or {})
-        self._told = message[:_READ]
-        self._set_message(self._told)
+        self._raw_message = message[:_READ]
+        self._set_message(self._raw_message)
 
     def redact(self, redaction: Redaction) -> None:
         """Take the secrets out of the message and the details, and forget the errors that this one came from.
 
         Their messages quote what was received, and both logs and Temporal's failures hold the whole chain.
         """
-        self._set_message(redaction.hide_headers(redaction.redact_text(self._told)))
-        self._told = self.message
+        self._set_message(redaction.hide_headers(redaction.redact_text(self._raw_message)))
+        self._raw_message = self.message
         self.details = redaction.redact_value(self.details)
         self.__cause__ = self.__context__ = None
 
-    def _set_message(self, told: str) -> None:
-        self.message = hide_look_alikes(told)[:MESSAGE_LIMIT]
+    def _set_message(self, values: str) -> None:
+        self.message = hide_look_alikes(values)[:MESSAGE_LIMIT]
         self.args = (self.message,)
 
 
@@ -189,7 +189,7 @@ class _Rule:
         )
 
 
-def _one_of(*patterns: str) -> re.Pattern[str]:
+def _match_any(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
 
@@ -234,7 +234,7 @@ _BY_BODY: tuple[_Rule, ...] = (
     _Rule(UnknownModel, frozenset({"model_not_found"})),
     _Rule(
         UnknownModel,
-        wording=_one_of(
+        wording=_match_any(
             r"^model: \S+$",
             r"\bmodel\b.{0,200}\b(?:not found|not exist)\b",
             r"invalid model name",
@@ -301,17 +301,17 @@ def classify_event(payload: Mapping[str, Any]) -> ProviderError:
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Seconds to wait as the provider asks: `retry-after-ms`, else `retry-after` in seconds or as an HTTP date."""
-    milliseconds = _number(headers.get("retry-after-ms"))
+    milliseconds = _parse_number(headers.get("retry-after-ms"))
     if milliseconds is not None:
-        return _bounded(milliseconds / 1000)
+        return _limit_wait(milliseconds / 1000)
     request = headers.get("retry-after")
-    seconds = _number(request)
+    seconds = _parse_number(request)
     if seconds is not None:
-        return _bounded(seconds)
+        return _limit_wait(seconds)
     if request is None:
         return None
     try:
-        return _bounded(parsedate_to_datetime(request).timestamp() - now)
+        return _limit_wait(parsedate_to_datetime(request).timestamp() - now)
     except (ValueError, TypeError, OverflowError):
         return None
 
@@ -324,33 +324,33 @@ def hide_look_alikes(text: str) -> str:
 _LOOKS_SECRET = re.compile(r"(?P<label>\bbearer\s+)[^\s'\",;{}]{4,}|\bsk-[\w*.-]{4,}", re.IGNORECASE)
 
 
-def _classify(payload: Mapping[str, Any], told_status: int | None, wait: float | None) -> ProviderError:
+def _classify(payload: Mapping[str, Any], status_given: int | None, wait: float | None) -> ProviderError:
     inner = payload.get("error")
     fields = inner if isinstance(inner, dict) else payload
     words = frozenset(value for key in ("type", "code") if isinstance(value := fields.get(key), str))
-    message = _message(payload, fields)[:_READ]
-    status = told_status if told_status is not None else _implied_status(fields)
+    message = _find_message(payload, fields)[:_READ]
+    status = status_given if status_given is not None else _infer_status(fields)
     rules = (rule.error for rule in (*_BY_BODY, *_BY_STATUS) if rule.matches(status, words, message[:_WORDING]))
     error = next(rules, BadRequest)
-    details = _lengths(fields, message[:_WORDING]) if error is ContextLengthExceeded else {}
+    details = _read_lengths(fields, message[:_WORDING]) if error is ContextLengthExceeded else {}
     if not message.strip():
         message = f"the provider failed with status {status} and no message"
-    return error(message, status=told_status, retry_after=wait, details=details)
+    return error(message, status=status_given, retry_after=wait, details=details)
 
 
-def _message(payload: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
-    for told in (fields.get("message"), payload.get("error"), payload.get("detail"), payload.get("message")):
-        if isinstance(told, str) and told.strip():
-            return told
-        if isinstance(told, list) and told:
+def _find_message(payload: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    for values in (fields.get("message"), payload.get("error"), payload.get("detail"), payload.get("message")):
+        if isinstance(values, str) and values.strip():
+            return values
+        if isinstance(values, list) and values:
             with suppress(RecursionError):
-                return str(told)
+                return str(values)
     return ", ".join(str(fields[key]) for key in ("type", "code") if isinstance(fields.get(key), str | int))
 
 
-def _implied_status(fields: Mapping[str, Any]) -> int:
-    told = (fields.get("type"), fields.get("code"))
-    for word in told:
+def _infer_status(fields: Mapping[str, Any]) -> int:
+    values = (fields.get("type"), fields.get("code"))
+    for word in values:
         if isinstance(word, str) and word in _STATUS_OF_TYPE:
             return _STATUS_OF_TYPE[word]
         if isinstance(word, int) and 400 <= word < 600:
@@ -358,26 +358,26 @@ def _implied_status(fields: Mapping[str, Any]) -> int:
     return 500
 
 
-def _lengths(fields: Mapping[str, Any], message: str) -> dict[str, int]:
+def _read_lengths(fields: Mapping[str, Any], message: str) -> dict[str, int]:
     """`limit` and `actual` in tokens, from llama.cpp's fields or from the wording."""
-    told = {"limit": fields.get("n_ctx"), "actual": fields.get("n_prompt_tokens")}
-    numbers = {name: value for name, value in told.items() if isinstance(value, int) and 0 <= value <= _MOST_TOKENS}
+    values = {"limit": fields.get("n_ctx"), "actual": fields.get("n_prompt_tokens")}
+    numbers = {name: value for name, value in values.items() if isinstance(value, int) and 0 <= value <= _MOST_TOKENS}
     if numbers:
         return numbers
     matches = (match for pattern in _OVERFLOWS if (match := pattern.search(message)))
-    found = (
+    matched = (
         {name: int(digits) for name, digits in match.groupdict().items() if digits and len(digits) <= _MOST_DIGITS}
         for match in matches
     )
-    return next(filter(None, found), {})
+    return next(filter(None, matched), {})
 
 
-def _number(text: str | None) -> float | None:
+def _parse_number(text: str | None) -> float | None:
     try:
         return float(text) if text is not None else None
     except ValueError:
         return None
 
 
-def _bounded(seconds: float) -> float | None:
+def _limit_wait(seconds: float) -> float | None:
     return None if math.isnan(seconds) else min(max(seconds, 0.0), _LONGEST_WAIT)

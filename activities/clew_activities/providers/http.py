@@ -100,7 +100,7 @@ async def stream(
         ProviderError: as its tree in `errors` says, without secrets and without a cause.
     """
     try:
-        await _converse(client, provider, request, decoder, _Intake(settings, now, monotonic))
+        await _send_and_read(client, provider, request, decoder, _ReadLimits(settings, now, monotonic))
         return await asyncio.to_thread(decoder.finish)
     except ProviderError as error:
         failure = error
@@ -112,27 +112,31 @@ async def stream(
     raise failure
 
 
-async def _converse(
-    client: httpx.AsyncClient, provider: Provider, request: ModelRequest, decoder: RedactedDecoder, intake: _Intake
+async def _send_and_read(
+    client: httpx.AsyncClient,
+    provider: Provider,
+    request: ModelRequest,
+    decoder: RedactedDecoder,
+    limits: _ReadLimits,
 ) -> None:
-    settings = intake.settings
-    with _translated(settings):
-        posted = _build(client, provider, request, settings)
-        response = await client.send(posted, stream=True, follow_redirects=False)
+    settings = limits.settings
+    with _translate_errors(settings):
+        http_request = _build_request(client, provider, request, settings)
+        response = await client.send(http_request, stream=True, follow_redirects=False)
     async with aclosing(response):
         status = response.status_code
         if 300 <= status < 400:
-            where = response.headers.get("location", "somewhere else")
-            raise BadRequest(f"the provider redirects to {where}; redirects are not followed", status=status)
+            location = response.headers.get("location", "somewhere else")
+            raise BadRequest(f"the provider redirects to {location}; redirects are not followed", status=status)
         if status != 200:
-            body = await _error_body(response, settings)
+            body = await _read_error_body(response, settings)
             raise provider.read_error(
-                ErrorAnswer(status=status, headers=response.headers, body=body, at=intake.now())
+                ErrorAnswer(status=status, headers=response.headers, body=body, at=limits.now())
             )
-        await _fold(response, decoder, intake)
+        await _read_reply(response, decoder, limits)
 
 
-def _build(
+def _build_request(
     client: httpx.AsyncClient, provider: Provider, request: ModelRequest, settings: HttpSettings
 ) -> httpx.Request:
     """The request as it is sent. What cannot be encoded now cannot be later: encoders are pure."""
@@ -142,8 +146,8 @@ def _build(
     except ProviderError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise BadRequest(f"provider {provider.name!r} cannot encode the request ({said})") from error
+        message = f"{type(error).__name__}: {error}"
+        raise BadRequest(f"provider {provider.name!r} cannot encode the request ({message})") from error
     return client.build_request(
         "POST",
         provider.base_url + call.path,
@@ -159,41 +163,41 @@ def _build(
     )
 
 
-async def _fold(response: httpx.Response, decoder: RedactedDecoder, intake: _Intake) -> None:
+async def _read_reply(response: httpx.Response, decoder: RedactedDecoder, limits: _ReadLimits) -> None:
     content_type = response.headers.get("content-type", "").partition(";")[0].strip()
     kind = content_type.lower()
     if kind not in ("application/json", "text/event-stream"):
         raise BadRequest(
             f"the answer is {content_type or 'of no type'} and no stream of events: is the base URL right?"
         )
-    if encoding := _compression(response):
+    if encoding := _find_compression(response):
         raise BadRequest(f"the answer is compressed ({encoding}), although the request forbids it: check the proxy")
-    async with aclosing(_limited(response, intake)) as body:
+    async with aclosing(_limit_body(response, limits)) as body:
         try:
-            with _translated(intake.settings, begun=True):
+            with _translate_errors(limits.settings, started=True):
                 if kind == "application/json":
-                    await _feed(decoder, "message", await _whole(body, intake.settings), intake.settings)
+                    await _feed(decoder, "message", await _read_body(body, limits.settings), limits.settings)
                 else:
-                    await _fold_events(body, decoder, intake)
+                    await _read_events(body, decoder, limits)
         except TruncatedStream:
-            if not await asyncio.to_thread(_is_whole, decoder):
+            if not await asyncio.to_thread(_is_complete, decoder):
                 raise
 
 
-async def _fold_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, intake: _Intake) -> None:
-    limited = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
-    async with aclosing(EventSource(limited).aiter_sse()) as events:
+async def _read_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, limits: _ReadLimits) -> None:
+    response_of_body = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    async with aclosing(EventSource(response_of_body).aiter_sse()) as events:
         async for event in events:
             if event.data:
-                await _feed(decoder, event.event, event.data, intake.settings)
+                await _feed(decoder, event.event, event.data, limits.settings)
             if decoder.ended:
                 break
-            intake.count(max(intake.settings.smallest_bytes - len(event.data), 0))
-            await intake.take_turns()
+            limits.count(max(limits.settings.smallest_bytes - len(event.data), 0))
+            await limits.take_turns()
         with suppress(TimeoutError, httpx.HTTPError, ProviderError):
-            async with asyncio.timeout(intake.settings.drain_seconds):
+            async with asyncio.timeout(limits.settings.drain_seconds):
                 async for _ in events:
-                    await intake.take_turns()
+                    await limits.take_turns()
 
 
 async def _feed(decoder: RedactedDecoder, event: str, data: str, settings: HttpSettings) -> None:
@@ -206,7 +210,7 @@ async def _feed(decoder: RedactedDecoder, event: str, data: str, settings: HttpS
         decoder.feed(event, data)
 
 
-async def _whole(body: AsyncIterator[bytes], settings: HttpSettings) -> str:
+async def _read_body(body: AsyncIterator[bytes], settings: HttpSettings) -> str:
     data = bytearray()
     async for chunk in body:
         data += chunk
@@ -215,7 +219,7 @@ async def _whole(body: AsyncIterator[bytes], settings: HttpSettings) -> str:
     return data.decode("utf-8", "replace")
 
 
-class _Intake:
+class _ReadLimits:
     """The bounds and clocks of one call: what may still be read, and when other tasks had their last turns."""
 
     def __init__(self, settings: HttpSettings, now: Callable[[], float], monotonic: Callable[[], float]) -> None:
@@ -242,7 +246,7 @@ class _Intake:
             self._since = self._monotonic()
 
 
-def _is_whole(decoder: RedactedDecoder) -> bool:
+def _is_complete(decoder: RedactedDecoder) -> bool:
     """Whether the reply was complete before its connection broke off, so that the break is no matter."""
     try:
         decoder.finish()
@@ -253,22 +257,22 @@ def _is_whole(decoder: RedactedDecoder) -> bool:
     return True
 
 
-async def _limited(response: httpx.Response, intake: _Intake) -> AsyncGenerator[bytes, None]:
+async def _limit_body(response: httpx.Response, limits: _ReadLimits) -> AsyncGenerator[bytes, None]:
     """The body in small pieces, up to its limit.
 
     An empty line closes it: some servers end without the one that dispatches their last event.
     """
     async for chunk in response.aiter_raw():
-        intake.count(max(len(chunk), intake.settings.smallest_bytes))
+        limits.count(max(len(chunk), limits.settings.smallest_bytes))
         for start in range(0, len(chunk), _PIECE):
             yield chunk[start : start + _PIECE]
-            await intake.take_turns()
+            await limits.take_turns()
     yield b"\n\n"
 
 
-async def _error_body(response: httpx.Response, settings: HttpSettings) -> str:
+async def _read_error_body(response: httpx.Response, settings: HttpSettings) -> str:
     """As much of the body as came in time and within its limit: the status has said what matters most."""
-    if encoding := _compression(response):
+    if encoding := _find_compression(response):
         return f"the answer is compressed ({encoding}), although the request forbids it"
     body = bytearray()
     with suppress(httpx.HTTPError, TimeoutError):
@@ -280,15 +284,15 @@ async def _error_body(response: httpx.Response, settings: HttpSettings) -> str:
     return body[: settings.error_body_bytes].decode("utf-8", "replace")
 
 
-def _compression(response: httpx.Response) -> str:
+def _find_compression(response: httpx.Response) -> str:
     """The encodings of a body that is compressed, although it was not to be."""
     encodings: str = response.headers.get("content-encoding", "").strip()
     return "" if encodings.lower() == "identity" else encodings
 
 
 @contextmanager
-def _translated(settings: HttpSettings, *, begun: bool = False) -> Iterator[None]:
-    """The HTTP library's errors as this package's; `begun` says that a reply had begun."""
+def _translate_errors(settings: HttpSettings, *, started: bool = False) -> Iterator[None]:
+    """The HTTP library's errors as this package's; `started` says that a reply had begun."""
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
@@ -296,7 +300,7 @@ def _translated(settings: HttpSettings, *, begun: bool = False) -> Iterator[None
     except httpx.ReadTimeout as error:
         raise ProviderUnavailable(f"the provider sent nothing for {settings.silence_seconds:.0f} seconds") from error
     except httpx.HTTPError as error:
-        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        if begun:
-            raise TruncatedStream(f"the connection broke off within the reply ({told})") from error
-        raise ProviderUnavailable(f"the provider cannot be reached ({told})") from error
+        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if started:
+            raise TruncatedStream(f"the connection broke off within the reply ({message})") from error
+        raise ProviderUnavailable(f"the provider cannot be reached ({message})") from error

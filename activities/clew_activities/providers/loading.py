@@ -47,8 +47,8 @@ class Providers:
         """
         provider = self._by_name.get(name)
         if provider is None:
-            here = ", ".join(self.names) or "none"
-            raise UnknownModel(f"no provider {name[:100]!r} on this worker ({here}): {_remedy(name)}")
+            known = ", ".join(self.names) or "none"
+            raise UnknownModel(f"no provider {name[:100]!r} on this worker ({known}): {_describe_remedy(name)}")
         return provider
 
 
@@ -62,13 +62,13 @@ def load_providers(environ: Mapping[str, str]) -> Providers:
         ProvidersUnusable: a module cannot be imported, makes no providers, or makes one that cannot be used; or a
             variable's value cannot be used. The message never holds the value.
     """
-    named = [name for name in map(str.strip, environ.get(VARIABLE, "").split(",")) if name]
+    names = [name for name in map(str.strip, environ.get(VARIABLE, "").split(",")) if name]
     made_by: dict[str, str] = {}
     by_name: dict[str, Provider] = {}
-    for module in (*BUILT_IN, *dict.fromkeys(named)):
+    for module in (*BUILT_IN, *dict.fromkeys(names)):
         for provider in _make(module, environ):
             if first := made_by.get(provider.name):
-                raise _unusable(module, f"makes a provider {provider.name!r}, and so does {first!r}: rename one")
+                raise _make_error(module, f"makes a provider {provider.name!r}, and so does {first!r}: rename one")
             made_by[provider.name] = module
             by_name[provider.name] = provider
     secrets = [secret for provider in by_name.values() for secret in provider.secrets]
@@ -80,17 +80,17 @@ def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:
     """The providers that a module makes, each of them checked."""
     make: Callable[[Mapping[str, str]], Iterable[Provider]] | None = getattr(_import(name), "make_providers", None)
     if not callable(make):
-        raise _unusable(name, "defines no function make_providers(environ)")
+        raise _make_error(name, "defines no function make_providers(environ)")
     try:
-        made = list(make(environ))
+        providers = list(make(environ))
     except ValueError as error:
-        raise _unusable(name, f"cannot use the environment: {error}") from error
+        raise _make_error(name, f"cannot use the environment: {error}") from error
     except Exception as error:
-        raise _unusable(name, f"failed: {type(error).__name__}: {error}") from error
-    for provider in made:
-        if problem := _problem(provider):
-            raise _unusable(name, f"makes a {type(provider).__name__} that is no provider: {problem}")
-    return made
+        raise _make_error(name, f"failed: {type(error).__name__}: {error}") from error
+    for provider in providers:
+        if problem := _find_problem(provider):
+            raise _make_error(name, f"makes a {type(provider).__name__} that is no provider: {problem}")
+    return providers
 
 
 def _import(name: str) -> ModuleType:
@@ -98,10 +98,10 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     # A script that ends at its import would otherwise end the worker, in silence.
     except (Exception, SystemExit) as error:
-        raise _unusable(name, f"cannot be imported: {type(error).__name__}: {error}") from error
+        raise _make_error(name, f"cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _problem(provider: object) -> str | None:
+def _find_problem(provider: object) -> str | None:
     """What an object lacks to be a provider. No value of it is repeated: it may hold a secret."""
     if missing := [name for name in _MEMBERS if not hasattr(provider, name)]:
         return f"it has no {', '.join(missing)}"
@@ -121,11 +121,11 @@ def _problem(provider: object) -> str | None:
     return None
 
 
-def _unusable(module: str, problem: str) -> ProvidersUnusable:
+def _make_error(module: str, problem: str) -> ProvidersUnusable:
     return ProvidersUnusable(f"the providers module {module!r} {problem}")
 
 
-def _remedy(name: str) -> str:
+def _describe_remedy(name: str) -> str:
     if name in ("openai", "anthropic"):
         return f"set {name.upper()}_API_KEY"
     if re.fullmatch(r"[a-z0-9_]{1,100}", name):

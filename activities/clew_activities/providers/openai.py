@@ -58,7 +58,7 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
     """
     key, url = read_key(environ, "OPENAI_API_KEY"), read_url(environ, "OPENAI_BASE_URL")
     if key or url:
-        yield _server("openai", url or _OFFICIAL_URL, key)
+        yield _make_server("openai", url or _OFFICIAL_URL, key)
     configured = (name for name, value in environ.items() if value.strip())
     for prefix in sorted({match[1] for name in configured if (match := _NAMED.fullmatch(name))}):
         name, variable = prefix.lower(), f"CLEW_PROVIDER_{prefix}"
@@ -67,10 +67,10 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
             raise ValueError(f"{variable}_BASE_URL: {name} is configured with {prefix}_BASE_URL and {prefix}_API_KEY")
         if url is None:
             raise ValueError(f"{variable}_API_KEY is set and {variable}_BASE_URL is not: set the URL too")
-        yield _server(name, url, read_key(environ, f"{variable}_API_KEY"))
+        yield _make_server(name, url, read_key(environ, f"{variable}_API_KEY"))
 
 
-def _server(name: str, url: str, key: str | None) -> OpenAI:
+def _make_server(name: str, url: str, key: str | None) -> OpenAI:
     official = f".{urlsplit(url).hostname}".endswith(_OFFICIAL_HOSTS)
     return OpenAI(name, url, official, key)
 
@@ -105,15 +105,15 @@ class OpenAI:
         """The request as the body of `POST /chat/completions`."""
         body: dict[str, Any] = {
             "model": request.model,
-            "messages": [_message(message) for message in request.messages],
+            "messages": [_encode_message(message) for message in request.messages],
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         if request.tools:
-            body["tools"] = [_tool(spec) for spec in request.tools]
-        body |= _options(request.options, self.official, bool(request.tools))
+            body["tools"] = [_encode_tool(spec) for spec in request.tools]
+        body |= _encode_options(request.options, self.official, bool(request.tools))
         if request.output_schema is not None:
-            body["response_format"] = _response_format(request.output_schema)
+            body["response_format"] = _encode_response_format(request.output_schema)
         if self.official and request.cache_key:
             body["prompt_cache_key"] = request.cache_key
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -180,7 +180,7 @@ class OpenAIDecoder:
         return self._draft.finish()
 
     def _take(self, delta: object) -> None:
-        self._draft.add_text(_text(get_member(delta, "content")))
+        self._draft.add_text(_make_text(get_member(delta, "content")))
         # Two names for one thing, and some servers send it under both.
         self._draft.add_thinking(get_member(delta, "reasoning_content") or get_member(delta, "reasoning"))
         if len(self._refusal) < _REFUSAL_LIMIT:
@@ -203,7 +203,7 @@ class OpenAIDecoder:
         arguments = get_member(function, "arguments")
         key = index if isinstance(index, int) else call_id
         call = self._calls.get(key, None if isinstance(index, int) else self._newest)
-        if call is None or _begins_another(call, call_id, name, arguments):
+        if call is None or _starts_another_call(call, call_id, name, arguments):
             call = self._draft.open_call(call_id, name)
         elif name and not call.name:
             call.rename(name)
@@ -233,7 +233,7 @@ class OpenAIDecoder:
         )
 
 
-def _begins_another(call: Call, call_id: str, name: str, arguments: object) -> bool:
+def _starts_another_call(call: Call, call_id: str, name: str, arguments: object) -> bool:
     if call_id and call.id and call_id != call.id:
         return True
     if name and call.name and name != call.name:
@@ -241,14 +241,14 @@ def _begins_another(call: Call, call_id: str, name: str, arguments: object) -> b
     return bool(name and arguments) and call.has_all_arguments
 
 
-def _text(content: object) -> str:
+def _make_text(content: object) -> str:
     """Text as a string, or as the parts that some servers send."""
     if isinstance(content, list):
         return "".join(read_string(get_member(part, "text")) for part in content)
     return read_string(content)
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _encode_message(message: Message) -> dict[str, Any]:
     role, content = message["role"], message["content"]
     if role == "tool":
         return {"role": role, "tool_call_id": message.get("tool_call_id", ""), "content": content}
@@ -268,7 +268,7 @@ def _message(message: Message) -> dict[str, Any]:
     return encoded
 
 
-def _tool(spec: ToolSpec) -> dict[str, Any]:
+def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
@@ -279,27 +279,27 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
     }
 
 
-def _options(options: ModelOptions, official: bool, has_tools: bool) -> dict[str, Any]:
+def _encode_options(options: ModelOptions, official: bool, has_tools: bool) -> dict[str, Any]:
     """The options under OpenAI's names. What is not set is left to the server, and refused by it without tools."""
     stop = list(options.stop) if options.stop else None
-    named = {
+    options_by_name = {
         "temperature": options.temperature,
         "max_completion_tokens" if official else "max_tokens": options.max_output_tokens,
         "reasoning_effort": options.reasoning_effort,
         "stop": stop,
         "seed": options.seed,
-        "tool_choice": _tool_choice(options.tool_choice) if has_tools else None,
+        "tool_choice": _encode_tool_choice(options.tool_choice) if has_tools else None,
     }
-    return {name: value for name, value in named.items() if value is not None}
+    return {name: value for name, value in options_by_name.items() if value is not None}
 
 
-def _tool_choice(choice: str | None) -> str | dict[str, Any] | None:
+def _encode_tool_choice(choice: str | None) -> str | dict[str, Any] | None:
     if choice is None or choice in ("auto", "none", "required"):
         return choice
     return {"type": "function", "function": {"name": choice}}
 
 
-def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
+def _encode_response_format(schema: dict[str, Any]) -> dict[str, Any]:
     described = {"name": "reply", "schema": schema, "strict": _is_strict(schema)}
     return {"type": "json_schema", "json_schema": described}
 

@@ -62,10 +62,10 @@ class Redaction:
     def __init__(self, secrets: Iterable[str] = (), headers: Iterable[str] = ()) -> None:
         names = "|".join(map(re.escape, sorted(set(headers))))
         self._header = re.compile(_QUOTED_HEADER.format(names=names), re.IGNORECASE) if names else None
-        kept = {secret for secret in secrets if len(secret) >= SHORTEST}
-        self._plain = sorted({_Normal.of(secret).text.translate(_TO_LOWER) for secret in kept})
-        self._base64 = sorted({core for secret in kept for core in _base64_cores(secret)})
-        self._halves = [_half(core) for core in self._plain], [_half(core) for core in self._base64]
+        long_secrets = {secret for secret in secrets if len(secret) >= SHORTEST}
+        self._plain = sorted({_Normal.of(secret).text.translate(_TO_LOWER) for secret in long_secrets})
+        self._base64 = sorted({core for secret in long_secrets for core in _make_base64_cores(secret)})
+        self._halves = [_take_half(core) for core in self._plain], [_take_half(core) for core in self._base64]
 
     def redact_text(self, text: str) -> str:
         """The text with a mark for each secret.
@@ -80,11 +80,11 @@ class Redaction:
         if self._is_free(text[:end], SHORTEST):
             return text
         normal = _Normal.of(text[:end])
-        spans = self._spans(normal)
-        begun = self._beginning(normal.text, SHORTEST)
+        spans = self._find_spans(normal)
+        begun = self._find_beginning(normal.text, SHORTEST)
         if begun is not None:
             spans.append((normal.start(begun), end))
-        return _without(text, spans)
+        return _replace_spans(text, spans)
 
     def hide_headers(self, text: str) -> str:
         """The text with a mark for each value that it quotes of a secret header, whatever the value is."""
@@ -93,9 +93,9 @@ class Redaction:
     def redact_value(self, value: Any) -> Any:
         """The JSON value with every secret taken out of its strings and keys."""
         # One look at all of them: most values hold none, and many hold thousands of strings.
-        if not self._plain or not self._spans(_Normal.of("\0".join(_strings(value)))):
+        if not self._plain or not self._find_spans(_Normal.of("\0".join(_list_strings(value)))):
             return value
-        return self._replaced(value)
+        return self._replace(value)
 
     def settle(self, text: str) -> tuple[str, int]:
         """The part of a growing text that no later piece makes a secret of, without secrets, and its raw length."""
@@ -106,21 +106,21 @@ class Redaction:
         if self._is_free(text[:end], 1):
             return text[:end], end
         normal = _Normal.of(text[:end])
-        spans = self._spans(normal)
-        begun = self._beginning(normal.text, 1)
+        spans = self._find_spans(normal)
+        begun = self._find_beginning(normal.text, 1)
         if begun is not None:
             end = normal.start(begun)
             for start, stop in sorted(spans, reverse=True):
                 end = start if start < end < stop else end
-        return _without(text[:end], [span for span in spans if span[1] <= end]), end
+        return _replace_spans(text[:end], [span for span in spans if span[1] <= end]), end
 
-    def _replaced(self, value: Any) -> Any:
+    def _replace(self, value: Any) -> Any:
         if isinstance(value, str):
-            return _without(value, self._spans(_Normal.of(value)))
+            return _replace_spans(value, self._find_spans(_Normal.of(value)))
         if isinstance(value, dict):
-            return {self._replaced(key): self._replaced(item) for key, item in value.items()}
+            return {self._replace(key): self._replace(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._replaced(item) for item in value]
+            return [self._replace(item) for item in value]
         return value
 
     def _is_free(self, text: str, least: int) -> bool:
@@ -129,28 +129,31 @@ class Redaction:
             return False
         plain = "".join(text.split())
         views = plain.translate(_TO_LOWER), plain.translate(_TO_STANDARD)
-        return self._beginning(plain, least) is None and not any(
+        return self._find_beginning(plain, least) is None and not any(
             half in view for view, halves in zip(views, self._halves, strict=True) for half in halves
         )
 
-    def _spans(self, normal: _Normal) -> list[tuple[int, int]]:
+    def _find_spans(self, normal: _Normal) -> list[tuple[int, int]]:
         """Where secrets stand in the raw text."""
         lower = normal.text.translate(_TO_LOWER)
-        found = [span for core in self._plain for span in _occurrences(lower, core)]
+        spans = [span for core in self._plain for span in _find_occurrences(lower, core)]
         standard = normal.text.translate(_TO_STANDARD)
         for core in self._base64:
-            for start, stop in _occurrences(standard, core):
+            for start, stop in _find_occurrences(standard, core):
                 # The characters right beside it hold some bits of the secret, too.
                 before = start > 0 and standard[start - 1] in _BASE64 and normal.adjoin(start)
                 after = stop < len(standard) and standard[stop] in _BASE64 and normal.adjoin(stop)
-                found.append((start - before, stop + after))
-        return [(normal.start(start), normal.end(stop - 1)) for start, stop in found]
+                spans.append((start - before, stop + after))
+        return [(normal.start(start), normal.end(stop - 1)) for start, stop in spans]
 
-    def _beginning(self, text: str, least: int) -> int | None:
+    def _find_beginning(self, text: str, least: int) -> int | None:
         """Where in a normal text the longest beginning of a secret starts that the text ends in."""
         cores = ((text.translate(_TO_LOWER), self._plain), (text.translate(_TO_STANDARD), self._base64))
         starts = [
-            len(whole) - length for whole, some in cores for core in some for length in _overlaps(whole, core, least)
+            len(normal_text) - length
+            for normal_text, some in cores
+            for core in some
+            for length in _find_overlaps(normal_text, core, least)
         ]
         return min(starts, default=None)
 
@@ -205,7 +208,7 @@ class _Normal:
             if unit.start() > done:
                 add(raw[done : unit.start()], done, None)
             done = unit.end()
-            if character := _decoded(unit):
+            if character := _decode(unit):
                 add(character, unit.start(), done)
         if done < len(raw):
             add(raw[done:], done, None)
@@ -259,7 +262,7 @@ _LEAST_HALF = 12
 _BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
 
 
-def _decoded(unit: re.Match[str]) -> str:
+def _decode(unit: re.Match[str]) -> str:
     kind = unit.lastgroup
     if kind is None:
         return ""
@@ -268,20 +271,20 @@ def _decoded(unit: re.Match[str]) -> str:
     return chr(int(unit[kind], 10 if kind == "decimal" else 16))
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _list_strings(value: Any) -> Iterator[str]:
     """All strings and keys within a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
             yield key
-            yield from _strings(item)
+            yield from _list_strings(item)
     elif isinstance(value, list):
         for item in value:
-            yield from _strings(item)
+            yield from _list_strings(item)
 
 
-def _base64_cores(secret: str) -> Iterator[str]:
+def _make_base64_cores(secret: str) -> Iterator[str]:
     """What base64 makes of a secret at any place of what was encoded: the characters that hold nothing else."""
     for written in {secret, quote(secret, safe=""), quote(secret), json.dumps(secret)[1:-1]}:
         data = written.encode()
@@ -291,14 +294,14 @@ def _base64_cores(secret: str) -> Iterator[str]:
             yield encoded[first : (before + len(data)) * 8 // 6]
 
 
-def _half(core: str) -> str:
+def _take_half(core: str) -> str:
     """The least beginning of a secret that counts as the secret."""
     return core[: max(len(core) // 2, _LEAST_HALF)]
 
 
-def _occurrences(text: str, core: str) -> Iterator[tuple[int, int]]:
+def _find_occurrences(text: str, core: str) -> Iterator[tuple[int, int]]:
     """Where a secret stands in a text, or its first half and as much of the other as follows."""
-    half = _half(core)
+    half = _take_half(core)
     at = text.find(half)
     while at >= 0:
         length = len(half)
@@ -308,7 +311,7 @@ def _occurrences(text: str, core: str) -> Iterator[tuple[int, int]]:
         at = text.find(half, at + length)
 
 
-def _overlaps(text: str, core: str, least: int) -> Iterator[int]:
+def _find_overlaps(text: str, core: str, least: int) -> Iterator[int]:
     """How long a beginning of `core`, of at least so many characters and not all of it, the text ends in."""
     last = text[-least:]
     at = core.find(last) if len(last) == least else -1
@@ -319,7 +322,7 @@ def _overlaps(text: str, core: str, least: int) -> Iterator[int]:
         at = core.find(last, at + 1)
 
 
-def _without(text: str, spans: list[tuple[int, int]]) -> str:
+def _replace_spans(text: str, spans: list[tuple[int, int]]) -> str:
     if not spans:
         return text
     pieces: list[str] = []

@@ -76,10 +76,10 @@ class BoundedText:
         if piece and "\ud800" <= piece[-1] <= "\udbff":
             piece, self._half = piece[:-1], piece[-1]
         data = clean(piece).encode()
-        kept = cut(data, self._budget.left) if not self._dropped else ""
-        size = len(kept.encode())
-        if kept:
-            self._kept.append(kept)
+        piece_kept = cut(data, self._budget.left) if not self._dropped else ""
+        size = len(piece_kept.encode())
+        if piece_kept:
+            self._kept.append(piece_kept)
             self._budget.left -= size
         self._dropped += len(data) - size
 

@@ -93,7 +93,7 @@ def exit_soon() -> None:
 
 def _leave() -> None:
     time.sleep(LEAVE_SECONDS)
-    held = sorted({thread.name for thread in threading.enumerate() if not thread.daemon})
-    log.warning("the process ends although threads still run: %s", ", ".join(held))
+    names = sorted({thread.name for thread in threading.enumerate() if not thread.daemon})
+    log.warning("the process ends although threads still run: %s", ", ".join(names))
     logging.shutdown()
     os._exit(0)
