@@ -28,7 +28,7 @@ def archive(stack: Stack) -> Archive:
 
 
 @pytest.fixture(scope="session")
-async def lived(stack: Stack, clew: Clew) -> Session:
+async def long_session(stack: Stack, clew: Clew) -> Session:
     """A session with many runs, tools, lanes, steering, a cancel, approvals, a hibernation; it is open."""
     model = stack.model(controlled)
     session = await clew.open(name(), model=model, tools=["add"], system_prompt="Be brief.")

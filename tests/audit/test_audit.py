@@ -23,10 +23,10 @@ from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
-async def saved(clew: Clew, archive: Archive, lived: Session) -> bytes:
-    """The histories of the session that has lived, in a file; its audit was clean."""
+async def saved(clew: Clew, archive: Archive, long_session: Session) -> bytes:
+    """The histories of the long session, in a file; its audit was clean."""
     file = io.BytesIO()
-    report = await audit_session(clew.temporal, archive, lived.id, file)
+    report = await audit_session(clew.temporal, archive, long_session.id, file)
     assert report.as_json()["differences"] == []
     return file.getvalue()
 
@@ -35,11 +35,11 @@ async def from_file(data: bytes, archive: Archive) -> Report:
     return await audit_file(SavedHistories(io.BytesIO(data)), archive)
 
 
-async def test_a_whole_session_is_clean(clew: Clew, archive: Archive, lived: Session) -> None:
+async def test_a_whole_session_is_clean(clew: Clew, archive: Archive, long_session: Session) -> None:
     """Every run is replayed; every entry, the archived and the live ones, and every model call is compared."""
-    report = await audit_session(clew.temporal, archive, lived.id)
+    report = await audit_session(clew.temporal, archive, long_session.id)
     assert report.clean, report.differences
-    status = await lived.status()
+    status = await long_session.status()
     assert [run.ended for run in report.runs].count("completed") == 2
     assert len(report.runs) > 4
     assert (report.entries, report.in_history, report.in_archive_alone) == (status.rev, status.rev, 0)
@@ -67,23 +67,23 @@ async def test_there_is_nothing_to_audit_of_no_session(clew: Clew, archive: Arch
 
 @pytest.mark.parametrize("kind", ["sessions", "segments", "nodes", "states"])
 async def test_one_byte_of_an_archived_object_is_named(
-    stack: Stack, clew: Clew, archive: Archive, lived: Session, kind: str
+    stack: Stack, clew: Clew, archive: Archive, long_session: Session, kind: str
 ) -> None:
     """Whichever object it is in: the head, entries, the index over them, the state."""
-    head = await archive.read_head(lived.id)
+    head = await archive.read_head(long_session.id)
     assert head
-    paths = [path async for path in stack.store.list("default") if lived.id in path and f"/{kind}/" in path]
+    paths = [path async for path in stack.store.list("default") if long_session.id in path and f"/{kind}/" in path]
     if kind in ("nodes", "states"):
         current = str(head.root if kind == "nodes" else head.state)
         paths = [path for path in paths if current in path]
     path, whole = paths[0], await stack.store.get(paths[0])
     await stack.store.put(path, bytes([*whole[:-9], whole[-9] ^ 1, *whole[-8:]]))
     try:
-        report = await audit_session(clew.temporal, archive, lived.id)
+        report = await audit_session(clew.temporal, archive, long_session.id)
     finally:
         await stack.store.put(path, whole)
     assert [found.name for found in report.differences if found.where == "archive"] == [path]
-    assert (await audit_session(clew.temporal, archive, lived.id)).clean
+    assert (await audit_session(clew.temporal, archive, long_session.id)).clean
 
 
 def retold(saved: bytes, change: Callable[[str, str], str | None]) -> bytes:
@@ -214,7 +214,7 @@ async def test_a_file_that_was_touched_says_so(archive: Archive, saved: bytes) -
 
 
 async def test_what_the_session_shows_is_compared(
-    clew: Clew, archive: Archive, lived: Session, monkeypatch: pytest.MonkeyPatch
+    clew: Clew, archive: Archive, long_session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session that answers another text than its history has is found out."""
     entries = Session.entries
@@ -225,9 +225,9 @@ async def test_what_the_session_shows_is_compared(
         return found
 
     monkeypatch.setattr(Session, "entries", lying)
-    report = await audit_session(clew.temporal, archive, lived.id)
+    report = await audit_session(clew.temporal, archive, long_session.id)
     (found,) = report.differences
-    assert (found.where, found.field, found.seq) == ("live", "payload.status", (await lived.status()).rev - 1)
+    assert (found.where, found.field, found.seq) == ("live", "payload.status", (await long_session.status()).rev - 1)
 
 
 async def test_runs_that_are_gone_are_covered_by_the_archive(archive: Archive, saved: bytes) -> None:
@@ -243,11 +243,11 @@ async def test_runs_that_are_gone_are_covered_by_the_archive(archive: Archive, s
     assert report.entries == (await from_file(saved, archive)).entries
 
 
-async def test_a_server_that_has_forgotten_all_leaves_the_archive(archive: Archive, lived: Session) -> None:
+async def test_a_server_that_has_forgotten_all_leaves_the_archive(archive: Archive, long_session: Session) -> None:
     """On a server that knows no run of the session its archived part is audited alone."""
     async with temporal_server(ui=False) as other:
         client = (await Clew.connect(other.address)).temporal
-        report = await audit_session(client, archive, lived.id)
+        report = await audit_session(client, archive, long_session.id)
     assert report.clean
     assert not report.runs
     assert report.in_archive == report.in_archive_alone == report.entries > 50

@@ -15,7 +15,7 @@ from clew_audit.audit import audit_session
 from clew_audit.exports import KIND, export_session, import_session
 from clew_audit.json_lines import FileDamaged, LineWriter
 from deploy.local import Reply, ToolCall
-from tests.support.audits import hanging, hung
+from tests.support.audits import answer_or_hang, leave_open_work
 from tests.support.rolling import name
 from tests.support.stack import Stack, last
 
@@ -28,14 +28,14 @@ def nested(levels: int) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-async def exported(clew: Clew, archive: Archive, lived: Session) -> bytes:
-    """The session that has lived, in a file."""
+async def exported(clew: Clew, archive: Archive, long_session: Session) -> bytes:
+    """The long session, in a file."""
     file = io.BytesIO()
-    assert await export_session(clew.temporal, archive, lived.id, file) == (await lived.status()).rev
+    assert await export_session(clew.temporal, archive, long_session.id, file) == (await long_session.status()).rev
     return file.getvalue()
 
 
-async def brought(clew: Clew, archive: Archive, data: bytes, session_id: str | None = None) -> Session:
+async def import_file(clew: Clew, archive: Archive, data: bytes, session_id: str | None = None) -> Session:
     """A session made of a file."""
     new, count = await import_session(
         clew.temporal, archive, io.BytesIO(data), session_id=session_id or name(), task_queue=clew.task_queue
@@ -45,15 +45,15 @@ async def brought(clew: Clew, archive: Archive, data: bytes, session_id: str | N
 
 
 async def test_what_was_exported_is_imported_to_the_byte(
-    clew: Clew, archive: Archive, lived: Session, exported: bytes
+    clew: Clew, archive: Archive, long_session: Session, exported: bytes
 ) -> None:
     """Every entry is the same, every call's context has its digest, and the session is what it was."""
-    session = await brought(clew, archive, exported)
+    session = await import_file(clew, archive, exported)
     await session.entries(limit=1)
     again = io.BytesIO()
     await export_session(clew.temporal, archive, session.id, again)
     assert again.getvalue().splitlines()[1:-1] == exported.splitlines()[1:-1]
-    ours, theirs = await lived.status(), await session.status()
+    ours, theirs = await long_session.status(), await session.status()
     for field in ("rev", "active_context_ref", "usage", "model", "status", "projection_cursor_seq"):
         assert getattr(ours, field) == getattr(theirs, field), field
     live = await session.entries(from_seq=theirs.first_live_seq)
@@ -62,7 +62,7 @@ async def test_what_was_exported_is_imported_to_the_byte(
     for reply in calls:
         context = await session.context(call_id=reply.refs["call_id"])
         assert context.meta.digest == reply.payload["recipe"]["digest"]
-        assert context.messages == (await lived.context(call_id=reply.refs["call_id"])).messages
+        assert context.messages == (await long_session.context(call_id=reply.refs["call_id"])).messages
     report = await audit_session(clew.temporal, archive, session.id)
     assert report.clean, report.differences
     assert report.calls.verified > 20
@@ -70,7 +70,7 @@ async def test_what_was_exported_is_imported_to_the_byte(
 
 async def test_an_imported_session_goes_on(clew: Clew, archive: Archive, exported: bytes) -> None:
     """Ids that it gives are new in the thread, and known requests are known."""
-    session = await brought(clew, archive, exported)
+    session = await import_file(clew, archive, exported)
     before = [json.loads(row) for row in exported.splitlines()[1:-1]]
     known = [row["refs"]["request_id"] for row in before if row["kind"] == "run"][-1]
     assert (await session.message("x", request_id=known)).request_id == known
@@ -86,14 +86,14 @@ async def test_an_exported_run_in_progress_is_ended_where_it_arrives(
 ) -> None:
     """What was exported in the middle of a run goes on after a close of it, and with approvals as they were."""
     session = await clew.open(
-        name(), model=stack.model(hanging), tools=["wait_for"], on_busy="queue", metadata={"team": "a"}
+        name(), model=stack.model(answer_or_hang), tools=["wait_for"], on_busy="queue", metadata={"team": "a"}
     )
     await session.ask("hello")
-    await hung(session)
+    await leave_open_work(session)
     file = io.BytesIO()
     await export_session(clew.temporal, archive, session.id, file)
     await session.cancel("hangs")
-    other = await brought(clew, archive, file.getvalue())
+    other = await import_file(clew, archive, file.getvalue())
     assert (await other.request("hangs").result()).termination_reason == "recovered"
     assert (await other.ask("and now?")).startswith("I read")
     status = await other.status()
@@ -128,10 +128,10 @@ async def test_large_results_travel_with_the_thread(stack: Stack, clew: Clew, ar
     await session.ask("flood")
     file = io.BytesIO()
     count = await export_session(clew.temporal, archive, session.id, file)
-    new, brought = await import_session(
+    new, import_file = await import_session(
         clew.temporal, archive, io.BytesIO(file.getvalue()), session_id=name(), task_queue=clew.task_queue
     )
-    assert (brought, len(file.getvalue().splitlines())) == (count, count + 3)
+    assert (import_file, len(file.getvalue().splitlines())) == (count, count + 3)
     assert (await clew.session(new).ask("read")).startswith("xxxxxxxxxx\n[bytes 4990 to 5000 of 5000")
     (stored,) = [entry.payload["result"] for entry in await session.entries() if "result" in entry.payload]
     await stack.store.delete(f"default/families/s-{session.id}/results/{stored['digest']}")
@@ -155,7 +155,7 @@ async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported:
     }[damage]
     new = name()
     with pytest.raises(FileDamaged):
-        await brought(clew, archive, damaged, new)
+        await import_file(clew, archive, damaged, new)
     assert await archive.read_head(new) is None
     with pytest.raises(Closed):
         await audit_session(clew.temporal, archive, new)
@@ -181,13 +181,15 @@ async def test_what_no_session_could_hold_is_refused(
     writer.write_row(row)
     writer.end()
     with pytest.raises(FileDamaged, match=told):
-        await brought(clew, archive, file.getvalue(), new)
+        await import_file(clew, archive, file.getvalue(), new)
     assert await archive.read_head(new) is None
 
 
-async def test_an_id_that_exists_is_refused(clew: Clew, archive: Archive, lived: Session, exported: bytes) -> None:
+async def test_an_id_that_exists_is_refused(
+    clew: Clew, archive: Archive, long_session: Session, exported: bytes
+) -> None:
     """The session that has it stays as it is."""
-    before = (await lived.status()).rev
+    before = (await long_session.status()).rev
     with pytest.raises(ThreadMismatch, match="exists"):
-        await brought(clew, archive, exported, lived.id)
-    assert (await lived.status()).rev == before
+        await import_file(clew, archive, exported, long_session.id)
+    assert (await long_session.status()).rev == before

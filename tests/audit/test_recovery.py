@@ -1,4 +1,4 @@
-"""A session that was cut off goes on after the last entry that it ever committed."""
+"""An interrupted session continues after its last committed entry."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from clew_audit.recovery import recover
 from deploy.local import temporal_server
 from tests.support import toolbox
 from tests.support.archives import Failing
-from tests.support.audits import hanging, hung, live_entries
+from tests.support.audits import answer_or_hang, leave_open_work, live_entries
 from tests.support.rolling import OFTEN, name, until
 from tests.support.stack import Stack
 
 
 async def begun(stack: Stack, clew: Clew, turns: int) -> Session:
     """A session that has talked for some turns."""
-    session = await clew.open(name(), model=stack.model(hanging), tools=["wait_for", "add"])
+    session = await clew.open(name(), model=stack.model(answer_or_hang), tools=["wait_for", "add"])
     for turn in range(turns):
         await session.ask(f"turn {turn}")
     return session
@@ -42,7 +42,7 @@ async def terminate(clew: Clew, session: Session) -> None:
 async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: Archive, turns: int) -> None:
     """Every entry is intact, what ran and what waited has its end, and the next message works."""
     session = await begun(stack, clew, turns)
-    await hung(session)
+    await leave_open_work(session)
     before = await live_entries(session)
     await terminate(clew, session)
     await clew.temporal.get_workflow_handle(session.id).describe()
@@ -131,7 +131,7 @@ async def test_without_a_history_the_archive_is_enough(
 ) -> None:
     """On a server that knows nothing of the session it goes on from its archive; its state may even be lost."""
     session = await begun(stack, clew, 12)
-    await hung(session)
+    await leave_open_work(session)
     head = await archive.read_head(session.id)
     assert head
     assert head.status == "live"
@@ -235,7 +235,7 @@ async def test_a_recovery_that_was_cut_off_is_repeated(
 ) -> None:
     """Whichever write to the store fails, attempts that are repeated make one session, with nothing twice."""
     session = await begun(stack, clew, 2)
-    await hung(session)
+    await leave_open_work(session)
     before = await live_entries(session)
     await terminate(clew, session)
     fail_at, status = 0, ""

@@ -1,4 +1,4 @@
-"""Sessions that are cut off in the middle of their work, for the tests of audit and recovery."""
+"""Sessions that are interrupted during a run, for the tests of audit and recovery."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from deploy.local import Reply, ToolCall
 from tests.support.stack import last
 
 
-def hanging(body: dict[str, Any]) -> Reply:
-    """A model that counts what it reads, and calls a tool that never ends when it is told to hang."""
+def answer_or_hang(body: dict[str, Any]) -> Reply:
+    """Reply with the number of messages, or with a call of a tool that never returns if the user says `hang`."""
     if last(body)["role"] == "user" and last(body)["content"] == "hang":
         return Reply(tool_calls=(ToolCall("wait_for", {"gate": f"never-{uuid.uuid4().hex}"}),))
     return Reply(f"I read {len(body['messages'])}")
 
 
-async def hung(session: Session) -> None:
-    """Let a session wait for a tool, with a message in its queue and an input that nobody has read."""
+async def leave_open_work(session: Session) -> None:
+    """Leave a session with a running tool call, a queued message and a steering input that is not used yet."""
     await session.message("hang", request_id="hangs")
     while (await session.status()).status != "awaiting_tools":  # noqa: ASYNC110 - only a query tells
         await asyncio.sleep(0.02)
@@ -28,6 +28,6 @@ async def hung(session: Session) -> None:
 
 
 async def live_entries(session: Session) -> list[dict[str, Any]]:
-    """What a session holds of its thread."""
+    """Query the live part of a session's thread."""
     first = (await session.status()).first_live_seq
     return [entry.as_json() for entry in await session.entries(from_seq=first)]

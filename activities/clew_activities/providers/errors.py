@@ -1,4 +1,4 @@
-"""Every way in which a model provider fails a call, and the one table that tells them apart.
+"""The errors of model providers, and the tables that classify them.
 
 ProviderError
 ├── FinalError                    the same request would fail again
@@ -31,7 +31,7 @@ from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import clean, parse_json
 
 MESSAGE_LIMIT = 2000
-"""Characters of a provider's message that are kept."""
+"""Most characters of an error's message."""
 
 # Characters in which secrets are looked for before a message is cut to its limit.
 _READ = 32 * MESSAGE_LIMIT
@@ -48,10 +48,13 @@ _LONGEST_WAIT = 86_400.0
 
 
 class ProviderError(Exception):
-    """A model call that gave no reply.
+    """A model call failed.
 
-    `message` has at most 2000 characters. `retry_after` is in seconds, as the provider asked. `status` is the HTTP
-    status, where there was one.
+    Attributes:
+        message: At most 2000 characters.
+        status: The HTTP status; None: there was no response, or the error came inside a stream.
+        retry_after: Seconds to wait before a retry, as the provider requests; None: it requests none.
+        details: Further values, such as `limit` and `actual` of a context that is too long.
     """
 
     type: ClassVar[str] = "provider_error"
@@ -73,9 +76,9 @@ class ProviderError(Exception):
         self._set_message(self._raw_message)
 
     def redact(self, redaction: Redaction) -> None:
-        """Take the secrets out of the message and the details, and forget the errors that this one came from.
+        """Redact the message and the details, and drop the cause and the context.
 
-        Their messages quote what was received, and both logs and Temporal's failures hold the whole chain.
+        The causes' messages quote the response, and logs and Temporal's failures hold the complete chain.
         """
         self._set_message(redaction.hide_headers(redaction.redact_text(self._raw_message)))
         self._raw_message = self.message
@@ -288,14 +291,14 @@ class ErrorAnswer:
 
 
 def classify_response(answer: ErrorAnswer) -> ProviderError:
-    """The error that an answer stands for, as most servers word it; else by its status alone."""
+    """Make the error of a response, by the wording that most servers use, or else by the status alone."""
     payload = parse_json(answer.body)
     fields = payload if isinstance(payload, dict) else {"message": answer.body}
     return _classify(fields, answer.status, retry_after(answer.headers, answer.at))
 
 
 def classify_event(payload: Mapping[str, Any]) -> ProviderError:
-    """The error that was sent inside a stream, after a status of 200."""
+    """Make the error of an event in a stream, after a status of 200."""
     return _classify(payload, None, None)
 
 

@@ -1,10 +1,10 @@
-"""The one place where a model provider is spoken to over HTTP, and where foreign errors become Clew's.
+"""The only module that calls model providers over HTTP. It raises httpx's errors as Clew's.
 
-Nothing is retried here: Temporal's retry policy owns that. Nothing is followed: a redirect would carry the key
-to a host that nobody configured. Nothing leaves with a secret of the worker in it: the reply while it grows, the
-whole reply and every error pass through the worker's `Redaction`.
+It does not retry: Temporal's retry policy does. It does not follow redirects: they would send the key to a host that
+is not configured. The reply, also while it grows, and every error pass through the worker's `Redaction`.
 
-What arrives is bounded, read once, and folded in turns: other sessions' work goes on meanwhile.
+Responses have bounded sizes, are read once, and are decoded in short steps, so that other tasks of the event loop run
+in between.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ _LARGE_EVENT = 16 * 1024
 
 
 def make_http_client() -> httpx.AsyncClient:
-    """The client of a worker: one for all its calls.
+    """Make the worker's HTTP client, one for all its calls.
 
-    It lets go of an idle connection before servers do (5 seconds is common): a request that meets their closing is
-    lost. How many calls run at once is the worker's own limit.
+    It closes idle connections before servers do (5 seconds is common): a request that is sent while the server closes
+    the connection is lost. The worker, not the client, limits the number of calls.
     """
     return httpx.AsyncClient(limits=httpx.Limits(max_connections=None, keepalive_expiry=2))
 

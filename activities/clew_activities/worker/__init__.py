@@ -3,8 +3,8 @@
 | module | holds |
 |---|---|
 | `assembly` | `make_worker`: every workflow and activity, on the task queues that they are polled from |
-| `environment` | what the environment variables say, read once at the start |
-| `capacity` | how many activities run at once |
+| `environment` | the configuration in environment variables, read once at the start |
+| `capacity` | how many activities run at the same time |
 | `logs` | log lines without secrets |
 | `process` | the command line, and the process from its start to its end |
 """

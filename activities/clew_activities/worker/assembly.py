@@ -39,15 +39,15 @@ from clew_workflows.session import AgentSession
 from clew_workflows.shell.payload_converter import make_tolerant
 
 GRACE = timedelta(seconds=20)
-"""How long running activities may go on at a stop; then another worker takes them over."""
+"""Time that running activities have to finish at a shutdown; then another worker retries them."""
 STICKY_TIMEOUT = timedelta(seconds=2)
-"""How long a query of a killed worker's session waits for that worker before another one is asked."""
+"""Time that a query of a session waits for the worker that has it cached, before another worker answers it."""
 
 WORKFLOWS = (AgentSession, *SERVICES)
 DEFAULT_THRESHOLDS = Thresholds()
 DEFAULT_CAPACITY = Capacity()
 
-# Pure and deterministic, and loaded once instead of once a session.
+# Pure and deterministic modules, which the sandbox need not import again for each session.
 _PASSED_THROUGH = ("annotated_types", "clew", "clew_workflows", "pydantic", "pydantic_core", "rfc8785", "tiktoken")
 
 
@@ -59,7 +59,7 @@ class SessionWorker:
         self._tools = tools
 
     async def __aenter__(self) -> Self:
-        """Start all of them. If one of them fails for good, the body is cancelled, and its error is raised."""
+        """Start all workers. If one fails fatally, the body is cancelled and the error is raised."""
         for worker in self._workers:
             await worker.__aenter__()
         return self
@@ -67,7 +67,7 @@ class SessionWorker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop all of them at once, so that they share one grace period."""
+        """Stop all workers at the same time, so that they share one grace period."""
         stopped = await asyncio.gather(
             *(worker.__aexit__(kind, error, traceback) for worker in self._workers), return_exceptions=True
         )
@@ -95,19 +95,19 @@ def make_worker(
 
     Args:
         client: Connected to the namespace that is served.
-        task_queue: Where sessions wait for workers. Model calls and tool calls have queues of their own beside it.
+        task_queue: The sessions' task queue. Model calls and tool calls have task queues with names made from it.
         providers: The model providers.
         tools: Every tool by its name.
-        http: The client of all model calls.
+        http: The HTTP client of all model calls.
         store: Where sessions are archived.
-        keys: What checkpoint tokens are signed and verified with; without them there are no checkpoints.
-        thresholds: When a session goes on in a new run of its workflow.
-        capacity: How many activities run at once.
-        grace: How long running activities may go on at a stop.
-        workflows: What is served: the session and the services. All workers of a task queue have the same.
+        keys: Keys that sign and verify checkpoint tokens; without them checkpoints are refused.
+        thresholds: When a session rolls over, that is, continues as new.
+        capacity: How many activities run at the same time.
+        grace: Time that running activities have to finish at a shutdown.
+        workflows: The session and the services. All workers of a task queue must have the same.
 
     Raises:
-        EncodingUnavailable: a vocabulary cannot be loaded; a worker that counted otherwise would do harm.
+        EncodingUnavailable: a vocabulary cannot be loaded. All workers must count tokens alike.
     """
     load_encodings()
     load_prices()
@@ -163,23 +163,23 @@ def make_worker(
 
 
 def load_encodings() -> None:
-    """Load every vocabulary before there is work: within a workflow's task it would take too long.
+    """Load every vocabulary at the start: within a workflow task it would take too long.
 
     Raises:
-        EncodingUnavailable: one cannot be loaded.
+        EncodingUnavailable: a vocabulary cannot be loaded.
     """
     for name in ENCODINGS:
         load_encoding(name)
 
 
 def make_workflow_sandbox() -> SandboxedWorkflowRunner:
-    """Make the sandbox that workflow code runs in, here and wherever histories are replayed."""
+    """Make the sandbox of workflow code, for workers and for replaying histories."""
     restrictions = SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
 def _tolerant_client(client: Client) -> Client:
-    """The same client, with a data converter that no payload makes fail."""
+    """Copy the client, with a data converter that accepts every payload: validation refuses it with a reason."""
     config = client.config()
     config["data_converter"] = make_tolerant(client.data_converter)
     return Client(**config)

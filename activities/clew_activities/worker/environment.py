@@ -1,4 +1,4 @@
-"""What a worker's environment variables say, read once at its start."""
+"""A worker's configuration in environment variables, read once at its start."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from clew_workflows.protocol import Thresholds
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerEnvironment:
-    """All that a worker is configured with.
+    """A worker's configuration.
 
     Attributes:
         providers: The model providers, and the redaction of every secret that the worker has.
         tools: Every tool by its name.
         store: Where sessions are archived.
-        keys: What checkpoint tokens are signed and verified with.
-        thresholds: When a session goes on in a new run of its workflow.
-        capacity: How many activities run at once.
+        keys: Keys that sign and verify checkpoint tokens.
+        thresholds: When a session rolls over, that is, continues as new.
+        capacity: How many activities run at the same time.
     """
 
     providers: Providers
@@ -39,7 +39,7 @@ def read_environment(environ: Mapping[str, str], tools: str) -> WorkerEnvironmen
 
     Args:
         environ: The environment variables.
-        tools: Modules that define tools, separated by commas: `CLEW_TOOLS`, unless the command line says otherwise.
+        tools: Modules that define tools, separated by commas.
 
     Raises:
         ValueError: a variable's value cannot be used.
@@ -57,15 +57,15 @@ def read_environment(environ: Mapping[str, str], tools: str) -> WorkerEnvironmen
 
 
 def split_names(text: str) -> Iterable[str]:
-    """The names in a list that is separated by commas, without the empty ones."""
+    """Split a list of names at its commas, without empty names."""
     return filter(None, map(str.strip, text.split(",")))
 
 
 def read_thresholds(environ: Mapping[str, str]) -> Thresholds:
-    """When a session goes on in a new run of its workflow: `CLEW_ROLLOVER_EVENTS`, `_BYTES`, `_UPDATES`, `_SIGNALS`.
+    """Read `CLEW_ROLLOVER_EVENTS`, `_BYTES`, `_UPDATES` and `_SIGNALS`: when a session rolls over.
 
     Raises:
-        ValueError: one of them is no number, or none that the server's limits allow.
+        ValueError: a value is not a number, or the server's limits do not allow it.
     """
     variables = {name: f"CLEW_ROLLOVER_{name.upper()}" for name in Thresholds.model_fields}
     return Thresholds.model_validate(

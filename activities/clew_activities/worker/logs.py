@@ -15,7 +15,7 @@ class RedactingFormatter(logging.Formatter):
         self._redaction = redaction
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format the whole record and redact the text."""
+        """Format the record and redact the text."""
         return self._redaction.redact_text(super().format(record))
 
 

@@ -23,13 +23,13 @@ from clew_activities.worker.environment import WorkerEnvironment, read_environme
 from clew_activities.worker.logs import log_without_secrets
 
 LEAVE_SECONDS = 3.0
-"""How long threads that still run may hold the end of the process."""
+"""Seconds that running threads may delay the end of the process."""
 
 log = logging.getLogger("clew.worker")
 
 
 def main() -> None:
-    """Run the command line: serve until a signal, or say in one line why that cannot be."""
+    """Run the worker until a signal. If it cannot start, exit with one line that says why."""
     parser = argparse.ArgumentParser(description="Serve Clew's sessions on a task queue.")
     parser.add_argument("--task-queue", default=os.environ.get("CLEW_TASK_QUEUE") or TASK_QUEUE)
     parser.add_argument(
@@ -38,7 +38,7 @@ def main() -> None:
         help="modules that define tools, separated by commas (CLEW_TOOLS)",
     )
     args = parser.parse_args()
-    # Until the environment has been read, what is a secret in it is not known, only suspected.
+    # Until the environment has been read, its secrets are only guessed by the names of the variables.
     redaction = Redaction(find_suspected_secrets(os.environ))
     try:
         environment = read_environment(os.environ, args.tools)
@@ -51,10 +51,10 @@ def main() -> None:
 
 
 async def serve(task_queue: str, environment: WorkerEnvironment) -> None:
-    """Connect to Temporal as its own variables say, and serve until SIGTERM or SIGINT.
+    """Connect to Temporal as the `TEMPORAL_…` variables say, and serve until SIGTERM or SIGINT.
 
     Raises:
-        ServerUnreachable: no server answers.
+        ServerUnreachable: no Temporal server answers.
     """
     loop = asyncio.get_running_loop()
     make_room(loop, environment.capacity)
@@ -84,9 +84,9 @@ async def serve(task_queue: str, environment: WorkerEnvironment) -> None:
 
 
 def exit_soon() -> None:
-    """End the process within `LEAVE_SECONDS`, whatever threads of tools and lookups still run.
+    """End the process within `LEAVE_SECONDS`, even if threads of tools and lookups still run.
 
-    Python waits for every thread that is not a daemon, and for every thread of an executor.
+    Python would wait for every thread that is not a daemon, and for every thread of an executor.
     """
     threading.Thread(target=_leave, name="clew-leave", daemon=True).start()
 

@@ -11,7 +11,7 @@ from clew_activities.worker.capacity import Capacity, read_capacity
 @pytest.mark.parametrize("variable", ["CLEW_MODEL_CALLS", "CLEW_TOOL_CALLS", "CLEW_STORE_CALLS"])
 def test_how_much_it_does_at_once_is_a_number(variable: str, value: str) -> None:
     """By the name of its variable."""
-    with pytest.raises(ValueError, match=f"^{variable} is a number from 1 to 100000"):
+    with pytest.raises(ValueError, match=f"^{variable} must be a number from 1 to 100000"):
         read_capacity({variable: value})
 
 

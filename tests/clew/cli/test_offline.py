@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew import Clew, Session
-from tests.support.audits import hanging, hung
+from tests.support.audits import answer_or_hang, leave_open_work
 from tests.support.command_line import clew as command
 from tests.support.command_line import without_worker_extra
 from tests.support.rolling import name
@@ -17,7 +17,7 @@ from tests.support.stack import Stack
 @pytest.fixture(scope="module")
 async def session(stack: Stack, clew: Clew) -> Session:
     """A session with an archive."""
-    session = await clew.open(name(), model=stack.model(hanging), tools=["wait_for"])
+    session = await clew.open(name(), model=stack.model(answer_or_hang), tools=["wait_for"])
     for turn in range(12):
         await session.ask(f"turn {turn}")
     return session
@@ -66,9 +66,9 @@ async def test_a_thread_goes_through_a_pipe(stack: Stack, clew: Clew, folder: Pa
 async def test_a_terminated_session_is_recovered(stack: Stack, clew: Clew, folder: Path) -> None:
     """Once; the second time there is nothing to do."""
     here, store = stack.server.address, {"CLEW_STORE": str(folder)}
-    session = await clew.open(name(), model=stack.model(hanging), tools=["wait_for"])
+    session = await clew.open(name(), model=stack.model(answer_or_hang), tools=["wait_for"])
     await session.ask("hello")
-    await hung(session)
+    await leave_open_work(session)
     await clew.temporal.get_workflow_handle(session.id).terminate()
     done = await command("recover", session.id, address=here, **store)
     assert done.code == 0
