@@ -137,7 +137,7 @@ async def test_an_archive_that_is_anothers_is_told_to_who_closes(stack: Stack, c
     await archive.set_head(
         Head(session_id=session.id, family=session.id, root=root, last_seq=upto, run_id="another"), None
     )
-    with pytest.raises(ThreadMismatch, match="another execution"):
+    with pytest.raises(ThreadMismatch, match="another workflow execution"):
         await session.close()
     with pytest.raises(WorkflowFailureError):
         await session._handle.workflow.result()

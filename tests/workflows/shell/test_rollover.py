@@ -306,7 +306,7 @@ async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(st
     await archive.set_head(
         Head(session_id=session.id, family=session.id, root=root, last_seq=upto, run_id="another"), None
     )
-    with pytest.raises(ThreadMismatch, match="another execution"):
+    with pytest.raises(ThreadMismatch, match="another workflow execution"):
         await session.hibernate()
     assert await session.ask("two") == "fine"
     await session._handle.workflow.signal("close", {})
