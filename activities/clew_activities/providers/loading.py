@@ -20,7 +20,7 @@ _MEMBERS = ("base_url", "encode", "make_decoder", "name", "read_error", "secret_
 
 
 class ProvidersUnusable(ValueError):
-    """The modules named do not give a set of providers. Its message names the module and says what to do."""
+    """The providers modules cannot be used. The message names the module and says what to do."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Providers:
     """The providers of this worker.
 
     Attributes:
-        redaction: Of every secret that the worker has, not only the one of the provider that is called.
+        redaction: The redaction of every secret of the worker, whichever provider is called.
     """
 
     _by_name: Mapping[str, Provider]
@@ -40,10 +40,10 @@ class Providers:
         return tuple(sorted(self._by_name))
 
     def get(self, name: str) -> Provider:
-        """The provider of that name.
+        """Return the provider of a name.
 
         Raises:
-            UnknownModel: this worker has none; the message says which variable would give it one.
+            UnknownModel: this worker has none; the message says which variable adds it.
         """
         provider = self._by_name.get(name)
         if provider is None:
@@ -77,7 +77,7 @@ def load_providers(environ: Mapping[str, str]) -> Providers:
 
 
 def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:
-    """The providers that a module makes, each of them checked."""
+    """Make the providers of a module and check each of them."""
     make: Callable[[Mapping[str, str]], Iterable[Provider]] | None = getattr(_import(name), "make_providers", None)
     if not callable(make):
         raise _make_error(name, "defines no function make_providers(environ)")
@@ -96,13 +96,13 @@ def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    # A script that ends at its import would otherwise end the worker, in silence.
+    # A script that exits when imported would end the worker without a message.
     except (Exception, SystemExit) as error:
         raise _make_error(name, f"cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _find_problem(provider: object) -> str | None:
-    """What an object lacks to be a provider. No value of it is repeated: it may hold a secret."""
+    """Describe what an object lacks to be a provider, without its values: they may be secrets."""
     if missing := [name for name in _MEMBERS if not hasattr(provider, name)]:
         return f"it has no {', '.join(missing)}"
     name, url = getattr(provider, "name", None), getattr(provider, "base_url", None)

@@ -1,4 +1,4 @@
-"""A decoder whose reply holds no secret of the worker, neither while it grows nor when it is whole. Pure."""
+"""A decoder that redacts the worker's secrets in the reply, while it grows and at its end. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clew_workflows.protocol import ModelReply, RequestedTool
 
 
 class RedactedDecoder:
-    """A decoder, with secrets taken out of all that can be seen of it."""
+    """Wraps a decoder and redacts everything that is read from it."""
 
     def __init__(self, decoder: Decoder, redaction: Redaction) -> None:
         self.redaction = redaction
@@ -27,7 +27,7 @@ class RedactedDecoder:
 
     @property
     def thinking(self) -> str:
-        """What the model has thought aloud so far, without an end that may become a secret."""
+        """The thinking so far, without an end that may become a secret."""
         return self._thinking.show(self._decoder.thinking)
 
     @property
@@ -50,7 +50,7 @@ class RedactedDecoder:
                 "content": self.redaction.redact_text(reply.content),
                 "thinking": None if reply.thinking is None else self.redaction.redact_text(reply.thinking),
                 "tool_calls": tuple(map(self._screen, reply.tool_calls)),
-                # The provider takes its data back unchanged or not at all.
+                # A provider refuses its data if it was changed, so drop it.
                 "provider_data": data if self.redaction.redact_value(data) == data else None,
             }
         )

@@ -23,7 +23,7 @@ from urllib.parse import quote
 SHORTEST = 8
 """Characters of the shortest secret that is looked for, and of the shortest beginning of one at the end of a text."""
 MARK = "[redacted]"
-"""What stands in a text where a secret was."""
+"""The text that replaces a secret."""
 
 _VARIABLES = (
     "TEMPORAL_API_KEY",
@@ -37,26 +37,26 @@ _NAMED_SECRET = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 
 
 def read_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The secrets of a worker's environment that are not a provider's: Temporal's, the store's, checkpoint keys."""
+    """Read the environment's secrets that are not a provider's: Temporal's, the store's, checkpoint keys."""
     pairs = environ.get(_CHECKPOINT_KEYS, "").split(",")
     values = [environ.get(name, "") for name in _VARIABLES] + [pair.partition(":")[2] for pair in pairs]
     return tuple(filter(None, map(str.strip, values)))
 
 
 def find_suspected_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of an environment that may be secrets: the known ones, and all whose variable's name says so.
+    """Find the values that may be secrets: the known ones, and those of variables named like `…_KEY` or `…_TOKEN`.
 
-    For what is said before the environment has been understood. In a worker's replies such values are not looked
-    for: `STATE_KEY=production` is no secret.
+    They are used until the environment has been read. A worker's replies are not searched for them, because some are
+    ordinary words: `STATE_KEY=production`.
     """
     named = (value.strip() for name, value in environ.items() if _NAMED_SECRET.search(name))
     return (*read_secrets(environ), *filter(None, named))
 
 
 class Redaction:
-    """Takes secrets out of texts. Its repr shows none.
+    """Redacts secrets in texts. Its repr shows none.
 
-    `headers` are names of HTTP headers that hold a secret, ours or another's.
+    `headers` are the names of HTTP headers whose values are redacted where a text quotes them.
     """
 
     def __init__(self, secrets: Iterable[str] = (), headers: Iterable[str] = ()) -> None:
@@ -68,7 +68,7 @@ class Redaction:
         self._halves = [_take_half(core) for core in self._plain], [_take_half(core) for core in self._base64]
 
     def redact_text(self, text: str) -> str:
-        """The text with a mark for each secret.
+        """Replace each secret in a text with a mark.
 
         A beginning of one that the text ends in counts if it has at least `SHORTEST` characters: a limit may have
         cut it there. A mark `[cut: …]` is not part of the text.
@@ -87,18 +87,18 @@ class Redaction:
         return _replace_spans(text, spans)
 
     def hide_headers(self, text: str) -> str:
-        """The text with a mark for each value that it quotes of a secret header, whatever the value is."""
+        """Replace the values of secret headers that a text quotes with a mark."""
         return text if self._header is None else self._header.sub(rf"\g<label>{MARK}", text)
 
     def redact_value(self, value: Any) -> Any:
-        """The JSON value with every secret taken out of its strings and keys."""
+        """Redact the strings and keys of a JSON value."""
         # One look at all of them: most values hold none, and many hold thousands of strings.
         if not self._plain or not self._find_spans(_Normal.of("\0".join(_list_strings(value)))):
             return value
         return self._replace(value)
 
     def settle(self, text: str) -> tuple[str, int]:
-        """The part of a growing text that no later piece makes a secret of, without secrets, and its raw length."""
+        """Redact the part of a growing text that later pieces cannot change. Returns it and its raw length."""
         if not self._plain or not text:
             return text, len(text)
         unit = _BEGUN_UNIT.search(text, max(len(text) - _LONGEST_BEGUN_UNIT, 0))
@@ -159,7 +159,7 @@ class Redaction:
 
 
 class GrowingText:
-    """A text that grows, shown without secrets and without an end that may become one."""
+    """Shows a growing text without secrets, and without an end that may become one."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
@@ -167,7 +167,7 @@ class GrowingText:
         self._read = 0
 
     def show(self, text: str) -> str:
-        """What can be shown of the text, which begins with the one of the call before."""
+        """Return the part of the text that can be shown. The text must begin with that of the last call."""
         shown, length = self._redaction.settle(text[self._read :])
         self._shown += shown
         self._read += length

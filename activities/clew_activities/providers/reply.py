@@ -1,4 +1,4 @@
-"""A reply as it grows: what every decoder folds into, with each size capped and each string made encodable.
+"""The draft of a reply that every decoder fills: each size has a limit, each string can be encoded.
 
 Text and thinking over their caps end in `[cut: N bytes]`. Of more than `MAX_TOOL_CALLS` tool calls the first
 are kept, and the text says how many were cut. A call without a name is called `unnamed`, which no tool is, so
@@ -29,7 +29,7 @@ StopReason = Literal["stop", "length", "tool_calls"]
 
 
 class Call:
-    """A tool call in the making. `id` is the provider's own, and only serves to tell calls apart."""
+    """An unfinished tool call. `id` is the provider's, and only distinguishes calls."""
 
     def __init__(self, call_id: str, name: str, budget: Budget) -> None:
         self.id = call_id
@@ -102,12 +102,12 @@ class ReplyDraft:
         return self._calls[-1].name if self._calls else None
 
     def add_text(self, piece: object) -> None:
-        """Take a piece of the answer; what is not a string is nothing."""
+        """Take a piece of the text; a value that is not a string is ignored."""
         if isinstance(piece, str):
             self._text.add(piece)
 
     def add_thinking(self, piece: object) -> None:
-        """Take a piece of the thinking; what is not a string is nothing."""
+        """Take a piece of the thinking; a value that is not a string is ignored."""
         if isinstance(piece, str):
             self._thinking.add(piece)
 
@@ -158,10 +158,10 @@ class ReplyDraft:
 
 
 def parse_event(data: str) -> dict[str, Any]:
-    """The JSON object of an event's data.
+    """Parse the JSON object of an event's data.
 
     Raises:
-        TruncatedStream: it is none, or not all of one.
+        TruncatedStream: the data is not a complete JSON object.
     """
     value = parse_json(data)
     if not isinstance(value, dict):
@@ -170,20 +170,20 @@ def parse_event(data: str) -> dict[str, Any]:
 
 
 def limit_name(name: str) -> str:
-    """A tool's name, as long as a call may keep it."""
+    """Clean a tool's name and cut it to its limit."""
     return cut(clean(name).encode(), _NAME_LIMIT)
 
 
 def get_member(value: object, key: str) -> Any:
-    """A member of a JSON object; None where there is none, or no object."""
+    """Return a member of a JSON object; None: it is absent, or the value is not an object."""
     return value.get(key) if isinstance(value, dict) else None
 
 
 def read_count(value: object) -> int | None:
-    """A count of tokens as a provider reports it, or None where it is none."""
+    """Return a number of tokens; None: the value is not one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
 def read_string(value: object) -> str:
-    """A string, or nothing where it is none."""
+    """Return a string; empty: the value is not a string."""
     return value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""What arrives made safe to store: encodable text, parsed JSON, bounded sizes."""
+"""Makes received data safe to store: encodable text, parsed JSON, bounded sizes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from clew.model.canonical import canonicalize
 
 MAX_DEPTH = 100
-"""Levels of nesting in a tool's arguments. Serializers on their way give up between 200 and 1000."""
+"""Most levels of nesting in a tool's arguments. Serializers fail between 200 and 1000."""
 
 
 def clean(text: str) -> str:
-    """The text with each lone surrogate as U+FFFD, and each split pair as the character that it means."""
+    """Replace lone surrogates with U+FFFD and join split surrogate pairs."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -22,7 +22,7 @@ def clean(text: str) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """The JSON value of a text, or None where it is none: `null`, malformed, or nested beyond the parser's depth."""
+    """Parse a JSON text; None: it is `null`, malformed, or nested beyond the parser's depth."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -46,12 +46,12 @@ def parse_object(text: str, limit: int) -> dict[str, Any] | None:
 
 
 def cut(data: bytes, size: int) -> str:
-    """The longest text whose UTF-8 form is a prefix of the data of at most `size` bytes."""
+    """Cut data in UTF-8 to at most `size` bytes, at the end of a character."""
     return data[:size].decode("utf-8", "ignore")
 
 
 class Budget:
-    """Bytes that may still be kept, of one text or of several that share them."""
+    """Bytes that one text, or several texts together, may still take."""
 
     def __init__(self, size: int) -> None:
         self.left = size

@@ -1,4 +1,4 @@
-"""The environment variables that configure a provider: keys and base URLs, refused by name and never by value."""
+"""Reads the environment variables that configure providers. Errors name the variable and never repeat its value."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import httpx
 
 
 def read_key(environ: Mapping[str, str], variable: str) -> str | None:
-    """A key, without white space around it; None where the variable is not set or empty.
+    """Read a key, without surrounding white space; None: the variable is not set or empty.
 
     Raises:
-        ValueError: it holds what no header can.
+        ValueError: the value cannot be a header's value.
     """
     key = environ.get(variable, "").strip()
     if key and not re.fullmatch(r"[!-~]+", key):
@@ -21,10 +21,10 @@ def read_key(environ: Mapping[str, str], variable: str) -> str | None:
 
 
 def read_url(environ: Mapping[str, str], variable: str) -> str | None:
-    """A base URL, without a slash at its end; None where the variable is not set or empty.
+    """Read a base URL, without a slash at its end; None: the variable is not set or empty.
 
     Raises:
-        ValueError: it is not what `Provider.base_url` may be.
+        ValueError: the value is not valid as `Provider.base_url`.
     """
     url = environ.get(variable, "").strip()
     if problem := url and find_url_problem(url):
@@ -33,7 +33,7 @@ def read_url(environ: Mapping[str, str], variable: str) -> str | None:
 
 
 def find_url_problem(text: str) -> str | None:
-    """Why a text cannot be a base URL, as the end of a sentence; None where it can."""
+    """Describe why a text cannot be a base URL, as the end of a sentence; None: it can."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL:
