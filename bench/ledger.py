@@ -52,7 +52,7 @@ class Traces:
         self.outcomes: dict[str, list[Entry]] = {}
         self.read: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
-        self.asked: Counter[str] = Counter()
+        self.prompts: Counter[str] = Counter()
         self.never_ran: Counter[str] = Counter()
         self.applied: dict[str, list[int]] = {}
         self.superseded: Counter[str] = Counter()
@@ -68,7 +68,7 @@ class Traces:
             case UserMessage() as said:
                 if said.input_id is not None:
                     self.read[said.input_id] += 1
-                self.asked[f"{request_id}: {said.content}"] += 1
+                self.prompts[f"{request_id}: {said.content}"] += 1
             case OperationPayload(op_id=op_id):
                 self.applied.setdefault(op_id, []).append(entry.seq)
             case InputPayload(event="rejected", content=content):
@@ -109,9 +109,9 @@ def check(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
 
 
 def _numbered(entries: Sequence[Entry]) -> Iterator[str]:
-    for place, entry in enumerate(entries):
-        if entry.seq != place:
-            yield f"seq {entry.seq} stands at place {place}"
+    for index, entry in enumerate(entries):
+        if entry.seq != index:
+            yield f"seq {entry.seq} stands at place {index}"
             return
     ids = Counter(entry.id for entry in entries)
     yield from (f"the entry id {name} is there {count} times" for name, count in ids.items() if count > 1)
@@ -122,7 +122,7 @@ def _requests(entries: Sequence[Entry], ledger: Ledger, traces: Traces) -> Itera
         found = traces.outcomes.get(request_id, [])
         if len(found) != 1:
             yield f"request {request_id} has {len(found)} outcomes"
-        said = traces.asked[f"{request_id}: {content}"]
+        said = traces.prompts[f"{request_id}: {content}"]
         if said + traces.never_ran[request_id] != 1:
             yield f"request {request_id} was asked {said} times, and dropped {traces.never_ran[request_id]} times"
     for request_id, outcome in ledger.outcomes.items():

@@ -98,33 +98,33 @@ class User:
         """One message from its sending to its outcome."""
         kind, beside = self._one_of(KINDS), self._one_of(BESIDES)
         request_id = self._new("r")
-        given: dict[str, Any] = {"content": f"{request_id}: {kind} {self._words()}"}
-        given["on_busy"] = {"interrupt": "interrupt", "join": "steer"}.get(beside, "queue")
-        if given["on_busy"] != "steer":
+        arguments: dict[str, Any] = {"content": f"{request_id}: {kind} {self._words()}"}
+        arguments["on_busy"] = {"interrupt": "interrupt", "join": "steer"}.get(beside, "queue")
+        if arguments["on_busy"] != "steer":
             # What joins a run brings no settings of its own; whether it will is not known yet.
-            given |= self._settings(kind)
-        outcome = asyncio.create_task(self._ask(request_id, given))
+            arguments |= self._settings(kind)
+        outcome = asyncio.create_task(self._ask(request_id, arguments))
         await asyncio.sleep(self._chance.choice((0, 0.01, 0.03)))
         try:
             await self._beside(beside, request_id)
         except ClewError as error:
             self._ledger.problems.append(f"{beside} beside {request_id} failed: {error!r}")
         if await outcome:
-            self._repeatable = [*self._repeatable[-20:], (request_id, given)]
+            self._repeatable = [*self._repeatable[-20:], (request_id, arguments)]
 
-    async def _ask(self, request_id: str, given: dict[str, Any]) -> RequestOutcome | None:
+    async def _ask(self, request_id: str, arguments: dict[str, Any]) -> RequestOutcome | None:
         ledger = self._ledger
         try:
-            outcome = await insist(lambda: self._outcome_of(request_id, given), ledger)
+            outcome = await insist(lambda: self._request_outcome(request_id, arguments), ledger)
         except ClewError as error:
             ledger.problems.append(f"message {request_id} was refused: {error!r}")
             return None
-        ledger.requests[request_id] = given["content"]
+        ledger.requests[request_id] = arguments["content"]
         ledger.outcomes[request_id] = outcome
         return outcome
 
-    async def _outcome_of(self, request_id: str, given: dict[str, Any]) -> RequestOutcome:
-        return await (await self._session.message(request_id=request_id, **given)).result()
+    async def _request_outcome(self, request_id: str, arguments: dict[str, Any]) -> RequestOutcome:
+        return await (await self._session.message(request_id=request_id, **arguments)).result()
 
     async def _beside(self, what: str, request_id: str) -> None:
         match what:
@@ -145,42 +145,42 @@ class User:
 
     async def _submit(self, kind: str) -> None:
         input_id = self._new("i")
-        given: dict[str, Any] = {"content": f"{input_id}: also {self._words()}"} | self._input_options()
+        arguments: dict[str, Any] = {"content": f"{input_id}: also {self._words()}"} | self._input_options()
 
         async def submit() -> InputReceipt:
             send = self._session.steer if kind == "steer" else self._session.inject
-            return await send(input_id=input_id, **given)
+            return await send(input_id=input_id, **arguments)
 
         try:
             receipt = await insist(submit, self._ledger)
         except Refusal:
             self._ledger.refused.add(input_id)
             return
-        self._ledger.inputs[input_id] = given["content"]
-        self._receipts = [*self._receipts[-20:], (kind, {"input_id": input_id, **given}, receipt)]
+        self._ledger.inputs[input_id] = arguments["content"]
+        self._receipts = [*self._receipts[-20:], (kind, {"input_id": input_id, **arguments}, receipt)]
 
     async def _signal(self) -> None:
         """What a signal asks for may be refused; its trace says so."""
         name = self._new("s")
         kind = self._chance.choice(("steer", "inject", "modify_context", "nonsense"))
         if kind == "modify_context":
-            given: dict[str, Any] = {"op_id": name, **self._operation()}
+            arguments: dict[str, Any] = {"op_id": name, **self._operation()}
         else:
-            given = {"input_id": name, "content": f"{name}: also {self._words()}", **self._input_options()}
-        await insist(lambda: self._send(kind, given), self._ledger)
+            arguments = {"input_id": name, "content": f"{name}: also {self._words()}", **self._input_options()}
+        await insist(lambda: self._send(kind, arguments), self._ledger)
         self._ledger.signalled.add(name)
 
-    async def _send(self, signal: str, given: dict[str, Any]) -> None:
+    async def _send(self, signal: str, arguments: dict[str, Any]) -> None:
         async with translate_errors(self._session.id):
-            await self._session._handle.workflow.signal(signal, given)
+            await self._session._handle.workflow.signal(signal, arguments)
 
     async def _operate(self) -> None:
         op_id = self._new("o")
-        given = {"op_id": op_id, **self._operation()}
-        receipt = await insist(lambda: _operate(self._session, given), self._ledger)
+        arguments = {"op_id": op_id, **self._operation()}
+        receipt = await insist(lambda: _operate(self._session, arguments), self._ledger)
         # What was sent twice for want of an answer is a duplicate, and was taken all the same.
         self._ledger.operations[op_id] = receipt.seq
-        self._operated = [*self._operated[-5:], (op_id, given)]
+        self._operated = [*self._operated[-5:], (op_id, arguments)]
 
     async def _configure(self) -> None:
         chance = self._chance
@@ -217,18 +217,18 @@ class User:
         """What is sent twice is answered as before, and leaves nothing more."""
         ledger, session = self._ledger, self._session
         if self._repeatable:
-            request_id, given = self._chance.choice(self._repeatable)
-            again = await insist(lambda: self._outcome_of(request_id, given), ledger)
+            request_id, arguments = self._chance.choice(self._repeatable)
+            again = await insist(lambda: self._request_outcome(request_id, arguments), ledger)
             if again != ledger.outcomes[request_id]:
                 ledger.problems.append(f"{request_id} was told {ledger.outcomes[request_id]}, and then {again}")
         if self._receipts:
-            kind, given, receipt = self._chance.choice(self._receipts)
+            kind, arguments, receipt = self._chance.choice(self._receipts)
             send = session.steer if kind == "steer" else session.inject
-            if await insist(lambda: send(**given), ledger) != receipt:
-                ledger.problems.append(f"{given['input_id']} has another receipt the second time")
+            if await insist(lambda: send(**arguments), ledger) != receipt:
+                ledger.problems.append(f"{arguments['input_id']} has another receipt the second time")
         if self._operated:
-            op_id, given = self._chance.choice(self._operated)
-            second = await insist(lambda: _operate(session, given), ledger)
+            op_id, arguments = self._chance.choice(self._operated)
+            second = await insist(lambda: _operate(session, arguments), ledger)
             if second.status != "duplicate":
                 ledger.problems.append(f"{op_id} was {second.status} the second time")
         ledger.repeated += 1
@@ -273,8 +273,10 @@ class User:
         return " ".join(self._chance.choices(_WORDS, k=self._chance.randint(3, 25)))
 
 
-async def _operate(session: Session, given: dict[str, Any]) -> OperationReceipt:
-    operation = make_input(ContextOperation, {name: given[name] for name in ("op_id", "context_ref", "operation")})
+async def _operate(session: Session, arguments: dict[str, Any]) -> OperationReceipt:
+    operation = make_input(
+        ContextOperation, {name: arguments[name] for name in ("op_id", "context_ref", "operation")}
+    )
     return await session._handle.call("submit_context_operation", operation, OperationReceipt)
 
 

@@ -248,7 +248,7 @@ async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(archived
     assert len(small.content.encode()) <= 300
     assert "reads on]" in small.content
     behind = await place.read(601)
-    assert (behind.is_error, "behind the end: the result has 601 bytes" in behind.content) == (True, True)
+    assert (behind.is_error, "past the end: the result has 601 bytes" in behind.content) == (True, True)
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
@@ -298,7 +298,7 @@ def test_every_part_begins_and_ends_between_characters(text: str, offset: int, l
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
 async def test_what_cannot_be_read_is_told_to_the_model(archived: bool) -> None:
-    """An id that nobody knows, an offset behind the end, arguments of another form: error results, each with why."""
+    """An id that nobody knows, an offset past the end, arguments of another form: error results, each with why."""
     place = Place(saying("x" * 5000))
     place.say(await place.run("it"))
     place.say(ToolAnswered(content="short"), "tool-2")
@@ -307,8 +307,8 @@ async def test_what_cannot_be_read_is_told_to_the_model(archived: bool) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"tool_call_id": "tool-9"}, "no tool call 'tool-9' has a result"),
         ({"tool_call_id": "../" * 100}, "no tool call '../"),
-        ({"tool_call_id": "tool-2", "offset": 5}, "behind the end: the result has 5 bytes"),
-        ({"tool_call_id": "tool-1", "offset": 5000}, "behind the end: the result has 5000 bytes"),
+        ({"tool_call_id": "tool-2", "offset": 5}, "past the end: the result has 5 bytes"),
+        ({"tool_call_id": "tool-1", "offset": 5000}, "past the end: the result has 5000 bytes"),
         ({"tool_call_id": "tool-1", "offset": -1}, "invalid arguments: offset: "),
         ({"tool_call_id": "tool-1", "length": 0}, "invalid arguments: length: "),
         ({}, "invalid arguments: tool_call_id: "),
