@@ -1,4 +1,4 @@
-"""Approvals: tool calls that wait for somebody's word, for as long as that takes."""
+"""Approvals: tool calls that wait for a person's decision, without a time limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clew_workflows.protocol import ToolAnswered
 
 
 def list_pending(state: State) -> tuple[RequestedCall, ...]:
-    """The tool calls that wait for somebody's word."""
+    """List the tool calls that wait for a person's decision."""
     if state.phase != "awaiting_approval" or state.run is None:
         return ()
     return tool_rounds.list_unapproved(state.run.tool_calls)
@@ -53,7 +53,7 @@ def _find_pending(state: State, thread: Thread, tool_call_id: str) -> RequestedC
         if call.tool_call_id == tool_call_id:
             return call
     if thread.find_approval(tool_call_id):
-        raise AlreadyResolved(f"tool call {tool_call_id!r} has been decided upon")
+        raise AlreadyResolved(f"tool call {tool_call_id!r} has been approved or denied before")
     raise UnknownApproval(f"no approval is pending for tool call {tool_call_id!r}")
 
 
@@ -82,7 +82,7 @@ def _approve(run: Run, call: RequestedCall, arguments: dict[str, Any] | None) ->
 
 
 def _resume(state: State, at: Moment) -> Decision:
-    """The round runs. What the decisions have taken is not the request's time."""
+    """Run the round. The time that the approvals took does not count for the request's deadline."""
     run = runs.get_run(state)
     waited = 0.0 if run.paused_at is None else at.time - run.paused_at
     resumed = replace(run, deadline=run.deadline + waited, paused_at=None)

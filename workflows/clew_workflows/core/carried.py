@@ -1,4 +1,4 @@
-"""What one run of the workflow hands to the next: the session's state, and the part of its thread that stays live."""
+"""The session as JSON, which one workflow run hands to the next: its state, and the live part of its thread."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ from clew_workflows.protocol import (
 
 VERSION = 1
 MAX_CARRIED_BYTES = 500_000
-"""Of what is carried, as it travels. Contexts that need more of the past have it fetched from the archive."""
+"""Largest carried session, in bytes. Contexts that need more of the thread fetch it from the archive."""
 MAX_ROLLED_BYTES = 524_288
-"""A session that has more to carry, in what waits for its turn, goes on in its run until it has less."""
+"""Largest start argument with which a session rolls over, in bytes; with more in its queues it waits first."""
 MAX_START_BYTES = 1_900_000
-"""What the server takes."""
-RECENT_ENTRIES, RECENT_BYTES = 100, 65_536
-"""What is kept of the archived entries, so that who asks for a reply just given finds it here."""
+"""Largest start argument that the server accepts, in bytes."""
+RECENT_ENTRIES = 100
+"""Most archived entries that stay in the thread, so that clients reading a fresh reply need no archive lookup."""
+RECENT_BYTES = 65_536
+"""Most bytes of these entries."""
 
 _state: TypeAdapter[State] = TypeAdapter(State)
 _effects: dict[str, type[SessionEffect]] = {
@@ -58,34 +60,34 @@ def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str
     The answer is opaque: only `restore` reads it.
     """
     state, thread, effect = session.state, session.thread, session.effect
-    # Nothing that a call returns reaches the next run of the workflow: it stays in doubt.
+    # The next workflow run gets no result of an activity that this one has started: late calls stay in doubt.
     state = replace(state, outcomes=outcomes.list_newest(state, thread), late_calls=())
     if state.closed or state.phase == "hibernating":
         state = replace(state, phase="idle")
-    # A call that has been decided upon will be asked for with the thread as it was then.
+    # A model call that is to be made needs the thread as it was when the call was decided.
     upto = effect.at_seq if isinstance(effect, CallModel) else thread.last_seq
-    first_seq, needs, room = (
+    first_seq, policies, room = (
         min(_find_first_live_seq(state, thread, recent_entries), upto + 1),
         _list_policies(state),
         4 * MAX_CARRIED_BYTES,
     )
     while True:
-        packed = _pack(state, thread, effect, retain(thread, first_seq, needs, room, upto), first_seq)
+        packed = _pack(state, thread, effect, retain(thread, first_seq, policies, room, upto), first_seq)
         if len(packed.zlib) <= MAX_CARRIED_BYTES or not room:
             return {"version": VERSION, **packed.model_dump()}
         room = room // 2 if room > MAX_CARRIED_BYTES // 8 else 0
 
 
 def measure_size(carried: Mapping[str, Any]) -> int:
-    """The bytes of what is carried."""
+    """Measure a carried session, in bytes."""
     return len(carried["zlib"])
 
 
 def restore(carried: Mapping[str, Any]) -> Session:
-    """The session that was carried.
+    """Read a session that `carry` has written.
 
     Raises:
-        InvalidInput: this is nothing that Clew has written, or nothing that this version reads.
+        InvalidInput: The value is malformed, or of another version of Clew.
     """
     if carried.get("version") != VERSION:
         raise InvalidInput(f"carried: version {carried.get('version')!r} is not one that this worker reads")
@@ -112,7 +114,7 @@ def restore(carried: Mapping[str, Any]) -> Session:
 
 
 def add_recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
-    """The thread with what was fetched of a lane's past."""
+    """Add the fetched part of a lane to a thread."""
     value = fetched.packed.value
     fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)
     entries = {entry.seq: entry for entry in (*thread.retained.entries, *fetched_entries)}
@@ -144,7 +146,7 @@ def _pack(state: State, thread: Thread, effect: SessionEffect | None, retained: 
 
 
 def _find_first_live_seq(state: State, thread: Thread, recent_entries: int) -> int:
-    """Where the live part of the thread begins: what is not archived, and what was said just before that."""
+    """Find the seq at which the live part begins. It has all entries that are not archived, and a few that are."""
     seq = max((state.archive.upto if state.archive else -1) + 1, thread.first_seq)
     size = 0
     for entry in reversed(thread.slice(max(seq - recent_entries, thread.first_seq), seq - 1)):
@@ -156,9 +158,9 @@ def _find_first_live_seq(state: State, thread: Thread, recent_entries: int) -> i
 
 
 def _list_policies(state: State) -> dict[str, list[ContextPolicy]]:
-    """The lanes whose contexts will be asked for, and under which policies."""
-    needs = {state.context_ref: [state.policy]}
+    """List the lanes whose contexts will be needed, with the policies."""
+    policies = {state.context_ref: [state.policy]}
     if state.run:
         request = state.run.request
-        needs.setdefault(request.context_ref, []).append(state.policy.overlay(request.context_policy))
-    return needs
+        policies.setdefault(request.context_ref, []).append(state.policy.overlay(request.context_policy))
+    return policies

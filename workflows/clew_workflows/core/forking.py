@@ -1,4 +1,4 @@
-"""Forking: what a session is that begins with another one's thread up to some entry, and what both say of it."""
+"""Forking: the state of a session that begins with another session's thread, and the `fork` entries of both."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from clew_workflows.core.state import State
 def make_fork_payload(
     event: Literal["forked_from", "forked_to"], session_id: str, fork_seq: int, metadata: Mapping[str, str] | None
 ) -> ForkPayload:
-    """The payload of a `fork` entry: from which session, or to which."""
+    """Make the payload of a `fork` entry; `session_id` is that of the other session."""
     known = dict(metadata) if metadata else None
     return ForkPayload(event=event, session_id=session_id, fork_seq=fork_seq, metadata=known)
 
 
 def record_fork(state: State, thread: Thread, command: ForkedInput) -> Decision:
-    """The session was forked, which it is told at least once and says once."""
+    """Record a fork. The signal is delivered at least once; the entry is written once."""
     payload = make_fork_payload("forked_to", command.session_id, command.fork_seq, command.metadata)
     if any(entry.body == payload for entry in thread.filter_by_kind("fork")):
         return Decision(state)
@@ -34,10 +34,16 @@ def record_fork(state: State, thread: Thread, command: ForkedInput) -> Decision:
 
 
 def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Sequence[str]) -> State:
-    """What a fork goes on from: its parent as it was at the thread's last entry, with nothing running or waiting.
+    """Make the state that a fork continues from: the parent's at the thread's last entry, with nothing running.
 
-    `op_ids` are those of the operations in the thread. Counters are the parent's as they are now, so that no id comes
-    twice; the usage is the parent's without that of the runs that have ended later, or not yet.
+    The counters are the parent's present ones, so that no id is used twice. The usage is the parent's without that of
+    runs that were not over at that entry.
+
+    Args:
+        parent: The parent as it is now.
+        thread: The parent's thread up to the last entry that the fork shares.
+        session_id: The id of the fork.
+        op_ids: The ids of the operations in the thread.
     """
     state, at_seq = parent.state, thread.last_seq
     config = thread.find_config(at_seq)
@@ -70,15 +76,15 @@ def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Se
 
 
 def _restore_config(state: State, config: Entry) -> State:
-    """The session under an earlier configuration, as far as its entry tells; all else is as it is now."""
-    held = config.read(ConfigPayload)
-    policy = held.policy
+    """Restore the configuration of an earlier `config` entry. The entry has no resolved tools, only their schemas."""
+    payload = config.read(ConfigPayload)
+    policy = payload.policy
     return replace(
         state,
-        config=held.config,
+        config=payload.config,
         policy=policy,
         own_policy=state.own_policy if policy == state.policy else policy,
-        tools=drafts.make_unresolved_tools(held),
+        tools=drafts.make_unresolved_tools(payload),
         config_due=False,
     )
 

@@ -1,8 +1,8 @@
-"""Context operations: when a session refuses one, when it waits, and what it does.
+"""Context operations: when a session refuses one, when it lets one wait, and how it applies one.
 
-What an operation is as JSON, and what makes one malformed, stands in `clew.contract.operations`. A new operation gets
-a case in `_check`, which refuses it, and one in `_apply`, which says what it does beside the entry that it leaves;
-mypy names either where it is missing. While a run is active operations wait: a run keeps its context.
+`clew.contract.operations` defines their JSON. A new operation needs a case in `_check`, which refuses it, and one in
+`_apply`, which changes the state beside the entry that is committed; mypy reports a missing case. While a run is
+active operations wait, so that a run keeps its context.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES, Moment, State, remember_operation
 
 MAX_PINNED = 64
-"""Entries of a lane that may be pinned at a time."""
+"""Most pinned entries of a lane."""
 
 Status = Literal["applied", "deferred", "duplicate"]
 
 
 def take_operation(state: State, thread: Thread, command: ContextOperation, at: Moment) -> tuple[Decision, Status]:
-    """An operation is applied at once, or waits for the run to end.
+    """Apply an operation at once, or let it wait for the run to end.
 
-    Of the `replace` and `switch` operations that would wait only the latest does; all others wait in order.
+    A waiting `replace` or `switch` is superseded by a newer one. All others wait in order.
 
     Raises:
-        InvalidOperation: the lane as it is cannot take it; the message says why.
+        InvalidOperation: The lane cannot take the operation; the message says why.
         QueueFull: 64 operations, or 512 KiB of them, wait already.
     """
     if is_known(state, command.op_id):
         return Decision(state), "duplicate"
     _check(state, thread, command)
     if not _must_wait(state, command):
-        return _apply(state, command, at), "deferred" if _is_to_be_written(command) else "applied"
-    overtaken = [waiting for waiting in state.pending_ops if _overtakes(command, waiting)]
-    kept = tuple(waiting for waiting in state.pending_ops if waiting not in overtaken)
-    size = sum(len(_make_excerpt(waiting)) for waiting in (*kept, command))
-    if len(kept) >= MAX_WAITING or size > MAX_WAITING_BYTES:
-        raise QueueFull(f"{len(kept)} context operations wait already: try again when the run has ended")
-    written = []
-    for waiting in overtaken:
-        # A repetition of the overtaken operation would be no newer than it was.
+        return _apply(state, command, at), "deferred" if _needs_summary(command) else "applied"
+    superseded = [waiting for waiting in state.pending_ops if _supersedes(command, waiting)]
+    remaining = tuple(waiting for waiting in state.pending_ops if waiting not in superseded)
+    size = sum(len(_make_excerpt(waiting)) for waiting in (*remaining, command))
+    if len(remaining) >= MAX_WAITING or size > MAX_WAITING_BYTES:
+        raise QueueFull(f"{len(remaining)} context operations wait already: try again when the run has ended")
+    entries = []
+    for waiting in superseded:
+        # A repetition of the superseded operation is no newer operation: answer it as a duplicate.
         state = remember_operation(state, waiting.op_id)
         reason = f"operation {command.op_id!r} came after it"
-        written.append(
+        entries.append(
             drafts.draft_input(
                 state, "superseded", "modify_context", reason, _make_excerpt(waiting), op_id=waiting.op_id
             )
         )
-    return Decision(replace(state, pending_ops=(*kept, command)), tuple(written)), "deferred"
+    return Decision(replace(state, pending_ops=(*remaining, command)), tuple(entries)), "deferred"
 
 
 def is_known(state: State, op_id: str) -> bool:
-    """Whether an operation of that id has been applied or overtaken, or waits."""
+    """Whether an operation with this id has been applied or superseded, or waits."""
     return op_id in state.known_ops or any(waiting.op_id == op_id for waiting in state.pending_ops)
 
 
 def find_pending_op(state: State) -> ContextOperation | None:
-    """The `replace` or `switch` that waits for the run to end."""
+    """Find the `replace` or `switch` that waits for the run to end."""
     return next((waiting for waiting in state.pending_ops if waiting.operation.overtakes), None)
 
 
 def apply_deferred(state: State, at: Moment) -> Decision:
-    """What waited for the run to end: the operations in order, then the configuration.
+    """Apply what waited for the run to end: the operations in order, then the configuration.
 
-    A compaction that the session writes comes in between: what follows waits for it.
+    If an operation needs a summary, the rest waits until it is written.
     """
     decision = Decision(state)
     while decision.state.phase == "idle" and decision.state.pending_ops:
@@ -82,27 +82,27 @@ def apply_deferred(state: State, at: Moment) -> Decision:
 
 
 def apply_before_interrupt(state: State, at: Moment) -> Decision:
-    """What waited for the run that a message interrupts. A compaction waits on: the message does not wait for it."""
-    later = tuple(waiting for waiting in state.pending_ops if _is_to_be_written(waiting))
+    """Apply what waited for a run that a message interrupts. Operations that need a summary wait on."""
+    later = tuple(waiting for waiting in state.pending_ops if _needs_summary(waiting))
     now = tuple(waiting for waiting in state.pending_ops if waiting not in later)
     decision = apply_deferred(replace(state, pending_ops=now), at)
     return replace(decision, state=replace(decision.state, pending_ops=later))
 
 
 def drop_deferred(state: State, reason: str) -> Decision:
-    """The operations that waited for a run to end are never applied."""
-    written = [
+    """Drop the operations that waited for a run to end."""
+    entries = [
         drafts.draft_input(state, "dropped", "modify_context", reason, _make_excerpt(waiting), op_id=waiting.op_id)
         for waiting in state.pending_ops
     ]
-    return Decision(replace(state, pending_ops=()), tuple(written))
+    return Decision(replace(state, pending_ops=()), tuple(entries))
 
 
 def _check(state: State, thread: Thread, command: ContextOperation) -> None:
-    """Refuse an operation that the lane, as it is once what waits has been applied, cannot take.
+    """Refuse an operation that the lane cannot take once the waiting operations have been applied.
 
     Raises:
-        InvalidOperation: with what is wrong about it.
+        InvalidOperation: The message says why.
     """
     match operation := command.operation:
         case Replace():
@@ -126,10 +126,9 @@ def _check(state: State, thread: Thread, command: ContextOperation) -> None:
 
 
 def _check_pins(state: State, thread: Thread, name: str, lane: Lane | None, pinned: set[int]) -> None:
-    """Refuse pins that are no messages of the lane, or too many or too large together.
+    """Refuse pins of entries that are no messages of the lane, and pins that are too many or too large together.
 
-    A pin of an entry in the archive is accepted where the session cannot tell whether it is a message of the lane. If
-    it is none, contexts are as if it were not pinned.
+    A pin of an archived entry is accepted unseen. If the entry is no message of the lane, contexts ignore the pin.
     """
     if len(pinned) > MAX_PINNED:
         raise InvalidOperation(f"{len(pinned)} entries would be pinned, at most {MAX_PINNED} can be: unpin some")
@@ -143,13 +142,13 @@ def _check_pins(state: State, thread: Thread, name: str, lane: Lane | None, pinn
         tokens += sum(entry.tokens for entry in group.entries) if group else 0
     if tokens * 2 > state.policy.budget:
         raise InvalidOperation(
-            f"what is pinned would have {tokens} tokens, at most half of the budget of {state.policy.budget} can be: "
-            "unpin some"
+            f"the pinned entries would have {tokens} tokens, at most half of the budget of {state.policy.budget} "
+            "can be pinned: unpin some"
         )
 
 
 def _find_layers(state: State, thread: Thread, name: str, lane: Lane | None) -> Layers:
-    """The layers and pins of a lane once the operations that wait have been applied."""
+    """Find the layers and pins that a lane will have once the waiting operations have been applied."""
     layers = lane.layers if lane else Layers()
     for number, waiting in enumerate(state.pending_ops):
         if (waiting.context_ref or state.context_ref) == name:
@@ -161,15 +160,15 @@ def _find_layers(state: State, thread: Thread, name: str, lane: Lane | None) -> 
 
 
 def _must_wait(state: State, command: ContextOperation) -> bool:
-    # A summary is written under the configuration in force, which is not known while a worker prepares one.
-    return state.busy or (_is_to_be_written(command) and state.phase != "idle")
+    # A summary is written under the configuration in force, which must not be in preparation then.
+    return state.busy or (_needs_summary(command) and state.phase != "idle")
 
 
-def _overtakes(command: ContextOperation, waiting: ContextOperation) -> bool:
+def _supersedes(command: ContextOperation, waiting: ContextOperation) -> bool:
     return command.operation.overtakes and waiting.operation.overtakes
 
 
-def _is_to_be_written(command: ContextOperation) -> bool:
+def _needs_summary(command: ContextOperation) -> bool:
     return isinstance(command.operation, Replace) and command.operation.written_by_session
 
 
@@ -196,29 +195,29 @@ def _apply(state: State, command: ContextOperation, at: Moment) -> Decision:
 
 
 def _draft_entry(state: State, command: ContextOperation, lane: str, seq: int) -> Draft:
-    """The entry that an operation leaves at a seq."""
+    """Draft the entry of an operation that will be committed at a seq."""
     operation = command.operation.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     operation.setdefault("reason", command.operation.reason)
     if snapshot := operation.get("result_context"):
         snapshot["messages"] = [_rename_calls(message, command.op_id, seq) for message in snapshot["messages"]]
     elif command.operation.type == "replace":
-        # A compaction that is yet to be written: its layer is known, its messages are not.
+        # The summary is not written yet: the layer is known, its messages are not.
         operation["result_context"] = {"messages": []}
     payload = OperationPayload.from_json({"op_id": command.op_id, "context_ref": lane, "operation": operation})
     return Draft(payload, drafts.make_session_refs(state))
 
 
 def _rename_calls(message: dict[str, Any], op_id: str, seq: int) -> dict[str, Any]:
-    """A message of a snapshot whose tool calls have ids that are unique in the thread, results along with calls."""
+    """Rename the tool calls of a snapshot's message, results included, to ids that are unique in the thread."""
 
-    def unique(tool_call_id: str) -> str:
+    def make_unique(tool_call_id: str) -> str:
         return f"then-{compute_digest([op_id, seq, tool_call_id])[:20]}"
 
     named = dict(message)
     if calls := message.get("tool_calls"):
-        named["tool_calls"] = [{**call, "id": unique(call["id"])} for call in calls]
+        named["tool_calls"] = [{**call, "id": make_unique(call["id"])} for call in calls]
     if "tool_call_id" in message:
-        named["tool_call_id"] = unique(message["tool_call_id"])
+        named["tool_call_id"] = make_unique(message["tool_call_id"])
     return named
 
 

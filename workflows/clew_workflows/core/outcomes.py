@@ -1,4 +1,4 @@
-"""How requests stand: outcomes are read from the thread's `run` entries, older ones from what was carried over."""
+"""Outcomes of requests, read from the thread's `run` entries; the state holds those of archived entries."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from clew.thread.thread import Thread
 from clew_workflows.core.state import Run, State
 
 MAX_OUTCOMES = 1000
-"""Requests whose ids are known again when their entries are in the archive."""
+"""Outcomes that a session remembers when their entries are in the archive."""
 MAX_ERROR_CHARACTERS = 200
-"""Characters that are remembered of an error's message; the whole of it is in the thread."""
+"""Characters of an error's message in a remembered outcome; the thread holds all of it."""
 
 
 def find_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome | None:
-    """How a request ended; None while it has not, or where it is not known."""
+    """Find the outcome of a request; None if it has none yet, or is not known."""
     ended = thread.find_outcome(request_id)
     return _read_outcome(request_id, ended) if ended else state.outcomes.get(request_id)
 
 
 def is_known(state: State, thread: Thread, request_id: str) -> bool:
-    """Whether a request of that id was accepted before."""
+    """Whether a request with this id has been accepted."""
     return request_id in state.unfinished or find_outcome(state, thread, request_id) is not None
 
 
 def make_running_outcome(state: State, thread: Thread, request_id: str) -> RequestOutcome:
-    """How a request stands that has not ended."""
+    """Make the answer for a request that has no outcome yet."""
     run = state.run
     if run and request_id not in (run.request.request_id, *run.joined):
         run = None
@@ -49,7 +49,7 @@ def _find_usage(run: Run | None, request_id: str) -> Usage:
 
 
 def list_newest(state: State, thread: Thread) -> dict[str, RequestOutcome]:
-    """The newest outcomes, oldest first, as they are carried over."""
+    """List the newest outcomes, oldest first, to be carried to the next workflow run."""
     known = {**state.outcomes, **{name: _read_outcome(name, entry) for name, entry in thread.outcomes.items()}}
     newest = sorted(known.values(), key=lambda outcome: outcome.last_seq)
     return {
@@ -66,16 +66,16 @@ def _shorten_error(outcome: RequestOutcome) -> RequestOutcome:
 
 
 def _read_outcome(request_id: str, ended: Entry) -> RequestOutcome:
-    held = ended.read(RunPayload)
+    payload = ended.read(RunPayload)
     return RequestOutcome(
         request_id=request_id,
         run_id=ended.refs["run_id"],
-        status=held.status,
-        termination_reason=held.termination_reason,
-        reason=held.reason,
-        answer_seq=held.answer_seq,
+        status=payload.status,
+        termination_reason=payload.termination_reason,
+        reason=payload.reason,
+        answer_seq=payload.answer_seq,
         last_seq=ended.seq,
-        iterations=held.iterations,
-        usage=held.usage,
-        error=held.error,
+        iterations=payload.iterations,
+        usage=payload.usage,
+        error=payload.error,
     )

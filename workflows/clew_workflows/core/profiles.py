@@ -1,7 +1,7 @@
-"""What a session knows of models: their profiles, as workers have answered them.
+"""Profiles of models, which workers answer.
 
-A profile comes as a worker's answer, which the history keeps, and a session learns of a model once: workers may know
-something else tomorrow while sessions run and are replayed. Only the prices are those of the newest answer.
+A session uses the first profile of a model that it gets, and of later ones only the prices. A profile reaches it as
+the answer of an activity, never from the code of the workflow, because the code may change before a replay.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from clew_workflows.core.state import State
 from clew_workflows.protocol import ModelProfile, Prepared
 
 MAX_PROFILES = 16
-"""Profiles that a session keeps: the newest, and that of its configuration's model."""
+"""Profiles that a session keeps: those of its configuration's model and of the newest others."""
 
 
 def find_agent_policy(state: State, config: SessionConfig) -> ContextPolicy:
-    """The policy of the agent's level: the configuration's own, or else what a worker has chosen for its model.
+    """Find the configuration's policy: its own, or else the one that a worker has chosen for its model.
 
-    Until a worker has told of the model, the policy in force stays.
+    Until a worker has described the model, it is the policy in force.
     """
     if config.context_policy:
         return config.context_policy
@@ -30,15 +30,15 @@ def find_agent_policy(state: State, config: SessionConfig) -> ContextPolicy:
 
 
 def is_known(state: State, model: str) -> bool:
-    """Whether a worker need not be asked about a model before a run: it has told of it, or it was configured."""
+    """Whether a run need not wait for a profile of the model: there is one, or the configuration names the model."""
     return model == state.config.model or model in state.profiles
 
 
 def adopt_profile(state: State, answer: Prepared) -> State:
-    """The session under what a worker has chosen for its model, where the model is new to it.
+    """Use a worker's encoding and policy for the configuration's model, if the model is new to the session.
 
-    The encoding is chosen once, before anything is committed: all of a thread is counted under one. A policy that
-    does not go with what `configure` has laid over it is left aside.
+    The encoding is chosen once, before any entry is committed, because all entries are counted under one. A policy
+    that contradicts `own_policy` is ignored.
     """
     profile, config = answer.profile, state.config
     if profile is None or profile.model != config.model:
@@ -55,7 +55,7 @@ def adopt_profile(state: State, answer: Prepared) -> State:
 
 
 def remember_profile(state: State, profile: ModelProfile) -> State:
-    """The session with what a worker has told of a model; of what it knows already, only the prices are new."""
+    """Remember a profile. Of a model that is known already only the prices change."""
     if known := state.profiles.get(profile.model):
         profile = known.model_copy(update={"prices": profile.prices})
     profiles = {name: other for name, other in state.profiles.items() if name != profile.model}

@@ -1,4 +1,4 @@
-"""The ids and times of entries. What they are made of is passed in: a workflow must not ask the machine."""
+"""The ids and times of entries. A workflow passes in its own clock and random numbers, so that it can be replayed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class Stamps:
     """Makes ids and timestamps.
 
     Attributes:
-        now: The clock, in UTC.
-        random_bits: A random number of so many bits.
+        now: Returns the time, in UTC.
+        random_bits: Returns a random number with a number of bits.
     """
 
     now: Callable[[], datetime]
     random_bits: Callable[[int], int]
 
     def make_entry_id(self) -> str:
-        """A new id of an entry."""
+        """Make the id of a new entry."""
         return f"e-{self.random_bits(64):016x}"
 
     def make_timestamp(self) -> str:
-        """The time, as entries have it: RFC 3339 in UTC, in milliseconds."""
+        """Format the present time as RFC 3339 in UTC, with milliseconds."""
         return self.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 MACHINE = Stamps(now=lambda: datetime.now(UTC), random_bits=secrets.randbits)
-"""The clock and the random numbers of this machine, for what is done outside of workflows."""
+"""The system's clock and random numbers, for code outside of workflows."""

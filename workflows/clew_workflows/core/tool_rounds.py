@@ -1,7 +1,7 @@
-"""The tool calls of a round: from the model's reply to a result for each, whatever happens meanwhile.
+"""The tool calls of a round, from the model's reply to a result for each.
 
-The thread says what happened: a call that returned keeps its result, a call whose activity was started and has not
-answered is in doubt, and only a call that was never started was not run.
+Each call gets a result, also if the run ends first: a call that has returned keeps its own, a call whose activity was
+started and has not answered is in doubt, and a call that was never started was not run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ IN_DOUBT = (
 )
 INTERRUPTED = "interrupted ({reason}): this call may have run"
 _UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
-"""Failures that do not tell whether the tool has run."""
+"""Failures after which it is not known whether the tool has run."""
 
 
 def open_calls(state: State, tools: Iterable[RequestedTool]) -> list[tuple[RequestedCall, ToolAnswered | None]]:
-    """The calls that a reply asks for, under ids of the session's own; with its answer, each that cannot be run."""
+    """Number the tool calls of a reply. A call that cannot be run has its answer beside it, an error."""
     known = {resolved.spec["name"]: resolved for resolved in state.tools or ()}
     calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
     for number, tool in enumerate(tools, state.tool_calls + 1):
@@ -55,7 +55,7 @@ def open_calls(state: State, tools: Iterable[RequestedTool]) -> list[tuple[Reque
 
 
 def make_effect(state: State, run: Run) -> RunTools | None:
-    """What runs the calls of the round that have not returned; None where all have."""
+    """Make the effect that runs the calls of the round that have not returned; None if all have."""
     by_name = {tool.spec["name"]: tool for tool in state.tools or ()}
     calls = tuple(
         ToolCall(
@@ -78,7 +78,7 @@ def make_effect(state: State, run: Run) -> RunTools | None:
 
 
 def mark_scheduled(state: State) -> Decision:
-    """The activities of the round are being started: from now on its calls may have run."""
+    """Record that the activities of the round are started: from now on its calls may have run."""
     run = state.run
     if run is None:
         return Decision(state)
@@ -87,7 +87,7 @@ def mark_scheduled(state: State) -> Decision:
 
 
 def take_result(state: State, event: ToolReturned) -> Decision:
-    """A call has returned: its result is committed at once, also where its run has ended meanwhile."""
+    """Commit the result of a call that has returned, also if its run has ended by then."""
     run = state.run
     call = next((call for call in run.tool_calls if call.tool_call_id == event.tool_call_id), None) if run else None
     if run is None or call is None:
@@ -104,7 +104,7 @@ def take_result(state: State, event: ToolReturned) -> Decision:
 
 
 def commit_result(state: State, run: Run, call: RequestedCall, answer: ToolAnswered) -> Decision:
-    """The result of one call of the round enters the thread."""
+    """Commit the result of one call of the round."""
     calls = tuple(
         replace(call, returned=True) if other.tool_call_id == call.tool_call_id else other for other in run.tool_calls
     )
@@ -113,36 +113,36 @@ def commit_result(state: State, run: Run, call: RequestedCall, answer: ToolAnswe
 
 
 def close_calls(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...], tuple[LateCall, ...]]:
-    """A result for each call that the end of the run leaves without one, and the calls that may still return."""
-    written: list[Draft] = []
+    """Draft a result for each call without one, as the run ends. Second: the calls that may still return."""
+    results: list[Draft] = []
     late: list[LateCall] = []
     for call in run.tool_calls:
         if call.returned:
             continue
         if not call.scheduled:
             answer = ToolAnswered(content=NOT_RUN.format(reason=reason), is_error=True)
-            written.append(drafts.draft_tool_message(state, run, call, answer))
+            results.append(drafts.draft_tool_message(state, run, call, answer))
             continue
         answer = _make_doubtful_answer(state, call, reason)
         draft = drafts.draft_tool_message(state, run, call, answer)
-        written.append(draft)
+        results.append(draft)
         late.append(LateCall(drafts.make_tool_result(run, call, answer), draft.refs))
-    return tuple(written), tuple(late)
+    return tuple(results), tuple(late)
 
 
 def _take_late_result(state: State, event: ToolReturned) -> Decision:
-    """A call has returned after its run: what it says takes the place of the doubt in later contexts."""
+    """Commit a result that came after the end of its run: later contexts have it instead of the result in doubt."""
     call = next((call for call in state.late_calls if call.tool_call_id == event.tool_call_id), None)
     if call is None:
         return Decision(state)
-    left = replace(state, late_calls=tuple(other for other in state.late_calls if other is not call))
+    state = replace(state, late_calls=tuple(other for other in state.late_calls if other is not call))
     if event.answer is None or event.answer.in_doubt:
-        return Decision(left)
-    return Decision(left, (Draft(drafts.make_late_result(call.doubt, event.answer), call.refs),))
+        return Decision(state)
+    return Decision(state, (Draft(drafts.make_late_result(call.doubt, event.answer), call.refs),))
 
 
 def _make_failure_answer(state: State, call: RequestedCall, failure: Failure) -> ToolAnswered:
-    """What the model reads of a call whose activity gave no result."""
+    """Make the result of a call whose activity has failed."""
     if call.idempotent and failure.type not in _UNKNOWN_OUTCOME:
         return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
     return _make_doubtful_answer(state, call, failure.type)
@@ -157,5 +157,5 @@ def _make_doubtful_answer(state: State, call: RequestedCall, reason: str) -> Too
 
 
 def list_unapproved(calls: Sequence[RequestedCall]) -> tuple[RequestedCall, ...]:
-    """The calls of a round that wait for a person's decision."""
+    """List the calls of a round that a person has not approved or denied yet."""
     return tuple(call for call in calls if call.needs_approval and not call.returned)
