@@ -223,7 +223,7 @@ class AnySession(RuleBasedStateMachine):
         for event in events:
             self.answer(**event)
             self.look()
-            self.a_run_is_not_changed_under_its_feet()
+            self.a_run_keeps_its_settings_from_its_first_call_on()
 
     def answer(self, content: str, tools: list[RequestedTool], error: str | None, problem: bool) -> None:
         """What is under way comes to its end, well or not."""
@@ -313,11 +313,12 @@ class AnySession(RuleBasedStateMachine):
         assert (session.state.run is None) or session.state.phase not in ("idle", "closed")
 
     @invariant()
-    def a_run_is_not_changed_under_its_feet(self) -> None:
+    def a_run_keeps_its_settings_from_its_first_call_on(self) -> None:
+        """Before, a worker's profile of its model may still change them."""
         state = self.session.state
         now = (
             (state.run.run_id, state.run.request, state.config, state.policy, state.context_ref)
-            if state.run
+            if state.run and state.run.call
             else None
         )
         if now and self.under_way and now[0] == self.under_way[0]:

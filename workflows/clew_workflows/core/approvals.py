@@ -27,13 +27,13 @@ def list_pending(state: State) -> tuple[RequestedCall, ...]:
 
 
 def resolve_approval(state: State, thread: Thread, command: ApprovalInput, at: Moment) -> Decision:
-    """Somebody's word about a tool call; the last one that was waited for lets the round run.
+    """Approve or deny a tool call. After the last decision of the round its calls are run.
 
     Raises:
-        AlreadyResolved: the call has been decided upon.
-        InvalidInput: its new arguments are not what the tool takes, or the call was denied.
-        TooLarge: the edited arguments of the round would have over 512 KiB together.
-        UnknownApproval: no approval is pending for the call.
+        AlreadyResolved: The call has been approved or denied before.
+        InvalidInput: The edited arguments violate the tool's schema, or the decision is `deny` and has arguments.
+        TooLarge: The edited arguments of the round would have over 512 KiB together.
+        UnknownApproval: No approval is pending for the call.
     """
     call = _find_pending(state, thread, command.tool_call_id)
     _check_arguments(state, call, command)

@@ -1,4 +1,4 @@
-"""JSON Schema in workflow code, where work has to end within milliseconds: a verdict, and nothing more."""
+"""Validating edited arguments in workflow code, which has to finish within milliseconds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MAX_SHOWN_CHARACTERS = 200
 
 
 def find_argument_problem(arguments: dict[str, Any], schema: dict[str, Any]) -> str | None:
-    """What is wrong with the arguments of a tool call, in words; None if nothing is.
+    """Describe how the arguments of a tool call violate its schema; None if they do not.
 
-    A validator's own errors are not asked for: collecting them, for each alternative within each alternative, can
-    take exponentially longer than the verdict. The verdict is asked for alone, for all arguments and for each.
+    The validator is asked only whether they are valid, first for all arguments and then for each alone. Its own
+    errors are not collected: with nested alternatives that can take exponentially longer.
     """
     try:
         check_arguments(arguments, schema)
@@ -38,10 +38,10 @@ def find_argument_problem(arguments: dict[str, Any], schema: dict[str, Any]) -> 
 
 
 def _make_validator(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
-    """A validator whose patterns take linear time, and which fetches nothing.
+    """Make a validator whose patterns take linear time, and which fetches no other schema.
 
     Raises:
-        ValueError: the schema is not valid.
+        ValueError: The schema is not valid JSON Schema.
     """
     try:
         return jsonschema_rs.Draft202012Validator(

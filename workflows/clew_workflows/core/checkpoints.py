@@ -1,10 +1,10 @@
-"""Checkpoints: a lane's context and the session's configuration, as a token that a new session goes on from.
+"""Checkpoints: a lane's context and the session's configuration, as a signed token that a new session continues from.
 
-    rt2.<base64url of the payload>.<base64url of the HMAC-SHA256 of what stands before it>
+    rt2.<base64url of the payload>.<base64url of the HMAC-SHA256 of all before this dot>
 
 The payload is JSON with sorted keys and without white space (not RFC 8785, which would round integers beyond 2^53):
 `{v: 2, session_id, context_ref, at_seq, context, config, namespace, fingerprint, iat, exp, kid}`. It holds a context
-and never a thread. What is here is pure; the workers hold the keys.
+and no thread. Workers hold the keys and sign; this module is pure.
 """
 
 from __future__ import annotations
@@ -34,23 +34,32 @@ from clew_workflows.protocol import CheckpointSignature
 
 PREFIX = "rt2"
 VERSION = 2
-# What base64 makes of it, the signature and what a worker adds fit with it into a token.
+# Base64 makes four bytes of three. The signature and the fields that a worker adds take less than 1000 bytes.
 _MAX_PAYLOAD_BYTES = MAX_TOKEN_BYTES * 3 // 4 - 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A checkpoint before it is signed: its payload as JSON, and what it is the fingerprint of."""
+    """A checkpoint before it is signed.
+
+    Attributes:
+        payload: The payload, as JSON.
+        fingerprinted: The value that the fingerprint is computed from.
+    """
 
     payload: str
     fingerprinted: dict[str, Any]
 
 
 def check_checkpoint(state: State, thread: Thread, command: CheckpointInput) -> None:
-    """Refuse a checkpoint that cannot be made of the session as it is.
+    """Refuse a checkpoint that cannot be made of the session in its present state.
 
     Raises:
-        ClewError: for the reason it gives.
+        Busy: A run is active, a request waits, or the session is being prepared.
+        ContextOverflow: The context does not fit the policy's budget.
+        InvalidOperation: The context cannot be put under a lane again.
+        TooLarge: The checkpoint is larger than an input of a session, or than a token, may be.
+        UnknownLane: The thread has no such lane.
     """
     if not state.at_rest:
         raise Busy("a request is running or waits: wait for it, or cancel it")
@@ -63,18 +72,19 @@ def check_checkpoint(state: State, thread: Thread, command: CheckpointInput) -> 
 
 
 def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int) -> Draft:
-    """The checkpoint of a lane, as it is at a seq.
+    """Draft the checkpoint of a lane at a seq.
 
     Raises:
-        Archived: what it needs of the lane is in the archive alone.
-        ContextOverflow: no context can be made.
-        TooLarge: it is more than one input of a session, or than a token may be.
+        Archived: The context needs entries that are in the archive alone.
+        ContextOverflow: The context does not fit the policy's budget.
+        InvalidOperation: The context cannot be put under a lane again.
+        TooLarge: The checkpoint is larger than an input of a session, or than a token, may be.
     """
     config = _make_config(state)
-    # The new session has no thread that what was cleared or cut could be read from.
-    whole = ContextPolicy(clear_tool_results=None)
-    shown = build_context(thread, context_ref=context_ref, at_seq=at_seq, policy=whole, standalone=True)
-    context = _make_snapshot(shown, thread, at_seq)
+    # The new session has no thread that cleared tool results could be read from.
+    policy = ContextPolicy(clear_tool_results=None)
+    projected = build_context(thread, context_ref=context_ref, at_seq=at_seq, policy=policy, standalone=True)
+    context = _make_snapshot(projected, thread, at_seq)
     payload = {
         "v": VERSION,
         "session_id": state.session_id,
@@ -100,7 +110,7 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
 
 
 def list_fingerprinted(config: SessionConfig, policy: ContextPolicy, tools: list[ToolSpec]) -> dict[str, Any]:
-    """What a checkpoint's fingerprint is over: all that shapes a model's input beside the context itself."""
+    """List what a checkpoint's fingerprint covers: all that shapes a model's input beside the context itself."""
     return {
         "model": config.model,
         "model_options": config.model_options.model_dump(mode="json", exclude_none=True),
@@ -110,27 +120,27 @@ def list_fingerprinted(config: SessionConfig, policy: ContextPolicy, tools: list
     }
 
 
-def compute_fingerprint(of: Mapping[str, Any]) -> str:
-    """The fingerprint of a configuration as it was resolved."""
-    return compute_digest(of)
+def compute_fingerprint(fingerprinted: Mapping[str, Any]) -> str:
+    """Compute the fingerprint of a resolved configuration."""
+    return compute_digest(fingerprinted)
 
 
 def make_restore_operation(payload: Mapping[str, Any], op_id: str) -> dict[str, Any]:
-    """The context operation that puts a checkpoint's context under its lane."""
+    """Make the context operation that puts a checkpoint's context under its lane."""
     origin = {"session_id": payload["session_id"], "at_seq": payload["at_seq"]}
     operation = {"type": "replace", "reason": "restore", "result_context": payload["context"], "meta": origin}
     return {"op_id": op_id, "context_ref": payload["context_ref"], "operation": operation}
 
 
 def make_signed_part(payload: str, signed: CheckpointSignature) -> str:
-    """All of a token but its signature."""
+    """Make the part of a token that is signed: all but the signature."""
     stamp = signed.model_dump(exclude={"signature"})
     body = _dump(json.loads(payload) | stamp)
     return f"{PREFIX}.{encode_base64url(body.encode())}"
 
 
 def encode_base64url(data: bytes) -> str:
-    """Bytes in the alphabet of URLs, without padding."""
+    """Encode bytes in base64url, without padding."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
@@ -139,23 +149,23 @@ def _dump(value: Mapping[str, Any]) -> str:
 
 
 def _make_config(state: State) -> dict[str, Any]:
-    """The configuration that a session must be started with to go on as this one would."""
+    """Make the configuration with which a new session continues as this one would."""
     config = state.config
     if state.own_policy is not None:
-        whole = find_agent_policy(state, config).overlay(state.own_policy)
-        config = config.model_copy(update={"context_policy": whole})
+        policy = find_agent_policy(state, config).overlay(state.own_policy)
+        config = config.model_copy(update={"context_policy": policy})
     value: dict[str, Any] = json.loads(config.model_dump_json(exclude_unset=True))
     return value
 
 
-def _make_snapshot(shown: Projection, thread: Thread, at_seq: int) -> dict[str, Any]:
-    """A context in the form that `replace` takes: prompts are not among the messages, and a summary is a user's."""
+def _make_snapshot(projected: Projection, thread: Thread, at_seq: int) -> dict[str, Any]:
+    """Convert a context to the snapshot of a `replace`: without prompt messages, the summary as a user's message."""
     config = thread.find_config(at_seq)
     assert config is not None
-    system = [message for message in shown.messages if message["role"] == "system"]
-    summarized = shown.meta.summary_used and config.read(ConfigPayload).policy.summary_role == "system"
+    system = [message for message in projected.messages if message["role"] == "system"]
+    summarized = projected.meta.summary_used and config.read(ConfigPayload).policy.summary_role == "system"
     prompt = system[0]["content"] if len(system) > int(summarized) else None
-    said = shown.messages if prompt is None else shown.messages[1:]
-    messages = [{**message, "role": "user"} if message["role"] == "system" else message for message in said]
+    remaining = projected.messages if prompt is None else projected.messages[1:]
+    messages = [{**message, "role": "user"} if message["role"] == "system" else message for message in remaining]
     own = config.read(ConfigPayload).prompt
     return {"messages": messages} | ({"system_prompt": prompt or ""} if prompt != own else {})

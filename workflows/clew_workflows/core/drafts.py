@@ -1,4 +1,4 @@
-"""Facts: what a decision commits, in the payloads and the refs that the thread's entries have."""
+"""Drafts: the entries that decisions commit, with their payloads and refs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from clew_workflows.core.state import Input, Request, RequestedCall, Run, State
 from clew_workflows.protocol import Failure, ModelAnswered, ResolvedTool, ToolAnswered
 
 _OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema"}
-"""Fields of a message that its entry holds under a name of its own."""
+"""Fields of a message that its entry holds outside of `settings`."""
 EXCERPT_CHARACTERS = 200
-"""Characters that an `input` entry keeps of what did not enter the thread."""
+"""Characters of a rejected or dropped input in its `input` entry."""
 
 
 def draft_user_message(state: State, run: Run, content: str, unread: Input) -> Draft:
-    """What was steered in or injected, or what a message that joined the run has asked."""
+    """Draft the user message of an input, or of a message that joins the run."""
     refs: Refs = {
         "source": unread.source,
-        # The call that will be the first to include it.
+        # The first model call that includes it.
         "call_id": f"call-{state.calls + 1}",
     }
     if unread.request_id:
@@ -52,7 +52,7 @@ def draft_user_message(state: State, run: Run, content: str, unread: Input) -> D
 
 
 def draft_request_message(state: State, run: Run) -> Draft:
-    """The message that opened a run, with the settings that it brought."""
+    """Draft the user message that opens a run, with the message's own settings."""
     request = run.request
     settings = (
         request.message.model_dump(mode="json", exclude_unset=True, exclude=_OTHER_FIELDS) if request.message else {}
@@ -70,11 +70,13 @@ def draft_request_message(state: State, run: Run) -> Draft:
     return Draft(payload, make_run_refs(state, run))
 
 
-def draft_assistant_message(state: State, run: Run, answer: ModelAnswered, asked: tuple[RequestedCall, ...]) -> Draft:
-    """A model's reply, with the recipe of what it was shown for it."""
+def draft_assistant_message(
+    state: State, run: Run, answer: ModelAnswered, requested: tuple[RequestedCall, ...]
+) -> Draft:
+    """Draft a model's reply, with the recipe of its context."""
     reply = answer.reply
     calls: list[ToolCall] = [
-        {"id": call.tool_call_id, "name": call.name, "arguments": call.arguments} for call in asked
+        {"id": call.tool_call_id, "name": call.name, "arguments": call.arguments} for call in requested
     ]
     payload = AssistantMessage(
         context_ref=run.request.context_ref,
@@ -91,13 +93,13 @@ def draft_assistant_message(state: State, run: Run, answer: ModelAnswered, asked
 
 
 def draft_tool_message(state: State, run: Run, call: RequestedCall, answer: ToolAnswered) -> Draft:
-    """A tool's result. Where a person has changed the call, it says to what."""
+    """Draft a tool's result. If a person has edited the arguments, it holds them."""
     refs = make_run_refs(state, run) | make_call_refs(run) | {"tool_call_id": call.tool_call_id}
     return Draft(make_tool_result(run, call, answer), refs)
 
 
 def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> ToolMessage:
-    """What the entry of a tool's result holds."""
+    """Make the payload of a tool's result."""
     return ToolMessage(
         context_ref=run.request.context_ref,
         role="tool",
@@ -114,7 +116,7 @@ def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> Too
 
 
 def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
-    """What a tool has said after the end of its run, in the place of the result that is in doubt."""
+    """Make the payload of a result that came after the end of its run, to replace the one in doubt."""
     return replace(
         doubt,
         content=answer.content,
@@ -126,13 +128,13 @@ def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
 
 
 def draft_config(state: State) -> Draft:
-    """All that shapes a model's input from here on, complete, so that no later default can change it."""
+    """Draft a `config` entry. It is complete, so that no later default can change old contexts."""
     tools = [tool.spec for tool in state.tools or ()]
     return Draft(ConfigPayload.from_json(dump_configuration(state) | {"tools": tools}), make_session_refs(state))
 
 
 def dump_configuration(state: State) -> dict[str, Any]:
-    """The configuration in force as JSON: every field of `SessionConfig` with its value, the policy complete."""
+    """Dump the configuration in force as JSON: every field of `SessionConfig`, the policy complete."""
     config = state.config
     return config.model_dump(mode="json") | {
         "model_options": config.model_options.model_dump(mode="json", exclude_none=True),
@@ -142,7 +144,7 @@ def dump_configuration(state: State) -> dict[str, Any]:
 
 
 def make_unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
-    """The tools of a configuration, which has their schemas alone; a worker resolves them before one is called."""
+    """Make tools from the schemas in a `config` entry. A worker resolves them again before one is called."""
     return tuple(
         ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, idempotent=False) for spec in config.tools
     )
@@ -151,7 +153,7 @@ def make_unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
 def draft_error(
     state: State, run: Run, failure: Failure, refs: Refs | None = None, retried: Retried | None = None
 ) -> Draft:
-    """What went wrong in a run, and the call that is made instead, where one is."""
+    """Draft an `error` entry of a run; `retried` names the model call that follows instead."""
     details = failure.details | ({"retried": retried.as_json()} if retried else {})
     payload = ErrorPayload(type=failure.type, message=failure.message, details=details)
     return Draft(payload, make_run_refs(state, run) | (refs or {}))
@@ -169,7 +171,7 @@ def draft_run(
     failure: Failure | None = None,
     explanation: str | None = None,
 ) -> Draft:
-    """The outcome of a request. `explanation` is what the caller gave as the reason of a cancellation."""
+    """Draft the outcome of a request. `explanation` is the reason that a caller has sent with a cancellation."""
     payload = RunPayload(
         event="finished",
         status=status,
@@ -198,7 +200,7 @@ def draft_input(
     op_id: str | None = None,
     request_id: str | None = None,
 ) -> Draft:
-    """What did not enter the thread, or was overtaken."""
+    """Draft an `input` entry: an input that was not committed, or an operation that was superseded."""
     payload = InputPayload(
         event=event,
         kind=kind[:EXCERPT_CHARACTERS],
@@ -212,7 +214,7 @@ def draft_input(
 
 
 def draft_dropped_input(state: State, unread: Input, reason: str, request_id: str | None = None) -> Draft:
-    """An input that was accepted and that no model has read."""
+    """Draft the `input` entry of an input that was accepted and that no model has read."""
     own = unread.request_id or request_id
     return draft_input(
         state, "dropped", unread.kind, reason, unread.content, input_id=unread.input_id, request_id=own
@@ -220,7 +222,7 @@ def draft_dropped_input(state: State, unread: Input, reason: str, request_id: st
 
 
 def draft_dropped_request(state: State, request: Request, reason: str) -> tuple[Draft, ...]:
-    """What was asked and never ran: a message, or the inputs of a follow-up run."""
+    """Draft the `input` entries of a request that never ran: its message, or the inputs of a follow-up run."""
     if request.inputs:
         return tuple(draft_dropped_input(state, unread, reason, request.request_id) for unread in request.inputs)
     return (draft_input(state, "dropped", "message", reason, request.content, request_id=request.request_id),)
@@ -232,22 +234,22 @@ def draft_session(
     reason: str | None,
     workflow: str | None = None,
 ) -> Draft:
-    """What became of the session as a whole, and why. `workflow` says how its workflow had ended."""
+    """Draft a `session` entry. `workflow` is how the terminated workflow had ended."""
     return Draft(SessionPayload(event=event, workflow=workflow, reason=reason or None), make_session_refs(state))
 
 
 def make_session_refs(state: State) -> Refs:
-    """The refs of an entry that belongs to the session alone."""
+    """Make the refs of an entry that belongs to no run."""
     return {"session_id": state.session_id}
 
 
 def make_run_refs(state: State, run: Run) -> Refs:
-    """The refs of an entry that belongs to a run."""
+    """Make the refs of an entry that belongs to a run."""
     return {"session_id": state.session_id, "request_id": run.request.request_id, "run_id": run.run_id}
 
 
 def make_call_refs(run: Run) -> Refs:
-    """The refs to the run's newest model call; empty before the first."""
+    """Make the refs to the run's newest model call; empty before the first."""
     if run.call is None:
         return {}
     refs: Refs = {"call_id": run.call.call_id, "iteration": run.call.iteration}
@@ -257,7 +259,7 @@ def make_call_refs(run: Run) -> Refs:
 
 
 def _make_recipe(run: Run, answer: ModelAnswered) -> Recipe:
-    """What the model was shown for this reply, in terms of the thread: enough to show it again."""
+    """Make the recipe of a reply's context, from which the context can be rebuilt."""
     call = run.call
     assert call is not None
     policy = call.context_policy

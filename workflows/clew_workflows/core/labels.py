@@ -1,4 +1,4 @@
-"""What an operator reads in the Temporal UI: labels of a run's steps, and the session's current details."""
+"""Texts for the Temporal UI: the summaries of activities, and the workflow's current details."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clew_workflows.protocol import (
 
 
 def make_label(effect: Effect) -> str:
-    """The label of what carries an effect out."""
+    """Label the activity of an effect."""
     match effect:
         case Prepare() | DescribeModel():
             return effect.model[:80]
@@ -29,7 +29,7 @@ def make_label(effect: Effect) -> str:
         case ToolCall(call, _):
             return f"tool {call.name} · {call.tool_call_id}"
         case Summarize():
-            return f"sums up {effect.from_seq} to {effect.to_seq} of lane {effect.context_ref[:80]}"
+            return f"summary of {effect.from_seq} to {effect.to_seq} of lane {effect.context_ref[:80]}"
         case Archiving():
             return f"entries from {effect.archive.upto + 1}"
         case Thaw():
@@ -41,7 +41,7 @@ def make_label(effect: Effect) -> str:
 
 
 def describe_session(state: State, thread: Thread) -> str:
-    """The session at a glance, in Markdown. No text of the conversation: that is one query away."""
+    """Describe the session in Markdown, without text of the conversation."""
     usage = state.usage
     lines = [
         f"**{state.phase.replace('_', ' ')}** · `{state.config.model}` · lane `{state.context_ref}`",
@@ -56,14 +56,14 @@ def describe_session(state: State, thread: Thread) -> str:
             f"{run.request.max_iterations}",
         ]
         lines += [f"- tool `{call.name}` · `{call.tool_call_id}`" for call in run.tool_calls if not call.returned]
-    waits = {
+    waiting = {
         "inputs": len(state.inbox),
         "queued messages": len(state.queue),
         "approvals": len(list_pending(state)),
         "context operations": len(state.pending_ops),
     }
-    if any(waits.values()):
-        lines += ["", "waiting: " + " · ".join(f"{count} {what}" for what, count in waits.items() if count)]
+    if any(waiting.values()):
+        lines += ["", "waiting: " + " · ".join(f"{count} {name}" for name, count in waiting.items() if count)]
     if state.archive and state.archive.upto >= 0:
         lines += ["", f"entries up to {state.archive.upto} are in the archive"]
     if state.problem:

@@ -1,7 +1,12 @@
-"""Summaries and compactions: when a lane is summed up, how far, and what becomes of what was written.
+"""Summaries and compactions: when one is written, which entries it covers, and how it is committed.
 
-A summary stands for a lane under the policies that use summaries; a compaction puts it under the lane as a snapshot.
-Either is undone by `expand`: the thread keeps everything.
+1. `begin` (the update `summarize`), `begin_compaction` (a `replace` without a context) or `begin_due` (an automatic
+   summary) starts it: the state's `summarizing` is set, and the effect is a `Summarize` without a range.
+2. `find_range` determines the range once the archived part of the lane is there, and an activity writes the text.
+3. `commit_summary` commits it, `note_failure` commits why there is none, and `give_up` cancels it.
+
+A summary replaces older messages in contexts whose policy uses summaries. A compaction is a summary that replaces the
+lane's context as a snapshot. Either can be undone by `expand`, because the thread keeps all entries.
 """
 
 from __future__ import annotations
@@ -23,35 +28,35 @@ from clew_workflows.core.state import Moment, State, Summarizing, remember_opera
 from clew_workflows.protocol import Failure, Summarize, Summarized
 
 RUNS_BEFORE_RETRY = 10
-"""After a failure the session goes on for so many runs before it tries again by itself."""
+"""Runs after a failed automatic summary before another one is tried."""
 
 
 def begin(state: State, thread: Thread, command: SummarizeInput) -> Decision:
-    """A summary that was asked for is made.
+    """Start a summary that a caller asks for.
 
     Raises:
-        Busy: a request is running or waits, or a summary is in the making.
-        InvalidInput: the range ends before the summary in force does.
-        NothingToSummarize: there is nothing between the last summary and what is kept as it is.
+        Busy: A run is active, a request waits, or a summary is being written.
+        InvalidInput: `to_seq` is before the end of the summary in force.
+        NothingToSummarize: There is no message between the last summary and the turns that stay as they are.
     """
     if not state.at_rest:
-        raise Busy("the session is at work: wait for it, or cancel what runs")
+        raise Busy("the session is busy: wait for it, or cancel the run")
     lane = command.context_ref or state.context_ref
     effect = _make_effect(state, state.policy, lane)
-    # What is in the archive is fetched before the summary is made.
+    # If the range cannot be determined without the archive, `find_range` determines it when that has been read.
     with suppress(Archived):
         find_bounds(state, thread, effect.model_copy(update={"from_seq": command.from_seq, "to_seq": command.to_seq}))
     return _begin(state, state.policy, lane, from_seq=command.from_seq, to_seq=command.to_seq)
 
 
 def begin_compaction(state: State, operation: ContextOperation, to_seq: int | None) -> Decision:
-    """A compaction whose context the session is to write itself is made."""
+    """Start the summary of a `replace` operation that brings no context."""
     lane = operation.context_ref or state.context_ref
     return _begin(state, state.policy, lane, operation=operation, to_seq=to_seq)
 
 
 def begin_due(state: State, _at: Moment) -> Decision:
-    """After a completed run, and if nothing waits, a lane is summed up whose contexts have become too long."""
+    """Start the automatic summary that is due, if the session is idle."""
     lane, policy = state.summary_due, state.policy
     if lane is None or state.phase != "idle" or state.busy:
         return Decision(state)
@@ -80,48 +85,52 @@ def _begin(
 
 
 def _make_effect(state: State, policy: ContextPolicy, lane: str) -> Summarize:
-    """What is asked of the world for a summary, its range aside."""
-    most = max(min(policy.budget // 4, policy.reserve_output_tokens or policy.budget), 1)
+    """Make the effect of a summary, without its range."""
+    max_output_tokens = max(min(policy.budget // 4, policy.reserve_output_tokens or policy.budget), 1)
     return Summarize(
         summary_id=f"summary-{state.summaries + 1}",
         context_ref=lane,
         model=policy.summarization_model or state.config.model,
         encoding=state.config.encoding,
         max_input_tokens=policy.max_input_tokens,
-        max_output_tokens=most,
+        max_output_tokens=max_output_tokens,
     )
 
 
 def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
-    """What is to be summed up, with the range that it comes to.
+    """Determine the range of a summary; the answer is the effect with it.
 
     Raises:
-        Archived: that cannot be told from what the thread keeps of its past.
-        InvalidInput: the range ends before the summary in force does.
-        NothingToSummarize: there is nothing between the last summary and what is kept as it is.
+        Archived: The range depends on entries that are in the archive alone.
+        InvalidInput: `to_seq` is before the end of the summary in force.
+        NothingToSummarize: There is no message between the last summary and the turns that stay as they are, or too
+            few for an automatic summary.
     """
     policy, lane = state.policy, _require_lane(thread, effect.context_ref)
-    by_itself = state.summarizing is not None and state.summarizing.automatic
-    as_it_is = int(policy.budget * policy.low_water) if by_itself else 0
-    first, last, builds_on = find_bounds(state, thread, effect, as_it_is)
-    # A window that cuts even so would have the session write a summary after every run.
+    automatic = state.summarizing is not None and state.summarizing.automatic
+    keep_tokens = int(policy.budget * policy.low_water) if automatic else 0
+    first, last, builds_on = find_bounds(state, thread, effect, keep_tokens)
+    # Without a threshold in the policy, a window that drops messages would cause a summary after every run.
     bounded = policy.summarize_threshold is not None or policy.max_thread_tokens is not None
-    if by_itself and not bounded and lane.count_messages(first, last)[1] * 4 < policy.budget:
-        raise NothingToSummarize("too little has been said since the last summary")
+    if automatic and not bounded and lane.count_messages(first, last)[1] * 4 < policy.budget:
+        raise NothingToSummarize("too few messages since the last summary")
     pinned = tuple(seq for seq in lane.layers.pinned if seq <= last)
     return effect.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
 
 
-def find_bounds(state: State, thread: Thread, effect: Summarize, as_it_is: int = 0) -> tuple[int, int, int | None]:
-    """The first and the last seq of what is summed up, and the seq of what stands for all before.
+def find_bounds(
+    state: State, thread: Thread, effect: Summarize, keep_tokens: int = 0
+) -> tuple[int, int, int | None]:
+    """Find the first and the last seq of a summary, and the seq of the entry that stands for all before, if any.
 
-    Whole groups are summed up, and what is asked for from further back than the last summary begins where that began.
-    Without `to_seq` the last turns stay as they are, and more of them up to so many tokens. A round stays as it is
-    while one of its calls may still return, or has returned after the last seq.
+    A summary covers complete groups. One that is to begin within the range of the last summary begins where that
+    began. Without `to_seq`, the policy's last turns stay as they are, and older turns that have up to `keep_tokens`
+    tokens. A summary ends before a round of which a call may still return, or has returned after the last seq.
 
     Raises:
-        Archived, NothingToSummarize: see `find_range`.
+        Archived: The lane is in the archive alone.
         InvalidInput: `to_seq` is before the end of the summary in force.
+        NothingToSummarize: There is no message between the last summary and the turns that stay as they are.
     """
     lane, from_seq, to_seq = _require_lane(thread, effect.context_ref), effect.from_seq, effect.to_seq
     top = lane.layers.top
@@ -133,8 +142,8 @@ def find_bounds(state: State, thread: Thread, effect: Summarize, as_it_is: int =
     again = from_seq is not None and from_seq <= top.summarized_to
     after = top.after if again else top.summarized_to
     builds_on = top.anchor if again or top.summary < 0 else top.summary
-    last = _find_end_before_turns(lane, state.policy.keep_last_turns, as_it_is) if to_seq is None else to_seq
-    # A summary never gives way to one of less.
+    last = _find_end_before_turns(lane, state.policy.keep_last_turns, keep_tokens) if to_seq is None else to_seq
+    # A new summary covers at least the range of the last one.
     last = max(last, top.summarized_to)
     last = max(last, _find_group_end(lane, last))
     last = _find_end_before_doubt(lane, top.summarized_to, last, {call.tool_call_id for call in state.late_calls})
@@ -142,14 +151,14 @@ def find_bounds(state: State, thread: Thread, effect: Summarize, as_it_is: int =
     newest = max(newest, min(lane.gap.newest_seq, last))
     if newest <= after:
         raise NothingToSummarize(
-            f"after {after} the lane has said nothing but its last turns, and rounds whose calls may still return: "
+            f"the lane has only its last turns after entry {after}, and rounds whose calls may still return: "
             "name a later to_seq, keep fewer turns, or wait for the calls"
         )
     return after + 1, newest, builds_on if builds_on >= 0 else None
 
 
 def _find_end_before_turns(lane: Lane, turns: int, tokens: int) -> int:
-    """The seq before the turns that stay as they are: the last ones, and more as long as they have few tokens."""
+    """Find the seq before the turns that stay as they are: the last ones, and older ones up to `tokens`."""
     if not lane.message_seqs:
         return lane.gap.newest_seq
     last, start = lane.message_seqs[-1], lane.message_seqs[-1] + 1
@@ -179,22 +188,22 @@ def _find_end_before_doubt(lane: Lane, after: int, last: int, open_calls: Set[st
 def _require_lane(thread: Thread, context_ref: str) -> Lane:
     lane = thread.get_lane(context_ref)
     if lane is None or not (lane.message_seqs or lane.gap.newest_seq >= 0 or lane.layers.is_compacted):
-        raise NothingToSummarize(f"the lane {context_ref!r} has said nothing")
+        raise NothingToSummarize(f"the lane {context_ref!r} has no messages")
     if not lane.layers.is_complete:
         raise Archived(f"the lane {context_ref!r} is in the archive: read it through ReadThread")
     return lane
 
 
 def _find_group_end(lane: Lane, seq: int) -> int:
-    """The last message up to a seq, with the rest of its group."""
-    place = bisect_right(lane.group_starts, seq)
-    if not place:
+    """Find the end of the group that holds the last message up to a seq."""
+    index = bisect_right(lane.group_starts, seq)
+    if not index:
         return min(seq, lane.gap.newest_seq)
-    return max(lane.groups[place - 1].entries[-1].seq, min(seq, lane.gap.newest_seq))
+    return max(lane.groups[index - 1].entries[-1].seq, min(seq, lane.gap.newest_seq))
 
 
 def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
-    """What was written is committed, and the session is idle."""
+    """Commit a summary; the session is idle then."""
     effect, answer, making = event.effect, event.summary, state.summarizing
     assert effect.from_seq is not None, "the range is known once it is written"
     assert effect.to_seq is not None, "the range is known once it is written"
@@ -214,23 +223,26 @@ def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
     state = replace(state, phase="idle", summarizing=None, usage=state.usage.plus(answer.usage))
     if not effect.compacts:
         return Decision(state, (Draft(summary, refs),))
-    operation = AppliedReplace(
+    applied = AppliedReplace(
         type="replace",
         reason="compaction",
         result_context=StoredSnapshot(messages=[summary.make_message("user")], system_prompt=event.system_prompt),
         base_seq=effect.to_seq,
         meta=summary.provenance | {"base_seq": effect.to_seq},
     )
-    asked_for = making.operation if making else None
-    op_id = asked_for.op_id if asked_for else f"compaction:{effect.summary_id}"
-    compaction = OperationPayload(op_id=op_id, context_ref=effect.context_ref, operation=operation)
+    operation = making.operation if making else None
+    op_id = operation.op_id if operation else f"compaction:{effect.summary_id}"
+    compaction = OperationPayload(op_id=op_id, context_ref=effect.context_ref, operation=applied)
     return Decision(remember_operation(state, op_id), (Draft(compaction, refs),))
 
 
 def note_failure(state: State, failure: Failure, _at: Moment) -> Decision:
-    """The session goes on without the summary, and the thread says why; that nothing was to be said is no failure."""
+    """Commit why there is no summary; the session is idle then.
+
+    That there is too little for an automatic summary is not committed.
+    """
     making = state.summarizing
-    assert making is not None, "no summary is in the making"
+    assert making is not None, "no summary is being written"
     state = replace(state, phase="idle", summarizing=None)
     if making.automatic:
         if failure.type == NothingToSummarize.type:
@@ -246,12 +258,12 @@ def _draft_error(state: State, making: Summarizing, failure: Failure) -> Draft:
 
 
 def is_making(state: State, summary_id: str) -> bool:
-    """Whether a summary is still in the making."""
+    """Whether a summary is still being written."""
     return state.summarizing is not None and state.summarizing.summary_id == summary_id
 
 
 def give_up(state: State, reason: str) -> Decision:
-    """Give up the summary in the making. One of the session's own accord is tried again after a later run."""
+    """Give up the summary that is being written. An automatic one is tried again after a later run."""
     making = state.summarizing
     if making is None:
         return Decision(state)

@@ -1,4 +1,4 @@
-"""What a session answers to queries: pure views of its state and its thread, in pages under 1 MB."""
+"""Answers to queries: pure functions of the session's state and thread, in pages under 1 MB."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from clew_workflows.core.state import State
 
 
 def answer_status(state: State, thread: Thread) -> dict[str, Any]:
-    """The answer to the query `answer_status`."""
+    """Answer the query `status`."""
     run = state.run
     return SessionStatus(
         session_id=state.session_id,
@@ -58,10 +58,13 @@ def answer_status(state: State, thread: Thread) -> dict[str, Any]:
 
 
 def build_projection(state: State, thread: Thread, query: ContextQuery) -> Projection:
-    """The context that the query `context` asks for.
+    """Build the context that the query `context` names.
 
     Raises:
-        ClewError: there is no such call, or no context can be made under the policy.
+        Archived: The context needs entries that are in the archive alone.
+        ContextOverflow: What the context must have does not fit the policy's budget.
+        InvalidInput: There is no such call or lane, or the policy cannot be used.
+        InvalidTokenBudget: The policy leaves no budget.
     """
     if query.pending is not None:
         return previews.build_preview(state, thread, query, query.pending)
@@ -87,37 +90,37 @@ def build_projection(state: State, thread: Thread, query: ContextQuery) -> Proje
 
 
 def answer_window(state: State, thread: Thread, query: WindowQuery) -> dict[str, Any]:
-    """The newest messages of a lane that fit a budget, as the session's policy groups and filters them."""
+    """Answer the query `window`: the newest messages of a lane that fit a budget, under the session's policy."""
     page = build_window(thread, query.context_ref or state.context_ref, query.token_budget)
     return {"messages": page.messages, "meta": page.meta.as_json()}
 
 
 def answer_transcript(state: State, thread: Thread, query: TranscriptQuery) -> dict[str, Any]:
-    """A lane's messages as they were said, each with its seq."""
+    """Answer the query `transcript`: a lane's messages, unabridged, each with its seq."""
     lane = query.context_ref or state.context_ref
     messages: list[dict[str, Any]] = []
     config = thread.find_config(thread.last_seq)
     if query.include_system and config and query.from_seq == 0 and (prompt := config.read(ConfigPayload).prompt):
         messages.append({"role": "system", "content": prompt, "seq": config.seq})
-    said = (
+    rows = (
         {**entry.message, "seq": entry.seq}
         for entry in thread.slice(query.from_seq, thread.last_seq)
         if entry.kind == "ai_message" and entry.lane == lane
     )
-    return _fill_page("messages", messages, said, query.limit) | _note_archived(thread, query.from_seq)
+    return _fill_page("messages", messages, rows, query.limit) | _note_archived(thread, query.from_seq)
 
 
 def answer_entries(thread: Thread, query: EntriesQuery) -> dict[str, Any]:
-    """The entries of the thread that meet every filter, in order."""
-    meets = make_filter(query)
-    found = (entry.as_json() for entry in thread.slice(query.from_seq, thread.last_seq) if meets(entry))
-    return _fill_page("entries", [], found, query.limit) | _note_archived(thread, query.from_seq)
+    """Answer the query `entries`: the entries that meet every filter, in order."""
+    matches = make_filter(query)
+    rows = (entry.as_json() for entry in thread.slice(query.from_seq, thread.last_seq) if matches(entry))
+    return _fill_page("entries", [], rows, query.limit) | _note_archived(thread, query.from_seq)
 
 
 def _fill_page(
     name: str, page: list[dict[str, Any]], rows: Iterable[dict[str, Any]], limit: int | None
 ) -> dict[str, Any]:
-    """As many rows as a page holds; `next_seq` says where the next one begins."""
+    """Fill a page with rows; `next_seq` is the seq of the first row that did not fit."""
     room = MAX_PAGE_BYTES - len(to_json(page))
     for count, row in enumerate(rows, len(page)):
         room -= len(to_json(row)) + 1
@@ -128,17 +131,17 @@ def _fill_page(
 
 
 def _note_archived(thread: Thread, from_seq: int) -> dict[str, int]:
-    """Where the answer begins, if what comes before it is in the archive."""
+    """Return the first live seq, if the query began before it."""
     return {"archived_before": thread.first_seq} if from_seq < thread.first_seq else {}
 
 
 def _describe_operation(waiting: ContextOperation) -> dict[str, Any]:
-    shown = {"op_id": waiting.op_id, "type": waiting.operation.type, "reason": waiting.operation.reason}
-    return shown | ({"context_ref": waiting.context_ref} if waiting.context_ref else {})
+    description = {"op_id": waiting.op_id, "type": waiting.operation.type, "reason": waiting.operation.reason}
+    return description | ({"context_ref": waiting.context_ref} if waiting.context_ref else {})
 
 
 def _find_cursor(state: State, thread: Thread) -> int:
-    """The last seq that the active lane's context has folded in; -1 while there is none."""
+    """Find the newest seq that the active lane's context includes; -1 for none."""
     lane = thread.get_lane(state.context_ref)
     if lane is None:
         return -1
