@@ -118,9 +118,7 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
     return effect.model_copy(update={"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned})
 
 
-def find_bounds(
-    state: State, thread: Thread, effect: Summarize, keep_tokens: int = 0
-) -> tuple[int, int, int | None]:
+def find_bounds(state: State, thread: Thread, effect: Summarize, keep_tokens: int = 0) -> tuple[int, int, int | None]:
     """Find the first and the last seq of a summary, and the seq of the entry that stands for all before, if any.
 
     A summary covers complete groups. One that is to begin within the range of the last summary begins where that
@@ -172,7 +170,7 @@ def _find_end_before_turns(lane: Lane, turns: int, tokens: int) -> int:
 
 
 def _find_end_before_doubt(lane: Lane, after: int, last: int, open_calls: Set[str]) -> int:
-    """The last seq before rounds that have a late result after it, or may have: no model would be shown that."""
+    """Find the seq before rounds whose late result is after `last`, or still open: no context would include it."""
 
     def is_separated(group: Group) -> bool:
         is_open = any(entry.refs.get("tool_call_id") in open_calls for entry in group.entries)
