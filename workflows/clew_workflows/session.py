@@ -44,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from clew_workflows.shell import execution, ingress, summarizing
     from clew_workflows.shell.answers import Answers
+    from clew_workflows.shell.background import start_background_task
     from clew_workflows.shell.fullness import Fullness
     from clew_workflows.shell.hibernation import Hibernation
     from clew_workflows.shell.intake import Arrival, Intake
@@ -98,9 +99,9 @@ class AgentSession:
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
-        self._waiters = Waiters(self.waits.caller)
-        self._fullness = Fullness()
         self._task_commands = TaskCommands()
+        self._waiters = Waiters(self.waits.caller, self._task_commands)
+        self._fullness = Fullness()
         self._refusal: ClewError | None = None
         # The newest validated update, by its id, so that its handler need not decode it again. During a replay
         # validators do not run: the handler decodes.
@@ -121,8 +122,10 @@ class AgentSession:
             self._intake = Intake(self._runtime, is_open=start.carried is not None)
             self._startup = Startup(self._runtime, self._intake)
             self._recalling = Recalling(self._runtime, self._fullness)
-            self._rollover = Rollover(self._runtime, self._fullness, self._recalling, self._waiters)
-            self._hibernation = Hibernation(self._runtime, self._rollover)
+            self._rollover = Rollover(
+                self._runtime, self._fullness, self._recalling, self._waiters, self._task_commands
+            )
+            self._hibernation = Hibernation(self._runtime, self._rollover, self._task_commands)
             self._signing = Signing(self._runtime, self._recalling)
             self._answers = Answers(self._runtime, self._waiters, self._recalling, self._signing, self._hibernation)
             self._tool_calls = ToolCalls(self._runtime, self._task_commands)
@@ -136,9 +139,6 @@ class AgentSession:
             raise ingress.make_application_error(self._refusal)
         try:
             return await self._run_session()
-        except Refusal as refusal:
-            await self._wait_for_answers()
-            raise ingress.make_application_error(refusal) from None
         # Not BaseException: a worker that shuts down throws GeneratorExit into its workflows, which must not await
         # then.
         except (FailureError, asyncio.CancelledError):
@@ -164,12 +164,23 @@ class AgentSession:
             if intake.is_open:
                 reason = f"the workflow was cancelled: {workflow.cancellation_reason() or 'no reason was given'}"
                 runtime.apply(decisions.close(runtime.state, runtime.now, reason))
-                await self._hibernation.end()
+                await self._end()
             raise
         self._waiters.dismiss()
-        await self._hibernation.end()
+        await self._end()
         await self._wait_for_answers()
         return {"last_seq": runtime.thread.last_seq}
+
+    async def _end(self) -> None:
+        """Archive the closed session.
+
+        Raises:
+            ApplicationError: The archive belongs to another execution.
+        """
+        try:
+            await self._hibernation.end()
+        except Refusal as refusal:
+            raise ingress.make_application_error(refusal) from None
 
     @workflow.update(dynamic=True)
     async def update(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
@@ -257,7 +268,7 @@ class AgentSession:
         # Best effort: fetch the part of the active lane that the last workflow run could not carry over.
         await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
         if seconds := runtime.state.config.idle_timeout_seconds:
-            asyncio.create_task(self._hibernation.hibernate_when_idle(seconds))  # noqa: RUF006 - the workflow's loop holds its tasks
+            start_background_task(self._hibernation.hibernate_when_idle(seconds))
         while True:
             self._before_waiting()
             # A message that opens a run, a close, a full history or a changed lane ends the wait.
@@ -302,7 +313,7 @@ class AgentSession:
         if isinstance(effect, CallModel):
             policy = self._runtime.state.policy.overlay(effect.context_policy)
             query = ContextQuery(call_id=effect.call_id)
-            if failure := await self._recalling.recall(effect.context_ref, policy, query):
+            if failure := await self._recalling.recall(effect.context_ref, policy, query, self._runtime.time_left):
                 return failure
         if isinstance(effect, Summarize):
             return await summarizing.summarize(self._runtime, self._recalling, effect)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowContinuedAsNewError
@@ -15,8 +18,10 @@ from clew import Clew, Session
 from clew.errors import Idle
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
-from clew_workflows.protocol import Thresholds
-from tests.support.rolling import name, rolling, runs_of
+from clew_workflows.protocol import Effect, SignCheckpoint, Thresholds
+from clew_workflows.shell import execution
+from tests.support.impatient import IMPATIENT
+from tests.support.rolling import Slow, name, rolling, runs_of, until
 from tests.support.scenarios import control, script
 from tests.support.stack import Stack
 
@@ -36,6 +41,7 @@ HANDLED = {
     for name in (
         *("WORKFLOW_EXECUTION_STARTED", "WORKFLOW_EXECUTION_SIGNALED"),
         *("ACTIVITY_TASK_COMPLETED", "ACTIVITY_TASK_FAILED", "ACTIVITY_TASK_TIMED_OUT", "ACTIVITY_TASK_CANCELED"),
+        "TIMER_FIRED",
     )
 }
 """Events on which a session acts."""
@@ -91,6 +97,49 @@ async def test_every_task_that_handles_an_event_has_a_command(stack: Stack) -> N
     assert {run: _without_command(history.events) for run, history in zip(runs, histories, strict=True)} == {
         run: [] for run in runs
     }
+
+
+async def test_a_task_whose_timer_ends_no_wait_has_a_command(stack: Stack) -> None:
+    """The timer of callers that have been answered meanwhile, and that of a session that is no longer idle."""
+    model = Slow()
+    async with rolling(stack, Thresholds(), workflows=IMPATIENT) as clew:
+        session = await clew.open(name(), model=stack.model(model), idle_timeout_seconds=2)
+        model.release()
+        await session.ask("one")
+        request = await session.message("two")
+        await asyncio.sleep(4)
+        model.release()
+        await request.result()
+        history = await clew.temporal.get_workflow_handle(session.id).fetch_history()
+    assert sum(event.event_type == EventType.EVENT_TYPE_TIMER_FIRED for event in history.events) > 2
+    assert _without_command(history.events) == []
+
+
+async def test_the_task_in_which_a_rollover_begins_to_wait_has_a_command(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the answer to another update."""
+    carry_out: Any = execution.carry_out
+
+    async def slowly(effect: Effect, time_left: timedelta | None) -> Any:
+        if isinstance(effect, SignCheckpoint):
+            await workflow.sleep(3)
+        return await carry_out(effect, time_left)
+
+    monkeypatch.setattr(execution, "carry_out", slowly)
+    async with rolling(stack, Thresholds(updates=5)) as clew:
+        session = await clew.open(name(), model=stack.model("fine"))
+        for turn in range(4):
+            await session.ask(f"turn {turn}")
+        await session.checkpoint()
+
+        async def has_rolled() -> bool:
+            return len(await runs_of(clew, session.id)) > 1
+
+        await until(has_rolled)
+        first = (await runs_of(clew, session.id))[-1]
+        history = await clew.temporal.get_workflow_handle(session.id, run_id=first).fetch_history()
+    assert _without_command(history.events) == []
 
 
 def _without_command(events: Sequence[HistoryEvent]) -> list[str]:

@@ -12,14 +12,16 @@ from clew.errors import ArchiveUnavailable, Busy, Refusal
 from clew_workflows.core import decisions
 from clew_workflows.shell.rollover import Rollover
 from clew_workflows.shell.runtime import Runtime
+from clew_workflows.shell.task_commands import TaskCommands
 
 
 class Hibernation:
     """Archives one session whole before its workflow completes."""
 
-    def __init__(self, runtime: Runtime, rollover: Rollover) -> None:
+    def __init__(self, runtime: Runtime, rollover: Rollover, task_commands: TaskCommands) -> None:
         self._runtime = runtime
         self._rollover = rollover
+        self._task_commands = task_commands
         self._ended = False
         self._refusal: Refusal | None = None
 
@@ -84,12 +86,17 @@ class Hibernation:
         """Hibernate after so many idle seconds; if that fails, try again after as many."""
         runtime = self._runtime
         while not runtime.state.closed:
-            await workflow.wait_condition(lambda: not runtime.state.busy and not runtime.state.late_calls)
+            await workflow.wait_condition(lambda: not (runtime.state.busy or runtime.state.late_calls))
             left = runtime.active_at + seconds - workflow.time()
-            if left > 0:
-                await workflow.sleep(left, summary="hibernates when idle")
-            elif runtime.state.phase == "idle" and not runtime.rolling:
+            if left <= 0 and runtime.state.phase == "idle" and not runtime.rolling:
                 with suppress(Refusal):
                     await self.hibernate(f"nothing has happened for {seconds} seconds")
-            else:
-                await workflow.sleep(seconds, summary="hibernates when idle")
+                    return
+            await self._doze(left if left > 0 else seconds)
+
+    async def _doze(self, seconds: float) -> None:
+        await workflow.sleep(seconds, summary="hibernates when idle")
+        state = self._runtime.state
+        if state.busy or state.late_calls or state.closed:
+            # Nothing follows from the timer: the task that handles it would have no command.
+            self._task_commands.ensure()

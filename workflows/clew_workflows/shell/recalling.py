@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import timedelta
 
 from temporalio import workflow
 
@@ -24,15 +25,17 @@ class Recalling:
         self._runtime = runtime
         self._fullness = fullness
 
-    async def recall(self, context_ref: str, policy: ContextPolicy, query: ContextQuery) -> Failure | None:
+    async def recall(
+        self, context_ref: str, policy: ContextPolicy, query: ContextQuery, patience: timedelta | None = None
+    ) -> Failure | None:
         """Fetch what a context of a lane needs of the archive, or say why that could not be done."""
         runtime = self._runtime
         while (archive := runtime.state.archive) and not self._covers(query):
             before = runtime.thread.find_first_held_seq(context_ref)
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
-            time_left = runtime.time_left if runtime.state.run else runtime.waits.store
-            fetched = await execution.carry_out(self._effect(archive, context_ref, policy), time_left)
+            effect = self._effect(archive, context_ref, policy)
+            fetched = await execution.carry_out(effect, patience or runtime.waits.store)
             if isinstance(fetched, Failure):
                 return fetched
             runtime.thread = carried.add_recalled(runtime.thread, context_ref, fetched)

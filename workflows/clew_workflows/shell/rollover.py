@@ -18,6 +18,7 @@ from clew_workflows.shell.fullness import FULL, PRESSING, Fullness
 from clew_workflows.shell.recalling import Recalling
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.startup import make_unavailable
+from clew_workflows.shell.task_commands import TaskCommands
 from clew_workflows.shell.waiters import Waiters
 
 # Phases that end in this workflow run. A summary adds next to nothing to the history, and its caller waits.
@@ -27,11 +28,19 @@ _STAYING = ("summarizing", "hibernating", "closed")
 class Rollover:
     """Archives one session, and lets it go on in a new workflow run when the history of the present one is full."""
 
-    def __init__(self, runtime: Runtime, fullness: Fullness, recalling: Recalling, waiters: Waiters) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        fullness: Fullness,
+        recalling: Recalling,
+        waiters: Waiters,
+        task_commands: TaskCommands,
+    ) -> None:
         self._runtime = runtime
         self._recalling = recalling
         self._fullness = fullness
         self._waiters = waiters
+        self._task_commands = task_commands
         self._ask_again_at = 0.0
         self._full_when_asked = False
         self._writing = asyncio.Lock()
@@ -83,6 +92,8 @@ class Rollover:
             return
         runtime.rolling = True
         self._waiters.dismiss()
+        if not workflow.all_handlers_finished():
+            self._task_commands.ensure()
         # The caller of a close is answered when the session has ended: in this run of the workflow.
         await workflow.wait_condition(lambda: runtime.state.closed or workflow.all_handlers_finished())
         if not runtime.state.closed:

@@ -9,6 +9,7 @@ from temporalio import workflow
 from clew_workflows.core import decisions, tool_rounds
 from clew_workflows.protocol import Failure, RunTool, RunTools, ToolAnswered, ToolReturned
 from clew_workflows.shell import execution
+from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
@@ -31,11 +32,14 @@ class ToolCalls:
         for tool_call in effect.calls:
             activity = execution.start(tool_call, runtime.time_left)
             activities.append(activity)
-            asyncio.create_task(self._commit(tool_call.call, activity))  # noqa: RUF006 - the workflow's loop holds its tasks
-        await workflow.wait_condition(lambda: runtime.effect is not effect)
-        for activity in activities:
-            if not activity.done():
-                activity.cancel()
+            start_background_task(self._commit(tool_call.call, activity))
+        try:
+            await workflow.wait_condition(lambda: runtime.effect is not effect)
+        finally:
+            # Also where the workflow is cancelled.
+            for activity in activities:
+                if not activity.done():
+                    activity.cancel()
 
     async def _commit(self, call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> None:
         event = await _await_result(call, activity)

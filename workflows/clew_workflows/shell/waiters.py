@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +9,8 @@ from datetime import timedelta
 from temporalio import workflow
 
 from clew.contract import MAX_WAITERS
+from clew_workflows.shell.background import start_background_task
+from clew_workflows.shell.task_commands import TaskCommands
 
 
 @dataclass(eq=False, slots=True)
@@ -28,7 +29,8 @@ class Waiter:
 class Waiters:
     """The waiters of one workflow run. They share one timer, so that a turn adds no timer to the history."""
 
-    def __init__(self, longest: timedelta) -> None:
+    def __init__(self, longest: timedelta, task_commands: TaskCommands) -> None:
+        self._task_commands = task_commands
         self._longest_seconds = longest.total_seconds()
         self._waiting: set[Waiter] = set()
         self._sweeping = False
@@ -46,7 +48,7 @@ class Waiters:
             self._waiting.add(waiter)
             if not self._sweeping:
                 self._sweeping = True
-                asyncio.create_task(self._sweep())  # noqa: RUF006 - the workflow's loop holds its tasks
+                start_background_task(self._sweep())
         return waiter
 
     async def wait(self, waiter: Waiter | None, done: Callable[[], bool]) -> None:
@@ -72,3 +74,6 @@ class Waiters:
             for waiter in self._waiting:
                 waiter.expired |= workflow.time() - waiter.since >= self._longest_seconds
         self._sweeping = False
+        if not self._waiting:
+            # The timer has released nobody: the task that handles it would have no command.
+            self._task_commands.ensure()
