@@ -1,4 +1,4 @@
-"""The shape of the house: what may import what, and how large anything may be."""
+"""The architecture: which package may import which, how long a module may be, and which words are no names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ORDER = (
     "clew_activities",
     "clew_audit",
 )
-"""From below to above: a module imports nothing of a package that stands behind its own."""
+"""The packages from low to high: a module imports nothing from a package later in this list."""
 PURE = (
     "clew.outcomes",
     "clew.errors",
@@ -46,13 +46,15 @@ PURE = (
     "clew_workflows.core",
     "clew_workflows.protocol",
 )
-"""What needs no Temporal: it imports nothing of `temporalio`."""
-DOORS = ("clew.operators", "clew.worker")
-"""The modules of `clew` that import the worker's packages, where the extra `worker` is installed."""
+"""The packages that import nothing from `temporalio`."""
+WORKER_MODULES = ("clew.operators", "clew.worker")
+"""The modules of `clew` that import the worker's packages; they need the extra `worker`."""
 MAX_MODULE_LINES = 420
 MAX_CLASS_LINES = 320
 LONG_MODULES: dict[str, str] = {}
 LONG_CLASSES: dict[str, str] = {}
+VAGUE_NAMES = {"asked", "given", "told", "whole", "found", "place", "world", "ground", "facts"}
+"""Words that do not say what a value is."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Module:
 
     Attributes:
         name: Its dotted name.
-        is_package: It is the `__init__` of a package.
+        is_package: Whether it is the `__init__` of a package.
         path: Its file.
         tree: Its syntax tree.
     """
@@ -73,25 +75,25 @@ class Module:
 
     @property
     def package(self) -> str:
-        """The package that it stands in; a package stands in itself."""
+        """The package that contains it; for a package, the package itself."""
         return self.name if self.is_package else self.name.rpartition(".")[0]
 
 
 @cache
-def modules() -> dict[str, Module]:
-    """Every module of the source packages by its name."""
-    found: dict[str, Module] = {}
+def load_modules() -> dict[str, Module]:
+    """Parse every module of the source packages; the key is its dotted name."""
+    parsed: dict[str, Module] = {}
     for package, folder in SOURCES.items():
         for path in sorted(folder.rglob("*.py")):
             parts = (package, *path.relative_to(folder).with_suffix("").parts)
             is_package = parts[-1] == "__init__"
             name = ".".join(parts[:-1] if is_package else parts)
-            found[name] = Module(name, is_package, path, ast.parse(path.read_text(encoding="utf-8")))
-    return found
+            parsed[name] = Module(name, is_package, path, ast.parse(path.read_text(encoding="utf-8")))
+    return parsed
 
 
-def imports(module: Module) -> Iterator[str]:
-    """The dotted names that a module imports anywhere in it, for type checkers alone included."""
+def list_imports(module: Module) -> Iterator[str]:
+    """List the dotted names that a module imports, at any level and under `TYPE_CHECKING` too."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -100,52 +102,58 @@ def imports(module: Module) -> Iterator[str]:
             source = node.module or ""
             for alias in node.names:
                 inner = f"{source}.{alias.name}"
-                yield inner if inner in modules() else source
+                yield inner if inner in load_modules() else source
 
 
-def rank(name: str) -> int | None:
-    """The place of a module in `ORDER`; None: it is none of ours, or the face of `clew`, or a door."""
-    fitting = [room for room in ORDER if name == room or name.startswith(f"{room}.")]
-    return ORDER.index(max(fitting, key=len)) if fitting else None
+def find_rank(name: str) -> int | None:
+    """Find the index of a module's package in `ORDER`; None: no package of `ORDER` contains the module."""
+    packages = [package for package in ORDER if name == package or name.startswith(f"{package}.")]
+    return ORDER.index(max(packages, key=len)) if packages else None
 
 
-def test_every_module_has_its_room() -> None:
-    """A new package has to say where it stands."""
-    assert {name for name in modules() if rank(name) is None} == {"clew", *DOORS}
+def test_every_module_has_a_rank() -> None:
+    """`ORDER` lists the package of every module but `clew` itself and the worker modules."""
+    assert {name for name in load_modules() if find_rank(name) is None} == {"clew", *WORKER_MODULES}
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if rank(name) is not None])
+@pytest.mark.parametrize("name", [name for name in load_modules() if find_rank(name) is not None])
 def test_imports_run_one_way(name: str) -> None:
-    """A module imports nothing of a package above its own."""
-    own = rank(name)
+    """A module imports nothing from a package above its own."""
+    own = find_rank(name)
     assert own is not None
-    above = [found for found in imports(modules()[name]) if (place := rank(found)) is not None and place > own]
+    above = [
+        imported
+        for imported in list_imports(load_modules()[name])
+        if (other := find_rank(imported)) is not None and other > own
+    ]
     assert not above
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_what_is_pure_imports_nothing_of_temporal(name: str) -> None:
-    """The thread, its contexts, the contract and the session's decisions run anywhere."""
-    if any(name == room or name.startswith(f"{room}.") for room in PURE):
-        assert not [found for found in imports(modules()[name]) if found.partition(".")[0] == "temporalio"]
+@pytest.mark.parametrize("name", sorted(load_modules()))
+def test_pure_modules_import_nothing_from_temporal(name: str) -> None:
+    """The thread, its contexts, the contract and the session's decisions run without Temporal."""
+    if any(name == package or name.startswith(f"{package}.") for package in PURE):
+        assert not [
+            imported for imported in list_imports(load_modules()[name]) if imported.partition(".")[0] == "temporalio"
+        ]
 
 
-def test_the_client_imports_the_workers_packages_at_its_doors_alone() -> None:
-    """A backend installs `clew` without what the worker needs."""
+def test_only_the_worker_modules_of_the_client_import_the_workers_packages() -> None:
+    """A backend can install `clew` without the worker's dependencies."""
     entering = {
         module.name
-        for module in modules().values()
+        for module in load_modules().values()
         if module.name.partition(".")[0] == "clew"
-        and any(found.partition(".")[0] in SOURCES.keys() - {"clew"} for found in imports(module))
+        and any(imported.partition(".")[0] in SOURCES.keys() - {"clew"} for imported in list_imports(module))
     }
-    assert entering == set(DOORS)
+    assert entering == set(WORKER_MODULES)
 
 
-def test_no_import_goes_round() -> None:
-    """Imports have no cycle, those for type checkers included."""
+def test_imports_have_no_cycle() -> None:
+    """No module imports itself through others, under `TYPE_CHECKING` neither."""
     edges = {
-        name: {found for found in imports(module) if found in modules() and found != name}
-        for name, module in modules().items()
+        name: {imported for imported in list_imports(module) if imported in load_modules() and imported != name}
+        for name, module in load_modules().items()
     }
     done: set[str] = set()
 
@@ -161,46 +169,77 @@ def test_no_import_goes_round() -> None:
 
 
 def test_private_modules_are_imported_within_their_package() -> None:
-    """A module whose name begins with `_` is the matter of the package that it stands in."""
+    """A module whose name begins with `_` is imported only by its own package."""
     entering = [
-        f"{module.name} imports {found}"
-        for module in modules().values()
-        for found in imports(module)
-        if (private := _private_part(found)) and not f"{module.package}.".startswith(f"{private}.")
+        f"{module.name} imports {imported}"
+        for module in load_modules().values()
+        for imported in list_imports(module)
+        if (private := _find_private_package(imported)) and not f"{module.package}.".startswith(f"{private}.")
     ]
     assert not entering
 
 
-def test_tests_import_private_modules_of_what_they_mirror_alone() -> None:
-    """`tests/clew/session` may test a private module of `clew.session`; no other test knows it."""
+def test_tests_import_private_modules_only_of_the_package_that_they_mirror() -> None:
+    """A private module of `clew.session` is imported by `tests/clew/session` and by no other test."""
     entering = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
         folder = path.parent.relative_to(ROOT / "tests").parts
         mirrored = ".".join(folder) if folder[:1] == ("clew",) else f"clew_{'.'.join(folder)}"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            private = _private_part(node.module or "") if isinstance(node, ast.ImportFrom) else None
+            private = _find_private_package(node.module or "") if isinstance(node, ast.ImportFrom) else None
             if private and private.startswith("clew") and private != mirrored:
                 entering.append(f"{path.name} imports from {private}")
     assert not entering
 
 
-def _private_part(name: str) -> str | None:
-    """The package whose private module a name leads into."""
+def _find_private_package(name: str) -> str | None:
+    """Find the package whose private module a dotted name contains; None: no part of the name is private."""
     parts = name.split(".")
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if part.startswith("_") and not part.startswith("__"):
-            return ".".join(parts[:place])
+            return ".".join(parts[:index])
     return None
 
 
-def test_nothing_is_too_long_to_be_read() -> None:
-    """A module has at most 420 lines and a class 320, but for those that are listed with their reason."""
-    lengths = {name: len(module.path.read_text(encoding="utf-8").splitlines()) for name, module in modules().items()}
+def test_modules_and_classes_are_short() -> None:
+    """A module has at most 420 lines and a class at most 320; exceptions are listed with their reason."""
+    lengths = {
+        name: len(module.path.read_text(encoding="utf-8").splitlines()) for name, module in load_modules().items()
+    }
     assert {name for name, lines in lengths.items() if lines > MAX_MODULE_LINES} == LONG_MODULES.keys()
     classes = {
         f"{name}.{node.name}": (node.end_lineno or 0) - node.lineno + 1
-        for name, module in modules().items()
+        for name, module in load_modules().items()
         for node in ast.walk(module.tree)
         if isinstance(node, ast.ClassDef)
     }
     assert {name for name, lines in classes.items() if lines > MAX_CLASS_LINES} == LONG_CLASSES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(load_modules()))
+def test_names_say_what_they_name(name: str) -> None:
+    """No variable, parameter, field, function or class is named with a word of `VAGUE_NAMES`."""
+    assert not [
+        f"line {line}: {defined}"
+        for line, defined in _list_definitions(load_modules()[name])
+        if defined.strip("_") in VAGUE_NAMES
+    ]
+
+
+def _list_definitions(module: Module) -> Iterator[tuple[int, str]]:
+    """List the names that a module defines, each with its line."""
+    for node in ast.walk(module.tree):
+        match node:
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+                | ast.arg(arg=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.ExceptHandler(name=str(name))
+                | ast.alias(asname=str(name))
+            ):
+                yield node.lineno, name

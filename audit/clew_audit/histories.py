@@ -124,7 +124,7 @@ class ServerHistories:
             newest = None
         try:
             query = f"WorkflowId = '{self.session_id}'"
-            run_ids = {found.run_id async for found in self._client.list_workflows(query) if found.run_id}
+            run_ids = {run.run_id async for run in self._client.list_workflows(query) if run.run_id}
         except RPCError as error:
             raise translate_error(error, self.session_id) from error
         return newest, run_ids | ({newest} if newest else set())

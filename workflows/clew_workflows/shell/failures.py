@@ -39,16 +39,16 @@ def make_failure(error: ActivityError) -> Failure:
 
 
 def _describe_timeout(error: ActivityError, cause: exceptions.TimeoutError) -> str:
-    """What was happening when the time was over, by the last heartbeat; or how the attempt before had failed."""
-    beat = cause.last_heartbeat_details[0] if cause.last_heartbeat_details else None
-    told = beat if isinstance(beat, dict) else {}
+    """Describe a timeout: how the attempt before it failed, or what the last heartbeat reported."""
+    last = cause.last_heartbeat_details[0] if cause.last_heartbeat_details else None
+    heartbeat = last if isinstance(last, dict) else {}
     if cause.__cause__ is not None:
         return f"the last attempt failed: {cause.__cause__}"
-    if "call_id" in told:
-        arrived = int(told.get("offset", 0)) + len(told.get("text", ""))
+    if "call_id" in heartbeat:
+        arrived = int(heartbeat.get("offset", 0)) + len(heartbeat.get("text", ""))
         if arrived:
             return f"the reply was being streamed, {arrived} characters had arrived"
         return "the model had not begun to reply"
-    if not error.started_event_id and not told:
+    if not error.started_event_id and not heartbeat:
         return "no worker took up the work in time"
     return "the work was under way"
