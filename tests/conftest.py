@@ -1,4 +1,4 @@
-"""One world for all tests of a process: the real Temporal server, a worker in this process, models by script."""
+"""Fixtures that all tests of a process share: a real Temporal server, a worker in this process, scripted models."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.stack import KEYS, Stack
 
 
 def pytest_configure() -> None:
-    """What is started in the background of a shell ignores SIGINT, and so would all that tests start."""
+    """Restore SIGINT: a shell starts background processes with SIGINT ignored, and child processes inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
-    """The world: a worker in this process that serves the toolbox and the scripted models."""
+    """Run a worker in this process that serves the toolbox and the scripted models."""
     scripts: dict[str, Script] = {}
     store = Store.from_url("memory://")
     async with scripted_model(lambda body: scripts[body["model"]](body)) as provider, make_http_client() as http:
@@ -46,7 +46,7 @@ async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
 
 @pytest.fixture(scope="session")
 async def server() -> AsyncIterator[TemporalServer]:
-    """A Temporal server, without its UI; workers in processes of their own keep their archive where it says."""
+    """Run a Temporal server without its UI; `CLEW_STORE` points worker processes to its archive."""
     async with temporal_server(ui=False) as running:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CLEW_STORE", running.store)

@@ -1,4 +1,4 @@
-"""What a backend gets from `pip install`: a client with light dependencies, and names that are the project's own."""
+"""The installed package: a client with light dependencies, and module names of this project only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an empty environment into which this project was installed."""
+    """Install this project into an empty environment; the value is its interpreter."""
     home = tmp_path_factory.mktemp("backend")
     assert run(sys.executable, "-m", "venv", "--without-pip", home).returncode == 0
     python = home / "bin" / "python"
@@ -53,41 +53,41 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_environment(python: Path, script: str) -> str:
-    """What a script prints there, run far from the checkout, with every warning an error."""
+    """Run a script outside the checkout, with warnings as errors; returns its output."""
     ran = run(python, "-I", "-W", "error", "-c", script, cwd=python.parent)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
 def test_a_backend_gets_the_package_alone(python: Path) -> None:
-    """`clew`, typed, and the Temporal SDK, pydantic and a JSON form beside it: no HTTP client, no tokenizer.
+    """It installs `clew` with types, the Temporal SDK, pydantic and rfc8785: no HTTP client, no tokenizer.
 
-    Nothing is installed under a name that another library may have.
+    The top-level names are `clew` and three names that begin with `clew_`.
     """
-    found = json.loads(in_environment(python, INSPECT))
-    assert {"clew", "temporalio", "pydantic", "rfc8785"} <= set(found["names"])
-    assert not {"httpx", "requests", "tiktoken", "bpe-openai", "typer", "rich", "pytest"} & set(found["names"])
-    assert len(found["names"]) <= 15, found["names"]
-    tops = {Path(file).parts[0] for file in found["files"]} - {".."}
+    environment = json.loads(in_environment(python, INSPECT))
+    assert {"clew", "temporalio", "pydantic", "rfc8785"} <= set(environment["names"])
+    assert not {"httpx", "requests", "tiktoken", "bpe-openai", "typer", "rich", "pytest"} & set(environment["names"])
+    assert len(environment["names"]) <= 15, environment["names"]
+    tops = {Path(file).parts[0] for file in environment["files"]} - {".."}
     assert {top for top in tops if not top.endswith(".dist-info")} == {
         "clew",
         "clew_activities",
         "clew_audit",
         "clew_workflows",
     }
-    assert "clew/py.typed" in found["files"]
-    assert not {"httpx", "tiktoken", "typer", "rich", "jsonschema_rs"} & set(found["loaded"])
-    assert not {"clew_workflows", "clew_activities", "clew_audit"} & set(found["loaded"])
-    assert ROOT not in Path(found["home"]).parents
+    assert "clew/py.typed" in environment["files"]
+    assert not {"httpx", "tiktoken", "typer", "rich", "jsonschema_rs"} & set(environment["loaded"])
+    assert not {"clew_workflows", "clew_activities", "clew_audit"} & set(environment["loaded"])
+    assert ROOT not in Path(environment["home"]).parents
 
 
 def test_the_package_works_there(python: Path) -> None:
-    """Tools are made and threads projected with nothing but what was installed."""
+    """A tool can be made and a context built without further dependencies."""
     in_environment(python, USE)
 
 
-def test_the_command_says_what_it_needs(python: Path) -> None:
-    """Without its extra it is a line with the remedy, and no traceback."""
+def test_the_command_names_the_missing_extra(python: Path) -> None:
+    """Without the extra `cli`, the command prints the `pip install` line and no traceback."""
     ran = run(python.parent / "clew", "status", "some-session", cwd=python.parent)
     assert ran.returncode == 1
     assert "pip install 'clew[cli]'" in ran.stderr

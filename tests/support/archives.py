@@ -1,4 +1,4 @@
-"""Entries to archive, stores that fail, and what is in a store."""
+"""Entries to archive, stores that fail, and readers of a store's content."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ FOLDER = "default/families/s-root"
 
 
 def entry(seq: int, kind: EntryKind = "ai_message", text: str = "", tag: str = "") -> Entry:
-    """An entry as a thread would hold it; `tag` makes it differ from others of its seq."""
+    """Make an entry; `tag` makes it differ from other entries with the same seq."""
     payload = {"context_ref": "default", "role": "user", "content": text or f"message {seq}", "number": 2**60 + seq}
     return Entry(seq, f"{tag}e{seq}", kind, "2026-01-01T00:00:00.000Z", payload, {"request_id": "r"}, seq)
 
 
 def run(start: int, count: int, tag: str = "") -> list[Entry]:
-    """Consecutive entries."""
+    """Make consecutive entries."""
     return [entry(seq, tag=tag) for seq in range(start, start + count)]
 
 
 def json_values() -> st.SearchStrategy[object]:
-    """Any JSON value."""
+    """Draw any JSON value."""
     text = st.text(st.characters(codec="utf-8"), max_size=20)
     leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
     return st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(text, inner), max_leaves=4)
@@ -35,7 +35,7 @@ def json_values() -> st.SearchStrategy[object]:
 
 @st.composite
 def threads(draw: st.DrawFn) -> list[Entry]:
-    """Runs of consecutive entries of all kinds, with any payload."""
+    """Draw consecutive entries of all kinds, with any payload."""
     start = draw(st.integers(0, 1000))
     texts = st.text(st.characters(codec="utf-8"), max_size=10)
     return [
@@ -53,7 +53,7 @@ def threads(draw: st.DrawFn) -> list[Entry]:
 
 
 class Failing(Store):
-    """A store whose n-th operation fails, before it is done or (`lost`) after, when only its answer is lost."""
+    """A store whose operation number `fail_at` fails: before it is done or, with `lost`, after it."""
 
     def __init__(self, inner: Store, fail_at: int = -1, *, lost: bool = False) -> None:
         self.inner, self.fail_at, self.lost = inner, fail_at, lost
@@ -67,7 +67,7 @@ class Failing(Store):
 
     @property
     def exhausted(self) -> bool:
-        """Whether there was no n-th operation."""
+        """Whether fewer operations ran than needed to reach `fail_at`."""
         return self.fail_at >= len(self.operations)
 
     async def put(self, path: str, data: bytes) -> None:
@@ -117,17 +117,17 @@ class Failing(Store):
 
 
 async def objects(store: Store, folder: str = "default") -> set[str]:
-    """The paths of all objects in a store."""
+    """List the paths of all objects in a folder of a store."""
     return {path async for path in store.list(folder)}
 
 
 async def begin(archive: Archive, session_id: str, entries: list[Entry]) -> Head:
-    """A new session's archive."""
+    """Write the archive of a new session."""
     return await extend(archive, Head(session_id=session_id, family=session_id), entries)
 
 
 async def extend(archive: Archive, head: Head, entries: list[Entry]) -> Head:
-    """What a rollover does: append, write the state, set the head."""
+    """Write as a rollover does: append, write the state, set the head."""
     root, last_seq = await archive.append(head.family, head.root, entries)
     state = await archive.write_state(head.family, f"{head.session_id} at {last_seq}".encode())
     longer = head.model_copy(update={"root": root, "last_seq": last_seq, "state": state})
@@ -136,7 +136,7 @@ async def extend(archive: Archive, head: Head, entries: list[Entry]) -> Head:
 
 
 async def fork(archive: Archive, source: str, session_id: str, at_seq: int) -> Head:
-    """What a fork does: join the family, cut, set the head."""
+    """Write as a fork does: join the family, cut, set the head."""
     origin = await archive.join(source, session_id)
     assert origin.root is not None
     root = await archive.cut(origin.family, origin.root, at_seq)
@@ -146,5 +146,5 @@ async def fork(archive: Archive, source: str, session_id: str, at_seq: int) -> H
 
 
 async def thread(archive: Archive, head: Head) -> list[Entry]:
-    """All that is archived of a session."""
-    return [found async for found in archive.read(head.family, head.root)]
+    """Read all archived entries of a session."""
+    return [entry async for entry in archive.read(head.family, head.root)]

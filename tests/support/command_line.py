@@ -20,7 +20,7 @@ from typing import Any
 
 PATIENCE_SECONDS = 60.0
 _COMMAND = (sys.executable, "-W", "error", "-m", "clew.cli")
-# What arrives at `exec` has the pseudo-terminal as its controlling one, so that a Ctrl-C typed there is a signal.
+# Make the pseudo-terminal the controlling terminal, so that a Ctrl-C typed there becomes a signal.
 _TAKE_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
@@ -29,7 +29,13 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\r")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, and what it printed."""
+    """The end of a command.
+
+    Attributes:
+        code: Its exit code.
+        out: Its output.
+        err: Its error output.
+    """
 
     code: int
     out: str
@@ -37,26 +43,26 @@ class Ended:
 
     @property
     def json(self) -> Any:
-        """The one document on stdout."""
+        """The JSON document on stdout."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[Any]:
-        """The documents on stdout, one a line."""
+        """The JSON documents on stdout, one a line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 def environment(address: str | None = None, **settings: str) -> dict[str, str]:
-    """This process's environment without what would configure the command, and with what does."""
+    """Make an environment for the command: this process's own, but with the given configuration only."""
     ours = ("TEMPORAL_", "CLEW_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     where = {"TEMPORAL_ADDRESS": address} if address else {}
-    # A file in somebody's home directory configures nothing here.
+    # Ignore a configuration file in the home directory.
     return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, "TERM": "xterm-256color", **where, **settings}
 
 
 def without_worker_extra(folder: Path) -> dict[str, str]:
-    """Settings for processes in which the libraries of the extra `worker` are not installed."""
+    """Make settings for processes that cannot import the libraries of the extra `worker`."""
     missing = ("bpe_openai", "genai_prices", "httpx", "httpx_sse", "jsonschema_rs", "obstore", "tiktoken")
     (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing!r}))\n")
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
@@ -65,14 +71,14 @@ def without_worker_extra(folder: Path) -> dict[str, str]:
 async def clew(*arguments: str, address: str | None = None, stdin: str | bytes = b"", **settings: str) -> Ended:
     """Run the command with its output piped."""
     process = await started(*arguments, address=address, **settings)
-    given = stdin.encode() if isinstance(stdin, str) else stdin
-    out, err = await asyncio.wait_for(process.communicate(given), PATIENCE_SECONDS)
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    out, err = await asyncio.wait_for(process.communicate(data), PATIENCE_SECONDS)
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())
 
 
 async def started(*arguments: str, address: str | None = None, **settings: str) -> asyncio.subprocess.Process:
-    """The command, running."""
+    """Start the command with its output piped."""
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
         *(*_COMMAND, *arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=environment(address, **settings)
@@ -80,7 +86,7 @@ async def started(*arguments: str, address: str | None = None, **settings: str) 
 
 
 class Terminal:
-    """The command on a terminal of its own: what is typed there and what appears."""
+    """The command on a pseudo-terminal: types input and reads the screen."""
 
     def __init__(self, master: int, process: asyncio.subprocess.Process) -> None:
         self._master = master
@@ -89,17 +95,17 @@ class Terminal:
         self._seen = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.raw = ""
-        """All that was written to the terminal, as it was written."""
+        """All output, with its control sequences."""
 
     @property
     def screen(self) -> str:
-        """What was written, without colours and cursor movements."""
+        """All output, without colours and cursor movements."""
         return _ESCAPES.sub("", self.raw)
 
     async def shows(self, text: str) -> str:
-        """Wait until a text appears after what was waited for before; answers what came between."""
+        """Wait for a text after the last awaited one; returns the output between the two."""
         try:
-            # Over all: something that moves on the screen must not make this wait for ever.
+            # One limit for the loop: a progress display must not make this wait for ever.
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while (at := self.screen.find(text, self._seen)) < 0:
                     self._news.clear()
@@ -115,7 +121,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     async def ended(self) -> int:
-        """The exit code, once the command has ended and all it wrote has been read."""
+        """Wait for the end of the command; returns its exit code."""
         return await asyncio.wait_for(self._process.wait(), PATIENCE_SECONDS)
 
     def _read(self) -> None:
@@ -125,7 +131,7 @@ class Terminal:
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._master)
-        # A character may arrive in two pieces.
+        # Two reads may split a character.
         self.raw += self._decoder.decode(data)
         self._news.set()
 
@@ -158,7 +164,7 @@ async def terminal(*arguments: str, address: str) -> AsyncIterator[Terminal]:
 
 
 def error_of(ended: Ended) -> tuple[int, str]:
-    """The exit code and the error's type, said in one line on stderr and nowhere else."""
+    """Parse the single line on stderr; returns the exit code and the error's type."""
     assert ended.out == ""
     assert ended.err.count("\n") == 1
     word, colon, message = ended.err.partition(": ")

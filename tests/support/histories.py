@@ -1,4 +1,4 @@
-"""The recorded histories, and what their events hold."""
+"""The recorded histories, and the payloads of their events."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.support.scenarios import FOLDER
 
 
 def payloads(value: Any) -> list[str]:
-    """Every payload within a history, decoded."""
+    """List the decoded payloads of a history."""
     if isinstance(value, list):
-        return [found for item in value for found in payloads(item)]
+        return [payload for item in value for payload in payloads(item)]
     if not isinstance(value, dict):
         return []
     own = [base64.b64decode(value["data"]).decode()] if isinstance(value.get("data"), str) else []
-    return own + [found for item in value.values() for found in payloads(item)]
+    return own + [payload for item in value.values() for payload in payloads(item)]
 
 
 HISTORIES = [WorkflowHistory.from_json(file.stem, file.read_text()) for file in sorted(FOLDER.glob("*.json"))]

@@ -1,4 +1,4 @@
-"""Payloads that no session takes, and how to see that none of them did harm."""
+"""Payloads that every session refuses, and an assertion that the session still works."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.stack import Stack
 
 
 def raw(data: bytes, encoding: bytes = b"json/plain") -> RawValue:
-    """A payload as any client might write it."""
+    """Make a payload of arbitrary bytes, as any client could send it."""
     return RawValue(Payload(metadata={"encoding": encoding}, data=data))
 
 
@@ -46,16 +46,16 @@ MALFORMED: dict[str, Sequence[RawValue]] = {
 
 
 async def assert_unharmed(stack: Stack, session_id: str) -> None:
-    """The session still answers, and none of its workflow tasks has failed."""
+    """Assert that the session still answers, and that none of its workflow tasks has failed."""
     assert await stack.clew.session(session_id).ask("still there?") == "fine"
     history = await stack.clew.temporal.get_workflow_handle(session_id).fetch_history()
     assert not [event for event in history.events if harmed(event)]
 
 
 def harmed(event: HistoryEvent) -> bool:
-    """Whether a workflow task failed or was never answered.
+    """Whether a workflow task failed or timed out after a worker had started it.
 
-    One that a worker has not picked up in time is given to any worker by the server: a busy machine, and no harm.
+    A task that no worker started in time only shows a busy machine: the server dispatches it again.
     """
     if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
         timeout = event.workflow_task_timed_out_event_attributes.timeout_type

@@ -1,6 +1,6 @@
-"""Workflows that wait less long than a worker's own: for tests of what they do when they have waited.
+"""Workflows with short timeouts, for tests of what happens after a timeout.
 
-The workflow sandbox imports this module: nothing else stands here.
+The workflow sandbox imports this module, so it holds nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(dynamic=True)
 class Impatient(AgentSession):
-    """Waits half a second for its store, a second until it asks again, and lets callers wait for a second."""
+    """Waits 0.5 seconds for the store and 1 second before a retry; callers wait at most 1 second."""
 
     waits = Waits(store=timedelta(seconds=0.5), pause=timedelta(seconds=1), caller=timedelta(seconds=1))
 
@@ -36,7 +36,7 @@ class Impatient(AgentSession):
 
 @workflow.defn(dynamic=True)
 class Resigned(AgentSession):
-    """Waits half a second for its store, and asks again after an hour."""
+    """Waits 0.5 seconds for the store, and an hour before a retry."""
 
     waits = Waits(store=timedelta(seconds=0.5), pause=timedelta(hours=1))
 
@@ -51,7 +51,7 @@ class Resigned(AgentSession):
 
 @workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception])
 class HastyRead(ReadThread):
-    """Reads for one and a half seconds."""
+    """Reads for at most 1.5 seconds."""
 
     timeout = timedelta(seconds=1.5)
 

@@ -1,7 +1,7 @@
 """A provider with a wire format of its own, as a user of Clew writes one: PARROT_URL and PARROT_KEY configure it.
 
 A request is `POST /speak` with the header `x-parrot-token` and the body
-`{"engine", "limit", "lines": [{"from", "says", "does"?, "about"?}], "tricks"?}`. What streams back are the events
+`{"engine", "limit", "lines": [{"from", "says", "does"?, "about"?}], "tricks"?}`. The answer is a stream of the events
 `word` (`{"say"}`), `thought` (`{"think"}`), `trick` (`{"do", "with"}`), `count` (`{"in", "out"}`) and `end`
 (`{"why"}`); an event `squawk` and an answer with an error's status hold `{"squawk", "words"}`.
 """
@@ -32,14 +32,20 @@ _STOP_REASONS: Mapping[str, StopReason] = {"breath": "length", "done": "stop"}
 
 
 def make_providers(environ: Mapping[str, str]) -> Iterable[Parrot]:
-    """The parrot, where PARROT_URL says where it sits."""
+    """Make the parrot's provider if PARROT_URL is set."""
     if url := read_url(environ, "PARROT_URL"):
         yield Parrot("parrot", url, read_key(environ, "PARROT_KEY"))
 
 
 @dataclass(frozen=True)
 class Parrot:
-    """A server of the format above."""
+    """A provider of the format above.
+
+    Attributes:
+        name: Its name in model references.
+        base_url: The URL of its server.
+        key: Its API key; None: requests carry none.
+    """
 
     name: str
     base_url: str
@@ -67,10 +73,10 @@ class Parrot:
         return ParrotDecoder()
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
-        told = parse_json(answer.body)
-        if read_string(get_member(told, "squawk")) == "hoarse":
+        body = parse_json(answer.body)
+        if read_string(get_member(body, "squawk")) == "hoarse":
             return RateLimited(
-                clean(read_string(get_member(told, "words"))),
+                clean(read_string(get_member(body, "words"))),
                 status=answer.status,
                 retry_after=retry_after(answer.headers, answer.at),
             )
@@ -78,7 +84,7 @@ class Parrot:
 
 
 class ParrotDecoder:
-    """Folds the events into a draft, which bounds every size."""
+    """Folds the events into a draft; the draft limits every size."""
 
     def __init__(self) -> None:
         self._draft = ReplyDraft()
@@ -100,21 +106,21 @@ class ParrotDecoder:
         return self._draft.ended
 
     def feed(self, event: str, data: str) -> None:
-        told = parse_event(data)
+        fields = parse_event(data)
         if event == "squawk":
-            raise Overloaded(read_string(told.get("words")))
+            raise Overloaded(read_string(fields.get("words")))
         if event == "word":
-            self._draft.add_text(told.get("say"))
+            self._draft.add_text(fields.get("say"))
         elif event == "thought":
-            self._draft.add_thinking(told.get("think"))
+            self._draft.add_thinking(fields.get("think"))
         elif event == "trick":
-            self._draft.add_arguments(self._draft.open_call("", told.get("do")), told.get("with"))
+            self._draft.add_arguments(self._draft.open_call("", fields.get("do")), fields.get("with"))
         elif event == "count":
             self._draft.usage = Usage(
-                input_tokens=read_count(told.get("in")) or 0, output_tokens=read_count(told.get("out")) or 0
+                input_tokens=read_count(fields.get("in")) or 0, output_tokens=read_count(fields.get("out")) or 0
             )
         elif event == "end":
-            self._draft.stop_reason = _STOP_REASONS.get(read_string(told.get("why")), "stop")
+            self._draft.stop_reason = _STOP_REASONS.get(read_string(fields.get("why")), "stop")
             self._draft.ended = True
 
     def finish(self) -> ModelReply:

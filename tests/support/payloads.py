@@ -1,4 +1,4 @@
-"""Payloads to test with: one that is whole, for each kind of entry that has more fields than a test cares for."""
+"""Complete payloads for the kinds of entries whose fields do not matter to most tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER_PAYLOADS: dict[EntryKind, dict[str, Any]] = {
 
 
 def recipe(basis_seq: int, **fields: Any) -> dict[str, Any]:
-    """The recipe of a model call, with other fields where a test names them."""
+    """Make the recipe of a model call; `fields` replace its defaults."""
     return {
         "context_ref": "default",
         "basis_seq": basis_seq,

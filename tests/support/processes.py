@@ -1,4 +1,4 @@
-"""Run a program of the checkout to its end, which is never later than its time."""
+"""Run a program of the checkout to its end, within a time limit."""
 
 import os
 import sys
@@ -11,12 +11,12 @@ from deploy.local.child import ROOT
 async def run_module(
     name: str, *arguments: str, seconds: float, typed: str = "", env: Mapping[str, str] | None = None
 ) -> tuple[int | None, str]:
-    """The exit status and all that was printed, when `typed` comes through a pipe.
+    """Run a module with `typed` on its standard input; returns its exit status and its output.
 
-    The environment is this process's own, without what it says of Temporal, and with `env`.
+    The environment is that of this process without the `TEMPORAL_` variables, plus `env`.
 
     Raises:
-        TimeoutError: It took longer; it is killed then, and whatever it had started ends with it.
+        TimeoutError: it ran longer than `seconds`; it has been killed.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("TEMPORAL_")}
     process = await create_subprocess_exec(

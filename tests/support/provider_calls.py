@@ -1,4 +1,4 @@
-"""Requests, streams and validators of three lines, for the tests beside this file."""
+"""Requests, streams and validators for the tests of the providers."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ def fold(decoder: Decoder, events: Iterable[Any]) -> ModelReply:
 
 
 def sse(events: Iterable[Any]) -> bytes:
-    """Events as they go over the wire, named by their type where they have one."""
+    """Encode events as server-sent events, each named by its `type` if it has one."""
     frames = []
     for event in events:
         name = f"event: {event['type']}\n" if isinstance(event, dict) and "type" in event else ""
@@ -71,7 +71,7 @@ def sse(events: Iterable[Any]) -> bytes:
 
 
 def accepted(params: Any, body: dict[str, Any]) -> None:
-    """A body is of the official package's type, and has nothing in it that the type does not know."""
+    """Assert that a body is valid for the official package's type, and has no unknown field."""
     adapter = TypeAdapter(params)  # its iterators are lazy and need it alive
     assert _drained(adapter.validate_python(body)) == body
 

@@ -1,4 +1,4 @@
-"""A provider that repeats the key: in every form that a key can take, at every place of an answer."""
+"""A provider whose answers contain the key, in every encoding and in every part of an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.provider_server import FakeServer
 from tests.support.provider_streams import chunk, closing, delta, opening, start, tool
 
 WINDOW = 12
-"""Characters of a key that are a leak if they stand together anywhere."""
+"""Consecutive characters of a key that count as a leak."""
 
 
 def _percent(text: str, pattern: str) -> str:
@@ -41,7 +41,7 @@ FORMS: Mapping[str, Callable[[str], str]] = {
     "percent-encoded in lower case": lambda key: _percent(key, "%%%02x"),
     "percent-encoded twice": lambda key: _percent(key, "%%25%02x"),
     "percent-encoded in part": lambda key: "".join(
-        _percent(character, "%%%02x") if place % 3 else character for place, character in enumerate(key)
+        _percent(character, "%%%02x") if index % 3 else character for index, character in enumerate(key)
     ),
     "base64": lambda key: base64.b64encode(key.encode()).decode(),
     "base64 of a header": lambda key: base64.b64encode(f"Bearer {key}".encode()).decode(),
@@ -57,20 +57,20 @@ FORMS: Mapping[str, Callable[[str], str]] = {
     "folded and percent-encoded": lambda key: _in_the_middle(key, "%0d%0A%20"),
     "a character a line": "\n".join,
 }
-"""A key, written in every way; each leaves the key readable."""
+"""Encodings of a key; the key can be recovered from each."""
 
 
 _READINGS: tuple[Callable[[str], str], ...] = (
     unquote,
-    lambda text: re.sub(r"\\+(?:u00|x)([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), text),
-    lambda text: re.sub(r"&#(\d+);", lambda found: chr(int(found[1]) % 128), text),
-    lambda text: re.sub(r"&#x([0-9a-fA-F]+);", lambda found: chr(int(found[1], 16) % 128), text),
+    lambda text: re.sub(r"\\+(?:u00|x)([0-9a-fA-F]{2})", lambda match: chr(int(match[1], 16)), text),
+    lambda text: re.sub(r"&#(\d+);", lambda match: chr(int(match[1]) % 128), text),
+    lambda text: re.sub(r"&#x([0-9a-fA-F]+);", lambda match: chr(int(match[1], 16) % 128), text),
     lambda text: re.sub(r"(?:\\+[rn]|[\r\n])(?:\\+[rnt]|\s)*|\\", "", text),
 )
 
 
 def leaks(text: str, key: str) -> list[str]:
-    """The parts of a key that can be read in a text, in whichever form. It shares no code with what redacts."""
+    """List the parts of a key that can be read in a text, in any form. It shares no code with the redaction."""
     views = {text}
     for _ in range(3):
         views |= {read(view) for view in views for read in _READINGS}
@@ -81,7 +81,7 @@ def leaks(text: str, key: str) -> list[str]:
         for before in range(3)
     }
     encoded |= {window.translate(str.maketrans("+/", "-_")) for window in encoded}
-    # A server may have changed the case, which tells enough all the same.
+    # A key in another case is a leak too.
     views |= {view.lower() for view in views}
     windows |= {window.lower() for window in windows}
     return sorted(window for window in windows | encoded if any(window in view for view in views))
@@ -95,7 +95,7 @@ _STREAMED = ("content-type: text/event-stream", "transfer-encoding: chunked")
 
 
 def _one_line(text: str) -> str:
-    """As a header would hold it: a line end would end the header."""
+    """Fold a text as a header does: a line end would end the header."""
     return re.sub(r"[\r\n]+[ \t]*", "\r\n ", text)
 
 
@@ -129,30 +129,30 @@ FAILURES: Mapping[str, Callable[[FakeServer, str], None]] = {
 """Answers that are failures, with a form of the key in them."""
 
 
-def _said(server: FakeServer, *deltas: dict[str, Any], reason: str = "stop") -> None:
-    server.answer(sse([chunk(**said) for said in deltas] + [chunk(reason), "[DONE]"]))
+def _answer(server: FakeServer, *deltas: dict[str, Any], reason: str = "stop") -> None:
+    server.answer(sse([chunk(**fields) for fields in deltas] + [chunk(reason), "[DONE]"]))
 
 
 def _arguments(raw: str, name: str = "add") -> list[dict[str, Any]]:
-    """A tool call whose arguments arrive character by character."""
+    """Make a tool call whose arguments arrive one character at a time."""
     pieces = [{"tool_calls": [tool(piece, index=0)]} for piece in raw]
     return [{"tool_calls": [tool("", name, index=0, id="call_a")]}, *pieces]
 
 
 REPLIES: Mapping[str, Callable[[FakeServer, str], None]] = {
-    "text": lambda server, key: _said(server, {"content": f"You sent {key}."}),
-    "text in pieces": lambda server, key: _said(server, *[{"content": piece} for piece in f"You sent {key}."]),
-    "thinking in pieces": lambda server, key: _said(
+    "text": lambda server, key: _answer(server, {"content": f"You sent {key}."}),
+    "text in pieces": lambda server, key: _answer(server, *[{"content": piece} for piece in f"You sent {key}."]),
+    "thinking in pieces": lambda server, key: _answer(
         server, *[{"reasoning_content": piece} for piece in f"They sent {key}."], {"content": "hm"}
     ),
     "whole": lambda server, key: server.answer_json(
         {"choices": [{"message": {"content": key}, "finish_reason": "stop"}]}
     ),
-    "cut": lambda server, key: _said(server, {"content": "x" * (256 * 1024 - 30) + key + "y" * 100}),
-    "arguments": lambda server, key: _said(server, *_arguments(json.dumps({"a": [{key: f"is {key}"}]}))),
-    "malformed arguments": lambda server, key: _said(server, *_arguments(f'{{"a": "{key}')),
-    "tool name": lambda server, key: _said(server, *_arguments("{}", name=f"tool {key}")),
-    "tool name, cut": lambda server, key: _said(server, *_arguments("{}", name="x" * 230 + key)),
+    "cut": lambda server, key: _answer(server, {"content": "x" * (256 * 1024 - 30) + key + "y" * 100}),
+    "arguments": lambda server, key: _answer(server, *_arguments(json.dumps({"a": [{key: f"is {key}"}]}))),
+    "malformed arguments": lambda server, key: _answer(server, *_arguments(f'{{"a": "{key}')),
+    "tool name": lambda server, key: _answer(server, *_arguments("{}", name=f"tool {key}")),
+    "tool name, cut": lambda server, key: _answer(server, *_arguments("{}", name="x" * 230 + key)),
 }
 """Replies with a form of the key in them."""
 

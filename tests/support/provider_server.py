@@ -1,4 +1,4 @@
-"""A model provider's server on loopback, told beforehand what to answer."""
+"""A model provider's server on loopback with prepared answers."""
 
 import asyncio
 import json
@@ -30,24 +30,33 @@ class Answer:
 
 @dataclass
 class FakeServer:
-    """A server on loopback that answers each request as it was told to, over real HTTP."""
+    """A server on loopback that sends the prepared answers in order, over real HTTP.
+
+    Attributes:
+        url: Its base URL.
+        received: The requests so far.
+        answers: The answers to the next requests.
+        requested: Set by the first request.
+        hung_up: Set when a client closes its connection.
+        connections: Connections opened so far.
+    """
 
     url: str = ""
     received: list[Received] = field(default_factory=list)
     answers: deque[Answer] = field(default_factory=deque)
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    requested: asyncio.Event = field(default_factory=asyncio.Event)
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)
     connections: int = 0
 
     def answer(self, *steps: Step, status: int = 200, **headers: str) -> None:
-        told = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.answers.append(Answer(status, {"content-type": "text/event-stream"} | told, steps))
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.answers.append(Answer(status, {"content-type": "text/event-stream"} | fields, steps))
 
     def answer_json(self, value: Any, status: int = 200, **headers: str) -> None:
         self.answer(json.dumps(value).encode(), status=status, content_type="application/json", **headers)
 
     def answer_verbatim(self, *steps: Step) -> None:
-        """Answer with these bytes, which need not be HTTP, and hang up."""
+        """Send these bytes, which need not be HTTP, and close the connection."""
         self.answers.append(Answer(0, {}, steps, verbatim=True))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,7 +68,7 @@ class FakeServer:
                 headers = {k.lower(): v.strip() for k, v in (line.split(":", 1) for line in lines)}
                 body = json.loads(await reader.readexactly(int(headers["content-length"])))
                 self.received.append(Received(first.split()[1], headers, body, number))
-                self.asked.set()
+                self.requested.set()
                 await self._write(writer, self.answers.popleft())
         except (asyncio.IncompleteReadError, ConnectionError):
             self.hung_up.set()
@@ -67,9 +76,9 @@ class FakeServer:
             writer.close()
 
     async def _write(self, writer: asyncio.StreamWriter, answer: Answer) -> None:
-        told = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
+        lines = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
         if not answer.verbatim:
-            writer.write(f"HTTP/1.1 {answer.status} X\r\n{told}transfer-encoding: chunked\r\n\r\n".encode())
+            writer.write(f"HTTP/1.1 {answer.status} X\r\n{lines}transfer-encoding: chunked\r\n\r\n".encode())
         for step in answer.steps:
             if step is None:
                 writer.transport.abort()
@@ -87,7 +96,7 @@ class FakeServer:
 
 @asynccontextmanager
 async def fake_server() -> AsyncIterator[FakeServer]:
-    """A fake server that listens."""
+    """Run a fake server."""
     fake = FakeServer()
     tasks: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""Recorded streams, and their events one by one: OpenAI's chunks first, then Anthropic's named events."""
+"""Builders of stream events, and recorded streams: OpenAI's chunks first, then Anthropic's named events."""
 
 from typing import Any
 
@@ -68,9 +68,9 @@ def opening(**usage: Any) -> dict[str, Any]:
 
 
 def closing(reason: str = "end_turn", details: Any = None, **usage: Any) -> list[dict[str, Any]]:
-    told = {"stop_reason": reason, "stop_sequence": None, "stop_details": details}
+    fields = {"stop_reason": reason, "stop_sequence": None, "stop_details": details}
     return [
-        {"type": "message_delta", "delta": told, "usage": {"output_tokens": 0} | usage},
+        {"type": "message_delta", "delta": fields, "usage": {"output_tokens": 0} | usage},
         {"type": "message_stop"},
     ]
 

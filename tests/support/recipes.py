@@ -1,4 +1,4 @@
-"""A context made again from the recipe of a reply."""
+"""Provider requests in the form of the contract, to compare with rebuilt contexts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def decoded(body: dict[str, Any]) -> dict[str, Any]:
-    """A provider's request as the contract has it: read back from what was on the wire, and from nothing else."""
+    """Convert the body of a provider's request to the form of the contract."""
     messages: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    for sent in body["messages"]:
-        message = {"role": sent["role"], "content": sent["content"] or ""}
-        if calls := sent.get("tool_calls"):
+    for wire_message in body["messages"]:
+        message = {"role": wire_message["role"], "content": wire_message["content"] or ""}
+        if calls := wire_message.get("tool_calls"):
             message["tool_calls"] = [
                 {
                     "id": call["id"],
@@ -22,8 +22,8 @@ def decoded(body: dict[str, Any]) -> dict[str, Any]:
                 for call in calls
             ]
             names |= {call["id"]: call["name"] for call in message["tool_calls"]}
-        if sent["role"] == "tool":
-            message |= {"tool_call_id": sent["tool_call_id"], "name": names[sent["tool_call_id"]]}
+        if wire_message["role"] == "tool":
+            message |= {"tool_call_id": wire_message["tool_call_id"], "name": names[wire_message["tool_call_id"]]}
         messages.append(message)
     form = body.get("response_format")
     return {

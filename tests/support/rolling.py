@@ -1,4 +1,4 @@
-"""Workers whose sessions go on in a new run of their workflow often, and what tests of such sessions share."""
+"""Workers whose sessions roll over often, and helpers for tests of such sessions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def rolling(
     capacity: Capacity = DEFAULT_CAPACITY,
     workflows: Sequence[type] = WORKFLOWS,
 ) -> AsyncIterator[Clew]:
-    """A worker of its own, and a client for its sessions."""
+    """Run a worker with its own task queue and low rollover thresholds, and connect a client to it."""
     clew = Clew(stack.clew.temporal, task_queue or f"queue-{uuid.uuid4().hex}")
     async with make_http_client() as http:
         worker = make_worker(
@@ -57,12 +57,12 @@ async def rolling(
 
 
 def name() -> str:
-    """A session's id that no other has."""
+    """Make a unique session id."""
     return f"test-{uuid.uuid4().hex}"
 
 
 async def runs_of(clew: Clew, session_id: str) -> list[str]:
-    """The runs of the workflow that a session has had so far, the newest first."""
+    """List the workflow runs of a session, the newest first."""
     runs: list[str] = []
     run_id = (await clew.temporal.get_workflow_handle(session_id).describe()).run_id
     while run_id:
@@ -73,13 +73,20 @@ async def runs_of(clew: Clew, session_id: str) -> list[str]:
 
 
 async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    """Back when something holds that only asking again can tell."""
+    """Poll until a condition holds."""
     while not await holds():  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 
 class Fickle(Store):
-    """A store that is away when it is told to be, or as far as states go, or keeps for itself what it has done."""
+    """A store with failures that a test switches on.
+
+    Attributes:
+        away: Every operation fails.
+        stateless: Reads of carried states fail.
+        silent: A `replace` is done, but its answer is lost.
+        ready: While it is not set, a `replace` waits.
+    """
 
     def __init__(self) -> None:
         super().__init__(Bucket(MemoryStore()))
@@ -112,7 +119,7 @@ class Fickle(Store):
 
 
 class Slow:
-    """A model whose replies wait until the test lets them go: one `release` a reply."""
+    """A model whose replies wait until the test releases them, one by one."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], Reply] | None = None) -> None:
         self.called: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -125,10 +132,10 @@ class Slow:
         return self._answer(body)
 
     async def was_asked(self) -> dict[str, Any]:
-        """The body of the next call, once it has come."""
+        """Wait for the next call, and return its body."""
         return await self.called.get()
 
     def release(self, count: int = 1) -> None:
-        """Let so many replies go."""
+        """Release that many replies."""
         for _ in range(count):
             self._gate.release()

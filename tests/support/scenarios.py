@@ -1,7 +1,7 @@
-"""The histories that are replayed: sessions of every shape that has been released, and how each was recorded.
+"""The sessions whose histories the replay tests read.
 
-`python -m tests.support.scenarios` records those that are missing. A file that is there is never written again:
-it is what a session out there may have in its past.
+`python -m tests.support.scenarios` records the missing ones. It never overwrites a file, because a running session
+may have such a history.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parents[1] / "histories"
 ROOT = FOLDER.parents[1]
 OFTEN = Thresholds(events=100)
 STRICT = 1_500
-"""What the model `strict` takes, in tokens."""
+"""Largest prompt of the model `strict`, in tokens."""
 
 
 async def conversation(session: Session) -> None:
@@ -37,7 +37,7 @@ async def conversation(session: Session) -> None:
 
 
 async def failures(session: Session) -> None:
-    """What a provider refuses, an iteration limit, a signal nobody knows, and a session that is closed."""
+    """A refusal by the provider, an iteration limit, an unknown signal, and a close."""
     with suppress(Exception):
         await session.ask("fail")
     await (await session.message("use tools", max_iterations=1)).result()
@@ -61,7 +61,7 @@ async def control(session: Session) -> None:
     await (await session.message("urgent", on_busy="interrupt")).result()
     await first.result()
     guarded = await session.message("use tools")
-    while len((await session.status()).pending_approvals) < 2:  # noqa: ASYNC110 - only a query tells
+    while len((await session.status()).pending_approvals) < 2:  # noqa: ASYNC110 - only a query shows it
         await asyncio.sleep(0.05)
     pending = (await session.status()).pending_approvals
     await session.deny(pending[0]["tool_call_id"], reason="no")
@@ -77,7 +77,7 @@ async def control(session: Session) -> None:
 
 
 async def rollover(session: Session) -> None:
-    """Runs of the workflow that give way to the next, one within a request; a look far back; a thaw; an end."""
+    """Rollovers, one of them within a request; a context of many turns; a hibernation and its end; a close."""
     await session.configure(context_policy=ContextPolicy(max_input_tokens=2300, keep_last_turns=1))
     for turn in range(50):
         await session.ask(f"turn {turn} " + "word " * 20)
@@ -90,7 +90,7 @@ async def rollover(session: Session) -> None:
 
 
 async def defaults(session: Session) -> None:
-    """What the worker knows of the session's model, for a request's own, and for the next model."""
+    """The worker's defaults for the session's model, for the model of one request, and for the next model."""
     await session.ask("hello")
     await session.ask("use tools", model="scripted:gpt-4")
     await session.configure(model="scripted:gpt-4o-mini")
@@ -101,7 +101,7 @@ async def defaults(session: Session) -> None:
 
 
 async def limits(session: Session) -> None:
-    """A provider that refuses what is too long, in a first call and after tools, and that counts more than we do."""
+    """A provider that refuses long prompts, in a first call and after tools, and whose token counts are higher."""
     await session.configure(context_policy=ContextPolicy(max_input_tokens=1_200, reserve_output_tokens=200))
     for turn in range(12):
         await session.ask(f"turn {turn} " + '"quoted" ' * 30)
@@ -116,7 +116,7 @@ async def limits(session: Session) -> None:
 
 
 async def compacting(session: Session) -> None:
-    """Summaries and compactions, by the session itself and on request, what is pinned, and an expand."""
+    """Summaries and compactions, by the session itself and on request, pins, and an expand."""
     policy = ContextPolicy(max_input_tokens=900, reserve_output_tokens=200, keep_last_turns=1)
     policy = policy.model_copy(update={"summarization": "request_new"})
     await session.configure(context_policy=policy, on_busy="queue")
@@ -145,7 +145,7 @@ async def compacting(session: Session) -> None:
 
 
 async def doubts(session: Session) -> None:
-    """A round that is cut off: one call has returned, one returns late; operations wait beside one another."""
+    """A cancelled round: one call has returned, the other returns late; several operations wait."""
     await session.configure(tools=["add", "ignore_cancel"])
     await session.ask("hello")
     first = await session.message("cut off", request_id="r-cut")
@@ -166,8 +166,8 @@ async def doubts(session: Session) -> None:
 
 
 async def at_rest(session: Session) -> None:
-    """Back when the session writes no summary: a message would take its place."""
-    while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query tells
+    """Wait until the session writes no summary: a message would cancel the summary."""
+    while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query shows it
         await asyncio.sleep(0.02)
 
 
@@ -184,12 +184,12 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
 
 
 def script(body: dict[str, Any]) -> Reply:
-    """The model that the scenarios talk to."""
+    """Reply as the model of the scenarios."""
     newest = body["messages"][-1]
     size = len(str(body["messages"])) // 4
     if body["model"] == "strict" and size > STRICT:
         return Reply(f"prompt is too long: {size} tokens > {STRICT} maximum", status=HTTPStatus.BAD_REQUEST)
-    asked = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    user_texts = [message["content"] for message in body["messages"] if message["role"] == "user"]
     match newest["role"], newest["content"]:
         case "user", "use tools":
             return Reply("adding", tool_calls=tuple(ToolCall("add", {"a": n, "b": n}, f"c{n}") for n in (1, 2)))
@@ -198,7 +198,7 @@ def script(body: dict[str, Any]) -> Reply:
             return Reply(tool_calls=calls)
         case "user", "slowly":
             return Reply("one two three four five six", tokens_per_second=6)
-        case _ if asked[-1:] == ["dig"]:
+        case _ if user_texts[-1:] == ["dig"]:
             return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}),))
         case "user", "fail":
             return Reply("no", status=HTTPStatus.FORBIDDEN)
@@ -207,12 +207,12 @@ def script(body: dict[str, Any]) -> Reply:
 
 
 def recorded(name: str) -> list[Path]:
-    """The files of a scenario, one for each run of its workflow."""
+    """List the files of a scenario, one for each workflow run."""
     return sorted((*FOLDER.glob(f"{name}.json"), *FOLDER.glob(f"{name}.*.json")))
 
 
 async def record() -> None:
-    """Record what is missing."""
+    """Record the missing scenarios."""
     async with temporal_server(ui=False) as server, scripted_model(script) as model, make_http_client() as http:
         clew = await Clew.connect(server.address, identity="recorder")
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
@@ -234,7 +234,7 @@ async def record() -> None:
                 runs = [run async for run in clew.temporal.list_workflows(f'WorkflowId = "{name}"')]
                 for number, run in enumerate(sorted(runs, key=lambda run: run.start_time), 1):
                     history = await clew.temporal.get_workflow_handle(name, run_id=run.run_id).fetch_history()
-                    # Stack traces name the folder of whoever recorded them.
+                    # Stack traces hold absolute paths.
                     text = history.to_json().replace(f"{ROOT}/", "")
                     (FOLDER / (f"{name}.json" if len(runs) == 1 else f"{name}.{number}.json")).write_text(text)
 

@@ -1,4 +1,4 @@
-"""Scripts of models that more than one test uses."""
+"""Scripts of models for several test modules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tests.support.stack import last
 
 
 def script(body: dict[str, Any]) -> Reply:
+    """Call `add` twice if the user says so, reply with JSON if a form is wanted, else with the number of messages."""
     newest = last(body)
     if newest["role"] == "user" and "add" in newest["content"]:
         return Reply("", tool_calls=tuple(ToolCall("add", {"a": n, "b": 1}, f"c{n}") for n in range(2)))

@@ -1,4 +1,4 @@
-"""What most tests run against: a Temporal server, a worker in this process, and models that answer by script."""
+"""The `Stack` that most tests use: a Temporal server, a worker in this process, and scripted models."""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ from deploy.local import Reply, ScriptedModel, TemporalServer
 from deploy.local.scripted import Script
 
 KEYS = Keys({"test": b"k" * 32})
-"""What the worker signs checkpoints with."""
+"""The keys with which the worker signs checkpoints."""
 
 
 @dataclass
 class Stack:
-    """What tests hold: a client, and models that answer as each test says."""
+    """A client, and models whose replies each test scripts.
+
+    Attributes:
+        clew: The client.
+        server: The Temporal server.
+        provider: The model provider's server.
+        scripts: The script of each model, by the model's name.
+        store: The worker's store.
+        names: Numbers for the names of models.
+    """
 
     clew: Clew
     server: TemporalServer
@@ -29,21 +38,21 @@ class Stack:
     names: itertools.count[int] = field(default_factory=itertools.count)
 
     def model(self, script: Script | str) -> str:
-        """A model of its own for one test; a string is what it always says."""
+        """Register a model for one test; a string is its constant reply."""
         name = f"m{next(self.names)}"
         self.scripts[name] = (lambda _body: Reply(script)) if isinstance(script, str) else script
         return f"scripted:{name}"
 
     async def open(self, script: Script | str = "fine", **config: Any) -> Session:
-        """A session of its own for one test."""
+        """Open a session with a new id, and a model of its own."""
         return await self.clew.open(f"test-{uuid.uuid4().hex}", model=self.model(script), **config)
 
     def requests_to(self, session_model: str) -> list[dict[str, Any]]:
-        """The bodies that a model of this world has received."""
+        """List the request bodies that a model has received."""
         return [body for body in self.provider.requests if body["model"] == session_model.partition(":")[2]]
 
 
 def last(body: dict[str, Any]) -> dict[str, Any]:
-    """The newest message that a model was shown."""
+    """Get the last message of a model's request body."""
     message: dict[str, Any] = body["messages"][-1]
     return message

@@ -23,7 +23,7 @@ class Gate:
         self._lock = threading.Lock()
 
     def set(self) -> None:
-        """Let everybody through."""
+        """Open the gate: all waiting threads and tasks continue."""
         with self._lock:
             self._is_open = True
             waiting, self._waiting = self._waiting, []
@@ -32,11 +32,11 @@ class Gate:
                 one.set_result(None)
 
     def block(self) -> None:
-        """Hold the thread until the gate is open."""
+        """Block the thread until the gate is open."""
         self._opening().result()
 
     async def wait(self) -> None:
-        """Back when the gate is open."""
+        """Wait until the gate is open."""
         await asyncio.wrap_future(self._opening())
 
     def _opening(self) -> Future[None]:
@@ -53,12 +53,12 @@ _gates: dict[str, Gate] = {}
 
 
 def gate(name: str) -> Gate:
-    """The gate of a name."""
+    """Get the gate with a name; the first call makes it."""
     return _gates.setdefault(name, Gate())
 
 
 _gate = gate
-"""Under a name that no parameter of a tool hides."""
+"""An alias, because tools have a parameter named `gate`."""
 
 
 @tool
@@ -83,7 +83,7 @@ async def open_gate(gate: str) -> str:
 
 @tool
 def who_am_i(context: ToolContext) -> dict[str, str | int]:
-    """What a tool knows of its call."""
+    """The fields of the call's context."""
     return {
         "session_id": context.session_id,
         "request_id": context.request_id,
@@ -108,24 +108,24 @@ async def dawdle() -> str:
 
 @tool(timeout_seconds=0.2, idempotent=False)
 async def pay_slowly() -> str:
-    """Never ends by itself, and must not be begun twice."""
+    """Never ends by itself, and must not be started twice."""
     await asyncio.Event().wait()
     return "paid"
 
 
 @tool
 def flood(size: int) -> str:
-    """So many bytes."""
+    """Returns that many bytes."""
     return "x" * size
 
 
 @tool
 async def linger(folder: str) -> str:
-    """Notes in a folder that it has begun, and answers once somebody puts a file `release` there."""
-    place = Path(folder)
-    with (place / "started").open("a") as started:
+    """Notes in a folder that it has begun, and answers once the folder has a file `release`."""
+    directory = Path(folder)
+    with (directory / "started").open("a") as started:
         started.write("begun\n")
-    while not (place / "release").exists():  # noqa: ASYNC110 - who releases it is another process
+    while not (directory / "release").exists():  # noqa: ASYNC110 - another process releases it
         await asyncio.sleep(0.02)
     return "released"
 
@@ -143,7 +143,7 @@ async def note_cancel(gate: str) -> str:
 
 @tool
 async def ignore_cancel(gate: str) -> str:
-    """Opens a gate when it starts, and ends when another one opens, whoever cancels it."""
+    """Opens a gate when it starts, and ignores a cancellation until another gate opens."""
     _gate(f"{gate}-started").set()
     with suppress(asyncio.CancelledError):
         await asyncio.Event().wait()
@@ -153,19 +153,19 @@ async def ignore_cancel(gate: str) -> str:
 
 @tool(requires_approval=True)
 def guarded() -> str:
-    """Needs somebody's word."""
+    """Needs an approval."""
     return "done"
 
 
 @tool(idempotent=False)
 def pay(folder: str, cents: int) -> str:
-    """Pays, and notes it in a ledger. A large payment returns once somebody puts a file `release` there."""
-    place = Path(folder)
-    with (place / "ledger").open("a") as ledger:
+    """Pays, and notes it in a ledger. A large payment returns once the folder has a file `release`."""
+    directory = Path(folder)
+    with (directory / "ledger").open("a") as ledger:
         ledger.write(f"{cents}\n")
-    while cents > 100 and not (place / "release").exists():
+    while cents > 100 and not (directory / "release").exists():
         if activity.is_cancelled():
-            (place / "stop").touch()
+            (directory / "stop").touch()
         time.sleep(0.02)
     return f"paid {cents}"
 
@@ -181,7 +181,7 @@ async def pay_once(folder: str) -> str:
 
 @tool
 async def hang_in_a_thread(folder: str) -> str:
-    """Notes in a folder that it has begun, and gives a thread something that never ends."""
+    """Notes in a folder that it has begun, and waits for a thread that never ends."""
     (Path(folder) / "started").touch()
     await asyncio.to_thread(threading.Event().wait)
     return "never"

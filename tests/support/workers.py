@@ -1,4 +1,4 @@
-"""Workers in processes of their own, to be killed."""
+"""Workers in processes of their own, for tests that kill them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.stack import Stack
 
 @asynccontextmanager
 async def worker(stack: Stack, task_queue: str, **settings: str) -> AsyncIterator[Worker]:
-    """A worker in a process of its own."""
+    """Run a worker in a process of its own."""
     env = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url, **settings}
     address = stack.server.address
     async with worker_process(address, env=env, tools=["tests.support.toolbox"], task_queue=task_queue) as running:
@@ -22,6 +22,6 @@ async def worker(stack: Stack, task_queue: str, **settings: str) -> AsyncIterato
 
 
 async def open_on(stack: Stack, task_queue: str, script: Any, **config: Any) -> Session:
-    """A session that only the workers of one task queue serve."""
+    """Open a session on the workers of one task queue."""
     clew = Clew(stack.clew.temporal, task_queue)
     return await clew.open(f"test-{uuid.uuid4().hex}", model=stack.model(script), **config)

@@ -114,7 +114,7 @@ async def test_a_cancelled_call_hangs_up(server: FakeServer, client: httpx.Async
     never = asyncio.Event()
     server.answer(sse(HELLO_STREAM[:2]), never)
     calling = asyncio.create_task(call(client, openai(server)))
-    await server.asked.wait()
+    await server.requested.wait()
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await calling
