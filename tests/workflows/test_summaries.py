@@ -192,9 +192,9 @@ def test_too_little_is_not_summed_up_by_itself() -> None:
     of = session(AUTOMATIC, turns=0)
     for number in range(4):
         turn(of, f"question {number} " + "x" * 40, needs_summary=number == 3)
-    with pytest.raises(NothingToSummarize, match="too little"):
+    with pytest.raises(NothingToSummarize, match="too few"):
         asked(of)
-    of.happened(Failure(type="nothing_to_summarize", message="too little"))
+    of.happened(Failure(type="nothing_to_summarize", message="too few"))
     assert of.state.phase == "idle"
     assert "error" not in of.facts
 

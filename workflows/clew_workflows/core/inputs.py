@@ -35,7 +35,7 @@ def take_message(state: State, request: Request, on_busy: OnBusy, at: Moment) ->
     """Accept a message. If the session is busy, `on_busy` says whether it waits, interrupts, joins or is refused.
 
     Raises:
-        Busy: A run is active or a summary is being entries, and `on_busy` is `reject`.
+        Busy: A run is active or a summary is being written, and `on_busy` is `reject`.
         InvalidInput: The message would join the active run, and has settings of its own.
         QueueFull: 64 messages or inputs, or 512 KiB of them, wait already.
     """
@@ -93,10 +93,10 @@ def take_input(state: State, command: SubmitInput, input_id: str | None) -> tupl
 
 
 def cancel_request(state: State, thread: Thread, command: CancelInput, at: Moment) -> tuple[Decision, CancelReceipt]:
-    """Cancel the active run, drop a queued request, or give up the summary that is being entries.
+    """Cancel the active run, drop a queued request, or give up the summary that is being written.
 
     Raises:
-        Idle: No run is active, no request waits and no summary is being entries.
+        Idle: No run is active, no request waits and no summary is being written.
         RequestMismatch: Other requests are running or wait, and not the named one.
     """
     if command.request_id is None or not is_known(state, thread, command.request_id):
@@ -157,7 +157,7 @@ def drop_request(
 def _check_busy(state: State, request: Request, on_busy: OnBusy) -> None:
     """Refuse a message that the busy session cannot accept."""
     if on_busy == "reject" and state.request_id is None:
-        raise Busy("a summary is being entries: try again in a moment, or send it with on_busy 'queue'")
+        raise Busy("a summary is being written: try again in a moment, or send it with on_busy 'queue'")
     if on_busy == "reject":
         raise Busy(f"request {state.request_id!r} is running: wait for it, or try again later")
     joins = on_busy == "steer" and state.run is not None
