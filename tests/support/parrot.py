@@ -20,7 +20,7 @@ from clew_activities.providers.errors import (
     ProviderError,
     RateLimited,
     classify_response,
-    retry_after,
+    parse_retry_after,
 )
 from clew_activities.providers.interface import HttpRequest, ModelRequest, make_safe_name
 from clew_activities.providers.reply import ReplyDraft, StopReason, get_member, parse_event, read_count, read_string
@@ -78,7 +78,7 @@ class Parrot:
             return RateLimited(
                 clean(read_string(get_member(body, "words"))),
                 status=answer.status,
-                retry_after=retry_after(answer.headers, answer.at),
+                retry_after=parse_retry_after(answer.headers, answer.at),
             )
         return classify_response(answer)
 

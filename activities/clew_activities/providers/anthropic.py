@@ -1,22 +1,22 @@
 """Anthropic's Messages API.
 
-What depends on the generation of a model is in one table, `_Generation`, read off the model's name:
+The features of a model depend on its generation, `_Generation`, which `_find_generation` reads from the model's name:
 
 | models              | thinking               | `reasoning_effort`     | temperature | thinking blocks are bound |
 |---------------------|------------------------|------------------------|-------------|---------------------------|
 | before 4.6          | `enabled`, with budget | the budget             | yes         | no                        |
 | 4.6                 | `adaptive`             | `output_config.effort` | yes         | no                        |
 | 4.7 to 5.0          | `adaptive`             | `output_config.effort` | no          | no                        |
-| 5.1 and later       | `adaptive`             | `output_config.effort` | no          | to all that came before   |
+| 5.1 and later       | `adaptive`             | `output_config.effort` | no          | to all earlier messages   |
 | Claude, unversioned | `adaptive`             | `output_config.effort` | no          | no                        |
 | other names         | `adaptive`             | `output_config.effort` | yes         | no                        |
 
-Options that the API has no word for are left out: `seed` always, `temperature` where the table says so or
-while the model thinks. API version 2026-10-21 has no temperature at all, so a request that has one goes under
-the version before it.
+Options that the API does not support are omitted: `seed` always; `temperature` where the table says no, and in
+requests with thinking. API version 2026-10-21 has no temperature, so a request with one is sent under the version
+before it.
 
-Where thinking blocks are bound, a request whose earlier messages changed is refused; a context that slides
-changes them by design, so the API is asked to drop such blocks instead.
+Where thinking blocks are bound, the API refuses a request whose earlier messages have changed. A sliding context
+changes them in normal operation, so requests tell the API to drop such blocks instead.
 
 `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL` are read as the official client reads them: the key or the URL is enough.
 """
@@ -46,12 +46,14 @@ _SMALLEST_BUDGET = 1024
 
 _BLOCKS_SENT_BACK = frozenset({"thinking", "redacted_thinking", "text"})
 
+# A cache breakpoint. The API accepts four in a request.
 _BREAKPOINT = {"type": "ephemeral"}
-_NOTHING_BEFORE = "(earlier messages are not shown)"
+# The API requires the first message to be a user's.
+_OMITTED = "(earlier messages are not shown)"
 
 
 def make_providers(environ: Mapping[str, str]) -> Iterable[Anthropic]:
-    """Anthropic, where it is configured.
+    """Make the provider `anthropic`, if it is configured.
 
     Raises:
         ValueError: a variable's value cannot be used.
@@ -63,12 +65,12 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Anthropic]:
 
 @dataclass(frozen=True)
 class Anthropic:
-    """The Messages API, or a server that speaks it.
+    """Anthropic's Messages API, or a compatible server.
 
     Attributes:
-        name: What stands before the colon in a session's model.
-        base_url: Without a slash at its end.
-        api_key: Sent as `x-api-key`, where there is one.
+        name: The part of a session's model before the colon.
+        base_url: The server's URL, without a slash at its end.
+        api_key: The key, sent as `x-api-key`; None: the server needs none.
     """
 
     name: str
@@ -77,7 +79,7 @@ class Anthropic:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The key, where there is one."""
+        """The key, if there is one."""
         return (self.api_key,) if self.api_key else ()
 
     @property
@@ -86,16 +88,16 @@ class Anthropic:
         return ("x-api-key",)
 
     def encode(self, request: ModelRequest) -> HttpRequest:
-        """The request as the body of `POST /v1/messages`."""
+        """Encode the request as the body of `POST /v1/messages`."""
         body: dict[str, Any] = {
             "model": request.model,
-            # The breakpoint that moves with the conversation: the prefix before it is read from the cache.
+            # This breakpoint moves with the conversation; the next request reads the prefix before it from the cache.
             "cache_control": _BREAKPOINT,
             "messages": _encode_messages(request.messages, self.name),
             "stream": True,
         }
         tools, system = [_encode_tool(spec) for spec in request.tools], _encode_system(request.messages)
-        # What stays when the conversation is cut: tools and prompt, and up to the next one a summary. Four are taken.
+        # Further breakpoints after the parts that stay when the conversation is cut: tools, system prompt, summary.
         for stable in system[:2] or tools[-1:]:
             stable["cache_control"] = _BREAKPOINT
         if system:
@@ -112,17 +114,23 @@ class Anthropic:
         return HttpRequest("/v1/messages", headers, body)
 
     def make_decoder(self) -> AnthropicDecoder:
-        """A decoder for one reply."""
+        """Make a decoder for one reply."""
         return AnthropicDecoder(self.name)
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
-        """The error that an answer stands for, by the table in `errors`."""
+        """Classify an error response by the tables in `errors`."""
         return classify_response(answer)
 
 
 @dataclass(frozen=True)
 class _Generation:
-    """What a model's generation allows; the module's docstring has the table."""
+    """The features of a model's generation; the module's docstring has the table.
+
+    Attributes:
+        adaptive: The model takes `adaptive` thinking and `effort`, not a budget.
+        temperature: The model takes a temperature.
+        binds: Thinking blocks are bound to the earlier messages.
+    """
 
     adaptive: bool
     temperature: bool
@@ -130,7 +138,7 @@ class _Generation:
 
 
 def _find_generation(model: str) -> _Generation:
-    """Read off `claude-sonnet-4-5-20250929`, `claude-opus-5` or `claude-3-7-sonnet-latest`, also behind a prefix."""
+    """Parse `claude-sonnet-4-5-20250929`, `claude-opus-5`, `claude-3-7-sonnet-latest`, also with a prefix."""
     match = re.search(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)", model)
     if match is None:
         return _Generation(adaptive=True, temperature="claude" not in model, binds=False)
@@ -142,7 +150,7 @@ def _encode_options(request: ModelRequest, provider: str) -> dict[str, Any]:
     options = request.options
     generation = _find_generation(request.model)
     max_tokens = options.max_output_tokens
-    assert max_tokens is not None  # as ModelRequest says
+    assert max_tokens is not None  # ModelRequest guarantees it
     thinking = _choose_thinking(request, generation, max_tokens, provider)
     output_config: dict[str, Any] = {}
     if options.reasoning_effort and generation.adaptive:
@@ -163,16 +171,16 @@ def _encode_options(request: ModelRequest, provider: str) -> dict[str, Any]:
 def _choose_thinking(
     request: ModelRequest, generation: _Generation, max_tokens: int, provider: str
 ) -> dict[str, Any] | None:
-    """How to think, or None to leave it to the model.
+    """Choose the `thinking` parameter; None omits it.
 
-    A call that is forced cannot be thought about. A budget counts towards `max_tokens`, so it takes at most
-    half of them, and below the least budget that the API takes there is none.
+    The API refuses thinking together with a forced tool call. A thinking budget counts towards `max_tokens`, so it is
+    at most half of them; it is omitted below the API's minimum.
     """
     effort = request.options.reasoning_effort
     forced = bool(request.tools) and request.options.tool_choice not in (None, "auto", "none")
     if generation.binds:
-        dropping = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-        return dropping | ({"display": "summarized"} if effort else {})
+        thinking = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+        return thinking | ({"display": "summarized"} if effort else {})
     if effort is None or forced:
         return None
     if generation.adaptive:
@@ -184,9 +192,10 @@ def _choose_thinking(
 
 
 def _round_lacks_thinking(messages: Sequence[Message], provider: str) -> bool:
-    """Whether tools are being used on an answer that came without thinking, from another provider perhaps.
+    """Whether an assistant's message since the newest user's message has no blocks of this provider.
 
-    With a budget, such an answer has to begin with its thinking, and is refused if it does not.
+    With a thinking budget, the API refuses an assistant's message of an open tool round that does not begin with
+    thinking.
     """
     since_user: list[Message] = []
     for message in reversed(messages):
@@ -202,7 +211,7 @@ def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 def _encode_messages(messages: Iterable[Message], provider: str) -> list[dict[str, Any]]:
-    """Turns of alternating roles, a user's first, with the results of tools before what else the user says."""
+    """Group messages into turns of alternating roles, a user's first; tool results come first in a user's turn."""
     blocks = (
         (message["role"] == "assistant", block)
         for message in messages
@@ -219,12 +228,12 @@ def _encode_messages(messages: Iterable[Message], provider: str) -> list[dict[st
         for assistant, group in groupby(blocks, key=lambda pair: pair[0])
     ]
     if not turns or turns[0]["role"] == "assistant":
-        turns.insert(0, {"role": "user", "content": [_make_text(_NOTHING_BEFORE)]})
+        turns.insert(0, {"role": "user", "content": [_make_text(_OMITTED)]})
     return turns
 
 
 def _encode_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
-    """A message's blocks. A text block of white space alone is refused, so it is none."""
+    """Encode a message as content blocks. The API refuses a text block of white space alone, so it is omitted."""
     content = message["content"]
     if message["role"] == "tool":
         result = {"type": "tool_result", "tool_use_id": message.get("tool_call_id", "")}
@@ -247,7 +256,7 @@ def _encode_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
 
 
 def _find_own_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
-    """What this provider wants back, as it sent it; nothing where another did."""
+    """Select the blocks that this provider sent and expects back unchanged; none if another provider sent them."""
     data = message.get("provider_data")
     if data is None or data["provider"] != provider:
         return []

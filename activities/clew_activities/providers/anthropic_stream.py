@@ -1,7 +1,7 @@
-"""The Messages API's stream of events, folded into a reply.
+"""Folds the Messages API's event stream into a reply.
 
-A reply's `provider_data` holds its thinking blocks as they came, and the text blocks that stand before the last
-of them: the API checks that thinking comes back in its place.
+A reply's `provider_data` holds its thinking blocks unchanged, and the text blocks before the last of them: the API
+verifies that thinking blocks come back unchanged and in their positions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clew_activities.providers.reply import (
 from clew_activities.providers.sanitize import BoundedText, Budget, clean
 from clew_workflows.protocol import ModelReply
 
-# `pause_turn` and a full window leave a reply unfinished, as a limit does.
+# `pause_turn` and a full context window leave a reply unfinished, as the limit of tokens does.
 _STOP_REASONS: Mapping[str, StopReason] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -34,23 +34,25 @@ _STOP_REASONS: Mapping[str, StopReason] = {
     "tool_use": "tool_calls",
 }
 
-
 MAX_BLOCKS = 4096
-"""Content blocks of a reply's provider data. A reply with more has none; a block takes about 1 KB while it grows."""
+"""Most content blocks in a reply's provider data; a reply with more has no provider data.
+
+A block takes about 1 KB of memory while it grows.
+"""
 
 
 class _Block:
-    """A content block in the making, as it will be sent back; its texts share the budget of provider data."""
+    """A content block that is still arriving. All blocks of a reply share one budget of provider data."""
 
     def __init__(self, kind: str, budget: Budget) -> None:
         self.kind = kind
         self.text = BoundedText(budget)
-        # A signature, or redacted thinking: opaque, and worthless if cut.
+        # A signature, or redacted thinking: opaque, so a truncated one is useless.
         self.seal = BoundedText(budget)
         self.call: Call | None = None
 
     @property
-    def thinks(self) -> bool:
+    def needs_seal(self) -> bool:
         return self.kind in ("thinking", "redacted_thinking")
 
     @property
@@ -66,7 +68,7 @@ class _Block:
 
 
 class AnthropicDecoder:
-    """Folds the events of a message, or one whole `message`."""
+    """Folds the events of a message, or one complete `message`."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
@@ -83,7 +85,7 @@ class AnthropicDecoder:
 
     @property
     def thinking(self) -> str:
-        """What the model has thought aloud so far."""
+        """The model's thinking so far."""
         return self._draft.thinking
 
     @property
@@ -93,11 +95,16 @@ class AnthropicDecoder:
 
     @property
     def ended(self) -> bool:
-        """Whether `message_stop` came."""
+        """Whether `message_stop` has arrived."""
         return self._draft.ended
 
     def feed(self, event: str, data: str) -> None:
-        """Take one event; raises the error that it tells of. Kinds of event that are not known are passed over."""
+        """Fold one event; ignore unknown kinds of event.
+
+        Raises:
+            ProviderError: the event is an error.
+            TruncatedStream: the event cannot be parsed.
+        """
         payload = parse_event(data)
         kind = payload.get("type")
         if kind == "error" or event == "error" or payload.get("error"):
@@ -118,8 +125,8 @@ class AnthropicDecoder:
             self._take_message(payload)
 
     def finish(self) -> ModelReply:
-        """The reply; raises as `Decoder.finish` says."""
-        return self._draft.finish(self._provider_data())
+        """Return the reply; raises as `Decoder.finish` does."""
+        return self._draft.finish(self._make_provider_data())
 
     def _take_message(self, message: Mapping[str, Any]) -> None:
         content = message.get("content")
@@ -131,7 +138,7 @@ class AnthropicDecoder:
 
     def _open(self, index: int, start: object) -> None:
         if len(self._blocks) == MAX_BLOCKS:
-            # They come one after another, so that the earlier ones are complete.
+            # Blocks arrive one after another, so the earlier ones are complete and already in the draft.
             self._blocks.clear()
             self._too_many_blocks = True
         block = self._blocks[index] = _Block(read_string(get_member(start, "type")), self._budget)
@@ -141,7 +148,7 @@ class AnthropicDecoder:
         self._extend(block, start)
 
     def _extend(self, block: _Block | None, delta: object) -> None:
-        """Add to a block what a delta brings, or what the block began with: they name their parts alike."""
+        """Append a delta, or a block's initial content, to the block: both use the same field names."""
         if block is None:
             return
         if block.kind == "text":
@@ -167,35 +174,37 @@ class AnthropicDecoder:
         self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
 
     def _count(self, usage: object) -> None:
-        """Counts are of the whole message each time; one that is left out stays as it was."""
+        """Store token counts. Each count is of the complete message; an omitted one keeps its value."""
         for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"):
-            count_given = read_count(get_member(usage, name))
-            if count_given is not None:
-                self._usage[name] = count_given
-        read = self._usage.get("cache_read_input_tokens", 0)
-        written = self._usage.get("cache_creation_input_tokens", 0)
+            count = read_count(get_member(usage, name))
+            if count is not None:
+                self._usage[name] = count
+        read_tokens = self._usage.get("cache_read_input_tokens", 0)
+        written_tokens = self._usage.get("cache_creation_input_tokens", 0)
         self._draft.usage = Usage(
-            input_tokens=self._usage.get("input_tokens", 0) + written + read,
+            input_tokens=self._usage.get("input_tokens", 0) + written_tokens + read_tokens,
             output_tokens=self._usage.get("output_tokens", 0),
-            cached_input_tokens=read,
-            written_input_tokens=written or None,
+            cached_input_tokens=read_tokens,
+            written_input_tokens=written_tokens or None,
         )
 
-    def _provider_data(self) -> ProviderData | None:
+    def _make_provider_data(self) -> ProviderData | None:
         if self._too_many_blocks:
             return None
         blocks = list(self._blocks.values())
-        last = max((archive_ref for archive_ref, block in enumerate(blocks) if block.thinks), default=-1)
-        kept = [block for block in blocks[: last + 1] if block.thinks or block.kind == "text"]
-        # Without its signature, a thinking block is refused; so is the rest without that block.
-        if not kept or any(block.overflowed or (block.thinks and not block.seal.so_far) for block in kept):
+        last = max((index for index, block in enumerate(blocks) if block.needs_seal), default=-1)
+        retained = [block for block in blocks[: last + 1] if block.needs_seal or block.kind == "text"]
+        # The API refuses a thinking block without its signature, and the other blocks without that block.
+        if not retained or any(
+            block.overflowed or (block.needs_seal and not block.seal.so_far) for block in retained
+        ):
             return None
-        encoded = [block.encode() for block in kept]
+        encoded = [block.encode() for block in retained]
         if len(json.dumps(encoded, ensure_ascii=False).encode()) > PROVIDER_DATA_LIMIT:
             return None
         return {"provider": self._provider, "blocks": encoded}
 
 
 def _describe_refusal(details: object) -> str:
-    count_given = (read_string(get_member(details, "category")), read_string(get_member(details, "explanation")))
-    return ": ".join(("the model refused", *filter(None, count_given)))
+    reasons = (read_string(get_member(details, "category")), read_string(get_member(details, "explanation")))
+    return ": ".join(("the model refused", *filter(None, reasons)))

@@ -4,9 +4,9 @@ ProviderError
 ├── FinalError                    the same request would fail again
 │   ├── BadRequest                bad_request
 │   ├── ContentRefused            content_refused
-│   ├── ContextLengthExceeded     context_length_exceeded; `details` hold `limit` and `actual`, where told
+│   ├── ContextLengthExceeded     context_length_exceeded; `details`: `limit` and `actual`, if the provider sent them
 │   ├── InsufficientQuota         insufficient_quota
-│   ├── OutputExhausted           empty_reply, at the limit of tokens: thinking took them all
+│   ├── OutputExhausted           empty_reply: thinking used all output tokens
 │   ├── Unauthorized              unauthorized
 │   └── UnknownModel              unknown_model
 └── RetryableError                the same request may succeed later
@@ -33,17 +33,17 @@ from clew_activities.providers.sanitize import clean, parse_json
 MESSAGE_LIMIT = 2000
 """Most characters of an error's message."""
 
-# Characters in which secrets are looked for before a message is cut to its limit.
-_READ = 32 * MESSAGE_LIMIT
+# Characters of a raw message. It is redacted before it is cut to MESSAGE_LIMIT.
+_RAW_LIMIT = 32 * MESSAGE_LIMIT
 
-# Characters of a message in which a wording is looked for: it comes first, and what follows may be an echo.
-_WORDING = 2000
+# Characters at a message's start that are matched with the wordings. The rest may quote the request.
+_WORDING_LIMIT = 2000
 
-# No prompt has more; a number beyond is none that every reader of JSON takes.
+# Digits of a token count. Ignore larger numbers: no prompt is as long, and some JSON parsers lose their precision.
 _MOST_DIGITS = 15
 _MOST_TOKENS = 10**_MOST_DIGITS
 
-# Longer than any request lives, and short enough to be a duration everywhere.
+# Seconds. Longer than any model call, and valid as a Temporal duration.
 _LONGEST_WAIT = 86_400.0
 
 
@@ -52,9 +52,11 @@ class ProviderError(Exception):
 
     Attributes:
         message: At most 2000 characters.
-        status: The HTTP status; None: there was no response, or the error came inside a stream.
-        retry_after: Seconds to wait before a retry, as the provider requests; None: it requests none.
+        status: The HTTP status; None: no response arrived, or the error was inside a stream.
+        retry_after: Seconds to wait before a retry, as the provider requests; None: it requests no wait.
         details: Further values, such as `limit` and `actual` of a context that is too long.
+        type: The error's type in outcomes and in Temporal's failures.
+        retryable: Whether Temporal's retry policy retries the call.
     """
 
     type: ClassVar[str] = "provider_error"
@@ -72,21 +74,21 @@ class ProviderError(Exception):
         self.status = status
         self.retry_after = retry_after
         self.details = dict(details or {})
-        self._raw_message = message[:_READ]
+        self._raw_message = message[:_RAW_LIMIT]
         self._set_message(self._raw_message)
 
     def redact(self, redaction: Redaction) -> None:
         """Redact the message and the details, and drop the cause and the context.
 
-        The causes' messages quote the response, and logs and Temporal's failures hold the complete chain.
+        The causes' messages quote the response. Logs and Temporal's failures contain the complete chain of causes.
         """
         self._set_message(redaction.hide_headers(redaction.redact_text(self._raw_message)))
         self._raw_message = self.message
         self.details = redaction.redact_value(self.details)
         self.__cause__ = self.__context__ = None
 
-    def _set_message(self, values: str) -> None:
-        self.message = hide_look_alikes(values)[:MESSAGE_LIMIT]
+    def _set_message(self, text: str) -> None:
+        self.message = hide_look_alikes(text)[:MESSAGE_LIMIT]
         self.args = (self.message,)
 
 
@@ -95,13 +97,13 @@ class FinalError(ProviderError):
 
 
 class BadRequest(FinalError):
-    """The provider does not take the request as it is."""
+    """The provider refused the request as invalid."""
 
     type = "bad_request"
 
 
 class ContentRefused(FinalError):
-    """The provider or the model declined for what the content is."""
+    """The provider or the model declined because of the content."""
 
     type = "content_refused"
 
@@ -113,19 +115,19 @@ class ContextLengthExceeded(FinalError):
 
 
 class InsufficientQuota(FinalError):
-    """The account has nothing left to spend; waiting does not help."""
+    """The account's quota is used up; waiting does not help."""
 
     type = "insufficient_quota"
 
 
 class OutputExhausted(FinalError):
-    """A reply that came to its limit of tokens before it came to any text; another attempt would too."""
+    """The reply reached its limit of tokens before any text; another attempt would too."""
 
     type = "empty_reply"
 
 
 class Unauthorized(FinalError):
-    """The key is missing, wrong, or not allowed to do this."""
+    """The key is missing, wrong, or lacks the permission."""
 
     type = "unauthorized"
 
@@ -143,38 +145,46 @@ class RetryableError(ProviderError):
 
 
 class EmptyReply(RetryableError):
-    """A whole reply with neither text nor a tool call."""
+    """A complete reply has neither text nor a tool call."""
 
     type = "empty_reply"
 
 
 class Overloaded(RetryableError):
-    """The provider has more to do than it can."""
+    """The provider is overloaded."""
 
     type = "overloaded"
 
 
 class ProviderUnavailable(RetryableError):
-    """The provider cannot be reached, or failed on its own side."""
+    """The provider cannot be reached, or failed internally."""
 
     type = "provider_unavailable"
 
 
 class RateLimited(RetryableError):
-    """Too many requests or tokens in a time."""
+    """The provider's limit of requests or tokens in a time is reached."""
 
     type = "rate_limited"
 
 
 class TruncatedStream(RetryableError):
-    """The reply broke off before its end."""
+    """The reply ended too early."""
 
     type = "truncated_stream"
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """An error class and what points to it: a status, a word that the body gives as type or code, its wording."""
+    """An error class and the conditions, any of which selects it.
+
+    Attributes:
+        error: The error class.
+        words: Values of the body's `type` or `code`.
+        statuses: HTTP statuses.
+        wording: A pattern of the message.
+        not_statuses: HTTP statuses for which the rule never applies.
+    """
 
     error: type[ProviderError]
     words: frozenset[str] = frozenset()
@@ -196,8 +206,8 @@ def _match_any(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
 
-# How each server says that a prompt is too long. `limit` is the model's window, `actual` what was sent;
-# several wordings give neither.
+# Each server's messages about a prompt that is too long. `limit` is the model's context window, `actual` the prompt's
+# length, both in tokens; some messages name neither.
 _OVERFLOWS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -227,11 +237,11 @@ _OVERFLOWS = tuple(
     )
 )
 
-# Told by what it says, whatever its status: servers agree on little else.
+# Rules by body, for any status: servers use different statuses for the same error. They come before `_BY_STATUS`.
 _BY_BODY: tuple[_Rule, ...] = (
     _Rule(InsufficientQuota, frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})),
     _Rule(ContextLengthExceeded, frozenset({"context_length_exceeded", "exceed_context_size_error"})),
-    # A 429 speaks of tokens a minute, in much the same words.
+    # Messages of a 429 about tokens per minute use similar wording.
     *(_Rule(ContextLengthExceeded, wording=pattern, not_statuses=frozenset({429})) for pattern in _OVERFLOWS),
     _Rule(ContentRefused, frozenset({"content_filter", "content_policy_violation"})),
     _Rule(UnknownModel, frozenset({"model_not_found"})),
@@ -247,7 +257,7 @@ _BY_BODY: tuple[_Rule, ...] = (
     ),
 )
 
-# Told by its status alone. What is not here is final.
+# Rules by status alone. A response that matches no rule is a `BadRequest`.
 _BY_STATUS: tuple[_Rule, ...] = (
     _Rule(InsufficientQuota, statuses=frozenset({402})),
     _Rule(Unauthorized, statuses=frozenset({401, 403})),
@@ -256,7 +266,7 @@ _BY_STATUS: tuple[_Rule, ...] = (
     _Rule(ProviderUnavailable, statuses=frozenset({408, 409, 425, *range(500, 600)})),
 )
 
-# An error inside a stream has no status; its type stands for the status that it would have had.
+# An error inside a stream has no status; infer it from the error's type.
 _STATUS_OF_TYPE = {
     "authentication_error": 401,
     "BadRequestError": 400,
@@ -275,13 +285,13 @@ _STATUS_OF_TYPE = {
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorAnswer:
-    """An HTTP answer with another status than 200.
+    """An HTTP response with another status than 200.
 
     Attributes:
         status: The HTTP status.
-        headers: Looked up in lower case.
-        body: As much as was read of it, at most 64 KiB: text, whatever its content type.
-        at: When it came, in seconds since the epoch: a `Retry-After` may name a date.
+        headers: The headers, looked up by names in lower case.
+        body: The body as text, whatever its content type; at most its first 64 KiB.
+        at: The time of arrival, in seconds since the epoch: a `Retry-After` may name a date.
     """
 
     status: int
@@ -291,69 +301,68 @@ class ErrorAnswer:
 
 
 def classify_response(answer: ErrorAnswer) -> ProviderError:
-    """Make the error of a response, by the wording that most servers use, or else by the status alone."""
+    """Make the error of a response, by the body's codes and wording, or else by the status alone."""
     payload = parse_json(answer.body)
     fields = payload if isinstance(payload, dict) else {"message": answer.body}
-    return _classify(fields, answer.status, retry_after(answer.headers, answer.at))
+    return _classify(fields, answer.status, parse_retry_after(answer.headers, answer.at))
 
 
 def classify_event(payload: Mapping[str, Any]) -> ProviderError:
-    """Make the error of an event in a stream, after a status of 200."""
+    """Make the error of an error event in a stream, whose status was 200."""
     return _classify(payload, None, None)
 
 
-def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds to wait as the provider asks: `retry-after-ms`, else `retry-after` in seconds or as an HTTP date."""
+def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds to wait: from `retry-after-ms`, else from `retry-after`, in seconds or as an HTTP date."""
     milliseconds = _parse_number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return _limit_wait(milliseconds / 1000)
-    request = headers.get("retry-after")
-    seconds = _parse_number(request)
+    header = headers.get("retry-after")
+    seconds = _parse_number(header)
     if seconds is not None:
         return _limit_wait(seconds)
-    if request is None:
+    if header is None:
         return None
     try:
-        return _limit_wait(parsedate_to_datetime(request).timestamp() - now)
+        return _limit_wait(parsedate_to_datetime(header).timestamp() - now)
     except (ValueError, TypeError, OverflowError):
         return None
 
 
 def hide_look_alikes(text: str) -> str:
-    """The text, encodable as UTF-8, without what looks like a key: a provider may quote one that is not ours."""
+    """Redact substrings that look like keys, also ones unknown to the worker; make the text encodable as UTF-8."""
     return clean(_LOOKS_SECRET.sub(lambda match: f"{match['label'] or ''}[redacted]", text))
 
 
 _LOOKS_SECRET = re.compile(r"(?P<label>\bbearer\s+)[^\s'\",;{}]{4,}|\bsk-[\w*.-]{4,}", re.IGNORECASE)
 
 
-def _classify(payload: Mapping[str, Any], status_given: int | None, wait: float | None) -> ProviderError:
+def _classify(payload: Mapping[str, Any], http_status: int | None, wait: float | None) -> ProviderError:
     inner = payload.get("error")
     fields = inner if isinstance(inner, dict) else payload
     words = frozenset(value for key in ("type", "code") if isinstance(value := fields.get(key), str))
-    message = _find_message(payload, fields)[:_READ]
-    status = status_given if status_given is not None else _infer_status(fields)
-    rules = (rule.error for rule in (*_BY_BODY, *_BY_STATUS) if rule.matches(status, words, message[:_WORDING]))
+    message = _find_message(payload, fields)[:_RAW_LIMIT]
+    status = http_status if http_status is not None else _infer_status(fields)
+    rules = (rule.error for rule in (*_BY_BODY, *_BY_STATUS) if rule.matches(status, words, message[:_WORDING_LIMIT]))
     error = next(rules, BadRequest)
-    details = _read_lengths(fields, message[:_WORDING]) if error is ContextLengthExceeded else {}
+    details = _read_lengths(fields, message[:_WORDING_LIMIT]) if error is ContextLengthExceeded else {}
     if not message.strip():
         message = f"the provider failed with status {status} and no message"
-    return error(message, status=status_given, retry_after=wait, details=details)
+    return error(message, status=http_status, retry_after=wait, details=details)
 
 
 def _find_message(payload: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
-    for values in (fields.get("message"), payload.get("error"), payload.get("detail"), payload.get("message")):
-        if isinstance(values, str) and values.strip():
-            return values
-        if isinstance(values, list) and values:
+    for value in (fields.get("message"), payload.get("error"), payload.get("detail"), payload.get("message")):
+        if isinstance(value, str) and value.strip():
+            return value
+        if isinstance(value, list) and value:
             with suppress(RecursionError):
-                return str(values)
+                return str(value)
     return ", ".join(str(fields[key]) for key in ("type", "code") if isinstance(fields.get(key), str | int))
 
 
 def _infer_status(fields: Mapping[str, Any]) -> int:
-    values = (fields.get("type"), fields.get("code"))
-    for word in values:
+    for word in (fields.get("type"), fields.get("code")):
         if isinstance(word, str) and word in _STATUS_OF_TYPE:
             return _STATUS_OF_TYPE[word]
         if isinstance(word, int) and 400 <= word < 600:
@@ -362,7 +371,7 @@ def _infer_status(fields: Mapping[str, Any]) -> int:
 
 
 def _read_lengths(fields: Mapping[str, Any], message: str) -> dict[str, int]:
-    """`limit` and `actual` in tokens, from llama.cpp's fields or from the wording."""
+    """Return `limit` and `actual` in tokens, from llama.cpp's fields or from the message."""
     values = {"limit": fields.get("n_ctx"), "actual": fields.get("n_prompt_tokens")}
     numbers = {name: value for name, value in values.items() if isinstance(value, int) and 0 <= value <= _MOST_TOKENS}
     if numbers:

@@ -1,7 +1,7 @@
 """The only module that calls model providers over HTTP. It raises httpx's errors as Clew's.
 
 It does not retry: Temporal's retry policy does. It does not follow redirects: they would send the key to a host that
-is not configured. The reply, also while it grows, and every error pass through the worker's `Redaction`.
+is not configured. The worker's `Redaction` redacts the streamed text, the reply and every error.
 
 Responses have bounded sizes, are read once, and are decoded in short steps, so that other tasks of the event loop run
 in between.
@@ -36,15 +36,15 @@ class HttpSettings:
     """The bounds of one model call.
 
     Attributes:
-        connect_seconds: For the connection to be there.
-        silence_seconds: Between two pieces of an answer; a local model may think for minutes before its first byte.
-        reply_bytes: Of a reply. Each chunk and each event counts for at least `smallest_bytes` of them.
-        smallest_bytes: No honest server sends hundreds of thousands of smaller chunks.
-        event_size: Characters of one event, or bytes of a reply that is one JSON value: it is parsed in one go.
-        error_body_bytes: That are read of an error's body.
-        error_body_seconds: For which an error's body is read.
-        drain_seconds: In which the body has to end after the end marker, for the connection to be used again.
-        turn_seconds: For which other tasks wait at most while a reply is folded.
+        connect_seconds: Longest wait for the connection.
+        silence_seconds: Longest wait for the next chunk of a response; local models may need minutes for the first.
+        reply_bytes: Largest reply. Each chunk and each event counts as at least `smallest_bytes`.
+        smallest_bytes: Least size that a chunk or an event counts as; bounds the number of tiny chunks.
+        event_size: Largest event in characters, or largest JSON reply in bytes; each is parsed in one step.
+        error_body_bytes: Largest part of an error's body that is read.
+        error_body_seconds: Longest time for reading an error's body.
+        drain_seconds: Longest wait for the body's end after the end marker; a later end closes the connection.
+        turn_seconds: Longest time of decoding before other tasks may run.
     """
 
     connect_seconds: float = 10
@@ -60,9 +60,9 @@ class HttpSettings:
 
 DEFAULT = HttpSettings()
 
-# Bytes that are split into events at once.
-_PIECE = 4096
-# Characters of an event that is folded in a thread.
+# Bytes that are split into events in one step.
+_PIECE_BYTES = 4096
+# Characters; a longer event is folded in a thread.
 _LARGE_EVENT = 16 * 1024
 
 
@@ -85,19 +85,19 @@ async def stream(
     now: Callable[[], float] = time.time,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> ModelReply:
-    """Call a model and fold its reply into `decoder`, a fresh one, which the caller may look at meanwhile.
+    """Call a model and fold its reply into `decoder`. The caller may read `decoder` meanwhile.
 
     Args:
         client: Sends the request.
-        provider: Encodes it, and reads errors.
-        request: What to ask the model.
-        decoder: The provider's, screened.
+        provider: Encodes the request and classifies error responses.
+        request: The model call.
+        decoder: A new decoder of the provider, wrapped for redaction.
         settings: The bounds of the call.
-        now: The time, in seconds since the epoch.
-        monotonic: Seconds that only ever grow, by which other tasks get their turns.
+        now: Returns the time, in seconds since the epoch.
+        monotonic: Returns the monotonic time in seconds, which decides when other tasks may run.
 
     Raises:
-        ProviderError: as its tree in `errors` says, without secrets and without a cause.
+        ProviderError: the call failed; the error has no secrets and no cause. `errors` lists its classes.
     """
     try:
         await _send_and_read(client, provider, request, decoder, _ReadLimits(settings, now, monotonic))
@@ -108,7 +108,7 @@ async def stream(
         failure = ProviderUnavailable(f"the reply cannot be read ({type(error).__name__}: {error})")
         failure.__traceback__ = error.__traceback__
     failure.redact(decoder.redaction)
-    # Outside of the handlers, where the error that is handled would become this one's context.
+    # Raise outside the handlers: inside, the handled error would become this one's context.
     raise failure
 
 
@@ -126,7 +126,7 @@ async def _send_and_read(
     async with aclosing(response):
         status = response.status_code
         if 300 <= status < 400:
-            location = response.headers.get("location", "somewhere else")
+            location = response.headers.get("location", "an unnamed URL")
             raise BadRequest(f"the provider redirects to {location}; redirects are not followed", status=status)
         if status != 200:
             body = await _read_error_body(response, settings)
@@ -139,10 +139,10 @@ async def _send_and_read(
 def _build_request(
     client: httpx.AsyncClient, provider: Provider, request: ModelRequest, settings: HttpSettings
 ) -> httpx.Request:
-    """The request as it is sent. What cannot be encoded now cannot be later: encoders are pure."""
+    """Encode the request. A failure is final: encoders are pure, so a retry would fail too."""
     try:
-        call = provider.encode(request)
-        content = json.dumps(call.body, ensure_ascii=False).encode("utf-8", "replace")
+        encoded = provider.encode(request)
+        content = json.dumps(encoded.body, ensure_ascii=False).encode("utf-8", "replace")
     except ProviderError:
         raise
     except Exception as error:
@@ -150,13 +150,13 @@ def _build_request(
         raise BadRequest(f"provider {provider.name!r} cannot encode the request ({message})") from error
     return client.build_request(
         "POST",
-        provider.base_url + call.path,
+        provider.base_url + encoded.path,
         headers={
             "accept": "text/event-stream, application/json",
-            # A compressed stream arrives in lumps, and one of a few bytes may hold gigabytes.
+            # Compression delays a stream's events, and a few compressed bytes may expand to gigabytes.
             "accept-encoding": "identity",
             "content-type": "application/json",
-            **call.headers,
+            **encoded.headers,
         },
         content=content,
         timeout=httpx.Timeout(settings.silence_seconds, connect=settings.connect_seconds),
@@ -167,11 +167,9 @@ async def _read_reply(response: httpx.Response, decoder: RedactedDecoder, limits
     content_type = response.headers.get("content-type", "").partition(";")[0].strip()
     kind = content_type.lower()
     if kind not in ("application/json", "text/event-stream"):
-        raise BadRequest(
-            f"the answer is {content_type or 'of no type'} and no stream of events: is the base URL right?"
-        )
+        raise BadRequest(f"the response is {content_type or 'of no type'}, not an event stream: check the base URL")
     if encoding := _find_compression(response):
-        raise BadRequest(f"the answer is compressed ({encoding}), although the request forbids it: check the proxy")
+        raise BadRequest(f"the response is compressed ({encoding}), although the request forbids it: check the proxy")
     async with aclosing(_limit_body(response, limits)) as body:
         try:
             with _translate_errors(limits.settings, started=True):
@@ -193,15 +191,15 @@ async def _read_events(body: AsyncIterator[bytes], decoder: RedactedDecoder, lim
             if decoder.ended:
                 break
             limits.count(max(limits.settings.smallest_bytes - len(event.data), 0))
-            await limits.take_turns()
+            await limits.yield_control()
         with suppress(TimeoutError, httpx.HTTPError, ProviderError):
             async with asyncio.timeout(limits.settings.drain_seconds):
                 async for _ in events:
-                    await limits.take_turns()
+                    await limits.yield_control()
 
 
 async def _feed(decoder: RedactedDecoder, event: str, data: str, settings: HttpSettings) -> None:
-    """Feed one event; a large one in a thread, which the event loop takes turns with."""
+    """Feed one event to the decoder; a large one in a thread, so that the event loop is not blocked."""
     if len(data) > settings.event_size:
         raise TruncatedStream(f"an event of the reply is longer than {settings.event_size} characters")
     if len(data) > _LARGE_EVENT:
@@ -215,39 +213,39 @@ async def _read_body(body: AsyncIterator[bytes], settings: HttpSettings) -> str:
     async for chunk in body:
         data += chunk
         if len(data) > settings.event_size:
-            raise TruncatedStream(f"the reply is longer than {settings.event_size} bytes, and no stream")
+            raise TruncatedStream(f"the reply is longer than {settings.event_size} bytes and not a stream")
     return data.decode("utf-8", "replace")
 
 
 class _ReadLimits:
-    """The bounds and clocks of one call: what may still be read, and when other tasks had their last turns."""
+    """The bounds and clocks of one call: the bytes that may still be read, and the start of the current turn."""
 
     def __init__(self, settings: HttpSettings, now: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self.settings = settings
         self.now = now
-        self._left = settings.reply_bytes
+        self._remaining_bytes = settings.reply_bytes
         self._monotonic = monotonic
-        self._since = monotonic()
+        self._turn_start = monotonic()
 
     def count(self, size: int) -> None:
-        """Count bytes that were read.
+        """Count bytes of the reply.
 
         Raises:
-            TruncatedStream: they are more than a reply may have.
+            TruncatedStream: the reply is longer than `reply_bytes`.
         """
-        self._left -= size
-        if self._left < 0:
+        self._remaining_bytes -= size
+        if self._remaining_bytes < 0:
             raise TruncatedStream(f"the reply is longer than {self.settings.reply_bytes} bytes")
 
-    async def take_turns(self) -> None:
-        """Let the other tasks run, if the last time was long ago."""
-        if self._monotonic() - self._since > self.settings.turn_seconds:
+    async def yield_control(self) -> None:
+        """Let other tasks run, if `turn_seconds` have passed since the last time."""
+        if self._monotonic() - self._turn_start > self.settings.turn_seconds:
             await asyncio.sleep(0)
-            self._since = self._monotonic()
+            self._turn_start = self._monotonic()
 
 
 def _is_complete(decoder: RedactedDecoder) -> bool:
-    """Whether the reply was complete before its connection broke off, so that the break is no matter."""
+    """Whether the reply was already complete when the connection broke, so that the break can be ignored."""
     try:
         decoder.finish()
     except TruncatedStream:
@@ -258,22 +256,22 @@ def _is_complete(decoder: RedactedDecoder) -> bool:
 
 
 async def _limit_body(response: httpx.Response, limits: _ReadLimits) -> AsyncGenerator[bytes, None]:
-    """The body in small pieces, up to its limit.
+    """Yield the body in small pieces, up to its limit, and then an empty line.
 
-    An empty line closes it: some servers end without the one that dispatches their last event.
+    Some servers omit the empty line that dispatches their last event.
     """
     async for chunk in response.aiter_raw():
         limits.count(max(len(chunk), limits.settings.smallest_bytes))
-        for start in range(0, len(chunk), _PIECE):
-            yield chunk[start : start + _PIECE]
-            await limits.take_turns()
+        for start in range(0, len(chunk), _PIECE_BYTES):
+            yield chunk[start : start + _PIECE_BYTES]
+            await limits.yield_control()
     yield b"\n\n"
 
 
 async def _read_error_body(response: httpx.Response, settings: HttpSettings) -> str:
-    """As much of the body as came in time and within its limit: the status has said what matters most."""
+    """Read the body up to its limits of size and time. The status alone classifies most errors."""
     if encoding := _find_compression(response):
-        return f"the answer is compressed ({encoding}), although the request forbids it"
+        return f"the response is compressed ({encoding}), although the request forbids it"
     body = bytearray()
     with suppress(httpx.HTTPError, TimeoutError):
         async with asyncio.timeout(settings.error_body_seconds):
@@ -285,14 +283,14 @@ async def _read_error_body(response: httpx.Response, settings: HttpSettings) -> 
 
 
 def _find_compression(response: httpx.Response) -> str:
-    """The encodings of a body that is compressed, although it was not to be."""
+    """Return the body's content encodings; an empty string if it is not compressed."""
     encodings: str = response.headers.get("content-encoding", "").strip()
     return "" if encodings.lower() == "identity" else encodings
 
 
 @contextmanager
 def _translate_errors(settings: HttpSettings, *, started: bool = False) -> Iterator[None]:
-    """The HTTP library's errors as this package's; `started` says that a reply had begun."""
+    """Raise httpx's errors as this package's. `started`: the reply had begun, so a break truncated it."""
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
@@ -302,5 +300,5 @@ def _translate_errors(settings: HttpSettings, *, started: bool = False) -> Itera
     except httpx.HTTPError as error:
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if started:
-            raise TruncatedStream(f"the connection broke off within the reply ({message})") from error
+            raise TruncatedStream(f"the connection broke during the reply ({message})") from error
         raise ProviderUnavailable(f"the provider cannot be reached ({message})") from error

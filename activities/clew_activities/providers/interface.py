@@ -1,56 +1,56 @@
-"""What a model provider is: the contract between Clew and the code that speaks one wire format.
+"""The contract between Clew and a model provider, the code that implements one wire format.
 
 A provider is pure. It encodes a request as the body of one HTTP POST, and decodes the server-sent events, or the one
-JSON value, that come back. `clew_activities.providers.http` sends and receives; it is the only code that does.
+JSON value, of the response. Only `clew_activities.providers.http` sends and receives.
 
-A module that the variable CLEW_PROVIDERS names defines one function, `make_providers` (`ProvidersModule`). The
-built-in providers are made in the same way, and of the same parts:
+A module named in the variable CLEW_PROVIDERS defines one function, `make_providers` (`ProvidersModule`). The built-in
+providers are defined in the same way and use the same modules:
 
 | module | holds |
 |---|---|
 | `interface` | this contract |
 | `errors` | the errors to raise, and `classify_response` and `classify_event`, which classify most servers' errors |
 | `reply` | `ReplyDraft`, which folds pieces into a reply and keeps every size within its bound |
-| `sanitize` | texts and JSON values that are safe to store |
+| `sanitize` | functions that make texts and JSON values safe to store |
 | `variables` | `read_key` and `read_url`, for the variables that configure a provider |
 
-One call goes through a provider like this:
+The steps of one model call:
 
     request = provider.encode(model_request)
-    the POST is sent
+    `http` sends the POST
     status 200:  decoder = provider.make_decoder(); decoder.feed(event, data) for each event; decoder.finish()
-    redirects:   an error, and never followed
+    status 3xx:  an error; redirects are not followed
     otherwise:   provider.read_error(answer)
 
 What a provider can rely on:
 
-- Each result of a tool follows the call that it answers. The first message is an assistant's where earlier ones
-  were cut, and two messages of one role may follow one another.
+- Each tool result follows the call that it answers. The first message may be an assistant's, if earlier ones were
+  cut. Two messages of one role may follow one another.
 - `provider_data` in a message came from a provider of the same name.
-- No secret of the worker leaves the boundary in a reply or an error, however the server repeats it.
-- Every reply, every event and every error's body has a bounded size.
+- Clew redacts the worker's secrets from replies and errors, in whatever form the server repeats them.
+- Clew bounds the size of every reply, every event and every error's body.
 
 What a provider must never do:
 
 - Read a clock, the environment, a file or the network; keep state between two requests.
-- Change the request that it is given.
+- Change the request that it receives.
 - Put a secret anywhere but in a header named in `secret_headers`.
-- Send a request elsewhere than below `base_url`: no session and no reply names a host.
-- Retry. Temporal's retry policy does, as the error's class says.
+- Send a request to any URL that is not below `base_url`. Sessions and replies cannot choose a host.
+- Retry. Temporal retries, if the error's class is retryable.
 
-What a wire format has no word for is left out of the request, in silence, and the session does without:
+A provider omits from the request what its wire format does not support, without an error:
 
 | not supported | what happens |
 |---|---|
-| `output_schema` | the reply is checked against the schema all the same, and the model is asked to correct it |
-| `tools` | the model calls none |
-| an option, `cache_key` | the server's own default |
-| streaming | one JSON value is a whole reply; nothing is shown before its end |
+| `output_schema` | the session still validates the reply, and asks the model to correct an invalid one |
+| `tools` | the model calls no tools |
+| an option, `cache_key` | the server uses its default |
+| streaming | one JSON value is a complete reply; clients see no text before its end |
 | thinking, `provider_data` | the reply has none |
-| usage | the call counts for nothing in `max_total_tokens`, and the context's budget is not corrected by it |
+| usage | the call adds nothing to `max_total_tokens` and does not correct the context's token estimate |
 
-Prices and context windows are the worker's knowledge, by the model's name; of a model that it does not know, the
-session's `context_policy` says how large its context may be.
+The worker knows prices and context windows by the model's name. For an unknown model, the session's `context_policy`
+sets the size of its context.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class ModelRequest:
         model: The model's name, without its provider.
         messages: The context, oldest message first. Any number of them have the role `system`.
         tools: The tools that the model may call.
-        options: `max_output_tokens` is set; of the others, what is absent is left to the server.
-        output_schema: A JSON Schema. The reply's text is asked to be a JSON value of it.
-        cache_key: Requests with the same key tend to begin alike. It tells nothing of the session.
+        options: `max_output_tokens` is always set. The server chooses the other options that are absent.
+        output_schema: A JSON Schema that the reply's text must match as a JSON value; None: any text.
+        cache_key: Requests with the same key usually share a prefix. It reveals nothing about the session.
     """
 
     model: str
@@ -102,8 +102,8 @@ class HttpRequest:
     """A POST.
 
     Attributes:
-        path: What follows the provider's base URL. It begins with a slash, and may hold a query.
-        headers: Names in lower case. `accept`, `accept-encoding` and `content-type` are set without them.
+        path: Appended to the provider's base URL. It begins with a slash and may contain a query.
+        headers: Names in lower case. `http` adds `accept`, `accept-encoding` and `content-type`.
         body: A JSON object.
     """
 
@@ -113,32 +113,31 @@ class HttpRequest:
 
 
 class Decoder(Protocol):
-    """A fold over the events of one reply, in time linear in their length.
+    """Folds the events of one reply, in time linear in their length.
 
-    Its properties may be read at any time, also while another thread feeds it: what they hold is streamed to the
-    session's readers.
+    The worker reads the properties while another thread feeds events, and streams them to the session's readers.
     """
 
     def feed(self, event: str, data: str) -> None:
-        """Take one event: its name (`message` where it has none) and its data, which is not empty.
+        """Fold one event: its name (`message` if it has none) and its data, which is not empty.
 
-        A whole JSON reply, from a server that does not stream, is taken as an event like any other. Events of a
-        kind that is not known are passed over.
+        A complete JSON reply, from a server that does not stream, is one event named `message`. Ignore unknown kinds
+        of event.
 
         Raises:
-            ProviderError: the error that the server sent inside the stream.
-            TruncatedStream: the event cannot be read, so that something of the reply is missing.
+            ProviderError: the server sent an error inside the stream.
+            TruncatedStream: the event cannot be parsed, so a part of the reply is missing.
         """
         ...
 
     @property
     def text(self) -> str:
-        """The reply's text so far. It only ever grows at its end."""
+        """The reply's text so far. Events only append to it."""
         ...
 
     @property
     def thinking(self) -> str:
-        """What the model has thought aloud so far. It only ever grows at its end."""
+        """The model's thinking so far. Events only append to it."""
         ...
 
     @property
@@ -148,17 +147,17 @@ class Decoder(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the server's end marker has come; nothing after it is fed."""
+        """Whether the server's end marker has arrived; no event is fed after it."""
         ...
 
     def finish(self) -> ModelReply:
-        """The reply, once the stream is over. It may be asked for more than once.
+        """Return the reply, after the end of the stream. It may be called more than once.
 
         Raises:
             ContentRefused: the model or the server declined.
-            EmptyReply: there is neither text nor a tool call.
-            OutputExhausted: there is neither, because the limit of tokens was reached.
-            TruncatedStream: neither an end marker nor a reason to stop came.
+            EmptyReply: the reply has neither text nor a tool call.
+            OutputExhausted: the reply has neither, because it reached the limit of tokens.
+            TruncatedStream: the stream ended without an end marker and without a reason to stop.
         """
         ...
 
@@ -168,20 +167,20 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """What stands before the colon in a session's model: 1 to 64 of a to z, digits, `_` and `-`."""
+        """The part of a session's model before the colon: 1 to 64 characters of a to z, digits, `_` and `-`."""
         ...
 
     @property
     def base_url(self) -> str:
-        """Where it is reached: http or https, without user, query, fragment and without a slash at its end."""
+        """The server's URL: http or https, without user, query, fragment and without a slash at its end."""
         ...
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values that nobody else may see: keys, tokens, passwords.
+        """Secret values: keys, tokens, passwords.
 
-        They are redacted, by value and in every common encoding, from replies, errors and the worker's log, whichever
-        provider is called. A secret of less than 8 characters is not looked for.
+        Clew redacts them, in plain and in common encodings, from replies, errors and the worker's log, for every
+        provider. It does not redact a secret of less than 8 characters.
         """
         ...
 
@@ -189,27 +188,27 @@ class Provider(Protocol):
     def secret_headers(self) -> tuple[str, ...]:
         """Names, in lower case, of the headers that hold a secret.
 
-        Where an error's message quotes such a header, its value is redacted even if it is none of `secrets`.
+        If an error's message quotes such a header, Clew redacts its value even if it is not in `secrets`.
         """
         ...
 
     def encode(self, request: ModelRequest) -> HttpRequest:
-        """The request in the provider's format. The same request gives the same bytes.
+        """Encode the request in the provider's format. Equal requests give equal bytes.
 
         Raises:
-            BadRequest: the format cannot express it. Any other exception is taken for one, and is not retried.
+            BadRequest: the format cannot express the request. Any other exception becomes a `BadRequest`.
         """
         ...
 
     def make_decoder(self) -> Decoder:
-        """A fresh decoder, for one reply."""
+        """Make a decoder for one reply."""
         ...
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
-        """The error that an answer with another status than 200 stands for.
+        """Make the error of a response whose status is neither 200 nor 3xx.
 
-        `classify_response` reads the errors of OpenAI, Anthropic and servers with the same wording, and classifies
-        all others by their status. The error's class decides whether the call is retried. Users read its message.
+        `classify_response` recognizes the errors of OpenAI, Anthropic and compatible servers; it classifies others by
+        their status. The error's class decides whether Temporal retries the call. Users see its message.
         """
         ...
 
@@ -218,7 +217,7 @@ class ProvidersModule(Protocol):
     """A module that makes providers."""
 
     def make_providers(self, environ: Mapping[str, str]) -> Iterable[Provider]:
-        """The providers that an environment configures; none where their variables are not set.
+        """Make the providers that an environment configures; none if their variables are not set.
 
         Raises:
             ValueError: a variable's value cannot be used. The message names the variable, never the value.
@@ -227,9 +226,9 @@ class ProvidersModule(Protocol):
 
 
 def make_safe_name(name: str) -> str:
-    """A tool's name as every provider takes it back.
+    """Make a tool's name valid for every provider.
 
-    Models make names up, and a thread keeps what they said; the provider that gave out `my tool` refuses
-    every later request that holds it.
+    A model may call a tool by an invalid name, such as `my tool`. The thread keeps the call, and providers, also the
+    one that returned the name, refuse every later request that contains it.
     """
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "unnamed"

@@ -1,12 +1,12 @@
-"""OpenAI's Chat Completions, as OpenAI, Ollama, vLLM, llama.cpp, LiteLLM and others speak it.
+"""OpenAI's Chat Completions, as OpenAI, Ollama, vLLM, llama.cpp, LiteLLM and others implement it.
 
-What is asked for in tokens goes by two names. OpenAI's reasoning models refuse `max_tokens`, and many compatible
-servers ignore `max_completion_tokens`, which leaves a reply unbounded. So a provider is `official` when its host
-is OpenAI's or Azure's, and gets the new name; every other server gets the old one.
+The limit of output tokens has two names. OpenAI's reasoning models refuse `max_tokens`. Many compatible servers
+ignore `max_completion_tokens`, which leaves a reply unbounded. So a request to an `official` provider, whose host is
+OpenAI's or Azure's, uses `max_completion_tokens`; a request to any other server uses `max_tokens`.
 
 `OPENAI_API_KEY` and `OPENAI_BASE_URL` are read as the official client reads them: the key or the URL is enough.
-`CLEW_PROVIDER_<NAME>_BASE_URL`, with `CLEW_PROVIDER_<NAME>_API_KEY` where the server wants a key, adds a compatible
-server under the name in lower case.
+`CLEW_PROVIDER_<NAME>_BASE_URL` adds a compatible server under the name in lower case;
+`CLEW_PROVIDER_<NAME>_API_KEY` sets its key, if it needs one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ from clew_workflows.protocol import ModelReply
 
 _OFFICIAL_URL = "https://api.openai.com/v1"
 _OFFICIAL_HOSTS = (".openai.com", ".openai.azure.com")
-_NAMED = re.compile(r"CLEW_PROVIDER_([A-Z0-9_]+)_(?:BASE_URL|API_KEY)")
+_VARIABLE = re.compile(r"CLEW_PROVIDER_([A-Z0-9_]+)_(?:BASE_URL|API_KEY)")
 
+# Characters of a refusal that are kept.
 _REFUSAL_LIMIT = 4000
 _STOP_REASONS: Mapping[str, StopReason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
 def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
-    """OpenAI, and every compatible server that a variable names.
+    """Make the provider `openai`, if it is configured, and one for each compatible server that a variable names.
 
     Raises:
         ValueError: a variable's value cannot be used.
@@ -60,7 +61,7 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
     if key or url:
         yield _make_server("openai", url or _OFFICIAL_URL, key)
     configured = (name for name, value in environ.items() if value.strip())
-    for prefix in sorted({match[1] for name in configured if (match := _NAMED.fullmatch(name))}):
+    for prefix in sorted({match[1] for name in configured if (match := _VARIABLE.fullmatch(name))}):
         name, variable = prefix.lower(), f"CLEW_PROVIDER_{prefix}"
         url = read_url(environ, f"{variable}_BASE_URL")
         if name in ("openai", "anthropic"):
@@ -80,10 +81,10 @@ class OpenAI:
     """A server of Chat Completions.
 
     Attributes:
-        name: What stands before the colon in a session's model.
-        base_url: Without a slash at its end.
+        name: The part of a session's model before the colon.
+        base_url: The server's URL, without a slash at its end.
         official: Whether the host is OpenAI's or Azure's.
-        api_key: Sent as a bearer token, where there is one.
+        api_key: The key, sent as a bearer token; None: the server needs none.
     """
 
     name: str
@@ -93,7 +94,7 @@ class OpenAI:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The key, where there is one."""
+        """The key, if there is one."""
         return (self.api_key,) if self.api_key else ()
 
     @property
@@ -102,7 +103,7 @@ class OpenAI:
         return ("authorization",)
 
     def encode(self, request: ModelRequest) -> HttpRequest:
-        """The request as the body of `POST /chat/completions`."""
+        """Encode the request as the body of `POST /chat/completions`."""
         body: dict[str, Any] = {
             "model": request.model,
             "messages": [_encode_message(message) for message in request.messages],
@@ -120,16 +121,16 @@ class OpenAI:
         return HttpRequest("/chat/completions", headers, body)
 
     def make_decoder(self) -> OpenAIDecoder:
-        """A decoder for one reply."""
+        """Make a decoder for one reply."""
         return OpenAIDecoder()
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
-        """The error that an answer stands for, by the table in `errors`."""
+        """Classify an error response by the tables in `errors`."""
         return classify_response(answer)
 
 
 class OpenAIDecoder:
-    """Folds `chat.completion.chunk` objects, or one whole `chat.completion`."""
+    """Folds `chat.completion.chunk` objects, or one complete `chat.completion`."""
 
     def __init__(self) -> None:
         self._draft = ReplyDraft()
@@ -144,7 +145,7 @@ class OpenAIDecoder:
 
     @property
     def thinking(self) -> str:
-        """What the model has thought aloud so far."""
+        """The model's thinking so far."""
         return self._draft.thinking
 
     @property
@@ -154,11 +155,16 @@ class OpenAIDecoder:
 
     @property
     def ended(self) -> bool:
-        """Whether `[DONE]` came."""
+        """Whether `[DONE]` has arrived."""
         return self._draft.ended
 
     def feed(self, event: str, data: str) -> None:
-        """Take one event; raises the error that it tells of."""
+        """Fold one event.
+
+        Raises:
+            ProviderError: the event is an error.
+            TruncatedStream: the event cannot be parsed, or the server aborted the reply.
+        """
         if data.strip() == "[DONE]":
             self._draft.ended = True
             return
@@ -168,20 +174,20 @@ class OpenAIDecoder:
         self._count(chunk.get("usage"))
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
-            # Only one is asked for.
+            # Requests ask for one choice; ignore further ones.
             if get_member(choice, "index") in (0, None):
                 self._take(get_member(choice, "delta") or get_member(choice, "message"))
                 self._stop(get_member(choice, "finish_reason"))
 
     def finish(self) -> ModelReply:
-        """The reply; raises as `Decoder.finish` says."""
+        """Return the reply; raises as `Decoder.finish` does."""
         if self._refusal:
             self._draft.refusal = self._refusal
         return self._draft.finish()
 
     def _take(self, delta: object) -> None:
         self._draft.add_text(_make_text(get_member(delta, "content")))
-        # Two names for one thing, and some servers send it under both.
+        # Servers use either name; some send the same text under both.
         self._draft.add_thinking(get_member(delta, "reasoning_content") or get_member(delta, "reasoning"))
         if len(self._refusal) < _REFUSAL_LIMIT:
             self._refusal = (self._refusal + read_string(get_member(delta, "refusal")))[:_REFUSAL_LIMIT]
@@ -190,12 +196,12 @@ class OpenAIDecoder:
             self._take_call(call)
 
     def _take_call(self, delta: object) -> None:
-        """Find the call that a piece belongs to, or begin one.
+        """Find the call that a delta belongs to, or start a new one.
 
-        OpenAI numbers calls with `index`; other servers leave it out, or number every call 0, and repeat ids
-        and names in every piece or give two calls one id. So a piece begins a call when it is the first of
-        its index, when it brings another id or another name, and when it brings arguments for a named tool
-        to a call that already has all of its own.
+        OpenAI numbers calls with `index`. Other servers omit it or number every call 0, repeat ids and names in every
+        delta, or use one id for two calls. So a delta starts a new call in three cases: it is the first of its index;
+        its id or name differs from the open call's; or it has a name and arguments, and the open call's arguments are
+        already complete.
         """
         index = get_member(delta, "index")
         function = get_member(delta, "function")
@@ -216,7 +222,7 @@ class OpenAIDecoder:
         if not isinstance(reason, str) or not reason:
             return
         if reason in ("abort", "error"):
-            raise TruncatedStream("the server gave up within the reply")
+            raise TruncatedStream("the server aborted the reply")
         if reason == "content_filter":
             self._draft.refusal = "the provider's content filter stopped the reply"
         self._draft.stop_reason = _STOP_REASONS.get(reason, "stop")
@@ -242,7 +248,7 @@ def _starts_another_call(call: Call, call_id: str, name: str, arguments: object)
 
 
 def _make_text(content: object) -> str:
-    """Text as a string, or as the parts that some servers send."""
+    """Join content that is a string, or a list of parts as some servers send it."""
     if isinstance(content, list):
         return "".join(read_string(get_member(part, "text")) for part in content)
     return read_string(content)
@@ -280,7 +286,10 @@ def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _encode_options(options: ModelOptions, official: bool, has_tools: bool) -> dict[str, Any]:
-    """The options under OpenAI's names. What is not set is left to the server, and refused by it without tools."""
+    """Encode the options under OpenAI's names.
+
+    Options that are not set are left to the server. OpenAI refuses `tool_choice` in a request without tools.
+    """
     stop = list(options.stop) if options.stop else None
     options_by_name = {
         "temperature": options.temperature,
@@ -300,14 +309,14 @@ def _encode_tool_choice(choice: str | None) -> str | dict[str, Any] | None:
 
 
 def _encode_response_format(schema: dict[str, Any]) -> dict[str, Any]:
-    described = {"name": "reply", "schema": schema, "strict": _is_strict(schema)}
-    return {"type": "json_schema", "json_schema": described}
+    json_schema = {"name": "reply", "schema": schema, "strict": _is_strict(schema)}
+    return {"type": "json_schema", "json_schema": json_schema}
 
 
 def _is_strict(schema: object) -> bool:
-    """Whether a schema is of the kind that OpenAI guarantees: every object closed, every property required.
+    """Whether OpenAI's strict mode accepts the schema: every object is closed and every property required.
 
-    Asking for the guarantee with any other is refused, so it is asked for where the schema was written for it.
+    OpenAI refuses `strict` with any other schema.
     """
     if isinstance(schema, list):
         return all(_is_strict(item) for item in schema)

@@ -10,7 +10,7 @@ from clew_activities.providers.errors import (
     classify_event,
     classify_response,
     hide_look_alikes,
-    retry_after,
+    parse_retry_after,
 )
 from clew_activities.providers.redaction import Redaction
 
@@ -131,7 +131,7 @@ def test_an_error_inside_a_stream_goes_by_the_same_table(payload: dict[str, obje
     ],
 )
 def test_retry_after_is_in_seconds_however_it_was_told(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(headers, NOW) == seconds
+    assert parse_retry_after(headers, NOW) == seconds
 
 
 @pytest.mark.parametrize(
