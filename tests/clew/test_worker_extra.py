@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import without_worker_extra
+from tests.support.command_line import hide_worker_extra
 
 MODULES = ("clew.worker", "clew.operators")
 
@@ -31,7 +31,7 @@ def test_without_the_extra_the_error_names_what_to_install(name: str, tmp_path: 
     )
     ran = subprocess.run(
         [sys.executable, "-c", script],
-        env=os.environ | without_worker_extra(tmp_path),
+        env=os.environ | hide_worker_extra(tmp_path),
         capture_output=True,
         text=True,
         check=False,

@@ -47,8 +47,8 @@ async def test_a_session_needs_no_python(stack: Stack) -> None:
         )
 
     async def query(name: str, argument: dict[str, Any] | None = None) -> Any:
-        given = () if argument is None else ("--input", json.dumps(argument))
-        code, answer = await temporal(stack, "workflow", "query", *workflow, "--name", name, *given)
+        options = () if argument is None else ("--input", json.dumps(argument))
+        code, answer = await temporal(stack, "workflow", "query", *workflow, "--name", name, *options)
         assert code == 0, answer
         return answer["queryResult"][0]
 

@@ -18,7 +18,7 @@ from clew.thread.thread import Thread
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
 from deploy.local import Reply, ToolCall
-from tests.support.recipes import decoded
+from tests.support.recipes import decode_request
 from tests.support.rolling import name, rolling, runs_of
 from tests.support.stack import Stack, last
 
@@ -29,10 +29,10 @@ def flooding(calls: int, size: int, rounds: int = 1) -> Any:
     """A model that floods itself, round after round, and then answers."""
 
     def script(body: dict[str, Any]) -> Reply:
-        asked = max(place for place, message in enumerate(body["messages"]) if message["role"] == "user")
-        said = body["messages"][asked]["content"]
-        done = sum(bool(message.get("tool_calls")) for message in body["messages"][asked:])
-        if said.startswith("flood") and done < rounds:
+        newest_user = max(index for index, message in enumerate(body["messages"]) if message["role"] == "user")
+        text = body["messages"][newest_user]["content"]
+        done = sum(bool(message.get("tool_calls")) for message in body["messages"][newest_user:])
+        if text.startswith("flood") and done < rounds:
             return Reply(tool_calls=tuple(ToolCall("flood", {"size": size}, f"c{n}") for n in range(calls)))
         return Reply(f"{last(body)['role']} {done}")
 
@@ -50,11 +50,11 @@ async def assert_made_again(stack: Stack, clew: Clew, session: Session) -> list[
     replies = [(entry, entry.recipe) for entry in entries if entry.recipe]
     received = stack.requests_to((await session.status()).model)
     for (entry, recipe), body in zip(replies, received, strict=True):
-        sent = recipe.digest
-        assert compute_digest(decoded(body)) == sent
-        assert rebuild_context(thread, recipe, None).meta.digest == sent
+        digest = recipe.digest
+        assert compute_digest(decode_request(body)) == digest
+        assert rebuild_context(thread, recipe, None).meta.digest == digest
         seen = await session.context(call_id=entry.refs["call_id"])
-        assert seen.meta.digest == sent
+        assert seen.meta.digest == digest
         assert seen.meta.cut_tool_results == recipe.cut_tool_results
     report = await audit_session(clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.clean, report.differences
@@ -148,5 +148,5 @@ async def test_what_the_user_said_in_a_long_run_is_never_left_out(stack: Stack) 
         assert len(await runs_of(clew, session.id)) > 1
         await assert_made_again(stack, clew, session)
         newest = stack.requests_to((await session.status()).model)[-1]
-        said = [message["content"] for message in newest["messages"] if message["role"] == "user"]
-        assert said == ["do it", "never touch prod", "be quick"]
+        texts = [message["content"] for message in newest["messages"] if message["role"] == "user"]
+        assert texts == ["do it", "never touch prod", "be quick"]

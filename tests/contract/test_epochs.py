@@ -53,11 +53,11 @@ async def begin_alike(stack: Stack, clew: Clew, clears: ClearToolResults | None)
         await session.ask(("flood it" if turn % 3 == 0 else "tell") + f", for the {turn}. time, how it stands")
     replies = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
     model = (await session.status()).model
-    sent = stack.requests_to(model)
-    assert len(sent) == len(replies)
+    requests = stack.requests_to(model)
+    assert len(requests) == len(replies)
     recipes = [entry.payload["recipe"] for entry in replies]
     cuts = 0
-    for (before, earlier), (now, later) in pairwise(zip(recipes, sent, strict=True)):
+    for (before, earlier), (now, later) in pairwise(zip(recipes, requests, strict=True)):
         assert earlier["tools"] == later["tools"]
         shares = later["messages"][: len(earlier["messages"])] == earlier["messages"]
         assert shares == (before["epoch"] == now["epoch"])
@@ -65,6 +65,6 @@ async def begin_alike(stack: Stack, clew: Clew, clears: ClearToolResults | None)
         counts = shares and before["policy_hash"] == now["policy_hash"]
         assert now["shared_prefix_tokens"] == (before["input_tokens"] if counts else 0)
         cuts += not shares
-    assert 2 <= cuts < len(sent) / 3
+    assert 2 <= cuts < len(requests) / 3
     cleared = [recipe.get("cleared_tool_results") for recipe in recipes]
     assert max(number or 0 for number in cleared) > 1 if clears else set(cleared) == {None}

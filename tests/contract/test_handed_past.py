@@ -40,8 +40,8 @@ async def past_of(stack: Stack) -> RawValue:
     """The start of a session with the past of another one, to the byte as Clew writes it."""
     session = await stack.open()
     await session.ask("hello")
-    whole = await stack.clew.temporal.get_workflow_handle(session.id).query("carried")
-    return raw(json.dumps({"config": {"model": "scripted:any"}, "carried": whole["carried"]}).encode())
+    answer = await stack.clew.temporal.get_workflow_handle(session.id).query("carried")
+    return raw(json.dumps({"config": {"model": "scripted:any"}, "carried": answer["carried"]}).encode())
 
 
 async def start(clew: Clew, argument: RawValue, **options: Any) -> WorkflowHandle[Any, Any]:
@@ -60,13 +60,13 @@ async def run_after(clew: Clew, first: WorkflowHandle[Any, Any]) -> WorkflowHand
     return clew.temporal.get_workflow_handle(first.id, run_id=run_id)
 
 
-async def assert_refused(handle: WorkflowHandle[Any, Any], told: str = "carried") -> None:
+async def assert_refused(handle: WorkflowHandle[Any, Any], word: str = "carried") -> None:
     """This run ended with the contract's word, and no workflow task of it failed."""
     with pytest.raises(WorkflowFailureError) as failed:
         await handle.result(follow_runs=False)
     assert isinstance(failed.value.cause, ApplicationError)
     assert (failed.value.cause.type, failed.value.cause.non_retryable) == ("invalid_input", True)
-    assert told in failed.value.cause.message
+    assert word in failed.value.cause.message
     assert not [event for event in (await handle.fetch_history()).events if harmed(event)]
 
 

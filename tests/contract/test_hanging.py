@@ -35,7 +35,7 @@ async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: S
         running = await busy.message("use the tool")
         await toolbox.gate(f"{gate}-started").wait()
         hanging = [await clew.open(name(), model=stack.model(hang)) for _ in range(3)]
-        asked = [await session.message("hang") for session in hanging]
+        requests = [await session.message("hang") for session in hanging]
         await both.wait()
         toolbox.gate(gate).set()
         while not [entry for entry in await busy.entries(kind="ai_message") if entry.payload["role"] == "tool"]:
@@ -50,7 +50,7 @@ async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: S
             pass
         assert len(begun) == FEW.model_calls, "the third one waits on the server"
         release.set()
-        assert [await request.answer() for request in asked] == ["at last"] * 3
+        assert [await request.answer() for request in requests] == ["at last"] * 3
         assert await running.answer() == "done"
 
 
@@ -59,11 +59,11 @@ async def test_a_tool_that_blocks_holds_no_other_session(stack: Stack, caplog: p
     gate = name()
 
     def script(body: dict[str, Any]) -> Reply:
-        said = last(body)
-        if said["role"] == "tool":
-            return Reply(said["content"])
+        message = last(body)
+        if message["role"] == "tool":
+            return Reply(message["content"])
         calls = {"block": ToolCall("block", {"gate": gate}), "open": ToolCall("open_gate", {"gate": name()})}
-        return Reply(tool_calls=(calls[said["content"]],))
+        return Reply(tool_calls=(calls[message["content"]],))
 
     blocked = await stack.open(script, tools=["block"])
     running = await blocked.message("block")

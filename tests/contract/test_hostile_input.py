@@ -67,12 +67,12 @@ async def test_a_malformed_signal_becomes_an_entry(stack: Stack, signal: str) ->
     session = await stack.open()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     usable = ("no argument", "null", "nothing") if signal == "close" else ()
-    sent = {what: args for what, args in MALFORMED.items() if what not in usable}
-    for args in sent.values():
+    rejected = {what: args for what, args in MALFORMED.items() if what not in usable}
+    for args in rejected.values():
         await handle.signal(signal, args=list(args))
     await assert_unharmed(stack, session.id)
     entries = await session.entries(kind="input")
-    assert len(entries) == len(sent)
+    assert len(entries) == len(rejected)
     for entry in entries:
         assert (entry.payload["event"], entry.payload["kind"]) == ("rejected", signal)
         assert entry.payload["reason"]
@@ -183,11 +183,11 @@ async def test_what_is_accepted_can_be_read_again_however_deep_it_is_nested(stac
     with pytest.raises(InvalidInput, match="nested over 64 levels deep"):
         await session.message("a number, please", output_schema=nested(65))
     assert await session.ask("a number, please", output_schema=nested(63)) == "1"
-    (asked,) = [entry for entry in await session.entries() if entry.payload.get("role") == "user"]
-    assert asked.payload["output_schema"] == nested(63)
+    (accepted,) = [entry for entry in await session.entries() if entry.payload.get("role") == "user"]
+    assert accepted.payload["output_schema"] == nested(63)
     await session.hibernate()
     session = await stack.clew.open(session.id, model=model)
-    assert asked in await session.entries()
+    assert accepted in await session.entries()
     assert await session.ask("another one", output_schema=nested(63)) == "1"
     report = await audit_session(stack.clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.differences == []

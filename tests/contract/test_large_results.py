@@ -31,8 +31,8 @@ def reader(size: int, **reading: Any) -> Script:
                 return Reply(tool_calls=(ToolCall("flood", {"size": size}),))
             case "user", "read on":
                 return Reply(tool_calls=(ToolCall("read_result", {"tool_call_id": "tool-1", **reading}),))
-            case "tool", said:
-                return Reply(said[-100:])
+            case "tool", text:
+                return Reply(text[-100:])
             case _:
                 return Reply("fine")
 
@@ -57,8 +57,8 @@ async def test_a_model_reads_on_in_a_result_that_was_cut(stack: Stack) -> None:
     assert "result" not in read.payload
     (config,) = await session.entries(kind="config")
     assert [spec["name"] for spec in config.payload["tools"]] == ["flood", "read_result"]
-    whole, size = await Archive(stack.store, "default").get_result(session.id, flooded.payload["result"]["digest"])
-    assert (whole, size) == (b"x" * 100_000, 100_000)
+    stored, size = await Archive(stack.store, "default").get_result(session.id, flooded.payload["result"]["digest"])
+    assert (stored, size) == (b"x" * 100_000, 100_000)
 
 
 async def test_only_sessions_with_tools_have_it(stack: Stack) -> None:
@@ -94,8 +94,8 @@ async def test_a_session_whose_policy_clears_has_the_tool_for_it(stack: Stack) -
     def script(body: dict[str, Any]) -> Reply:
         newest = last(body)
         if newest["content"] == "read on":
-            shown = next(message["tool_call_id"] for message in body["messages"] if message["role"] == "tool")
-            return Reply(tool_calls=(ToolCall("read_result", {"tool_call_id": shown}),))
+            call_id = next(message["tool_call_id"] for message in body["messages"] if message["role"] == "tool")
+            return Reply(tool_calls=(ToolCall("read_result", {"tool_call_id": call_id}),))
         return Reply(newest["content"])
 
     session = await stack.open(script)

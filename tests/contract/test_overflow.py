@@ -19,7 +19,7 @@ from clew.model.canonical import compute_digest
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
 from deploy.local import Reply
-from tests.support.recipes import decoded
+from tests.support.recipes import decode_request
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack
 
@@ -81,7 +81,7 @@ async def learns(stack: Stack, clew: Clew) -> None:
     taken = [body for body in received if counted(body) + OUTPUT <= LIMIT]
     assert len(received) == len(taken) + len(errors)
     for entry, body in zip(replies, taken, strict=True):
-        assert entry.payload["recipe"]["digest"] == compute_digest(decoded(body))
+        assert entry.payload["recipe"]["digest"] == compute_digest(decode_request(body))
         assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == entry.payload["recipe"]["digest"]
     report = await audit_session(clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.clean, report.differences

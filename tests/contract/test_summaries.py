@@ -51,21 +51,21 @@ async def test_a_summary_is_written_on_request(stack: Stack) -> None:
     assert (entry.seq, entry.payload["from_seq"], entry.payload["to_seq"], entry.tokens) == (
         receipt.seq, receipt.from_seq, receipt.to_seq, receipt.tokens,
     )  # fmt: skip
-    (asked,) = filter(wants_summary, stack.requests_to((await session.status()).model))
-    told = asked["messages"][1]["content"]
-    assert "user: question 0" in told
-    assert "user: question 2" in told
-    assert "question 3" not in told
+    (request,) = filter(wants_summary, stack.requests_to((await session.status()).model))
+    prompt = request["messages"][1]["content"]
+    assert "user: question 0" in prompt
+    assert "user: question 2" in prompt
+    assert "question 3" not in prompt
     assert entry.payload["usage"]["model_calls"] == 1
-    shown = await contents(session)
-    assert shown[0].startswith("Summary of earlier conversation:\nThey talked")
-    assert shown[1] == "question 3"
+    texts = await contents(session)
+    assert texts[0].startswith("Summary of earlier conversation:\nThey talked")
+    assert texts[1] == "question 3"
     assert (await session.status()).usage.model_calls == 5
     with pytest.raises(NothingToSummarize):
         await session.summarize()
-    for given in ((0, receipt.to_seq - 1), (5, 4)):
+    for span in ((0, receipt.to_seq - 1), (5, 4)):
         with pytest.raises(InvalidInput):
-            await session.summarize(*given)
+            await session.summarize(*span)
     assert len(await session.entries(kind="summary")) == 1
 
 
@@ -76,12 +76,12 @@ async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(stack: Stack
     for number in range(3):
         await session.ask(f"{number}: " + "many words of it " * 220)
     await session.summarize()
-    asked = list(filter(wants_summary, stack.requests_to((await session.status()).model)))
-    assert len(asked) > 2
-    for before, after in pairwise(asked):
-        written = f"They talked, in {len(before['messages'][1]['content'])} characters."
-        assert written in after["messages"][1]["content"]
-    assert all(len(body["messages"][1]["content"]) < 6000 for body in asked)
+    requests = list(filter(wants_summary, stack.requests_to((await session.status()).model)))
+    assert len(requests) > 2
+    for before, after in pairwise(requests):
+        summary = f"They talked, in {len(before['messages'][1]['content'])} characters."
+        assert summary in after["messages"][1]["content"]
+    assert all(len(body["messages"][1]["content"]) < 6000 for body in requests)
 
 
 @pytest.mark.parametrize(
@@ -137,20 +137,20 @@ async def keep_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
         # A message that came now would take the place of the summary.
         while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query tells
             await asyncio.sleep(0.01)
-    written = [
+    entries = [
         entry
         for entry in await session.entries()
         if entry.kind == "summary" or entry.payload.get("operation", {}).get("reason") == "compaction"
     ]
-    assert len(written) > 1
-    assert {entry.kind for entry in written} == {"summary" if how == "request_new" else "ai_context_operation"}
-    shown = [
+    assert len(entries) > 1
+    assert {entry.kind for entry in entries} == {"summary" if how == "request_new" else "ai_context_operation"}
+    contexts = [
         [message["content"] for message in body["messages"]]
         for body in stack.requests_to(model)
         if not wants_summary(body)
     ]
-    assert all("Never forget the number 4711." in messages for messages in shown)
-    assert any(text.startswith("Summary of earlier conversation:") for text in shown[-1])
+    assert all("Never forget the number 4711." in messages for messages in contexts)
+    assert any(text.startswith("Summary of earlier conversation:") for text in contexts[-1])
     for entry in await session.entries():
         if recipe := entry.payload.get("recipe"):
             assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == recipe["digest"]
@@ -176,9 +176,9 @@ async def undo(stack: Stack, clew: Clew) -> None:
     await session.ask("and now?")
     (operation,) = await session.entries(kind="ai_context_operation")
     assert operation.payload["operation"]["meta"]["source_digest"]
-    shown = await contents(session)
-    assert shown[0].startswith("Summary of earlier conversation:")
-    assert len(shown) < len(before)
+    texts = await contents(session)
+    assert texts[0].startswith("Summary of earlier conversation:")
+    assert len(texts) < len(before)
     for number in range(12):
         await session.ask(f"later {number}")
     assert (await session.expand(op_id="e-1")).status == "applied"

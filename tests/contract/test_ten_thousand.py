@@ -80,21 +80,21 @@ def arguments(chance: random.Random) -> list[RawValue]:
 async def bombard(handle: WorkflowHandle[Any, Any], chance: random.Random) -> None:
     """Half signals, half updates. A refusal is the right answer, and so is a harmless acceptance."""
     for number in range(EACH):
-        args, said = arguments(chance), "invalid_input"
+        args, word = arguments(chance), "invalid_input"
         try:
             if number % 2:
                 await handle.signal(chance.choice(SIGNALS), args=args)
             else:
                 await handle.execute_update(chance.choice(UPDATES), args=args)
         except WorkflowUpdateFailedError as refused:
-            said = getattr(refused.cause, "type", None) or "untyped"
+            word = getattr(refused.cause, "type", None) or "untyped"
         except RPCError as refused:
             # It met a rollover: the contract says to send it again, which the next one does as well.
             if refused.message == "workflow execution already completed":
                 continue
-            said = refused.message
+            word = refused.message
         # The server has limits of its own, on a name's length say.
-        assert said in REFUSALS or "exceed" in said or "invalid" in said.lower(), said
+        assert word in REFUSALS or "exceed" in word or "invalid" in word.lower(), word
 
 
 @pytest.mark.slow

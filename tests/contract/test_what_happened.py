@@ -38,9 +38,9 @@ async def results(session: Session) -> list[Entry]:
 
 async def half_paid(session: Session, folder: Path) -> list[Entry]:
     """The results that are in the thread, once the small payment has returned and the large one has taken effect."""
-    while not (found := await results(session)) or "500" not in _ledger(folder):  # noqa: ASYNC110 - so does a tool
+    while not (entries := await results(session)) or "500" not in _ledger(folder):  # noqa: ASYNC110 - so does a tool
         await asyncio.sleep(0.02)
-    return found
+    return entries
 
 
 def _ledger(folder: Path) -> list[str]:

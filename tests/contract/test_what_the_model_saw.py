@@ -8,7 +8,7 @@ from typing import Any
 from clew import ContextPolicy, Entry
 from clew.model.canonical import compute_digest
 from deploy.local import Reply, ToolCall
-from tests.support.recipes import decoded
+from tests.support.recipes import decode_request
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack, last
 
@@ -41,7 +41,7 @@ async def test_every_digest_is_that_of_what_was_received(stack: Stack) -> None:
     truncated = 0
     for entry, body in zip(replies, received, strict=True):
         seen = await session.context(call_id=entry.refs["call_id"])
-        wire = decoded(body)
+        wire = decode_request(body)
         assert seen.messages == wire["messages"]
         assert seen.tool_spec == wire["tool_spec"]
         assert entry.payload["recipe"]["digest"] == seen.meta.digest == compute_digest(wire)
@@ -77,11 +77,11 @@ async def test_what_was_received_is_what_any_language_reads(stack: Stack) -> Non
         assert len(replies) == len(received)
 
         async def check(entry: Entry, body: dict[str, Any]) -> None:
-            asked = {"session_id": session.id, "call_id": entry.refs["call_id"]}
+            query = {"session_id": session.id, "call_id": entry.refs["call_id"]}
             read = await clew.temporal.execute_workflow(
-                "ReadContext", asked, id=name(), task_queue=clew.task_queue, result_type=dict
+                "ReadContext", query, id=name(), task_queue=clew.task_queue, result_type=dict
             )
-            wire = decoded(body)
+            wire = decode_request(body)
             assert (read["messages"], read["tool_spec"]) == (wire["messages"], wire["tool_spec"])
             assert read.get("output_schema") == wire["output_schema"]
             assert read["meta"]["digest"] == entry.payload["recipe"]["digest"] == compute_digest(wire)

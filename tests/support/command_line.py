@@ -52,36 +52,36 @@ class Ended:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-def environment(address: str | None = None, **settings: str) -> dict[str, str]:
+def make_environment(address: str | None = None, **settings: str) -> dict[str, str]:
     """Make an environment for the command: this process's own, but with the given configuration only."""
     ours = ("TEMPORAL_", "CLEW_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     where = {"TEMPORAL_ADDRESS": address} if address else {}
     # Ignore a configuration file in the home directory.
-    return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, "TERM": "xterm-256color", **where, **settings}
+    return {**inherited, "TEMPORAL_CONFIG_FILE": os.devnull, "TERM": "xterm-256color", **where, **settings}
 
 
-def without_worker_extra(folder: Path) -> dict[str, str]:
+def hide_worker_extra(folder: Path) -> dict[str, str]:
     """Make settings for processes that cannot import the libraries of the extra `worker`."""
     missing = ("bpe_openai", "genai_prices", "httpx", "httpx_sse", "jsonschema_rs", "obstore", "tiktoken")
     (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing!r}))\n")
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
-async def clew(*arguments: str, address: str | None = None, stdin: str | bytes = b"", **settings: str) -> Ended:
+async def run_clew(*arguments: str, address: str | None = None, stdin: str | bytes = b"", **settings: str) -> Ended:
     """Run the command with its output piped."""
-    process = await started(*arguments, address=address, **settings)
+    process = await start_command(*arguments, address=address, **settings)
     data = stdin.encode() if isinstance(stdin, str) else stdin
     out, err = await asyncio.wait_for(process.communicate(data), PATIENCE_SECONDS)
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())
 
 
-async def started(*arguments: str, address: str | None = None, **settings: str) -> asyncio.subprocess.Process:
+async def start_command(*arguments: str, address: str | None = None, **settings: str) -> asyncio.subprocess.Process:
     """Start the command with its output piped."""
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
-        *(*_COMMAND, *arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=environment(address, **settings)
+        *(*_COMMAND, *arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=make_environment(address, **settings)
     )
 
 
@@ -137,7 +137,7 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(*arguments: str, address: str) -> AsyncIterator[Terminal]:
+async def open_terminal(*arguments: str, address: str) -> AsyncIterator[Terminal]:
     """Run the command on a pseudo-terminal of 100 columns."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
@@ -146,7 +146,7 @@ async def terminal(*arguments: str, address: str) -> AsyncIterator[Terminal]:
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env=environment(address),
+        env=make_environment(address),
         start_new_session=True,
     )
     os.close(slave)
@@ -163,7 +163,7 @@ async def terminal(*arguments: str, address: str) -> AsyncIterator[Terminal]:
         await process.wait()
 
 
-def error_of(ended: Ended) -> tuple[int, str]:
+def read_error(ended: Ended) -> tuple[int, str]:
     """Parse the single line on stderr; returns the exit code and the error's type."""
     assert ended.out == ""
     assert ended.err.count("\n") == 1

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 
-def decoded(body: dict[str, Any]) -> dict[str, Any]:
+def decode_request(body: dict[str, Any]) -> dict[str, Any]:
     """Convert the body of a provider's request to the form of the contract."""
     messages: list[dict[str, Any]] = []
     names: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""Misspelled keyword arguments are found by the type checkers.
+"""Type checkers find misspelled keyword arguments.
 
-mypy and pyright read this file: an error that does not come is an unused `ignore`, which fails the check.
+mypy and pyright read this file: a missing error makes its `ignore` unused, which fails the check.
 """
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
@@ -19,7 +19,7 @@ from clew.session import options
 
 
 async def misspell(session: Session, clew: Clew) -> None:
-    """Never called: it is there to be checked."""
+    """Calls with mistakes. Only for the type checkers, never called."""
     await session.ask("hello", modle="openai:gpt-4o")  # type: ignore[call-overload]
     await session.message("hello", max_iteration=3)  # type: ignore[call-arg]
     await session.steer("shorter", att="step")  # type: ignore[call-arg]
@@ -34,13 +34,13 @@ async def misspell(session: Session, clew: Clew) -> None:
 
 
 class Answer(BaseModel):
-    """The form of an answer."""
+    """An answer's form."""
 
     city: str
 
 
 async def spell(session: Session, clew: Clew) -> None:
-    """Never called: what the README shows is what the checkers take."""
+    """Calls as in the README. Only for the type checkers, never called."""
     text: str = await session.ask("hello", model="openai:gpt-4o", max_iterations=3)
     answer: Answer = await session.ask(text, answer=Answer, on_busy="queue")
     await session.steer(answer.city, at="step", on_failure="drop")
@@ -61,7 +61,7 @@ async def spell(session: Session, clew: Clew) -> None:
 def test_keyword_arguments_are_those_of_the_contract(
     keywords: type, model: type[BaseModel], others: set[str]
 ) -> None:
-    """Each has the name of the field that it fills, none is missing, and each has a line of its own."""
+    """Each keyword has the name of its field in the contract, none is missing, and each is documented."""
     names = get_type_hints(keywords).keys()
     assert names == model.model_fields.keys() - others
     described = inspect.getdoc(keywords) or ""

@@ -1,4 +1,4 @@
-"""Sessions that roll over often, with an archive in a folder that commands reach."""
+"""Sessions that roll over often, with an archive in a folder that the commands can read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.stack import Stack
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the archive is."""
+    """The archive's folder."""
     return tmp_path_factory.mktemp("store")
 
 

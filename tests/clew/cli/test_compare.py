@@ -1,4 +1,4 @@
-"""`clew compare`, from the command line."""
+"""`clew compare` on the command line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from clew import Clew, ContextPolicy, Session
 from deploy.local import Reply, ToolCall
-from tests.support.command_line import clew as command
-from tests.support.command_line import terminal, without_worker_extra
+from tests.support.command_line import hide_worker_extra, open_terminal
+from tests.support.command_line import run_clew as command
 from tests.support.rolling import name
 from tests.support.stack import Stack, last
 
@@ -20,7 +20,7 @@ CLEARING: dict[str, Any] = {"clear_tool_results": {"keep": 1}}
 
 
 def script(body: dict[str, Any]) -> Reply:
-    """A model that floods itself whenever it is asked."""
+    """A model that calls the tool `flood` for each request."""
     if last(body)["role"] == "user":
         return Reply(tool_calls=(ToolCall("flood", {"size": 600}),))
     return Reply("That was a lot. " * 5)
@@ -37,14 +37,14 @@ async def session(stack: Stack, clew: Clew) -> Session:
 
 
 def policy(folder: Path, named: str, value: Any) -> str:
-    """A policy's file."""
+    """Write a policy to a file and return its path."""
     file = folder / f"{named}.json"
     file.write_text(value if isinstance(value, str) else json.dumps(value))
     return str(file)
 
 
 async def test_a_session_under_other_policies(stack: Stack, session: Session, tmp_path: Path) -> None:
-    """As it was its tokens are the recorded ones; each policy has its own; all calls are told of, archived or not."""
+    """The session's own tokens are the recorded ones, each policy has its own; archived calls are included."""
     files = [policy(tmp_path, "narrow", NARROW), policy(tmp_path, "clearing", CLEARING)]
     options = [word for file in files for word in ("--policy", file)]
     ended = await command("compare", session.id, *options, "--json", address=stack.server.address)
@@ -66,7 +66,7 @@ async def test_a_session_under_other_policies(stack: Stack, session: Session, tm
 
 
 async def test_the_prices_of_another_model(stack: Stack, session: Session) -> None:
-    """By the list that an installed worker has; the calls' own model has no price, and so no cost is told."""
+    """`--model` uses the worker's list prices; without it the calls have no price and no cost."""
     own = await command("compare", session.id, "--json", address=stack.server.address)
     other = await command("compare", session.id, "--model", "openai:gpt-4o", "--json", address=stack.server.address)
     (as_it_was,), (priced,) = own.json["trials"], other.json["trials"]
@@ -76,15 +76,15 @@ async def test_the_prices_of_another_model(stack: Stack, session: Session) -> No
 
 
 async def test_a_table_of_it(stack: Stack, session: Session, tmp_path: Path) -> None:
-    """A row a number, a column a policy: in a pipe separated by tabs."""
+    """One row per number, one column per policy; separated by tabs in a pipe."""
     file = policy(tmp_path, "narrow", NARROW)
     piped = await command("compare", session.id, "--policy", file, address=stack.server.address)
     rows = [line.split("\t") for line in piped.out.splitlines()]
     assert rows[0] == ["", "as it was", "narrow"]
     assert rows[1] == ["model calls", "24", "24"]
     assert {len(row) for row in rows} == {3}
-    async with terminal("compare", session.id, "--policy", file, address=stack.server.address) as shown:
-        assert await shown.ended() == 0
+    async with open_terminal("compare", session.id, "--policy", file, address=stack.server.address) as screen:
+        assert await screen.ended() == 0
         for title in (
             "as it was",
             "narrow",
@@ -92,23 +92,23 @@ async def test_a_table_of_it(stack: Stack, session: Session, tmp_path: Path) -> 
             "messages left out, mean",
             "context overflows",
         ):
-            assert title in shown.screen
+            assert title in screen.screen
 
 
 async def test_an_exported_session_is_compared_without_a_server(
     stack: Stack, session: Session, folder: Path, tmp_path: Path
 ) -> None:
-    """With the same numbers; a file that is not whole is refused."""
-    file, kept = policy(tmp_path, "narrow", NARROW), tmp_path / "thread"
+    """The numbers are the same; an incomplete file is refused."""
+    file, export = policy(tmp_path, "narrow", NARROW), tmp_path / "thread"
     store = {"CLEW_STORE": str(folder)}
-    exported = await command("export", session.id, str(kept), address=stack.server.address, **store)
+    exported = await command("export", session.id, str(export), address=stack.server.address, **store)
     assert exported.code == 0
-    asked = ("--policy", file, "--json")
-    online = await command("compare", session.id, *asked, address=stack.server.address)
-    offline = await command("compare", "--from-file", str(kept), *asked, address="127.0.0.1:1")
+    options = ("--policy", file, "--json")
+    online = await command("compare", session.id, *options, address=stack.server.address)
+    offline = await command("compare", "--from-file", str(export), *options, address="127.0.0.1:1")
     assert offline.json["trials"] == online.json["trials"]
-    kept.write_bytes(kept.read_bytes()[:-20])
-    damaged = await command("compare", "--from-file", str(kept), *asked)
+    export.write_bytes(export.read_bytes()[:-20])
+    damaged = await command("compare", "--from-file", str(export), *options)
     assert (damaged.code, damaged.json["error"]["type"]) == (1, "file_damaged")
 
 
@@ -126,7 +126,7 @@ async def test_an_exported_session_is_compared_without_a_server(
 async def test_a_bad_file_is_refused_before_anything(
     tmp_path: Path, content: str | None, code: int, says: str
 ) -> None:
-    """By its name, with what is wrong in it; no server is asked."""
+    """The error names the file and the problem; no server is asked."""
     file = tmp_path / "other.json"
     if content is not None:
         file.write_bytes(content.encode(errors="surrogatepass"))
@@ -138,7 +138,7 @@ async def test_a_bad_file_is_refused_before_anything(
 async def test_a_policy_that_does_not_go_with_the_sessions_is_named(
     stack: Stack, session: Session, tmp_path: Path
 ) -> None:
-    """It is fine by itself, and leaves no budget over the one in force."""
+    """A valid policy that leaves no budget together with the session's is refused by its name."""
     file = policy(tmp_path, "tiny", {"max_input_tokens": 100})
     ended = await command("compare", session.id, "--policy", file, "--json", address=stack.server.address)
     assert (ended.code, ended.json["error"]["type"]) == (1, "invalid_token_budget")
@@ -147,14 +147,14 @@ async def test_a_policy_that_does_not_go_with_the_sessions_is_named(
 
 @pytest.mark.parametrize("arguments", [(), ("s-1", "--from-file", "x"), ("s-1", "--model", "gpt-4o")])
 async def test_what_cannot_be_meant_is_refused(arguments: tuple[str, ...]) -> None:
-    """Neither a session nor a file, both, a model without its provider."""
+    """Exit code 2 for neither session nor file, for both, and for a model without a provider."""
     assert (await command("compare", *arguments)).code == 2
 
 
 async def test_it_works_without_the_extra_worker(stack: Stack, session: Session, tmp_path: Path) -> None:
-    """A session is read through its worker; nothing but the client is needed. Files and prices take the extra."""
+    """Comparing a session needs the client only; exported files and list prices need the extra."""
     file = policy(tmp_path, "narrow", NARROW)
-    light = without_worker_extra(tmp_path)
+    light = hide_worker_extra(tmp_path)
     ended = await command("compare", session.id, "--policy", file, "--json", address=stack.server.address, **light)
     assert (ended.code, ended.json["trials"][0]["calls"]) == (0, 24)
     priced = ("compare", session.id, "--model", "openai:gpt-4o")

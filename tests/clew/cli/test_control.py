@@ -1,4 +1,4 @@
-"""The commands that change what a session does: their effects, their receipts, their refusals."""
+"""The commands that control a session: effects, receipts, refusals."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from clew.cli import reach, talk
 from clew.errors import WorkerUnavailable
 from deploy.local import Reply, ToolCall
 from deploy.local.child import free_ports
-from tests.support.command_line import PATIENCE_SECONDS, clew, error_of, started, terminal
+from tests.support.command_line import PATIENCE_SECONDS, open_terminal, read_error, run_clew, start_command
 from tests.support.stack import Stack, last
 
 
 class Slow:
-    """A model that has been called, and answers with what it was told last once it may."""
+    """A model that sets `called`, waits for `free`, and repeats the last message."""
 
     def __init__(self) -> None:
         self.called, self.free = asyncio.Event(), asyncio.Event()
@@ -32,7 +32,7 @@ class Slow:
 
 
 def adder(body: dict[str, Any]) -> Reply:
-    """A model that adds twice at once, and then says what it was told."""
+    """A model that calls `add` twice in one round, and then repeats the results."""
     if last(body)["role"] == "user":
         return Reply("", (ToolCall("add", {"a": 40, "b": 2}), ToolCall("add", {"a": 1, "b": 1})))
     results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
@@ -46,78 +46,78 @@ async def approvals(session: Session) -> None:
 
 
 async def test_steer_and_inject_reach_the_run(stack: Stack) -> None:
-    """Both print the contract's receipt, the same again for the same input; the run reads them in their order."""
+    """Both print the contract's receipt, the same one for a repeated id; the run reads inputs in order."""
     model, address = Slow(), stack.server.address
     session = await stack.open(model)
     request = await session.message("begin", request_id="r-1")
     await model.called.wait()
-    steered = await clew("steer", session.id, "Only the last", "--input-id", "i-1", "--json", address=address)
+    steered = await run_clew("steer", session.id, "Only the last", "--input-id", "i-1", "--json", address=address)
     assert (steered.code, steered.err) == (0, "")
     assert steered.json == {"input_id": "i-1", "request_id": "r-1", "position": 1}
-    again = await clew("steer", session.id, "Only the last", "--input-id", "i-1", "--json", address=address)
+    again = await run_clew("steer", session.id, "Only the last", "--input-id", "i-1", "--json", address=address)
     assert again.json == steered.json
     options = ("--at", "step", "--expect", "r-1", "--on-failure", "drop", "--source", "ci", "--input-id", "i-2")
-    injected = await clew("inject", session.id, "-", *options, stdin="Tests\npass\n", address=address)
+    injected = await run_clew("inject", session.id, "-", *options, stdin="Tests\npass\n", address=address)
     assert (injected.code, injected.out) == (0, "input i-2 is number 2 in the queue of request r-1\n")
-    third = await clew("inject", session.id, "Good night", "--json", address=address)
+    third = await run_clew("inject", session.id, "Good night", "--json", address=address)
     assert third.json == {"input_id": third.json["input_id"], "request_id": "r-1", "position": 3}
-    status = await clew("status", session.id, address=address)
+    status = await run_clew("status", session.id, address=address)
     assert "\nwaiting: 3 inputs\n" in status.out
     model.free.set()
     assert (await request.result()).status == "completed"
-    said = [message["content"] for message in await session.transcript() if message["role"] == "user"]
-    assert said == ["begin", "Only the last", "Tests\npass", "Good night"]
+    texts = [message["content"] for message in await session.transcript() if message["role"] == "user"]
+    assert texts == ["begin", "Only the last", "Tests\npass", "Good night"]
     sources = [entry.payload.get("source") for entry in await session.entries(kind="ai_message")]
     assert "ci" in sources
-    shown = await clew("entries", session.id, "--source", "ci", address=address)
-    assert shown.out.endswith("\tuser: Tests pass\n")
+    listed = await run_clew("entries", session.id, "--source", "ci", address=address)
+    assert listed.out.endswith("\tuser: Tests pass\n")
 
 
 async def test_cancel_ends_what_runs_and_what_waits(stack: Stack) -> None:
-    """A request that waits never runs, the one that is served ends; the receipt says whether there was one."""
+    """A waiting request never runs, the active one ends; the receipt says whether there was a request."""
     model, address = Slow(), stack.server.address
     session = await stack.open(model)
     served = await session.message("one", request_id="r-1")
     await model.called.wait()
     waits = await session.message("two", request_id="r-2", on_busy="queue")
-    status = await clew("status", session.id, address=address)
+    status = await run_clew("status", session.id, address=address)
     assert "\nwaiting: 1 message\n" in status.out
-    ended = await clew("cancel", session.id, "--request", "r-2", "--json", address=address)
+    ended = await run_clew("cancel", session.id, "--request", "r-2", "--json", address=address)
     assert (ended.code, ended.json) == (0, {"request_id": "r-2", "cancelled": True})
     assert (await waits.result()).status == "cancelled"
-    ended = await clew("cancel", session.id, "--reason", "enough", "--inputs", "drop", address=address)
+    ended = await run_clew("cancel", session.id, "--reason", "enough", "--inputs", "drop", address=address)
     assert (ended.code, ended.out, ended.err) == (0, "request r-1 is cancelled\n", "")
     assert (await served.result()).status == "cancelled"
-    shown = await clew("entries", session.id, "--kind", "input", address=address)
-    assert shown.out.endswith("\tdropped message: cancelled: two\n")
-    again = await clew("cancel", session.id, "--request", "r-1", "--json", address=address)
+    listed = await run_clew("entries", session.id, "--kind", "input", address=address)
+    assert listed.out.endswith("\tdropped message: cancelled: two\n")
+    again = await run_clew("cancel", session.id, "--request", "r-1", "--json", address=address)
     assert (again.code, again.json) == (0, {"request_id": "r-1", "cancelled": False})
     model.free.set()
     assert await session.ask("three") == "<three>"
 
 
 async def test_replace_and_switch_change_the_context(stack: Stack, tmp_path: Path) -> None:
-    """A snapshot comes from a file or stdin and goes under the lane named; an operation is applied once."""
+    """A snapshot comes from a file or stdin and replaces the lane's context; an operation is applied once."""
     address, session = stack.server.address, await stack.open("fine")
     await session.ask("old")
     file = tmp_path / "context.json"
     file.write_text(json.dumps([{"role": "user", "content": "früher"}]))
-    applied = await clew("replace", session.id, str(file), "--op-id", "op-1", "--json", address=address)
+    applied = await run_clew("replace", session.id, str(file), "--op-id", "op-1", "--json", address=address)
     assert (applied.code, applied.err) == (0, "")
     assert applied.json == {"op_id": "op-1", "status": "applied", "seq": applied.json["seq"]}
     assert [message["content"] for message in (await session.context()).messages] == ["früher"]
-    again = await clew("replace", session.id, str(file), "--op-id", "op-1", address=address)
+    again = await run_clew("replace", session.id, str(file), "--op-id", "op-1", address=address)
     assert (again.code, again.out) == (0, "operation op-1 was applied before: nothing has changed\n")
-    switched = await clew("switch", session.id, "draft", "--op-id", "op-2", "--json", address=address)
+    switched = await run_clew("switch", session.id, "draft", "--op-id", "op-2", "--json", address=address)
     assert (switched.json["status"], switched.json["op_id"]) == ("applied", "op-2")
     assert (await session.status()).active_context_ref == "draft"
     assert (await session.context()).messages == []
-    whole = {"messages": [{"role": "user", "content": "new"}], "system_prompt": "Be brief."}
+    snapshot = {"messages": [{"role": "user", "content": "new"}], "system_prompt": "Be brief."}
     options = ("--op-id", "op-3", "--lane", "default", "--base-seq", "1", "--reason", "restore")
-    ended = await clew("replace", session.id, "-", *options, stdin=json.dumps(whole), address=address)
+    ended = await run_clew("replace", session.id, "-", *options, stdin=json.dumps(snapshot), address=address)
     assert (ended.code, ended.out.startswith("operation op-3 is applied, as entry ")) == (0, True)
-    shown = await clew("entries", session.id, "--kind", "ai_context_operation", address=address)
-    assert [line.split("\t")[-1] for line in shown.out.splitlines()] == [
+    listed = await run_clew("entries", session.id, "--kind", "ai_context_operation", address=address)
+    assert [line.split("\t")[-1] for line in listed.out.splitlines()] == [
         *("op-1: replace default, manual", "op-2: switch draft, manual", "op-3: replace default, restore")
     ]
     (newest,) = (await session.entries(kind="ai_context_operation"))[-1:]
@@ -128,16 +128,16 @@ async def test_replace_and_switch_change_the_context(stack: Stack, tmp_path: Pat
 
 
 async def test_changes_wait_for_the_run(stack: Stack) -> None:
-    """While a request is served an operation and a configuration are deferred; the status shows the operation."""
+    """During a run operations and configuration changes are deferred; the status shows the operation."""
     model, address = Slow(), stack.server.address
     session = await stack.open(model)
     request = await session.message("hi")
     await model.called.wait()
-    switch = await clew("switch", session.id, "draft", "--op-id", "op-1", address=address)
+    switch = await run_clew("switch", session.id, "draft", "--op-id", "op-1", address=address)
     assert (switch.code, switch.out) == (0, "operation op-1 is deferred until the run ends\n")
-    configured = await clew("configure", session.id, "--system", "Be brief.", "--json", address=address)
+    configured = await run_clew("configure", session.id, "--system", "Be brief.", "--json", address=address)
     assert (configured.code, configured.json) == (0, {"status": "deferred"})
-    status = await clew("status", session.id, address=address)
+    status = await run_clew("status", session.id, address=address)
     assert "\noperation: switch draft (op-1), deferred until the run ends\n" in status.out
     model.free.set()
     await request.result()
@@ -146,11 +146,11 @@ async def test_changes_wait_for_the_run(stack: Stack) -> None:
 
 
 async def test_configure_changes_what_is_named(stack: Stack) -> None:
-    """Options and --changes together are one change, which the receipt names by its entry; the rest stays."""
+    """Options and --changes make one change with one entry, which the receipt names; other fields stay."""
     address, session = stack.server.address, await stack.open("fine", tools=["add"], system_prompt="Stay.")
     options = ("--tool", "add", "--tool", "wait_for", "--require-approval", "add", "--on-busy", "queue")
     changes = {"limits": {"max_total_tokens": 100_000}}
-    ended = await clew(
+    ended = await run_clew(
         *("configure", session.id, *options, "--steering", "step", "--changes", json.dumps(changes), "--json"),
         address=address,
     )
@@ -159,30 +159,30 @@ async def test_configure_changes_what_is_named(stack: Stack) -> None:
     assert ended.json == {"status": "applied", "seq": newest.seq}
     assert [tool["name"] for tool in newest.payload["tools"]] == ["add", "wait_for", "read_result"]
     assert newest.payload["system_prompt"] == "Stay."
-    cleared = await clew(
+    cleared = await run_clew(
         "configure", session.id, "--changes", '{"tools": [], "require_approval": []}', address=address
     )
     assert (cleared.code, cleared.out) == (0, f"the change is applied, as entry {newest.seq + 1}\n")
 
 
 async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
-    """The status shows what waits and with which arguments; edited arguments are used, and a denial's reason read."""
+    """The status shows waiting calls and arguments; edited arguments are used; the model reads a denial's reason."""
     address, session = (
         stack.server.address,
         await stack.open(adder, tools=["add"], require_approval=["add"]),
     )
     request = await session.message("Add")
     await approvals(session)
-    status = await clew("status", session.id, address=address)
+    status = await run_clew("status", session.id, address=address)
     assert status.out.startswith("status: awaiting approval\n")
     assert "\napprove tool-1?: → add(a=40, b=2)\napprove tool-2?: → add(a=1, b=1)\n" in status.out
-    refused = await clew("approve", session.id, "tool-1", "--arguments", '{"a": "x"}', address=address)
-    assert error_of(refused) == (1, "invalid_input")
-    denied = await clew("deny", session.id, "tool-2", "--reason", "too easy", "--json", address=address)
+    refused = await run_clew("approve", session.id, "tool-1", "--arguments", '{"a": "x"}', address=address)
+    assert read_error(refused) == (1, "invalid_input")
+    denied = await run_clew("deny", session.id, "tool-2", "--reason", "too easy", "--json", address=address)
     assert (denied.code, denied.err, denied.json) == (0, "", {"tool_call_id": "tool-2", "decision": "deny"})
     for command in ("approve", "deny"):
-        assert error_of(await clew(command, session.id, "tool-2", address=address)) == (1, "already_resolved")
-    edited = await clew("approve", session.id, "tool-1", "--arguments", '{"a": 5, "b": 6}', address=address)
+        assert read_error(await run_clew(command, session.id, "tool-2", address=address)) == (1, "already_resolved")
+    edited = await run_clew("approve", session.id, "tool-1", "--arguments", '{"a": 5, "b": 6}', address=address)
     assert (edited.code, edited.out, edited.err) == (0, "tool call tool-1 is approved\n", "")
     note = '[a person changed this call before it ran; its arguments were {"a":5,"b":6}]'
     assert await request.answer() == f"{note}\n11 and denied: too easy"
@@ -191,42 +191,42 @@ async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
 @pytest.mark.parametrize("command", ["ask", "chat"])
 @pytest.mark.parametrize("as_json", [True, False])
 async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, command: str, as_json: bool) -> None:
-    """Each call once on stderr, with the command that approves it; stdout has the answer and nothing else."""
+    """Each waiting call is reported once on stderr, with the command to approve it; stdout has only the answer."""
     model, session_id, address = stack.model(adder), f"approve-{command}-{as_json}", stack.server.address
     options = ("--model", model, "--tool", "add", "--require-approval", "add", *(["--json"] if as_json else []))
     text = ["Add"] if command == "ask" else []
-    process = await started(command, session_id, *text, *options, address=address)
+    process = await start_command(command, session_id, *text, *options, address=address)
     assert process.stdin is not None
     assert process.stderr is not None
     if command == "chat":
         process.stdin.write(b"Add\n")
     process.stdin.close()
-    told = [(await process.stderr.readline()).decode() for _ in range(2)]
-    assert told == [
+    notices = [(await process.stderr.readline()).decode() for _ in range(2)]
+    assert notices == [
         f"tool-1 waits for approval: `clew approve {session_id} tool-1`, or deny: → add(a=40, b=2)\n",
         f"tool-2 waits for approval: `clew approve {session_id} tool-2`, or deny: → add(a=1, b=1)\n",
     ]
-    for line in told:
+    for line in notices:
         approve = re.findall("`clew (.+)`", line)[0].split()
-        assert (await clew(*approve, address=address)).code == 0
+        assert (await run_clew(*approve, address=address)).code == 0
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert (process.returncode, err) == (0, b"")
     assert (json.loads(out)["answer"] if as_json else out.decode()) == "42 and 2" + ("" if as_json else "\n")
 
 
 async def test_approvals_are_required_from_the_opening_on(stack: Stack) -> None:
-    """For the tools named, each by an option of its own; of a session that exists the option changes nothing."""
+    """--require-approval applies to the tools of a new session; for an existing one it changes nothing."""
     model, address, approve = stack.model("fine"), stack.server.address, "--require-approval"
     options = ("--tool", "add", approve, "add", "--tool", "flood", approve, "flood")
-    opened = await clew("ask", "approve-opened", "hi", "--model", model, *options, address=address)
+    opened = await run_clew("ask", "approve-opened", "hi", "--model", model, *options, address=address)
     assert (opened.code, opened.out, opened.err) == (0, "fine\n", "")
-    resumed = await clew("ask", "approve-opened", "hi", approve, "dawdle", address=address)
+    resumed = await run_clew("ask", "approve-opened", "hi", approve, "dawdle", address=address)
     assert (resumed.code, resumed.out) == (0, "fine\n")
     assert resumed.err.endswith("--model, --system, --tool and --require-approval only apply to new sessions\n")
 
 
 async def test_an_approvals_receipt_is_json(stack: Stack) -> None:
-    """An approval as the model asked for it, its reason kept, the receipt the contract's."""
+    """The receipt is the contract's, and the entry has the reason."""
     address, session = (
         stack.server.address,
         await stack.open(adder, tools=["add"], require_approval=["add"]),
@@ -234,30 +234,30 @@ async def test_an_approvals_receipt_is_json(stack: Stack) -> None:
     request = await session.message("Add")
     await approvals(session)
     await session.deny("tool-2")
-    ended = await clew("approve", session.id, "tool-1", "--reason", "harmless", "--json", address=address)
+    ended = await run_clew("approve", session.id, "tool-1", "--reason", "harmless", "--json", address=address)
     assert (ended.code, ended.json) == (0, {"tool_call_id": "tool-1", "decision": "approve"})
     assert (await request.answer()).startswith("42 and denied")
-    shown = await clew("entries", session.id, "--kind", "approval", address=address)
-    assert [line.split("\t")[-1] for line in shown.out.splitlines()] == [
+    listed = await run_clew("entries", session.id, "--kind", "approval", address=address)
+    assert [line.split("\t")[-1] for line in listed.out.splitlines()] == [
         "deny tool-2: no reason",
         "approve tool-1: harmless",
     ]
-    (fact,) = await session.entries(kind="approval", tool_call_id="tool-1")
-    assert fact.payload["reason"] == "harmless"
+    (entry,) = await session.entries(kind="approval", tool_call_id="tool-1")
+    assert entry.payload["reason"] == "harmless"
 
 
 async def test_asking_a_busy_session(stack: Stack) -> None:
-    """--on-busy: a message is refused, joins the run, waits for its turn, or takes the place of what runs."""
+    """--on-busy: a message is refused, joins the run, is queued, or interrupts the run."""
     model, address = Slow(), stack.server.address
     session = await stack.open(model)
     served = await session.message("one")
     await model.called.wait()
-    refused = await clew("ask", session.id, "no", "--on-busy", "reject", address=address)
-    assert error_of(refused) == (1, "busy")
-    queued = asyncio.create_task(clew("ask", session.id, "two", "--on-busy", "queue", address=address))
+    refused = await run_clew("ask", session.id, "no", "--on-busy", "reject", address=address)
+    assert read_error(refused) == (1, "busy")
+    queued = asyncio.create_task(run_clew("ask", session.id, "two", "--on-busy", "queue", address=address))
     while not (await session.status()).queued_messages:
         pass
-    steering = asyncio.create_task(clew("ask", session.id, "three", "--on-busy", "steer", address=address))
+    steering = asyncio.create_task(run_clew("ask", session.id, "three", "--on-busy", "steer", address=address))
     while not (await session.status()).pending_inputs:
         pass
     model.free.set()
@@ -268,7 +268,7 @@ async def test_asking_a_busy_session(stack: Stack) -> None:
     served = await session.message("four")
     await model.called.wait()
     chatting = asyncio.create_task(
-        clew("chat", session.id, "--on-busy", "interrupt", stdin="five\n", address=address)
+        run_clew("chat", session.id, "--on-busy", "interrupt", stdin="five\n", address=address)
     )
     assert (await served.result()).status == "cancelled"
     model.free.set()
@@ -279,11 +279,11 @@ async def test_asking_a_busy_session(stack: Stack) -> None:
 async def test_a_request_that_waits_for_somebody_is_waited_for(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """--timeout is the request's own, which stands still meanwhile: who asks gives up only if no worker is there."""
+    """--timeout does not run during an approval: the command gives up only if no worker answers."""
     session = await stack.open(adder, tools=["add"], require_approval=["add"])
     opened = await reach.find_session(stack.clew, session.id)
-    asked: dict[str, Any] = {"timeout_seconds": 60, "on_busy": None, "as_json": False, "grace_seconds": -59.9}
-    asking = asyncio.create_task(talk.ask(opened, "Add", **asked))
+    options: dict[str, Any] = {"timeout_seconds": 60, "on_busy": None, "as_json": False, "grace_seconds": -59.9}
+    asking = asyncio.create_task(talk.ask(opened, "Add", **options))
     await approvals(session)
     # Long enough for several looks at the worker, one every tenth of a second.
     await asyncio.sleep(0.5)
@@ -292,54 +292,54 @@ async def test_a_request_that_waits_for_somebody_is_waited_for(
     await asking
     assert capsys.readouterr().out == "42 and 2\n"
     with pytest.raises(WorkerUnavailable, match="has no outcome after its 60 s: no worker serves the session"):
-        await talk.ask(opened, "Add", **asked, worker_seconds=0)
+        await talk.ask(opened, "Add", **options, worker_seconds=0)
 
 
 async def test_refusals_of_control(stack: Stack) -> None:
-    """Exit code 1 and the contract's word, whatever is asked of a session that cannot do it; nothing changes."""
+    """Each refusal has exit code 1 and the contract's word; the session does not change."""
     address, session = stack.server.address, await stack.open("fine")
     ended = await stack.open("fine")
     await asyncio.gather(session.ask("hi"), ended.ask("hi"))
     await ended.close()
     rev = (await session.status()).rev
-    here = session.id
+    open_id = session.id
     orphan = '[{"role": "tool", "tool_call_id": "t", "name": "add", "content": "1"}]'
     cases: dict[tuple[str, ...], tuple[str, str]] = {
-        ("steer", here, "hi"): ("", "idle"),
-        ("inject", here, "hi"): ("", "idle"),
-        ("steer", here, "-"): (" \n", "empty_content"),
-        ("steer", here, "hi", "--input-id", ""): ("", "invalid_input"),
-        ("cancel", here): ("", "idle"),
-        ("replace", here, "-", "--op-id", "o"): (orphan, "invalid_operation"),
-        ("replace", here, "-", "--op-id", "o", "--base-seq", "99"): ("[]", "invalid_operation"),
-        ("replace", here, "-", "--op-id", "p"): ('[{"role": "stranger", "content": ""}]', "invalid_operation"),
-        ("replace", here, "-", "--op-id", "q"): ('[{"role": "user", "content": "\\ud800"}]', "invalid_input"),
-        ("replace", here, "-", "--op-id", "r"): ('{"messages": [], "system_prompt": 1}', "invalid_operation"),
-        ("switch", here, "", "--op-id", "o"): ("", "invalid_input"),
-        ("configure", here, "--model", "no-colon"): ("", "invalid_input"),
-        ("approve", here, "tool-9"): ("", "unknown_approval"),
-        ("deny", here, "tool-9"): ("", "unknown_approval"),
+        ("steer", open_id, "hi"): ("", "idle"),
+        ("inject", open_id, "hi"): ("", "idle"),
+        ("steer", open_id, "-"): (" \n", "empty_content"),
+        ("steer", open_id, "hi", "--input-id", ""): ("", "invalid_input"),
+        ("cancel", open_id): ("", "idle"),
+        ("replace", open_id, "-", "--op-id", "o"): (orphan, "invalid_operation"),
+        ("replace", open_id, "-", "--op-id", "o", "--base-seq", "99"): ("[]", "invalid_operation"),
+        ("replace", open_id, "-", "--op-id", "p"): ('[{"role": "stranger", "content": ""}]', "invalid_operation"),
+        ("replace", open_id, "-", "--op-id", "q"): ('[{"role": "user", "content": "\\ud800"}]', "invalid_input"),
+        ("replace", open_id, "-", "--op-id", "r"): ('{"messages": [], "system_prompt": 1}', "invalid_operation"),
+        ("switch", open_id, "", "--op-id", "o"): ("", "invalid_input"),
+        ("configure", open_id, "--model", "no-colon"): ("", "invalid_input"),
+        ("approve", open_id, "tool-9"): ("", "unknown_approval"),
+        ("deny", open_id, "tool-9"): ("", "unknown_approval"),
         ("steer", "nobody", "hi"): ("", "closed"),
         ("cancel", ended.id): ("", "closed"),
         ("switch", ended.id, "draft", "--op-id", "o"): ("", "closed"),
     }
     answers = await asyncio.gather(
-        *(clew(*command, stdin=stdin, address=address) for command, (stdin, _) in cases.items())
+        *(run_clew(*command, stdin=stdin, address=address) for command, (stdin, _) in cases.items())
     )
-    assert [error_of(answer) for answer in answers] == [(1, word) for _, word in cases.values()]
+    assert [read_error(answer) for answer in answers] == [(1, word) for _, word in cases.values()]
     assert (await session.status()).rev == rev
-    refused = await clew("steer", here, "hi", "--json", address=address)
+    refused = await run_clew("steer", open_id, "hi", "--json", address=address)
     assert (refused.code, refused.err, refused.json["error"]["type"]) == (1, "", "idle")
 
 
 async def test_another_request_is_not_steered(stack: Stack) -> None:
-    """--expect and --request name the request that is meant, and no other is touched."""
+    """--expect and --request name a request; another one is not changed."""
     model, address = Slow(), stack.server.address
     session = await stack.open(model)
     request = await session.message("hi")
     await model.called.wait()
     for command in (("steer", session.id, "x", "--expect", "other"), ("cancel", session.id, "--request", "other")):
-        assert error_of(await clew(*command, address=address)) == (1, "request_mismatch")
+        assert read_error(await run_clew(*command, address=address)) == (1, "request_mismatch")
     model.free.set()
     assert await request.answer() == "<hi>"
 
@@ -369,22 +369,22 @@ async def test_another_request_is_not_steered(stack: Stack) -> None:
 async def test_what_cannot_be_sent_is_a_usage_error(
     command: tuple[str, ...], stdin: str | bytes, reason: str
 ) -> None:
-    """Exit code 2 before any server is asked, and the reason on stderr."""
-    ended = await clew(*command, stdin=stdin)
+    """Exit code 2 and the reason on stderr, before any server is asked."""
+    ended = await run_clew(*command, stdin=stdin)
     assert (ended.code, ended.out) == (2, "")
     assert reason in " ".join(ended.err.split())
     assert "Traceback" not in ended.err
 
 
 async def test_control_without_a_server() -> None:
-    """Exit code 3 and one line, like every other command."""
+    """Exit code 3 and one line, as with all commands."""
     (port,) = free_ports(1)
     for command in (("cancel", "s"), ("approve", "s", "tool-1")):
-        assert error_of(await clew(*command, address=f"127.0.0.1:{port}")) == (3, "server_unreachable")
+        assert read_error(await run_clew(*command, address=f"127.0.0.1:{port}")) == (3, "server_unreachable")
 
 
 async def test_control_from_within_a_conversation(stack: Stack) -> None:
-    """Out of a reply by Ctrl-C, and then: approve what it waits for, join it; steer another one, cancel it."""
+    """After Ctrl-C: approve the waiting calls, rejoin the reply; steer another request, cancel it."""
     model, resumed = Slow(), asyncio.Event()
 
     async def script(body: dict[str, Any]) -> Reply:
@@ -393,7 +393,7 @@ async def test_control_from_within_a_conversation(stack: Stack) -> None:
         return await model(body) if last(body)["content"] == "slowly" else adder(body)
 
     session = await stack.open(script, tools=["add"], require_approval=["add"])
-    async with terminal("chat", session.id, address=stack.server.address) as screen:
+    async with open_terminal("chat", session.id, address=stack.server.address) as screen:
         await screen.shows("> ")
         screen.type("Add\n")
         await screen.shows(f"[tool-1 waits for approval: `clew approve {session.id} tool-1`, or deny]")
@@ -434,12 +434,12 @@ async def test_control_from_within_a_conversation(stack: Stack) -> None:
 
 
 async def test_control_in_a_piped_conversation(stack: Stack) -> None:
-    """With --json a receipt is a line, a refusal is one; words after another slash are a message like any."""
+    """With --json each receipt and each refusal is a line; text after an unknown slash word is a message."""
     model = Slow()
     session = await stack.open(model)
     served = await session.message("hi", request_id="r-1")
     await model.called.wait()
-    ended = await clew(
+    ended = await run_clew(
         *("chat", session.id, "--json"),
         stdin="/steer more\n/cancel\n/deny tool-1\n",
         address=stack.server.address,
@@ -450,20 +450,20 @@ async def test_control_in_a_piped_conversation(stack: Stack) -> None:
     assert refused["error"]["type"] == "unknown_approval"
     assert (ended.code, (await served.result()).status) == (1, "cancelled")
     model.free.set()
-    said = await clew("chat", session.id, stdin="/etc is a folder\n", address=stack.server.address)
-    assert (said.code, said.out) == (0, "</etc is a folder>\n")
+    texts = await run_clew("chat", session.id, stdin="/etc is a folder\n", address=stack.server.address)
+    assert (texts.code, texts.out) == (0, "</etc is a folder>\n")
 
 
 async def test_a_session_is_restored_from_a_checkpoint(stack: Stack) -> None:
-    """The token goes through a pipe; the new session's id is what is printed."""
+    """`clew checkpoint | clew restore -` prints the new session's id."""
     address, session = stack.server.address, await stack.open("fine", system_prompt="Be brief.")
     await session.ask("hi")
-    made = await clew("checkpoint", session.id, "--expires", "60", address=address)
+    made = await run_clew("checkpoint", session.id, "--expires", "60", address=address)
     assert (made.code, made.err, made.out.startswith("rt2.")) == (0, "", True)
     branch = f"{session.id}-branch"
     restored, refused = await asyncio.gather(
-        clew("restore", "-", "--as", branch, stdin=made.out, address=address),
-        clew("restore", "rt1.a.b", "--json", address=address),
+        run_clew("restore", "-", "--as", branch, stdin=made.out, address=address),
+        run_clew("restore", "rt1.a.b", "--json", address=address),
     )
     assert (restored.code, restored.out) == (0, f"{branch}\n")
     assert (refused.code, refused.json["error"]["type"]) == (1, "token_version")

@@ -1,4 +1,4 @@
-"""What goes wrong is said in one line, soon, and with an exit code of its own."""
+"""Failures are reported in one line, within seconds, with an exit code."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from clew.cli import reach
 from clew.errors import ServerUnreachable, WorkerUnavailable
 from deploy.local import Reply
 from deploy.local.child import free_ports
-from tests.support.command_line import clew, environment, error_of, started
+from tests.support.command_line import make_environment, read_error, run_clew, start_command
 from tests.support.stack import Stack
 
 READING = ("status", "transcript", "context", "entries")
 
 
 async def test_without_a_server_every_command_says_how_to_start_one() -> None:
-    """Exit code 3 within seconds, the address named, and no stack trace; with --json in an object."""
+    """Exit code 3 within seconds, with the address and without a stack trace; with --json as an object."""
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     commands = [("ask", "s", "hi", "--model", "a:b"), ("chat", "s"), ("entries", "s")]
-    for ended in await asyncio.gather(*(clew(*command, address=address) for command in commands)):
-        assert error_of(ended) == (3, "server_unreachable")
+    for ended in await asyncio.gather(*(run_clew(*command, address=address) for command in commands)):
+        assert read_error(ended) == (3, "server_unreachable")
         assert f"no Temporal server answers at {address} (Connection refused)" in ended.err
         assert "start one, for example with `temporal server start-dev`" in ended.err
-    ended = await clew("status", "s", "--address", address, "--json")
+    ended = await run_clew("status", "s", "--address", address, "--json")
     assert (ended.code, ended.err, ended.json["error"]["type"]) == (3, "", "server_unreachable")
 
 
 async def test_a_server_that_says_nothing_is_none() -> None:
-    """What accepts connections and stays silent does not keep anybody waiting."""
+    """A server that accepts connections and never answers is reported within seconds."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ServerUnreachable, match=rf"at {address} \(no answer within 0.2 s\): start one"):
@@ -45,26 +45,26 @@ async def test_a_server_that_says_nothing_is_none() -> None:
 
 
 async def test_without_a_worker_nobody_waits(stack: Stack) -> None:
-    """Exit code 3 before anything is asked: for new sessions, and for those whose own task queue is deserted."""
+    """Exit code 3 before any message is sent, for new sessions and for those on a task queue without a worker."""
     deserted = Clew(stack.clew.temporal, "deserted")
     session = await deserted.open(f"deserted-{uuid.uuid4().hex}", model="scripted:any")
     asking = [("ask", "new", "hi", "--model", "scripted:any", "--task-queue", "deserted"), ("ask", session.id, "hi")]
     commands = [*asking, ("chat", session.id), *((name, session.id) for name in READING)]
-    for ended in await asyncio.gather(*(clew(*command, address=stack.server.address) for command in commands)):
-        assert error_of(ended) == (3, "worker_unavailable")
+    for ended in await asyncio.gather(*(run_clew(*command, address=stack.server.address) for command in commands)):
+        assert read_error(ended) == (3, "worker_unavailable")
         assert "no worker polls the task queue 'deserted': start one with `python -m clew.worker`" in ended.err
-    ended = await clew("status", session.id, "--json", address=stack.server.address)
+    ended = await run_clew("status", session.id, "--json", address=stack.server.address)
     assert (ended.code, ended.json["error"]["type"]) == (3, "worker_unavailable")
 
 
 async def test_a_worker_that_is_only_remembered_is_none() -> None:
-    """The server remembers a killed worker for minutes; that it does not answer is found out within seconds."""
+    """The server lists a killed worker for minutes; the command reports it within seconds."""
     with pytest.raises(WorkerUnavailable, match="no worker answers for session 's'"):
         await reach.wait_for_answer(asyncio.Event().wait(), "s", seconds=0.01)
 
 
 async def test_refusals_and_failures(stack: Stack) -> None:
-    """Exit code 1 and the contract's word for it, whether a session refused or a request failed."""
+    """Exit code 1 and the contract's word, for refusals and for failed requests."""
     address = stack.server.address
     session = await stack.open(lambda _body: Reply("you [red]may not[/]\x1b[2J", status=HTTPStatus.BAD_REQUEST))
     cases: dict[tuple[str, ...], str] = {
@@ -78,25 +78,25 @@ async def test_refusals_and_failures(stack: Stack) -> None:
         ("context", session.id, "--call", "call-99"): "invalid_input",
         **{(name, "nobody"): "closed" if name == "status" else "not_found" for name in READING},
     }
-    answers = await asyncio.gather(*(clew(*command, address=address) for command in cases))
-    assert [error_of(ended) for ended in answers] == [(1, word) for word in cases.values()]
+    answers = await asyncio.gather(*(run_clew(*command, address=address) for command in cases))
+    assert [read_error(ended) for ended in answers] == [(1, word) for word in cases.values()]
     assert answers[1].err == "bad_request: you [red]may not[/]\n"
     assert "there is no session 'nobody'" in answers[5].err
 
 
 async def test_a_failed_requests_json_is_its_outcome(stack: Stack) -> None:
-    """The outcome as the contract has it, so that `error` is there exactly when there is no answer."""
+    """The JSON is the contract's outcome; it has `error` exactly if there is no answer."""
     session = await stack.open(lambda _body: Reply("not today", status=HTTPStatus.BAD_REQUEST))
-    ended = await clew("ask", session.id, "hi", "--json", address=stack.server.address)
+    ended = await run_clew("ask", session.id, "hi", "--json", address=stack.server.address)
     assert (ended.code, ended.err) == (1, "")
     assert ended.json["status"] == "failed"
     assert ended.json["error"] == {"type": "bad_request", "message": "not today", "retryable": False}
-    refused = await clew("ask", session.id, "", "--json", address=stack.server.address)
+    refused = await run_clew("ask", session.id, "", "--json", address=stack.server.address)
     assert (refused.code, list(refused.json), list(refused.json["error"])) == (1, ["error"], ["type", "message"])
 
 
 async def test_a_busy_session_refuses(stack: Stack) -> None:
-    """A second question meets `busy`, and the first is answered all the same."""
+    """A second message is refused with `busy`, and the first one is answered."""
     free = asyncio.Event()
 
     async def slow(_body: dict[str, Any]) -> Reply:
@@ -105,7 +105,7 @@ async def test_a_busy_session_refuses(stack: Stack) -> None:
 
     session = await stack.open(slow)
     request = await session.message("hi")
-    assert error_of(await clew("ask", session.id, "me too", address=stack.server.address)) == (1, "busy")
+    assert read_error(await run_clew("ask", session.id, "me too", address=stack.server.address)) == (1, "busy")
     free.set()
     assert await request.answer() == "done"
 
@@ -118,43 +118,43 @@ async def test_a_request_fails_when_its_time_is_over(stack: Stack) -> None:
         raise AssertionError
 
     session = await stack.open(silence)
-    ended = await clew("ask", session.id, "hi", "--timeout", "1", address=stack.server.address)
-    assert error_of(ended) == (1, "timeout")
+    ended = await run_clew("ask", session.id, "hi", "--timeout", "1", address=stack.server.address)
+    assert read_error(ended) == (1, "timeout")
     assert (await session.status()).request_id is None
 
 
 async def test_a_session_that_has_ended_is_read_and_taken_up_again(stack: Stack) -> None:
-    """Its thread stays readable, and who steers it learns that it is closed; who asks it takes it up again."""
+    """Its thread can be read, `steer` is refused with `closed`, and `ask` resumes it."""
     session = await stack.open("fine")
     await session.ask("hi")
     await session.close()
-    read = await clew("transcript", session.id, address=stack.server.address)
+    read = await run_clew("transcript", session.id, address=stack.server.address)
     assert (read.code, read.out) == (0, "user  #1\nhi\n\nassistant  #2\nfine\n")
-    ended = await clew("steer", session.id, "hi", address=stack.server.address)
-    assert error_of(ended) == (1, "closed")
-    again = await clew("ask", session.id, "hi", address=stack.server.address)
+    ended = await run_clew("steer", session.id, "hi", address=stack.server.address)
+    assert read_error(ended) == (1, "closed")
+    again = await run_clew("ask", session.id, "hi", address=stack.server.address)
     assert (again.code, again.out) == (0, "fine\n")
 
 
 async def test_a_namespace_or_a_workflow_that_is_not_clews(stack: Stack) -> None:
-    """An unknown namespace is as good as no server, and another program's workflow is no session."""
-    ended = await clew("status", "s", "--namespace", "nowhere", address=stack.server.address)
-    assert error_of(ended) == (3, "server_unreachable")
+    """An unknown namespace counts as no server; another program's workflow is refused."""
+    ended = await run_clew("status", "s", "--namespace", "nowhere", address=stack.server.address)
+    assert read_error(ended) == (3, "server_unreachable")
     assert "no namespace 'nowhere'" in ended.err
     await stack.clew.temporal.start_workflow("Stranger", id="stranger", task_queue="none")
-    ended = await clew("status", "stranger", address=stack.server.address)
-    assert error_of(ended) == (1, "invalid_input")
+    ended = await run_clew("status", "stranger", address=stack.server.address)
+    assert read_error(ended) == (1, "invalid_input")
     assert "is a Stranger, not a session" in ended.err
 
 
 async def test_what_cannot_be_used_is_a_usage_error() -> None:
-    """Exit code 2 for the command line, for stdin that is no text, and for Temporal's own configuration."""
+    """Exit code 2 for an invalid command line, stdin that is not UTF-8, and an invalid Temporal configuration."""
     usage, number, scheme, binary, profile = await asyncio.gather(
-        clew("frobnicate"),
-        clew("transcript", "s", "--limit", "0"),
-        clew("status", "s", "--address", "http://localhost:7233"),
-        clew("ask", "s", "-", stdin=b"\xff\xfe"),
-        clew("status", "s", TEMPORAL_PROFILE="absent"),
+        run_clew("frobnicate"),
+        run_clew("transcript", "s", "--limit", "0"),
+        run_clew("status", "s", "--address", "http://localhost:7233"),
+        run_clew("ask", "s", "-", stdin=b"\xff\xfe"),
+        run_clew("status", "s", TEMPORAL_PROFILE="absent"),
     )
     assert [ended.code for ended in (usage, number, scheme, binary, profile)] == [2] * 5
     assert "without a scheme" in scheme.err
@@ -166,7 +166,7 @@ async def test_what_cannot_be_used_is_a_usage_error() -> None:
 
 
 async def test_ctrl_c_ends_quietly_and_the_request_goes_on(stack: Stack) -> None:
-    """Exit code 130 and not a word; what was asked is answered all the same."""
+    """Exit code 130 and no output; the request is answered."""
     called, free = asyncio.Event(), asyncio.Event()
 
     async def slow(_body: dict[str, Any]) -> Reply:
@@ -175,7 +175,7 @@ async def test_ctrl_c_ends_quietly_and_the_request_goes_on(stack: Stack) -> None
         return Reply("at last")
 
     session = await stack.open(slow)
-    process = await started("ask", session.id, "hi", address=stack.server.address)
+    process = await start_command("ask", session.id, "hi", address=stack.server.address)
     await called.wait()
     process.send_signal(signal.SIGINT)
     assert await process.communicate() == (b"", b"")
@@ -188,22 +188,22 @@ async def test_ctrl_c_ends_quietly_and_the_request_goes_on(stack: Stack) -> None
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 async def test_without_the_extra_the_command_says_what_to_install(missing: str) -> None:
-    """One line instead of an ImportError, and exit code 1."""
+    """One line and exit code 1, no ImportError."""
     program = f"import sys; sys.modules[{missing!r}] = None; from clew.cli import main; main(['status', 's'])"
     assert await python(program) == (1, "", "the command line needs typer and rich: pip install 'clew[cli]'\n")
 
 
 async def test_importing_clew_does_not_load_the_command_line() -> None:
-    """A backend pays for neither typer nor rich, installed or not."""
+    """`import clew` imports neither typer nor rich."""
     program = "import clew, sys; print(sorted({'typer', 'rich', 'clew.cli'} & set(sys.modules)))"
     assert await python(program) == (0, "[]\n", "")
 
 
 async def python(program: str) -> tuple[int | None, str, str]:
-    """The exit code and the output of a Python program."""
+    """Run a Python program; its exit code, stdout and stderr."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-c", program), stdout=pipe, stderr=pipe, env=environment()
+        *(sys.executable, "-W", "error", "-c", program), stdout=pipe, stderr=pipe, env=make_environment()
     )
     out, err = await process.communicate()
     return process.returncode, out.decode(), err.decode()

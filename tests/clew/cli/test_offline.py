@@ -1,4 +1,4 @@
-"""The operator's commands, as an operator types them."""
+"""The operators' commands."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from clew import Clew, Session
 from tests.support.audits import answer_or_hang, leave_open_work
-from tests.support.command_line import clew as command
-from tests.support.command_line import without_worker_extra
+from tests.support.command_line import hide_worker_extra
+from tests.support.command_line import run_clew as command
 from tests.support.rolling import name
 from tests.support.stack import Stack
 
@@ -26,61 +26,61 @@ async def session(stack: Stack, clew: Clew) -> Session:
 async def test_an_audit_and_one_without_the_server(
     stack: Stack, folder: Path, session: Session, tmp_path: Path
 ) -> None:
-    """Exit code 0 while all is equal, 1 with the object named when it is not, 2 when there is nothing to audit."""
-    here, store = stack.server.address, {"CLEW_STORE": str(folder)}
-    kept = tmp_path / "histories"
-    audited = await command("audit", session.id, "--save", str(kept), "--json", address=here, **store)
+    """Exit code 0 without differences; 1 with the object that differs; 2 if there is nothing to audit."""
+    address, store = stack.server.address, {"CLEW_STORE": str(folder)}
+    saved = tmp_path / "histories"
+    audited = await command("audit", session.id, "--save", str(saved), "--json", address=address, **store)
     assert (audited.code, audited.json["clean"], audited.json["differences"]) == (0, True, [])
-    path, whole = touch(folder, session.id)
-    touched = await command("audit", "--from-file", str(kept), **store)
-    checked = await command("archive", "verify", session.id, **store)
-    path.write_bytes(whole)
-    for ended in (touched, checked):
+    path, original = corrupt(folder, session.id)
+    audited_again = await command("audit", "--from-file", str(saved), **store)
+    verified = await command("archive", "verify", session.id, **store)
+    path.write_bytes(original)
+    for ended in (audited_again, verified):
         assert ended.code == 1
         assert path.name in ended.out
     missing = await command("audit", "--from-file", str(tmp_path / "none"), **store)
     assert (missing.code, missing.err.partition(":")[0]) == (2, "misconfigured")
 
 
-def touch(folder: Path, session_id: str) -> tuple[Path, bytes]:
-    """Change a byte of a segment; the file, and what was in it."""
+def corrupt(folder: Path, session_id: str) -> tuple[Path, bytes]:
+    """Change a byte of a segment; return the file and its original content."""
     path = next(folder.glob(f"default/families/s-{session_id}/segments/*"))
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(b"turn 1", b"turn 2", 1))
-    return path, whole
+    original = path.read_bytes()
+    path.write_bytes(original.replace(b"turn 1", b"turn 2", 1))
+    return path, original
 
 
 async def test_a_thread_goes_through_a_pipe(stack: Stack, clew: Clew, folder: Path, session: Session) -> None:
-    """`clew export | clew import`; a session that is there already is left alone."""
-    here, store = stack.server.address, {"CLEW_STORE": str(folder), "CLEW_TASK_QUEUE": clew.task_queue}
+    """`clew export | clew import` makes the session; an existing session is refused and unchanged."""
+    address, store = stack.server.address, {"CLEW_STORE": str(folder), "CLEW_TASK_QUEUE": clew.task_queue}
     new = name()
-    exported = await command("export", session.id, address=here, **store)
+    exported = await command("export", session.id, address=address, **store)
     assert exported.code == 0
-    done = await command("import", "-", "--as", new, "--json", address=here, stdin=exported.out, **store)
+    done = await command("import", "-", "--as", new, "--json", address=address, stdin=exported.out, **store)
     assert done.json == {"session_id": new, "entries": (await session.status()).rev}
     assert await clew.session(new).ask("and now?") == "I read 25"
-    again = await command("import", "-", "--as", new, address=here, stdin=exported.out, **store)
+    again = await command("import", "-", "--as", new, address=address, stdin=exported.out, **store)
     assert (again.code, again.err.partition(":")[0]) == (1, "thread_mismatch")
 
 
 async def test_a_terminated_session_is_recovered(stack: Stack, clew: Clew, folder: Path) -> None:
-    """Once; the second time there is nothing to do."""
-    here, store = stack.server.address, {"CLEW_STORE": str(folder)}
+    """The first `recover` repairs the session; the second one changes nothing."""
+    address, store = stack.server.address, {"CLEW_STORE": str(folder)}
     session = await clew.open(name(), model=stack.model(answer_or_hang), tools=["wait_for"])
     await session.ask("hello")
     await leave_open_work(session)
     await clew.temporal.get_workflow_handle(session.id).terminate()
-    done = await command("recover", session.id, address=here, **store)
+    done = await command("recover", session.id, address=address, **store)
     assert done.code == 0
     assert f"session {session.id} has been repaired and resumed" in done.out
-    again = await command("recover", session.id, "--json", address=here, **store)
+    again = await command("recover", session.id, "--json", address=address, **store)
     assert (again.code, again.json["status"]) == (0, "running")
     assert (await session.ask("and now?")).startswith("I read")
 
 
 async def test_without_the_extra_worker_the_commands_say_what_to_install(tmp_path: Path) -> None:
-    """A line with the remedy and no traceback."""
-    ended = await command("archive", "verify", "s", **without_worker_extra(tmp_path))
+    """One line that names the extra, and no traceback."""
+    ended = await command("archive", "verify", "s", **hide_worker_extra(tmp_path))
     assert ended.code == 2
     assert "pip install 'clew[worker]'" in ended.err
     assert "Traceback" not in ended.err

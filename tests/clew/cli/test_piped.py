@@ -1,4 +1,4 @@
-"""The command in a script: plain text in a pipe, the contract's JSON where it is asked for."""
+"""The commands in scripts: plain text in a pipe, the contract's JSON with --json."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from typing import Any
 
 from clew import RequestOutcome
 from deploy.local import Reply, ToolCall
-from tests.support.command_line import clew
+from tests.support.command_line import run_clew
 from tests.support.stack import Stack, last
 
 
 def adder(body: dict[str, Any]) -> Reply:
-    """A model that adds with its tool and then says the sum."""
+    """A model that calls `add` and then answers the sum."""
     if last(body)["role"] == "user":
         return Reply("One moment.", (ToolCall("add", {"a": 40, "b": 2}),))
     return Reply(f"It is {last(body)['content']}.")
 
 
 async def test_ask_opens_a_session_and_prints_its_answer(stack: Stack) -> None:
-    """The answer is all that a pipe receives, as the model wrote it; the session is resumed without a model."""
+    """stdout has only the answer, as the model wrote it; a later message needs no --model."""
     address, model = stack.server.address, stack.model("[bold]fine[/]\n\x1b[31mred 日本語")
-    first = await clew("ask", "piped-1", "How are you?", "--model", model, "--system", "Be brief.", address=address)
+    first = await run_clew(
+        "ask", "piped-1", "How are you?", "--model", model, "--system", "Be brief.", address=address
+    )
     assert (first.code, first.out, first.err) == (0, "[bold]fine[/]\n\x1b[31mred 日本語\n", "")
-    again = await clew("ask", "piped-1", "And now?", address=address)
+    again = await run_clew("ask", "piped-1", "And now?", address=address)
     assert (again.code, again.err) == (0, "")
-    said = await stack.clew.session("piped-1").transcript(include_system=True)
-    assert [message["content"] for message in said if message["role"] != "assistant"] == [
+    messages = await stack.clew.session("piped-1").transcript(include_system=True)
+    assert [message["content"] for message in messages if message["role"] != "assistant"] == [
         *("Be brief.", "How are you?", "And now?")
     ]
 
 
 async def test_ask_json_is_the_outcome_and_the_answer(stack: Stack) -> None:
-    """One object: the contract's `RequestOutcome`, and the text that it names."""
-    ended = await clew(
+    """One object: the contract's `RequestOutcome` with the answer's text."""
+    ended = await run_clew(
         *("ask", "piped-2", "40 + 2?", "--model", stack.model(adder), "--tool", "add", "--json"),
         address=stack.server.address,
     )
@@ -46,14 +48,14 @@ async def test_ask_json_is_the_outcome_and_the_answer(stack: Stack) -> None:
 
 
 async def test_ask_reads_its_text_from_stdin(stack: Stack) -> None:
-    """A dash is the text of stdin, all its lines."""
+    """A dash reads all lines of stdin."""
     model = stack.model(lambda body: Reply(last(body)["content"].upper()))
-    ended = await clew("ask", "piped-3", "-", "--model", model, stdin="one\ntwo\n", address=stack.server.address)
+    ended = await run_clew("ask", "piped-3", "-", "--model", model, stdin="one\ntwo\n", address=stack.server.address)
     assert (ended.code, ended.out) == (0, "ONE\nTWO\n")
 
 
 async def test_every_reading_command_prints_the_contracts_json(stack: Stack) -> None:
-    """With --json each prints one document, the same that the session answers to the query of its name."""
+    """With --json each prints one document: the session's answer to the query of the same name."""
     session = await stack.open(adder, tools=["add"])
     await session.ask("40 + 2?")
     address, handle = stack.server.address, stack.clew.temporal.get_workflow_handle(session.id)
@@ -69,7 +71,7 @@ async def test_every_reading_command_prints_the_contracts_json(stack: Stack) -> 
         ("entries", "--from", "2", "--limit", "2"): {"from_seq": 2, "limit": 2},
     }
     printed = await asyncio.gather(
-        *(clew(name, session.id, *options, "--json", address=address) for name, *options in cases)
+        *(run_clew(name, session.id, *options, "--json", address=address) for name, *options in cases)
     )
     for ended, (command, argument) in zip(printed, cases.items(), strict=True):
         assert (ended.code, ended.err) == (0, "")
@@ -77,7 +79,7 @@ async def test_every_reading_command_prints_the_contracts_json(stack: Stack) -> 
 
 
 async def test_entries_are_filtered(stack: Stack) -> None:
-    """Each filter narrows the thread by what the entries' refs and payloads hold, and all of them must hold."""
+    """Each filter selects entries by their refs or payloads; several filters must all match."""
     session = await stack.open(adder, tools=["add"])
     request = await session.message("40 + 2?", request_id="r-1")
     await request.result()
@@ -91,18 +93,21 @@ async def test_entries_are_filtered(stack: Stack) -> None:
         "": ("--kind", "error"),
     }
     answers = await asyncio.gather(
-        *(clew("entries", session.id, *given, "--json", address=stack.server.address) for given in filters.values())
+        *(
+            run_clew("entries", session.id, *options, "--json", address=stack.server.address)
+            for options in filters.values()
+        )
     )
     assert [",".join(str(entry["seq"]) for entry in answer.json["entries"]) for answer in answers] == list(filters)
 
 
 async def test_a_pipe_receives_lines(stack: Stack) -> None:
-    """Without --json and without a terminal there are no boxes and no colours, and an entry is a line."""
+    """In a pipe there are no boxes and no colours, and each entry is a line."""
     session = await stack.open(adder, tools=["add"])
     await session.ask("40 + 2?")
     commands = ("status", "transcript", "context", "entries")
     status, transcript, context, entries = await asyncio.gather(
-        *(clew(command, session.id, address=stack.server.address) for command in commands)
+        *(run_clew(command, session.id, address=stack.server.address) for command in commands)
     )
     assert status.out.startswith("status: idle\nmodel: scripted:")
     assert "user  #1\n40 + 2?\n\nassistant  #2\nOne moment.\n→ add(a=40, b=2)\n" in transcript.out
@@ -113,9 +118,9 @@ async def test_a_pipe_receives_lines(stack: Stack) -> None:
 
 
 async def test_chat_takes_a_message_a_line(stack: Stack) -> None:
-    """From a pipe every line is a message, and the answers are all that comes back; /quit ends it."""
+    """Each line from a pipe is a message; stdout has only the answers; /quit ends the chat."""
     model = stack.model(lambda body: Reply(f"<{last(body)['content']}>"))
-    ended = await clew(
+    ended = await run_clew(
         "chat",
         "piped-chat",
         "--model",
@@ -127,13 +132,13 @@ async def test_chat_takes_a_message_a_line(stack: Stack) -> None:
 
 
 async def test_chat_json_is_an_object_a_line(stack: Stack) -> None:
-    """Answers, failures and what a slash command asks for are a line each; the last failure's code is the end's."""
+    """Answers, failures and receipts are a line each; the exit code is that of the last failure."""
 
     def script(body: dict[str, Any]) -> Reply:
         return Reply("no", status=HTTPStatus.BAD_REQUEST) if last(body)["content"] == "fail" else Reply("yes")
 
     session = await stack.open(script)
-    ended = await clew(
+    ended = await run_clew(
         "chat", session.id, "--json", stdin="one\n/status\nfail\n/bogus\ntwo\n", address=stack.server.address
     )
     one, status, failed, two = ended.lines
@@ -144,8 +149,8 @@ async def test_chat_json_is_an_object_a_line(stack: Stack) -> None:
 
 
 async def test_a_session_keeps_its_configuration(stack: Stack) -> None:
-    """What only a new session takes is not dropped in silence where the session exists."""
+    """Options for new sessions are reported as ignored if the session exists."""
     session = await stack.open("fine")
-    ended = await clew("ask", session.id, "Hi", "--model", "scripted:other", address=stack.server.address)
+    ended = await run_clew("ask", session.id, "Hi", "--model", "scripted:other", address=stack.server.address)
     assert (ended.code, ended.out) == (0, "fine\n")
     assert f"session {session.id} exists and keeps its configuration" in ended.err

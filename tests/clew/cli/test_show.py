@@ -1,4 +1,4 @@
-"""The pure parts: what a terminal may see, and what is new in a growing reply."""
+"""Text for terminals, and the new text of a growing reply."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from clew.cli.follow import Growth
         ("[bold]markup[/] stays", "[bold]markup[/] stays"),
     ],
 )
-def test_control_sequences_are_taken_out(text: str, shown: str) -> None:
-    """Whole sequences go, single control characters go, and all that is text stays."""
-    assert show.strip_controls(text) == shown
+def test_control_sequences_are_taken_out(text: str, expected: str) -> None:
+    """Escape sequences and control characters are removed; all other text stays."""
+    assert show.strip_controls(text) == expected
 
 
 @given(st.text(alphabet=st.sampled_from("\x1b\x9b\x9d[]()0;mHJ\\\x07\x9c ab\n\u202e")))
 def test_no_control_character_survives(text: str) -> None:
-    """However sequences are nested or cut, no character that a terminal obeys is left."""
+    """No control character remains, however sequences are nested or cut."""
     assert not set(show.strip_controls(text)) & set("\x1b\x9b\x9d\x07\x9c\u202e")
 
 
 def state(text: str, offset: int = 0, *, call: str = "c-1", attempt: int = 1) -> StreamState:
-    """A state of a stream."""
+    """Make a state of a stream."""
     return StreamState(
         request_id="r", run_id="run-1", call_id=call, attempt=attempt, iteration=1, offset=offset, text=text
     )
 
 
 def test_only_what_is_new_is_appended() -> None:
-    """States that repeat, come late or lose their beginning add nothing twice and lose nothing."""
+    """Repeated, late or truncated states add no text twice and lose none."""
     growth = Growth()
     states = [state("The "), state("The thr"), state("The "), state("thread le", 4), state("The thread leads.")]
     assert [growth.add(one) for one in states] == [
@@ -58,7 +58,7 @@ def test_only_what_is_new_is_appended() -> None:
 
 
 def test_a_reply_that_starts_over_says_so() -> None:
-    """A new call begins a line; a new attempt, a gap and a commit that differs are remarked upon."""
+    """A new call begins a line; a new attempt, a gap and a different commit print a note."""
     growth = Growth()
     assert growth.add(state("One")) == ("", "One")
     assert growth.add(state("Two", call="c-2")) == ("", "Two")

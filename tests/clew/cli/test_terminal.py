@@ -1,4 +1,4 @@
-"""The command on a terminal: replies as they grow, a conversation, and nothing obeyed that a model wrote."""
+"""The commands on a terminal: growing replies, a chat, and no control sequences from models."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 from deploy.local import Reply, ToolCall
 from tests.support import toolbox
-from tests.support.command_line import clew, terminal
+from tests.support.command_line import open_terminal, run_clew
 from tests.support.stack import Stack, last
 
 LONG = " ".join(f"word{number}" for number in range(30))
 
 
 def paced(_body: dict[str, Any]) -> Reply:
-    """A model that takes a second over its reply."""
+    """A model that writes its reply over a second."""
     return Reply(LONG, tokens_per_second=30)
 
 
 async def test_a_reply_is_shown_as_it_grows(stack: Stack) -> None:
-    """Its beginning is on the screen while its end is not written yet; in the end it stands there once."""
+    """The beginning is on the screen before the end is written; the whole reply is printed once."""
     session = await stack.open(paced)
-    async with terminal("ask", session.id, "Count", address=stack.server.address) as screen:
+    async with open_terminal("ask", session.id, "Count", address=stack.server.address) as screen:
         await screen.shows("word3")
         assert "word29" not in screen.screen
         await screen.shows("word29")
@@ -33,7 +33,7 @@ async def test_a_reply_is_shown_as_it_grows(stack: Stack) -> None:
 
 
 async def test_tools_are_shown_as_they_happen(stack: Stack) -> None:
-    """A tool call stands there while the tool is at work, and its result before the answer."""
+    """A tool call is shown while the tool runs, its result before the answer."""
 
     def script(body: dict[str, Any]) -> Reply:
         if last(body)["role"] == "user":
@@ -41,7 +41,7 @@ async def test_tools_are_shown_as_they_happen(stack: Stack) -> None:
         return Reply("It was open.")
 
     session = await stack.open(script, tools=["wait_for"])
-    async with terminal("ask", session.id, "Is it open?", address=stack.server.address) as screen:
+    async with open_terminal("ask", session.id, "Is it open?", address=stack.server.address) as screen:
         await screen.shows("Let me see.\n")
         await screen.shows('→ wait_for(gate="shown")')
         toolbox.gate("shown").set()
@@ -51,7 +51,7 @@ async def test_tools_are_shown_as_they_happen(stack: Stack) -> None:
 
 
 async def test_a_conversation(stack: Stack) -> None:
-    """Messages, slash commands, Ctrl-C out of a reply and back to it, Ctrl-D; and the session is there next time."""
+    """Messages, slash commands, Ctrl-C and /wait, Ctrl-D; the next chat resumes the session."""
     release = asyncio.Event()
 
     async def script(body: dict[str, Any]) -> Reply:
@@ -60,7 +60,7 @@ async def test_a_conversation(stack: Stack) -> None:
         return Reply(f"[b]You said {last(body)['content']}[/b]")
 
     session = await stack.open(script)
-    async with terminal("chat", session.id, address=stack.server.address) as screen:
+    async with open_terminal("chat", session.id, address=stack.server.address) as screen:
         await screen.shows(f"session {session.id} · {(await session.status()).model} · resumed, 1 entry")
         await screen.shows("> ")
         screen.type("hello\n")
@@ -92,7 +92,7 @@ async def test_a_conversation(stack: Stack) -> None:
         await screen.shows("the session stays")
         assert await screen.ended() == 0
     assert "Traceback" not in screen.screen
-    async with terminal("chat", session.id, address=stack.server.address) as screen:
+    async with open_terminal("chat", session.id, address=stack.server.address) as screen:
         await screen.shows("resumed, 7 entries")
         await screen.shows("user  #4\nslowly\n")
         await screen.shows("[b]You said slowly[/b]")
@@ -102,13 +102,13 @@ async def test_a_conversation(stack: Stack) -> None:
 
 
 async def test_chat_opens_a_session(stack: Stack) -> None:
-    """With a model there need be none; a failure in the middle is said, and the conversation goes on."""
+    """--model starts a session; a failure is printed, and the chat continues."""
 
     def script(body: dict[str, Any]) -> Reply:
         return Reply("no", status=HTTPStatus.BAD_REQUEST) if last(body)["content"] == "fail" else Reply("welcome")
 
     model = stack.model(script)
-    async with terminal("chat", "opened-by-hand", "--model", model, address=stack.server.address) as screen:
+    async with open_terminal("chat", "opened-by-hand", "--model", model, address=stack.server.address) as screen:
         await screen.shows("· new")
         await screen.shows("> ")
         screen.type("/nonsense\n")
@@ -126,15 +126,15 @@ async def test_chat_opens_a_session(stack: Stack) -> None:
 
 
 async def test_what_a_model_writes_is_shown_and_not_obeyed(stack: Stack) -> None:
-    """No escape sequence, no control character and no markup of a model or a tool reaches the terminal."""
+    """No escape sequence, control character or markup from a model or a tool reaches the terminal."""
     evil = "[red]a[/] :smile: \x1b[2J\x1b]0;owned\x07\x9b31m\x08\u202eb \x1b"
     session = await stack.open(evil)
-    async with terminal("ask", session.id, evil, address=stack.server.address) as screen:
+    async with open_terminal("ask", session.id, evil, address=stack.server.address) as screen:
         await screen.shows("[red]a[/] :smile: b")
         assert await screen.ended() == 0
     outputs = [screen.raw]
     for command in ("transcript", "context", "entries"):
-        async with terminal(command, session.id, address=stack.server.address) as screen:
+        async with open_terminal(command, session.id, address=stack.server.address) as screen:
             assert await screen.ended() == 0
             await screen.shows("[red]a[/] :smile: b")
         outputs.append(screen.raw)
@@ -143,17 +143,17 @@ async def test_what_a_model_writes_is_shown_and_not_obeyed(stack: Stack) -> None
 
 
 async def test_tables_on_a_terminal(stack: Stack) -> None:
-    """An entry is one line whatever it holds, and JSON on a terminal is the same document, indented."""
+    """Each entry is one line; JSON is the same document, indented."""
     session = await stack.open("y" * 400)
     await session.ask("x\n" * 200)
-    async with terminal("entries", session.id, address=stack.server.address) as screen:
+    async with open_terminal("entries", session.id, address=stack.server.address) as screen:
         await screen.shows("seq  at (UTC)")
         assert await screen.ended() == 0
     rows = [line for line in screen.screen.splitlines() if line.strip()]
     assert [len(row) <= 100 for row in rows] == [True] * (4 + 2)
-    async with terminal("status", session.id, "--json", address=stack.server.address) as screen:
+    async with open_terminal("status", session.id, "--json", address=stack.server.address) as screen:
         assert await screen.ended() == 0
         await screen.shows("\n}\n")
-    piped = await clew("status", session.id, "--json", address=stack.server.address)
+    piped = await run_clew("status", session.id, "--json", address=stack.server.address)
     assert screen.screen.startswith('{\n  "session_id"')
     assert json.loads(screen.screen) == piped.json

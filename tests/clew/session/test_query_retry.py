@@ -1,4 +1,4 @@
-"""Queries that a server refuses for a moment."""
+"""Queries that the server refuses for now are repeated soon."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from clew.session._query_retry import retry_queries_soon
 from tests.support.stack import Stack
 
 
-class Watched(Interceptor):
-    """Sees the queries of a client, as tracing does."""
+class Recorder(Interceptor):
+    """An interceptor that records a client's queries, as tracing does."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -40,50 +40,50 @@ class Watched(Interceptor):
         return Outbound(next)
 
 
-def refusing(client: Client, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode, times: int) -> list[bool]:
-    """Have the server refuse the next queries; whether the SDK was to ask again by itself, for each that came."""
-    asked: list[bool] = []
+def refuse_queries(client: Client, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode, times: int) -> list[bool]:
+    """Have the server refuse the next `times` queries. Returns the `retry` flag of each query, as it arrives."""
+    retries: list[bool] = []
     service = client.workflow_service
     through = service.query_workflow
 
     async def query_workflow(request: Any, *, retry: bool = False, **options: Any) -> Any:
-        asked.append(retry)
-        if len(asked) <= times:
+        retries.append(retry)
+        if len(retries) <= times:
             raise RPCError("not now", status, b"")
         return await through(request, retry=retry, **options)
 
     monkeypatch.setattr(service, "query_workflow", query_workflow)
-    return asked
+    return retries
 
 
 @pytest.mark.parametrize("status", [RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.UNAVAILABLE])
 async def test_a_query_that_is_refused_for_now_is_asked_again(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode
 ) -> None:
-    """By the client itself, which knows how soon that makes sense."""
+    """The client repeats the query itself; the SDK's own retry is off."""
     session = await stack.open()
-    asked = refusing(stack.clew.temporal, monkeypatch, status, times=3)
+    retries = refuse_queries(stack.clew.temporal, monkeypatch, status, times=3)
     assert (await session.status()).session_id == session.id
-    assert asked == [False] * 4
+    assert retries == [False] * 4
 
 
 async def test_nobody_is_asked_for_ever(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that goes on refusing is reported; and at once where another attempt would change nothing."""
+    """The client gives up after its patience, and at once after an error that a retry cannot change."""
     session = await stack.open()
     client = retry_queries_soon(await Client.connect(stack.server.address), patience_seconds=0.05)
     handle = client.get_workflow_handle(session.id)
-    asked = refusing(client, monkeypatch, RPCStatusCode.UNAVAILABLE, times=1000)
+    retries = refuse_queries(client, monkeypatch, RPCStatusCode.UNAVAILABLE, times=1000)
     with pytest.raises(RPCError, match="not now"):
         await handle.query("status")
-    assert 2 <= len(asked) < 10
-    asked = refusing(client, monkeypatch, RPCStatusCode.PERMISSION_DENIED, times=1000)
+    assert 2 <= len(retries) < 10
+    retries = refuse_queries(client, monkeypatch, RPCStatusCode.PERMISSION_DENIED, times=1000)
     with pytest.raises(RPCError, match="not now"):
         await handle.query("status")
-    assert len(asked) == 1
+    assert len(retries) == 1
 
 
 async def test_refusals_and_rejections_are_the_sdks(stack: Stack) -> None:
-    """Whoever asks through a handle of this client gets what every client gives."""
+    """Refused and rejected queries raise the same errors as with the SDK's own client."""
     session = await stack.open()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     with pytest.raises(WorkflowQueryFailedError, match="invalid_input"):
@@ -99,13 +99,13 @@ async def test_refusals_and_rejections_are_the_sdks(stack: Stack) -> None:
 
 
 async def test_who_traces_queries_sees_them(stack: Stack) -> None:
-    """A client's own interceptors stay where they were, and it is not changed a second time."""
-    watched = Watched()
+    """A client keeps its interceptors, and the retry is added once only."""
+    recorder = Recorder()
     config = stack.clew.temporal.config()
-    config["interceptors"] = [watched]
+    config["interceptors"] = [recorder]
     clew = Clew(Client(**config))
     assert retry_queries_soon(clew.temporal) is clew.temporal
     session = await stack.open()
     again = await clew.open(session.id)
     await asyncio.gather(*(again.status() for _ in range(10)))
-    assert watched.seen.count("status") >= 10
+    assert recorder.seen.count("status") >= 10

@@ -1,4 +1,4 @@
-"""Between the client and the wire."""
+"""The translation of Temporal's errors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from clew.errors import WorkerUnavailable
 from clew.session.transport import translate_errors
 
 
-async def asking(started: asyncio.Event) -> None:
-    """What the SDK does: it makes an error of its own of a cancellation."""
+async def wait_like_the_sdk(started: asyncio.Event) -> None:
+    """Wait, and turn a cancellation into an error, as the SDK does."""
     try:
         started.set()
         await asyncio.Event().wait()
@@ -21,12 +21,12 @@ async def asking(started: asyncio.Event) -> None:
 
 
 async def test_a_cancellation_stays_the_callers() -> None:
-    """Whatever the SDK makes of it: a Ctrl-C must not read as a worker that does not answer."""
+    """A caller's cancellation stays a `CancelledError`, although the SDK raises another error."""
     started = asyncio.Event()
 
     async def caller() -> None:
         async with translate_errors("s"):
-            await asking(started)
+            await wait_like_the_sdk(started)
 
     task = asyncio.create_task(caller())
     await started.wait()
@@ -37,7 +37,7 @@ async def test_a_cancellation_stays_the_callers() -> None:
 
 
 async def test_what_takes_too_long_is_a_worker_that_does_not_answer() -> None:
-    """The time that a question has is not a cancellation of who asks."""
+    """A timeout is a `WorkerUnavailable`, not a cancellation."""
     with pytest.raises(WorkerUnavailable):
         async with translate_errors("s", 0.01):
-            await asking(asyncio.Event())
+            await wait_like_the_sdk(asyncio.Event())
