@@ -1,4 +1,4 @@
-"""A provider that a user brings: a worker serves its models because CLEW_PROVIDERS names its module."""
+"""A provider in a user's module: a worker whose CLEW_PROVIDERS names the module serves its models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ END = events(("count", {"in": 12, "out": 3}), ("end", {"why": "done"}))
 
 @asynccontextmanager
 async def parrot_session(stack: Stack, **config: Any) -> AsyncIterator[tuple[FakeServer, Session, Any]]:
-    """A parrot's server, a session that asks it, and the log of the worker between them."""
+    """A parrot's server, a session that uses it, and the worker's log."""
     queue = f"queue-{uuid.uuid4().hex}"
     async with fake_server() as server:
         settings = {"CLEW_PROVIDERS": "tests.support.parrot", "PARROT_URL": server.url, "PARROT_KEY": KEY}
@@ -41,7 +41,7 @@ async def parrot_session(stack: Stack, **config: Any) -> AsyncIterator[tuple[Fak
 
 
 async def test_a_session_talks_through_a_provider_that_a_module_brings(stack: Stack) -> None:
-    """Its reply is streamed while it grows, its tools are called, its tokens are counted."""
+    """The reply is streamed, the tools are called, the tokens are counted."""
     async with parrot_session(stack, tools=["add"]) as (server, session, log):
         more = asyncio.Event()
         trick = events(("trick", {"do": "add", "with": {"a": 1, "b": 2}}), ("end", {"why": "done"}))
@@ -72,7 +72,7 @@ async def test_a_session_talks_through_a_provider_that_a_module_brings(stack: St
 
 
 async def test_its_errors_are_mapped_and_its_secrets_are_told_to_nobody(stack: Stack) -> None:
-    """An error that may pass is retried, another one ends the request; the key is in no message, reply or log."""
+    """Transient errors are retried, others end the request; the key is in no message, reply or log."""
     async with parrot_session(stack) as (server, session, log):
         hoarse = {"squawk": "hoarse", "words": f"not now, {KEY}"}
         server.answer_json(hoarse, status=418, retry_after="0")

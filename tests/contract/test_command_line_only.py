@@ -1,4 +1,4 @@
-"""The contract from outside: a session driven with the `temporal` command line and plain JSON, and nothing else."""
+"""A session driven by the `temporal` command line with plain JSON only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.stack import Stack, last
 
 
 async def temporal(stack: Stack, *arguments: str) -> tuple[int, Any]:
-    """The exit code of a `temporal` command and what it printed, decoded where it is JSON."""
+    """Run a `temporal` command; its exit code and its output, decoded if it is JSON."""
     process = await asyncio.create_subprocess_exec(
         str(temporal_command()),
         *arguments,
@@ -30,7 +30,7 @@ async def temporal(stack: Stack, *arguments: str) -> tuple[int, Any]:
 
 
 async def test_a_session_needs_no_python(stack: Stack) -> None:
-    """Start, message, await, every query, a refusal and close, by name and in plain JSON."""
+    """Start, message, await, every query, a refusal and close work by name and with plain JSON."""
 
     def script(body: dict[str, Any]) -> Reply:
         if last(body)["role"] == "user":

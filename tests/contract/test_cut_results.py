@@ -1,4 +1,4 @@
-"""Tool results that have no room, through the whole of it: no size of them fails a run."""
+"""Tool results that do not fit are shown in part; no size fails a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLEARING = ClearToolResults(keep=2, min_tokens=1000)
 
 
 def flooding(calls: int, size: int, rounds: int = 1) -> Any:
-    """A model that floods itself, round after round, and then answers."""
+    """Make a model that calls `flood` in each of several rounds, and then answers."""
 
     def script(body: dict[str, Any]) -> Reply:
         newest_user = max(index for index, message in enumerate(body["messages"]) if message["role"] == "user")
@@ -44,7 +44,7 @@ def policy(most: int, window: Literal["sliding", "epoch"], clears: ClearToolResu
 
 
 async def assert_made_again(stack: Stack, clew: Clew, session: Session) -> list[dict[str, Any]]:
-    """Every context is made again, live or from all entries, as it was sent; the recipes."""
+    """Check that every context can be rebuilt, live and from all entries; return the recipes."""
     entries = await session.entries()
     thread = Thread(entries)
     replies = [(entry, entry.recipe) for entry in entries if entry.recipe]
@@ -65,7 +65,7 @@ async def assert_made_again(stack: Stack, clew: Clew, session: Session) -> list[
 async def test_a_result_larger_than_the_window_is_shown_in_part(
     stack: Stack, window: Literal["sliding", "epoch"]
 ) -> None:
-    """The run completes; the marker names all the bytes that were stored, and `read_result` reads on from there."""
+    """The run completes; the marker names the stored bytes, and `read_result` reads the rest."""
 
     def script(body: dict[str, Any]) -> Reply:
         newest = last(body)
@@ -94,7 +94,7 @@ async def test_a_result_larger_than_the_window_is_shown_in_part(
 async def test_many_large_results_are_shown_in_part(
     stack: Stack, window: Literal["sliding", "epoch"], clears: ClearToolResults | None, runs: str
 ) -> None:
-    """Five at once, in round after round; also where older entries are in the archive."""
+    """Five large results in each of several rounds fit, also if older entries are archived."""
     chosen = policy(30_000, window, clears)
     script = flooding(5, 60_000, rounds=3)
     if runs == "one run":
@@ -113,7 +113,7 @@ async def test_many_large_results_are_shown_in_part(
 
 
 async def test_a_checkpoint_of_what_was_cut_names_no_result_of_another_session(stack: Stack) -> None:
-    """The session that goes on from it has no thread to read the rest from."""
+    """A restored session has no thread from which to read the rest, so the marker names no result."""
     session = await stack.open(flooding(1, 70_000), tools=["flood"], context_policy=policy(8000, "sliding"))
     await session.ask("flood")
     token = await session.checkpoint()
@@ -125,7 +125,7 @@ async def test_a_checkpoint_of_what_was_cut_names_no_result_of_another_session(s
 
 @pytest.mark.slow
 async def test_what_the_user_said_in_a_long_run_is_never_left_out(stack: Stack) -> None:
-    """A correction in the middle of it is in every later call, wherever the session goes on."""
+    """A correction during a run is in every later context, in all workflow runs."""
     steps = iter(range(10**6))
 
     async with rolling(stack) as clew:

@@ -1,4 +1,4 @@
-"""Epochs on the wire: what a provider is sent again begins as it began before."""
+"""Epochs on the wire: consecutive requests to a provider begin with the same bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLEARING = ClearToolResults(keep=1, min_tokens=120)
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
 @pytest.mark.parametrize("clears", [None, CLEARING], ids=["whole", "cleared"])
 async def test_consecutive_requests_begin_alike(stack: Stack, runs: str, clears: ClearToolResults | None) -> None:
-    """Each holds the one before it whole, unless its entry tells of another epoch; then the window begins anew.
+    """Each request contains the one before it, unless its entry names a new epoch.
 
     That is so in one run of the workflow, and when older entries are in the archive, and where results are cleared.
     """
@@ -29,7 +29,7 @@ async def test_consecutive_requests_begin_alike(stack: Stack, runs: str, clears:
 
 
 async def begin_alike(stack: Stack, clew: Clew, clears: ClearToolResults | None) -> None:
-    """A session of four dozen turns, and what its provider was sent."""
+    """Run a session of four dozen turns and compare its provider's requests."""
 
     def script(body: dict[str, object]) -> Reply:
         messages = body["messages"]

@@ -1,4 +1,4 @@
-"""A past is handed on by a session's own earlier run, and by nobody else."""
+"""Only a session's own earlier workflow run may pass carried state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOON = RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts
 
 
 def bomb() -> RawValue:
-    """512 MB of zeros, in half a megabyte."""
+    """Make carried state of 512 MB of zeros, compressed to half a megabyte."""
     stream = zlib.compressobj(9)
     data = b"".join([*(stream.compress(bytes(MEGABYTE)) for _ in range(512)), stream.flush()])
     packed = {"version": 1, "zlib": base64.b64encode(data).decode()}
@@ -37,7 +37,7 @@ def bomb() -> RawValue:
 
 
 async def past_of(stack: Stack) -> RawValue:
-    """The start of a session with the past of another one, to the byte as Clew writes it."""
+    """Make a start argument with another session's carried state, exactly as Clew writes it."""
     session = await stack.open()
     await session.ask("hello")
     answer = await stack.clew.temporal.get_workflow_handle(session.id).query("carried")
@@ -45,14 +45,14 @@ async def past_of(stack: Stack) -> RawValue:
 
 
 async def start(clew: Clew, argument: RawValue, **options: Any) -> WorkflowHandle[Any, Any]:
-    """A session started by a client of any kind."""
+    """Start a session's workflow with any argument."""
     return await clew.temporal.start_workflow(
         "AgentSession", argument, id=f"test-{uuid.uuid4().hex}", task_queue=clew.task_queue, **options
     )
 
 
 async def run_after(clew: Clew, first: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
-    """A later run of a workflow that the server repeats."""
+    """Wait for a later run of a workflow that the server repeats."""
     async with asyncio.timeout(30):
         newest, known = clew.temporal.get_workflow_handle(first.id), first.run_id or first.result_run_id
         while (run_id := (await newest.describe()).run_id) == known:
@@ -61,7 +61,7 @@ async def run_after(clew: Clew, first: WorkflowHandle[Any, Any]) -> WorkflowHand
 
 
 async def assert_refused(handle: WorkflowHandle[Any, Any], word: str = "carried") -> None:
-    """This run ended with the contract's word, and no workflow task of it failed."""
+    """Check that a workflow run failed with the contract's word, and that no workflow task failed."""
     with pytest.raises(WorkflowFailureError) as failed:
         await handle.result(follow_runs=False)
     assert isinstance(failed.value.cause, ApplicationError)
@@ -71,7 +71,7 @@ async def assert_refused(handle: WorkflowHandle[Any, Any], word: str = "carried"
 
 
 async def test_a_past_from_a_caller_is_refused(stack: Stack) -> None:
-    """Also one that a session has written, and also where the caller asks the server to try again."""
+    """Carried state from a caller is refused, also if a session wrote it, and also in retries by the server."""
     past = await past_of(stack)
     await assert_refused(await start(stack.clew, past))
     handle = await start(stack.clew, past, retry_policy=SOON)
@@ -81,7 +81,7 @@ async def test_a_past_from_a_caller_is_refused(stack: Stack) -> None:
 
 
 async def test_a_run_that_the_server_repeats_brings_no_past(stack: Stack) -> None:
-    """The first run ends by its timeout before any worker has seen it; the one after it is refused all the same."""
+    """The first run times out before a worker has seen it; the second one is refused as well."""
     past = await past_of(stack)
     later = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
     handle = await start(later, past, retry_policy=SOON, run_timeout=timedelta(seconds=2))
@@ -99,7 +99,7 @@ async def test_a_run_that_the_server_repeats_brings_no_past(stack: Stack) -> Non
 
 @pytest.mark.parametrize("carries", [True, False])
 async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> None:
-    """Each of its runs is refused, the second one as the first. The server goes on with the schedule."""
+    """Each run of a cron schedule is refused. The server continues the schedule."""
     argument = await past_of(stack) if carries else raw(b'{"config": {"model": "scripted:any"}}')
     first = await start(stack.clew, argument, cron_schedule="@every 1s")
     try:
@@ -117,7 +117,7 @@ async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> No
 
 @pytest.mark.slow
 async def test_a_bomb_is_refused_in_little_memory(stack: Stack) -> None:
-    """The worker's process does not inflate it, and serves on."""
+    """The worker's process does not decompress it, and continues to serve."""
     clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
     argument = bomb()
     assert 500_000 < len(argument.payload.data) < 1_000_000
@@ -133,13 +133,13 @@ async def test_a_bomb_is_refused_in_little_memory(stack: Stack) -> None:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process has had."""
+    """Read the peak memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
 
 
 def last_failure(event: HistoryEvent) -> Failure:
-    """Why a run ended: the server writes it as it writes other failures, or as the reason for the next run."""
+    """Find why a run ended: in its last event, or in the event that starts the next run."""
     failed = event.workflow_execution_failed_event_attributes
     return (
         failed.failure

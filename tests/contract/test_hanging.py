@@ -1,4 +1,4 @@
-"""Models and tools that hang hold nobody but those who asked for them."""
+"""Models and tools that hang delay only the sessions that call them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW = Capacity(model_calls=2, tool_calls=2, store_calls=2)
 
 
 async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: Stack) -> None:
-    """With every slot for models taken, tools end, and sessions open, fork, hibernate and thaw."""
+    """With all model slots taken, tools run, and sessions open, fork, hibernate and thaw."""
     begun: list[int] = []
     release, both = asyncio.Event(), asyncio.Event()
 
@@ -55,7 +55,7 @@ async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: S
 
 
 async def test_a_tool_that_blocks_holds_no_other_session(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
-    """Turns beside it go on, other async tools run, its heartbeats come, and the log names it."""
+    """Other sessions and other async tools run, heartbeats arrive, and the log names the tool."""
     gate = name()
 
     def script(body: dict[str, Any]) -> Reply:

@@ -1,4 +1,4 @@
-"""Whatever arrives, however malformed: it is refused by its word, and the session goes on."""
+"""Malformed input is refused with a word of the contract, and the session continues."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_malformed_update_is_refused_and_leaves_nothing(stack: Stack, up
 
 
 async def test_a_schema_that_takes_the_machine_is_refused_and_leaves_nothing(stack: Stack) -> None:
-    """A message of two kilobytes whose schema is a billion times as large with its references written out."""
+    """A message of two kilobytes whose schema expands to a billion times its size is refused."""
     session = await stack.open()
     await session.ask("hello")
     handle = stack.clew.temporal.get_workflow_handle(session.id)
@@ -63,7 +63,7 @@ async def test_a_schema_that_takes_the_machine_is_refused_and_leaves_nothing(sta
 
 @pytest.mark.parametrize("signal", ["no_such_signal", "close"])
 async def test_a_malformed_signal_becomes_an_entry(stack: Stack, signal: str) -> None:
-    """A signal cannot be refused to its sender, so each that cannot be used is in the thread, with the reason."""
+    """A malformed signal becomes an entry with the reason."""
     session = await stack.open()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     usable = ("no argument", "null", "nothing") if signal == "close" else ()
@@ -97,7 +97,7 @@ async def test_a_malformed_query_is_refused(stack: Stack, query: str) -> None:
 
 
 def starts(model: str) -> dict[str, tuple[Sequence[RawValue], str]]:
-    """Starts that cannot be used, each with the word it ends with."""
+    """Make malformed starts, each with the word that it fails with."""
     config = f'{{"model":"{model}"'.encode()
     return {
         what: (args, "too_large" if what == "too large" else "invalid_input") for what, args in MALFORMED.items()
@@ -138,7 +138,7 @@ async def start(stack: Stack, args: Sequence[RawValue], workflow: str = "AgentSe
 
 
 async def test_a_start_that_cannot_be_used_ends_at_once_with_its_word(stack: Stack) -> None:
-    """It never leaves a workflow running on failing tasks."""
+    """The workflow fails; it does not keep running with failing workflow tasks."""
     for what, (args, word) in starts(stack.model("fine")).items():
         handle = await start(stack, args)
         with pytest.raises(WorkflowFailureError) as failed:
@@ -153,7 +153,7 @@ async def test_a_start_that_cannot_be_used_ends_at_once_with_its_word(stack: Sta
 
 
 async def test_an_unknown_workflow_type_and_a_bad_session_id_end_at_once(stack: Stack) -> None:
-    """A type that nobody knows and an id outside the contract are refused as any other input is."""
+    """An unknown workflow type and an id outside the contract fail with `invalid_input`."""
     good = raw(f'{{"config":{{"model":"{stack.model("fine")}"}}}}'.encode())
     handles = [
         await start(stack, [good], workflow="AgentSesion"),
@@ -169,7 +169,7 @@ async def test_an_unknown_workflow_type_and_a_bad_session_id_end_at_once(stack: 
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """A schema of so many levels."""
+    """Make a schema with so many levels."""
     schema: dict[str, Any] = {"type": "integer"}
     for _ in range((levels - 1) // 2):
         schema = {"anyOf": [schema]}
@@ -177,7 +177,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 async def test_what_is_accepted_can_be_read_again_however_deep_it_is_nested(stack: Stack) -> None:
-    """The deepest schema that is taken is read back live, archived, and by a replay; a deeper one is refused."""
+    """The deepest accepted schema can be read live, archived and by a replay; a deeper one is refused."""
     model = stack.model("1")
     session = await stack.clew.open(f"test-{uuid.uuid4().hex}", model=model)
     with pytest.raises(InvalidInput, match="nested over 64 levels deep"):
@@ -194,7 +194,7 @@ async def test_what_is_accepted_can_be_read_again_however_deep_it_is_nested(stac
 
 
 async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
-    """Starts, signals and updates that cannot be decoded are alike live, in a replay, and in a replay from a file."""
+    """Malformed starts, signals and updates have the same effect live, in a replay, and in a replay from a file."""
     session = await stack.open()
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     for args in MALFORMED.values():

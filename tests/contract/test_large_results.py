@@ -1,4 +1,4 @@
-"""Large tool results, through the whole of it: stored, cut, read on by the model, in no history."""
+"""Large tool results are stored, shown in part, read on by the model, and not in the history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = {"max_tool_result_bytes": 1000}
 
 
 def reader(size: int, **reading: Any) -> Script:
-    """A model that floods itself when it is told to, reads on when it is told to, and repeats what it reads."""
+    """Make a model that calls `flood` or `read_result` on request, and repeats the result."""
 
     def script(body: dict[str, Any]) -> Reply:
         newest = last(body)
@@ -44,7 +44,7 @@ async def results(session: Session) -> list[Entry]:
 
 
 async def test_a_model_reads_on_in_a_result_that_was_cut(stack: Stack) -> None:
-    """The tool is among the session's, needs nobody's approval, and what it reads is plain text."""
+    """`read_result` is a tool of the session, needs no approval, and answers plain text."""
     session = await stack.open(
         reader(100_000, offset=99_990), tools=["flood"], limits={"max_tool_result_bytes": 1000}
     )
@@ -62,7 +62,7 @@ async def test_a_model_reads_on_in_a_result_that_was_cut(stack: Stack) -> None:
 
 
 async def test_only_sessions_with_tools_have_it(stack: Stack) -> None:
-    """It comes with the first tool, stays while there is one, and goes with the last."""
+    """A session has `read_result` exactly while it has another tool."""
     session = await stack.open("fine")
     await session.configure(tools=["add"])
     await session.configure(tools=["add", "flood"])
@@ -72,7 +72,7 @@ async def test_only_sessions_with_tools_have_it(stack: Stack) -> None:
 
 
 async def test_a_model_reads_again_what_was_cleared(stack: Stack) -> None:
-    """The marker in its context says how; the thread has it still, and recipes tell what was cleared."""
+    """The marker says how to read the result; the thread keeps it, and recipes name the cleared ones."""
     policy = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
     session = await stack.open(reader(900, offset=890), tools=["flood"], context_policy=policy)
     await session.ask("flood")
@@ -88,7 +88,7 @@ async def test_a_model_reads_again_what_was_cleared(stack: Stack) -> None:
 
 
 async def test_a_session_whose_policy_clears_has_the_tool_for_it(stack: Stack) -> None:
-    """Also where it has no tools of its own, and only for as long; what a snapshot brought is read again too."""
+    """A policy that clears results adds the tool, for as long as it is in force, also for a snapshot's results."""
     clearing = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
 
     def script(body: dict[str, Any]) -> Reply:
@@ -118,7 +118,7 @@ async def test_a_session_whose_policy_clears_has_the_tool_for_it(stack: Stack) -
 
 
 async def test_fifty_megabytes_leave_no_trace_in_the_history(stack: Stack) -> None:
-    """As much of them as is kept is in the store; the history has the part that the model was shown."""
+    """The store has the result up to its limit; the history has only the part that the model saw."""
     session = await stack.open(reader(50_000_000, offset=15_000_000, length=10), tools=["flood"], limits=SMALL)
     await session.ask("flood")
     assert (
@@ -130,7 +130,7 @@ async def test_fifty_megabytes_leave_no_trace_in_the_history(stack: Stack) -> No
 
 
 async def test_an_archived_result_is_read_on_in_all_the_same(stack: Stack) -> None:
-    """Its entry has left the session, which finds it still; also after the session was put away and taken up."""
+    """A result whose entry is archived can still be read, also after the session hibernated."""
     often = Thresholds(events=50, bytes=100_000, updates=10, signals=10)
     async with rolling(stack, often) as clew:
         model = stack.model(reader(100_000, offset=99_990))

@@ -1,4 +1,4 @@
-"""A model that takes less than was thought: what its provider refuses and counts makes contexts shorter."""
+"""A model with a smaller window than expected: refusals and token counts of its provider shorten contexts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TURNS = 20
 
 
 def counted(body: dict[str, Any]) -> int:
-    """What the provider makes of a prompt."""
+    """Count a prompt's tokens as the provider does."""
     return len(json.dumps(body["messages"])) // 4
 
 
 def strict(body: dict[str, Any]) -> Reply:
-    """A model that takes no more than its limit, reply included, and says so in OpenAI's words."""
+    """A model that refuses prompts over its limit, reply included, with OpenAI's error."""
     tokens = counted(body)
     if tokens + OUTPUT > LIMIT:
         words = f"This model's maximum context length is {LIMIT} tokens. "
@@ -50,7 +50,7 @@ async def opened(stack: Stack, clew: Clew, **config: Any) -> Session:
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
 async def test_a_session_learns_what_its_model_takes(stack: Stack, runs: str) -> None:
-    """Every request is answered; the first refusal is retried and the next runs begin within the limit.
+    """Every request is answered; the first refusal is retried, and later runs stay within the limit.
 
     What was sent each time follows from the entries, the refused call's too, and the audit is clean.
     """
@@ -89,7 +89,7 @@ async def learns(stack: Stack, clew: Clew) -> None:
 
 
 async def test_a_refusal_that_shortening_does_not_help_is_the_failure(stack: Stack) -> None:
-    """A request that is too long by itself fails in a typed way, after one retry; the session goes on."""
+    """A request that is too long by itself fails with a typed error after one retry; the session continues."""
     session = await opened(stack, stack.clew)
     await session.ask("hello")
     with pytest.raises(RequestFailed) as caught:
@@ -104,7 +104,7 @@ async def test_a_refusal_that_shortening_does_not_help_is_the_failure(stack: Sta
 
 
 async def test_a_provider_that_counts_more_is_believed(stack: Stack) -> None:
-    """Its ratio stands in the recipe, contexts keep to its own count, and between moves the policy is the same."""
+    """The recipe has the ratio, contexts fit the provider's count, and the policy changes only in steps."""
 
     def generous(_body: dict[str, Any]) -> Reply:
         return Reply("It is what it is, and nothing besides. " * 2)

@@ -1,4 +1,4 @@
-"""Summaries, compactions and pins through a real session: what is asked, what is kept, and what models are shown."""
+"""Summaries, compactions and pins of a real session."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ POLICY = ContextPolicy(max_input_tokens=1000, reserve_output_tokens=200, keep_la
 
 
 def wants_summary(body: dict[str, Any]) -> bool:
-    """Whether a model is asked to sum up."""
+    """Whether a request asks for a summary."""
     return bool(body["messages"][0]["content"] == INSTRUCTIONS)
 
 
 def script(body: dict[str, Any]) -> Reply:
-    """Sums up in a few words, and else answers at some length."""
+    """A model that writes short summaries and long answers."""
     if wants_summary(body):
         return Reply(f"They talked, in {len(body['messages'][1]['content'])} characters.")
     return Reply("It is what it is, and nothing besides. " * 3)
 
 
 async def talked(stack: Stack, turns: int, policy: ContextPolicy = POLICY, **config: Any) -> Session:
-    """A session after some turns."""
+    """Open a session and run some turns."""
     session = await stack.open(script, context_policy=policy, **config)
     for number in range(turns):
         await session.ask(f"question {number}")
@@ -44,7 +44,7 @@ async def contents(session: Session) -> list[str]:
 
 
 async def test_a_summary_is_written_on_request(stack: Stack) -> None:
-    """Its model reads the whole range and nothing after it; the receipt, the entry and the context agree."""
+    """The model reads the whole range and nothing after it; receipt, entry and context agree."""
     session = await talked(stack, 4)
     receipt = await session.summarize()
     (entry,) = await session.entries(kind="summary")
@@ -70,7 +70,7 @@ async def test_a_summary_is_written_on_request(stack: Stack) -> None:
 
 
 async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(stack: Stack) -> None:
-    """Each call is shown what the one before it wrote, and no more than its model takes."""
+    """Each call reads the summary of the one before it, and fits the model's window."""
     policy = POLICY.model_copy(update={"max_input_tokens": 1300, "reserve_output_tokens": 100})
     session = await talked(stack, 1, policy)
     for number in range(3):
@@ -93,7 +93,7 @@ async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(stack: Stack
     ids=["longer than its source", "refused by the provider"],
 )
 async def test_a_summary_that_cannot_be_written_leaves_its_reason(stack: Stack, reply: Reply, word: str) -> None:
-    """Who asked is told, the thread says why, and the session goes on."""
+    """The caller gets an error, the thread has the reason, and the session continues."""
     session = await stack.open(lambda body: reply if wants_summary(body) else script(body), context_policy=POLICY)
     for number in range(3):
         await session.ask(f"question {number}")
@@ -106,7 +106,7 @@ async def test_a_summary_that_cannot_be_written_leaves_its_reason(stack: Stack, 
 
 
 async def test_a_session_that_may_spend_no_more_writes_no_summary(stack: Stack) -> None:
-    """The limit is the whole session's; nothing is asked of a model."""
+    """A session at its token limit calls no model for a summary."""
     session = await talked(stack, 3)
     await session.configure(limits={"max_total_tokens": 1})
     with pytest.raises(Refusal, match="its limits allow"):
@@ -117,7 +117,7 @@ async def test_a_session_that_may_spend_no_more_writes_no_summary(stack: Stack) 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
 @pytest.mark.parametrize("how", ["request_new", "compact"])
 async def test_a_session_keeps_its_context_in_bounds_by_itself(stack: Stack, runs: str, how: str) -> None:
-    """Wherever the window had to cut, a summary or a compaction follows; what is pinned is in every context."""
+    """After a run whose window was cut comes a summary or a compaction; pinned messages are in every context."""
     if runs == "one run":
         await keep_in_bounds(stack, stack.clew, how)
     else:
@@ -158,7 +158,7 @@ async def keep_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
 async def test_a_compaction_is_undone_by_expand(stack: Stack, runs: str) -> None:
-    """The context is to the byte what it was, also when what it is made of has been archived meanwhile."""
+    """The context is equal to the byte as before, also if its entries were archived meanwhile."""
     if runs == "one run":
         await undo(stack, stack.clew)
     else:
@@ -187,7 +187,7 @@ async def undo(stack: Stack, clew: Clew) -> None:
 
 
 async def test_what_was_compacted_can_be_asked_for_as_it_was_seen(stack: Stack) -> None:
-    """The context of every call is reproduced, before and after, from the thread alone."""
+    """The context of every call, before and after, can be rebuilt from the thread alone."""
     session = await talked(stack, 3)
     await session.compact(op_id="c-1")
     await session.message("next", on_busy="queue")

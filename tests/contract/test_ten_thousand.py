@@ -1,4 +1,4 @@
-"""Ten thousand hostile inputs, over as many sessions as the server's limits require: every session goes on."""
+"""Ten thousand hostile inputs, over as many sessions as the server's limits require. Every session continues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIELDS = (
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:
-    """Something that JSON can say."""
+    """Make a random JSON value."""
     kinds = 9 if depth < 4 else 7
     match chance.randrange(kinds):
         case 0:
@@ -61,7 +61,7 @@ def value(chance: random.Random, depth: int = 0) -> Any:
 
 
 def arguments(chance: random.Random) -> list[RawValue]:
-    """What a hostile or a careless client might send."""
+    """Make random arguments, as a hostile or careless client might send them."""
     match chance.randrange(5):
         case 0:
             return list(chance.choice(list(MALFORMED.values())))
@@ -78,7 +78,7 @@ def arguments(chance: random.Random) -> list[RawValue]:
 
 
 async def bombard(handle: WorkflowHandle[Any, Any], chance: random.Random) -> None:
-    """Half signals, half updates. A refusal is the right answer, and so is a harmless acceptance."""
+    """Send half signals, half updates. Each is refused or accepted without harm."""
     for number in range(EACH):
         args, word = arguments(chance), "invalid_input"
         try:
@@ -99,7 +99,7 @@ async def bombard(handle: WorkflowHandle[Any, Any], chance: random.Random) -> No
 
 @pytest.mark.slow
 async def test_every_session_goes_on(stack: Stack) -> None:
-    """Each still answers, no workflow task has failed, and its thread has no gap."""
+    """Each session answers, no workflow task has failed, and the thread has no gap."""
     sessions = [await stack.open() for _ in range(SESSIONS)]
     handles = [stack.clew.temporal.get_workflow_handle(session.id) for session in sessions]
     await asyncio.gather(*(bombard(handle, random.Random(seed)) for seed, handle in enumerate(handles)))

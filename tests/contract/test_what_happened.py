@@ -1,4 +1,4 @@
-"""What the thread and the next prompt say of tools is what happened to them, on a real server."""
+"""The thread and the next prompt state what happened to tool calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.workers import open_on, worker
 
 
 def payer(folder: Path) -> Any:
-    """A model that pays twice, and then repeats what it has read of its tools."""
+    """Make a model that pays twice, and then repeats the results."""
 
     def script(body: dict[str, Any]) -> Reply:
         if last(body)["content"] == "pay":
@@ -37,7 +37,7 @@ async def results(session: Session) -> list[Entry]:
 
 
 async def half_paid(session: Session, folder: Path) -> list[Entry]:
-    """The results that are in the thread, once the small payment has returned and the large one has taken effect."""
+    """Wait until the small payment has returned and the large one has taken effect; the results in the thread."""
     while not (entries := await results(session)) or "500" not in _ledger(folder):  # noqa: ASYNC110 - so does a tool
         await asyncio.sleep(0.02)
     return entries
@@ -54,7 +54,7 @@ def released(folder: Path) -> None:
 
 @pytest.mark.parametrize("how", ["interrupt", "cancel"])
 async def test_a_payment_that_ran_is_never_said_not_to_have_run(stack: Stack, tmp_path: Path, how: str) -> None:
-    """One has returned, one is in flight: the first keeps its result, the second is in doubt until it returns."""
+    """A call that has returned keeps its result; a call in flight is in doubt until it returns."""
     session = await stack.open(payer(tmp_path), tools=["pay"])
     request = await session.message("pay")
     (first,) = await half_paid(session, tmp_path)
@@ -80,7 +80,7 @@ async def test_a_payment_that_ran_is_never_said_not_to_have_run(stack: Stack, tm
 
 
 async def test_a_close_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tmp_path: Path) -> None:
-    """The session that goes on from its archive reads what was paid and what is in doubt."""
+    """The resumed session reads which call was paid and which is in doubt."""
     session = await stack.open(payer(tmp_path), tools=["pay"])
     await session.message("pay")
     await half_paid(session, tmp_path)
@@ -93,7 +93,7 @@ async def test_a_close_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tm
 
 
 async def test_a_session_is_not_put_away_before_a_call_has_returned(stack: Stack, tmp_path: Path) -> None:
-    """Its run has ended: what it says enters the thread, and the session that is opened again knows of it."""
+    """The result of a call that returns after its run's end is in the thread before the session hibernates."""
     session = await stack.open(payer(tmp_path), tools=["pay"])
     await session.message("pay")
     await half_paid(session, tmp_path)
@@ -109,7 +109,7 @@ async def test_a_session_is_not_put_away_before_a_call_has_returned(stack: Stack
 
 
 async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tmp_path: Path) -> None:
-    """The outcome names the tool that the deadline cut off."""
+    """The outcome names the tool that was running at the deadline."""
     session = await stack.open(payer(tmp_path), tools=["pay"])
     request = await session.message("pay", timeout_seconds=2)
     await half_paid(session, tmp_path)
@@ -126,7 +126,7 @@ async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(sta
 
 
 async def test_a_worker_that_dies_in_the_middle_of_a_round_leaves_the_truth(stack: Stack, tmp_path: Path) -> None:
-    """What had returned is not run again; what was in flight is in doubt, and the model reads both."""
+    """A call that has returned does not run again, one in flight is in doubt, and the model reads both."""
     queue = f"queue-{uuid.uuid4().hex}"
     async with worker(stack, queue) as first:
         session = await open_on(stack, queue, payer(tmp_path), tools=["pay"])
@@ -141,7 +141,7 @@ async def test_a_worker_that_dies_in_the_middle_of_a_round_leaves_the_truth(stac
 
 
 async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(stack: Stack) -> None:
-    """And how much of it had arrived."""
+    """The error also says how much of the reply had arrived."""
     session = await stack.open(lambda _body: Reply("word " * 100, tokens_per_second=10))
     with pytest.raises(RequestFailed) as failed:
         await session.ask("go", timeout_seconds=2)
@@ -152,7 +152,7 @@ async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(stack: 
 
 
 async def test_an_interrupt_does_not_wait_for_an_automatic_summary(stack: Stack) -> None:
-    """The summary's model hangs; the message is answered at once, whatever it does with a busy session."""
+    """A message is answered at once although the automatic summary hangs, with every `on_busy`."""
     summarizer = Slow()
     policy = ContextPolicy(
         max_input_tokens=400,

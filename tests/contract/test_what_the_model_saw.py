@@ -1,4 +1,4 @@
-"""What the model saw: the digest of each call against what its provider really received over HTTP."""
+"""The digest of each model call is that of the request that its provider received over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.stack import Stack, last
 
 
 async def test_every_digest_is_that_of_what_was_received(stack: Stack) -> None:
-    """Over lanes, operations, tools, truncation and schemas: recipe, `context(call_id=…)` and the wire agree."""
+    """Recipe, `context(call_id=…)` and the wire agree, over lanes, operations, tools, truncation and schemas."""
 
     def script(body: dict[str, Any]) -> Reply:
         newest = last(body)
@@ -53,7 +53,7 @@ async def test_every_digest_is_that_of_what_was_received(stack: Stack) -> None:
 
 
 async def test_what_was_received_is_what_any_language_reads(stack: Stack) -> None:
-    """`ReadContext`, started with a dict, answers each call of a rolled-over session, then of a closed one."""
+    """`ReadContext` with a plain dict answers each call of a rolled-over session and of a closed one."""
 
     def script(body: dict[str, Any]) -> Reply:
         newest = last(body)
