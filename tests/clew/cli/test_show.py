@@ -12,7 +12,7 @@ from clew.cli.follow import Growth
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("plain\ttext\nin lines, 日本語 and 👩‍🚀", "plain\ttext\nin lines, 日本語 and 👩‍🚀"),
         ("a\x1b[1;31mred\x1b[0m", "ared"),
