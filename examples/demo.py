@@ -41,7 +41,7 @@ LONG_ANSWER = (
     "Every message of this session is an event in its workflow's history, so nothing that was said lives in the "
     "worker alone. When a worker dies, Temporal misses its heartbeat within seconds and hands the call that was "
     "running to another one, which asks the session for exactly the context that the first one saw and starts "
-    "the answer over. You read one whole answer, the thread holds it once, and nobody had to notice."
+    "the answer over. You read one complete answer, and the thread has it once."
 )
 
 console = Console(highlight=False)
@@ -167,9 +167,9 @@ async def talk(session: Session, content: str, model: str, victim: Parts | None 
 async def replace_worker(parts: Parts) -> None:
     """SIGKILL the worker, start another one."""
     await parts.worker.kill()
-    console.print(f"\n[bold red]{'SIGKILL':9}[/]worker {parts.worker.pid} is dead in the middle of its answer")
+    console.print(f"\n[bold red]{'SIGKILL':9}[/]worker {parts.worker.pid} was killed in the middle of its answer")
     worker = await parts.another_worker()
-    console.print(f"[bold green]{'worker':9}[/]{worker.pid} is up; it knows nothing but Temporal's address")
+    console.print(f"[bold green]{'worker':9}[/]{worker.pid} has started and takes the session over")
 
 
 async def converse(parts: Parts, session: Session) -> None:
