@@ -13,7 +13,7 @@ async def test_the_demo_ends_by_itself_and_shows_an_answer_that_survived() -> No
     status, shown = await run_module("examples.demo", seconds=90, env={"COLUMNS": "200"})
     assert status == 0, shown
     assert "tool     lookup_order" in shown
-    assert "dead in the middle of its answer" in shown
+    assert "killed in the middle of its answer" in shown
     assert "(attempt 2, from the start)" in shown
     assert "4 requests, 4 outcomes, every message once." in shown
     assert re.search(r"Event history: \d+ events, \d+ bytes", shown)
