@@ -60,7 +60,7 @@ class Queried(Interceptor):
     def __init__(self, session: Session, *first: Answer) -> None:
         self.session = session
         self.first = list(first)
-        self.asked: list[QueryWorkflowInput] = []
+        self.queries: list[QueryWorkflowInput] = []
         self.on_query: Callable[[], None] = lambda: None
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's name
@@ -72,17 +72,17 @@ class Queried(Interceptor):
 
         return Outbound(next)
 
-    def answer(self, asked: QueryWorkflowInput) -> Any:
-        self.asked.append(asked)
+    def answer(self, query_input: QueryWorkflowInput) -> Any:
+        self.queries.append(query_input)
         self.on_query()
         if self.first:
             answer = self.first.pop(0)
             if isinstance(answer, Exception):
                 raise answer
             return answer
-        query = ContextQuery.model_validate(asked.args[0])
-        whole = views.build_projection(self.session.state, self.session.thread, query)
-        return take_page(whole, query.page)
+        query = ContextQuery.model_validate(query_input.args[0])
+        projection = views.build_projection(self.session.state, self.session.thread, query)
+        return take_page(projection, query.page)
 
 
 async def environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
@@ -145,11 +145,11 @@ async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
     context = await fetched(queried)
     shown = session.shown(session.call)
     assert (context.messages, context.tool_spec, context.meta) == (shown.messages, shown.tool_spec, shown.meta)
-    assert [(asked.id, asked.run_id, asked.query) for asked in queried.asked] == [
+    assert [(query.id, query.run_id, query.query) for query in queried.queries] == [
         ("s-1", "run-of-s-1", "context")
     ] * 3
-    assert [asked.args[0]["page"] for asked in queried.asked] == [0, 6, 12]
-    assert {asked.args[0]["call_id"] for asked in queried.asked} == {session.call.call_id}
+    assert [query.args[0]["page"] for query in queried.queries] == [0, 6, 12]
+    assert {query.args[0]["call_id"] for query in queried.queries} == {session.call.call_id}
 
 
 @pytest.mark.parametrize("damage", ["a message", "a schema", "a page"])
@@ -184,8 +184,8 @@ async def test_a_session_that_cannot_be_reached_is_asked_again_in_place(status: 
     queried = Queried(asking(), unreachable(status))
     context = await fetched(queried)
     assert context.messages == [{"role": "user", "content": "hello"}]
-    assert len(queried.asked) == 2
-    assert all(asked.rpc_timeout == timedelta(seconds=10) for asked in queried.asked)
+    assert len(queried.queries) == 2
+    assert all(query.rpc_timeout == timedelta(seconds=10) for query in queried.queries)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ async def test_a_session_that_is_not_there_is_not_asked_again(status: RPCStatusC
     queried = Queried(asking(), unreachable(status))
     with pytest.raises(RPCError):
         await fetched(queried)
-    assert len(queried.asked) == 1
+    assert len(queried.queries) == 1
 
 
 @pytest.mark.parametrize("word", ["context_overflow", "invalid_input", "invalid_token_budget"])
@@ -266,12 +266,12 @@ async def test_a_cancellation_ends_the_call() -> None:
     """While the session is being asked, or the provider."""
     queried = Queried(asking(), *[unreachable(RPCStatusCode.UNAVAILABLE)] * 100)
     made = await environment(queried)
-    asked = asyncio.Event()
-    queried.on_query = asked.set
+    queried_once = asyncio.Event()
+    queried.on_query = queried_once.set
     async with httpx.AsyncClient() as http:
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": "http://127.0.0.1:1"})
         task = asyncio.create_task(made.run(ModelActivities(providers, http).call_model, queried.session.call))
-        await asked.wait()
+        await queried_once.wait()
         made.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -340,10 +340,10 @@ def test_every_provider_error_keeps_what_it_knows(
     error: ProviderError, final: bool, details: dict[str, Any] | None
 ) -> None:
     """Type, message, details and the wait that the provider asked for, be it none at all."""
-    told = ActivityEnvironment().run(call_model.make_provider_failure, error)
-    assert (told.type, told.message, told.non_retryable) == (error.type, error.message, final)
-    assert list(told.details) == ([details] if details else [])
-    assert told.next_retry_delay == (None if error.retry_after is None else timedelta(0))
+    failure = ActivityEnvironment().run(call_model.make_provider_failure, error)
+    assert (failure.type, failure.message, failure.non_retryable) == (error.type, error.message, final)
+    assert list(failure.details) == ([details] if details else [])
+    assert failure.next_retry_delay == (None if error.retry_after is None else timedelta(0))
 
 
 async def test_a_reply_says_what_it_cost() -> None:
@@ -363,7 +363,7 @@ async def test_a_model_without_a_price_is_not_called_where_there_must_be_one() -
     with pytest.raises(ApplicationError, match="scripted:m costs") as caught:
         await called(queried)
     assert (caught.value.type, caught.value.non_retryable) == ("unknown_price", True)
-    assert not queried.asked
+    assert not queried.queries
 
 
 async def test_with_a_refused_length_goes_what_was_counted() -> None:

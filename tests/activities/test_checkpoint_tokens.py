@@ -61,8 +61,8 @@ def token(payload: dict[str, Any] = PAYLOAD, keys: Keys = KEYS, namespace: str =
     return f"{make_signed_part(text, signed)}.{signed.signature}"
 
 
-def opened(given: str, keys: Keys = KEYS, now: int | None = NOW) -> dict[str, Any]:
-    return verify_token(given, keys, "default", now)
+def opened(text: str, keys: Keys = KEYS, now: int | None = NOW) -> dict[str, Any]:
+    return verify_token(text, keys, "default", now)
 
 
 def forged(payload: Any, key: bytes = OLD, prefix: str = "rt2") -> str:
@@ -97,12 +97,12 @@ def test_large_numbers_come_back_as_they_were() -> None:
 WHOLE = token()
 
 
-@pytest.mark.parametrize("place", range(len(WHOLE)))
-def test_every_byte_counts(place: int) -> None:
+@pytest.mark.parametrize("index", range(len(WHOLE)))
+def test_every_byte_counts(index: int) -> None:
     """Whichever character is another one, the token is refused with a word of its own."""
-    for other in {chr(ord(WHOLE[place]) ^ 1), chr(ord(WHOLE[place]) ^ 2), "A", "_", ".", "=", "\n"} - {WHOLE[place]}:
+    for other in {chr(ord(WHOLE[index]) ^ 1), chr(ord(WHOLE[index]) ^ 2), "A", "_", ".", "=", "\n"} - {WHOLE[index]}:
         with pytest.raises(Refusal) as refused:
-            opened(WHOLE[:place] + other + WHOLE[place + 1 :])
+            opened(WHOLE[:index] + other + WHOLE[index + 1 :])
         assert refused.value.type.startswith("token_")
 
 
@@ -122,18 +122,18 @@ def test_every_byte_counts(place: int) -> None:
         st.binary(max_size=100).map(forged),
     )
 )
-def test_nothing_else_is_taken(given: str) -> None:
+def test_nothing_else_is_taken(text: str) -> None:
     """Whatever it is, signed or not, it is refused, and nothing but a refusal comes of it."""
-    if given != WHOLE:
+    if text != WHOLE:
         with pytest.raises(Refusal, match=r"\w"):
-            opened(given)
+            opened(text)
 
 
 SIGNED = PAYLOAD | {"namespace": "default", "fingerprint": "f", "iat": NOW, "exp": NOW + 60, "kid": "k1"}
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("text", "error"),
     [
         ("", TokenMalformed),
         ("rt2", TokenMalformed),
@@ -163,9 +163,9 @@ SIGNED = PAYLOAD | {"namespace": "default", "fingerprint": "f", "iat": NOW, "exp
         (forged(SIGNED | {"exp": NOW}), TokenExpired),
     ],
 )  # fmt: skip
-def test_each_fault_has_its_own_word(given: str, error: type[Refusal]) -> None:
+def test_each_fault_has_its_own_word(text: str, error: type[Refusal]) -> None:
     with pytest.raises(Refusal) as refused:
-        opened(given)
+        opened(text)
     assert type(refused.value) is error
 
 
@@ -203,8 +203,8 @@ def test_each_token_has_its_operation() -> None:
 
 def test_keys_come_from_the_environment() -> None:
     """In their order; where the variable is not set there are none. No key is ever shown."""
-    given = ",".join(f"{kid}:{base64.b64encode(key).decode()}" for kid, key in (("k2", NEW), ("k1", OLD)))
-    keys = read_keys({VARIABLE: f" {given}, "})
+    value = ",".join(f"{kid}:{base64.b64encode(key).decode()}" for kid, key in (("k2", NEW), ("k1", OLD)))
+    keys = read_keys({VARIABLE: f" {value}, "})
     assert list(keys.by_kid.items()) == [("k2", NEW), ("k1", OLD)]
     assert keys.get_signing_key() == ("k2", NEW)
     assert repr(keys) == "Keys()"
@@ -212,7 +212,7 @@ def test_keys_come_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [
         "hunter2",
         ":aHVudGVyMg==",
@@ -223,10 +223,10 @@ def test_keys_come_from_the_environment() -> None:
         ",".join(["k1:" + base64.b64encode(OLD).decode()] * 2),
     ],
 )
-def test_keys_that_cannot_be_used_are_told_by_their_place(given: str) -> None:
+def test_keys_that_cannot_be_used_are_told_by_their_place(value: str) -> None:
     """And never by their value."""
     with pytest.raises(ValueError, match=rf"{VARIABLE}: key [12] ") as refused:
-        read_keys({VARIABLE: given})
+        read_keys({VARIABLE: value})
     assert "hunter2" not in str(refused.value)
     assert "aHVud" not in str(refused.value)
 

@@ -54,8 +54,8 @@ def test_every_line_says_something() -> None:
 )
 def test_the_longest_family_is_the_models(name: str, prefix: str | None) -> None:
     """Whatever stands first in the table; upper case and a path in front do not matter."""
-    found = find_family(name)
-    assert (found.prefix if found else None) == prefix
+    family = find_family(name)
+    assert (family.prefix if family else None) == prefix
 
 
 def test_encodings() -> None:

@@ -46,8 +46,8 @@ for some in (wordy, wordier):
     some.spec["description"] = "x" * (MAX_SCHEMA_BYTES // 2)
 
 
-async def prepared(*tools: str, model: str = "local:tiny", own: Tool[..., Any] = add, **asked: Any) -> Prepared:
-    return await ActivityEnvironment().run(made(own).prepare, Prepare(model=model, tools=tools, **asked))
+async def prepared(*tools: str, model: str = "local:tiny", own: Tool[..., Any] = add, **fields: Any) -> Prepared:
+    return await ActivityEnvironment().run(made(own).prepare, Prepare(model=model, tools=tools, **fields))
 
 
 async def described(activities: PrepareActivities, model: str) -> ModelProfile:
@@ -118,15 +118,15 @@ async def test_schemas_have_a_size() -> None:
     assert answer.tools == ()
 
 
-@pytest.mark.parametrize("asked", [{"execution": "execution-1"}, {"archived": True}])
-async def test_a_session_with_tools_and_an_archive_can_read_large_results(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fields", [{"execution": "execution-1"}, {"archived": True}])
+async def test_a_session_with_tools_and_an_archive_can_read_large_results(fields: dict[str, Any]) -> None:
     """Its model gets a tool for it, which needs no approval; it may also be named."""
     for names in (("add",), ("add", "read_result")):
-        answer = await prepared(*names, **asked)
+        answer = await prepared(*names, **fields)
         assert answer.problem is None
         assert [tool.spec for tool in answer.tools] == [add.spec, READ_RESULT.spec]
         assert not answer.tools[1].requires_approval
-    assert (await prepared(**asked)).tools == ()
+    assert (await prepared(**fields)).tools == ()
 
 
 async def test_a_session_whose_policy_clears_results_can_read_them_again() -> None:

@@ -60,8 +60,8 @@ class Worker:
         results = Results(archive, Threads(archive))
         self._activities = ToolActivities({tool.name: tool for tool in tools}, results, **settings)
 
-    async def run(self, asked: RunTool) -> ToolAnswered:
-        return await self.environment.run(self._activities.run_tool, asked)
+    async def run(self, command: RunTool) -> ToolAnswered:
+        return await self.environment.run(self._activities.run_tool, command)
 
 
 async def said(function: Callable[..., Any], limit: int = KIB64, attempt: int = 1, **arguments: Any) -> ToolAnswered:
@@ -163,10 +163,10 @@ async def test_every_result_is_text_that_can_be_stored(value: Any, content: str 
 async def test_a_result_is_cut_at_its_limit_and_says_so(limit: int, character: str) -> None:
     """What is at the limit is whole; one character more is cut, between characters, with the two sizes told."""
     width = len(character.encode())
-    whole = character * (limit // width)
-    assert (await result(whole, limit)).content == whole
-    size = len((whole + character).encode())
-    answer = await result(whole + character, limit)
+    text = character * (limit // width)
+    assert (await result(text, limit)).content == text
+    size = len((text + character).encode())
+    answer = await result(text + character, limit)
     kept, _, mark = answer.content.partition("\n[truncated: ")
     assert len(answer.content.encode()) <= limit
     assert set(kept) == {character}
@@ -196,7 +196,7 @@ async def test_an_unknown_tool_is_an_error_that_the_model_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "problem"),
     [
         ({}, "a: "),
         ({"a": "x"}, "a: Input should be a valid integer"),
@@ -206,7 +206,7 @@ async def test_an_unknown_tool_is_an_error_that_the_model_reads() -> None:
     ],
 )
 async def test_arguments_that_do_not_fit_are_an_error_that_the_model_reads(
-    arguments: dict[str, Any], told: str
+    arguments: dict[str, Any], problem: str
 ) -> None:
     """With the places that were wrong, in at most 2000 characters; the tool itself is not run."""
 
@@ -217,7 +217,7 @@ async def test_arguments_that_do_not_fit_are_an_error_that_the_model_reads(
     answer = await said(it, **arguments)
     assert answer.is_error
     assert answer.content.startswith("error: invalid arguments: ")
-    assert told.replace("Unexpected keyword argument", "Extra inputs are not permitted") in answer.content
+    assert problem.replace("Unexpected keyword argument", "Extra inputs are not permitted") in answer.content
     assert len(answer.content) < 2100
 
 
@@ -440,8 +440,8 @@ async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_g
     finally:
         gate.set()
     assert answer.is_error
-    told = "has run, but its result cannot be written" if where == "result" else "took longer than 0.5 seconds"
-    assert told in answer.content
+    error = "has run, but its result cannot be written" if where == "result" else "took longer than 0.5 seconds"
+    assert error in answer.content
     assert len(worker.heartbeats) > 1
 
 
@@ -649,7 +649,7 @@ def test_a_module_without_tools_is_refused(modules: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "told"),
+    ("name", "source", "reason"),
     [
         ("there_is_none", None, "No module named 'there_is_none'"),
         (".relative", None, "cannot be imported"),
@@ -660,12 +660,12 @@ def test_a_module_without_tools_is_refused(modules: Callable[..., str]) -> None:
     ],
 )
 def test_a_module_that_cannot_be_imported_is_told(
-    name: str, source: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, source: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its name and the reason, whatever it raises."""
     monkeypatch.syspath_prepend(str(tmp_path))
     if source:
         (tmp_path / f"{name}.py").write_text(source)
-    with pytest.raises(ToolsUnusable, match=told) as caught:
+    with pytest.raises(ToolsUnusable, match=reason) as caught:
         load_tools([name])
     assert repr(name) in str(caught.value)

@@ -57,7 +57,7 @@ class _OneThread(Threads):
         return ThreadLocation(SESSION, None, self._live, has_workflow=True, running=True)
 
 
-class Place:
+class History:
     """A session's thread, live or archived, and the tool activity that serves it."""
 
     def __init__(
@@ -73,24 +73,24 @@ class Place:
         self.live: list[Entry] = []
         self.first_live = 0
 
-    def _entries(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _entries(self, query: dict[str, Any]) -> dict[str, Any]:
         """What the session's own query answers of its live thread."""
-        assert asked.keys() <= {"kind", "tool_call_id", "from_seq"}
-        wanted = asked.get("tool_call_id")
-        found = [
+        assert query.keys() <= {"kind", "tool_call_id", "from_seq"}
+        wanted = query.get("tool_call_id")
+        matching = [
             entry.as_json()
             for entry in self.live
-            if entry.kind == asked["kind"]
+            if entry.kind == query["kind"]
             and wanted in (None, entry.refs.get("tool_call_id"))
-            and entry.seq >= asked["from_seq"]
+            and entry.seq >= query["from_seq"]
         ]
-        more = {"next_seq": found[1]["seq"]} if len(found) > 1 else {}
-        archived = {"archived_before": self.first_live} if asked["from_seq"] < self.first_live else {}
-        return {"entries": found[:1]} | more | archived
+        more = {"next_seq": matching[1]["seq"]} if len(matching) > 1 else {}
+        archived = {"archived_before": self.first_live} if query["from_seq"] < self.first_live else {}
+        return {"entries": matching[:1]} | more | archived
 
     async def run(self, name: str, limit: int = 1000, **arguments: Any) -> ToolAnswered:
         """One attempt of a call."""
-        asked = RunTool(
+        command = RunTool(
             request_id="request-1",
             run_id="run-1",
             call_id="call-1",
@@ -100,20 +100,20 @@ class Place:
             max_result_bytes=limit,
             family=FAMILY,
         )
-        return await self.environment.run(self._tools.run_tool, asked)
+        return await self.environment.run(self._tools.run_tool, command)
 
     async def read(self, offset: int = 0, length: int = 10_000, limit: int = 1000) -> ToolAnswered:
         """The model's call that reads on."""
         return await self.run("read_result", limit, tool_call_id="tool-1", offset=offset, length=length)
 
-    def put_under(self, *said: tuple[str, str]) -> None:
+    def add_snapshot(self, *results: tuple[str, str]) -> None:
         """A snapshot with tool results, of which each has an id."""
-        messages = [{"role": "tool", "content": text, "tool_call_id": call_id} for call_id, text in said]
+        messages = [{"role": "tool", "content": text, "tool_call_id": call_id} for call_id, text in results]
         operation = {"type": "replace", "reason": "manual", "result_context": {"messages": messages}}
         payload = {"op_id": "op", "context_ref": "default", "operation": operation}
         self._commit("ai_context_operation", payload, {})
 
-    def say(self, answer: ToolAnswered, tool_call_id: str = "tool-1") -> Entry:
+    def commit_result(self, answer: ToolAnswered, tool_call_id: str = "tool-1") -> Entry:
         """A result enters the thread, as the session commits it."""
         payload: dict[str, Any] = {"role": "tool", "content": answer.content, "context_ref": "default"}
         payload["tool_call_id"] = tool_call_id
@@ -127,7 +127,7 @@ class Place:
         self.live.append(entry)
         return entry
 
-    async def put_away(self) -> None:
+    async def archive_all(self) -> None:
         """All that is live moves to the archive."""
         root, upto = await self.archive.append(FAMILY, None, self.live)
         before = await self.archive.read_head(SESSION)
@@ -135,11 +135,11 @@ class Place:
         self.first_live, self.live = upto + 1, []
 
 
-def saying(text: Any) -> Tool[..., Any]:
+def make_tool(text: Any) -> Tool[..., Any]:
     return tool(name="it")(lambda: text)
 
 
-def parted(answer: ToolAnswered) -> tuple[str, str]:
+def split_mark(answer: ToolAnswered) -> tuple[str, str]:
     """What is shown, and the mark."""
     text, _, mark = answer.content.rpartition("\n[")
     return text, mark
@@ -148,9 +148,9 @@ def parted(answer: ToolAnswered) -> tuple[str, str]:
 async def test_a_large_result_is_stored_whole_and_shown_in_part() -> None:
     """The thread gets its name, its size, how much was shown, and the model how to read on."""
     text = "é" * 5000
-    place = Place(saying(text))
-    answer = await place.run("it")
-    kept, mark = parted(answer)
+    history = History(make_tool(text))
+    answer = await history.run("it")
+    kept, mark = split_mark(answer)
     shown = len(kept.encode())
     assert answer.result == StoredResult(digest=hash_bytes(text.encode()), bytes=10_000, shown=shown)
     assert text.startswith(kept)
@@ -159,14 +159,14 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part() -> None:
         f"truncated: the first {shown} of 10000 bytes are shown; "
         f"read_result(tool_call_id='tool-1', offset={shown}) reads on]"
     )
-    assert await place.archive.get_result(FAMILY, hash_bytes(text.encode())) == (text.encode(), 10_000)
+    assert await history.archive.get_result(FAMILY, hash_bytes(text.encode())) == (text.encode(), 10_000)
 
 
 async def test_what_fits_is_not_stored() -> None:
     """At the limit it is still whole."""
-    place = Place(saying("x" * 1000))
-    assert await place.run("it") == ToolAnswered(content="x" * 1000)
-    assert [path async for path in place.store.list("default")] == []
+    history = History(make_tool("x" * 1000))
+    assert await history.run("it") == ToolAnswered(content="x" * 1000)
+    assert [path async for path in history.store.list("default")] == []
 
 
 class Away(Store):
@@ -192,15 +192,15 @@ async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(how: str) ->
         runs.append(1)
         return "x" * 5000
 
-    place = Place(it, store=Away(hangs=how == "hangs"), storing_seconds=0.1)
-    answer = await place.run("it")
+    history = History(it, store=Away(hangs=how == "hangs"), storing_seconds=0.1)
+    answer = await history.run("it")
     assert len(runs) == 1
     assert (answer.is_error, answer.result) == (False, None)
     assert answer.content.endswith("of 5000 bytes are shown; the rest could not be stored]")
     assert len(answer.content) <= 1000
-    place.say(answer)
-    more = await place.read(limit=2000)
-    assert parted(more) == (
+    history.commit_result(answer)
+    more = await history.read(limit=2000)
+    assert split_mark(more) == (
         answer.content,
         f"bytes 0 to {len(answer.content)} of {len(answer.content)}; this is the end]",
     )
@@ -210,59 +210,61 @@ async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(how: str) ->
 async def test_a_result_is_read_on_to_its_end(archived: bool) -> None:
     """From where the model was told, piece by piece, until the mark says that this is the end."""
     text = "".join(f"line {n}: é€\U0001f43b\n" for n in range(300))
-    place = Place(saying(text))
-    answer = await place.run("it")
+    history = History(make_tool(text))
+    answer = await history.run("it")
     assert answer.result
-    place.say(answer)
+    history.commit_result(answer)
     if archived:
-        await place.put_away()
-        place.say(ToolAnswered(content="later"), "tool-2")
-    whole, offset = parted(answer)[0], answer.result.shown
+        await history.archive_all()
+        history.commit_result(ToolAnswered(content="later"), "tool-2")
+    text_read, offset = split_mark(answer)[0], answer.result.shown
     while True:
-        piece = await place.read(offset)
+        piece = await history.read(offset)
         assert not piece.is_error
         assert len(piece.content.encode()) <= 1000
-        kept, mark = parted(piece)
-        end = offset + len(kept.encode())
-        whole += kept
+        part, mark = split_mark(piece)
+        end = offset + len(part.encode())
+        text_read += part
         if mark == f"bytes {offset} to {end} of {len(text.encode())}; this is the end]":
             break
         assert mark == f"bytes {offset} to {end} of {len(text.encode())}; offset={end} reads on]"
         offset = end
-    assert whole == text
+    assert text_read == text
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
 async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(archived: bool) -> None:
     """So what was cleared from a context is read again: whole, or from an offset on, in pieces between characters."""
-    place = Place()
+    history = History()
     for number in (1, 2):
-        place.say(ToolAnswered(content="é" * 300 + str(number)), f"tool-{number}")
+        history.commit_result(ToolAnswered(content="é" * 300 + str(number)), f"tool-{number}")
     if archived:
-        await place.put_away()
-        place.say(ToolAnswered(content="later"), "tool-3")
-    whole = await place.read()
-    assert (whole.content, whole.is_error) == ("é" * 300 + "1\n[bytes 0 to 601 of 601; this is the end]", False)
-    assert parted(await place.read(3, 4)) == ("éé", "bytes 2 to 6 of 601; offset=6 reads on]")
-    small = await place.read(limit=300)
+        await history.archive_all()
+        history.commit_result(ToolAnswered(content="later"), "tool-3")
+    answer = await history.read()
+    assert (answer.content, answer.is_error) == ("é" * 300 + "1\n[bytes 0 to 601 of 601; this is the end]", False)
+    assert split_mark(await history.read(3, 4)) == ("éé", "bytes 2 to 6 of 601; offset=6 reads on]")
+    small = await history.read(limit=300)
     assert len(small.content.encode()) <= 300
     assert "reads on]" in small.content
-    behind = await place.read(601)
+    behind = await history.read(601)
     assert (behind.is_error, "past the end: the result has 601 bytes" in behind.content) == (True, True)
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
 async def test_a_result_of_a_snapshot_is_read_where_the_thread_has_no_other(archived: bool) -> None:
     """What came from elsewhere is read from the newest snapshot that holds it; what was said here, from its entry."""
-    place = Place()
-    place.put_under(("then-1", "older"), ("then-2", "other"))
-    place.say(ToolAnswered(content="said here"), "tool-1")
-    place.put_under(("then-1", "newer"), ("tool-1", "edited"))
-    place.put_under()
+    history = History()
+    history.add_snapshot(("then-1", "older"), ("then-2", "other"))
+    history.commit_result(ToolAnswered(content="said here"), "tool-1")
+    history.add_snapshot(("then-1", "newer"), ("tool-1", "edited"))
+    history.add_snapshot()
     if archived:
-        await place.put_away()
-    told = [(await place.run("read_result", tool_call_id=name)).content for name in ("then-1", "then-2", "tool-1")]
-    assert [text.partition("\n")[0] for text in told] == ["newer", "other", "said here"]
+        await history.archive_all()
+    answers = [
+        (await history.run("read_result", tool_call_id=name)).content for name in ("then-1", "then-2", "tool-1")
+    ]
+    assert [text.partition("\n")[0] for text in answers] == ["newer", "other", "said here"]
 
 
 @settings(max_examples=150, deadline=None)
@@ -277,17 +279,17 @@ def test_every_part_begins_and_ends_between_characters(text: str, offset: int, l
     data = text.encode()
 
     async def read() -> ToolAnswered:
-        place = Place()
-        digest = await place.archive.put_result(FAMILY, data)
+        history = History()
+        digest = await history.archive.put_result(FAMILY, data)
         kept = StoredResult(digest=digest, bytes=len(data), shown=0)
-        place.say(ToolAnswered(content="", result=kept) if stored else ToolAnswered(content=text))
-        return await place.read(offset, length, 512)
+        history.commit_result(ToolAnswered(content="", result=kept) if stored else ToolAnswered(content=text))
+        return await history.read(offset, length, 512)
 
     answer = asyncio.run(read())
     if offset >= len(data):
         assert answer.is_error
         return
-    kept, mark = parted(answer)
+    kept, mark = split_mark(answer)
     begin, end = int(mark.split()[1]), int(mark.split()[3])
     assert data[begin:end].decode() == kept
     assert kept
@@ -299,11 +301,11 @@ def test_every_part_begins_and_ends_between_characters(text: str, offset: int, l
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
 async def test_what_cannot_be_read_is_told_to_the_model(archived: bool) -> None:
     """An id that nobody knows, an offset past the end, arguments of another form: error results, each with why."""
-    place = Place(saying("x" * 5000))
-    place.say(await place.run("it"))
-    place.say(ToolAnswered(content="short"), "tool-2")
+    history = History(make_tool("x" * 5000))
+    history.commit_result(await history.run("it"))
+    history.commit_result(ToolAnswered(content="short"), "tool-2")
     if archived:
-        await place.put_away()
+        await history.archive_all()
     cases: list[tuple[dict[str, Any], str]] = [
         ({"tool_call_id": "tool-9"}, "no tool call 'tool-9' has a result"),
         ({"tool_call_id": "../" * 100}, "no tool call '../"),
@@ -314,7 +316,7 @@ async def test_what_cannot_be_read_is_told_to_the_model(archived: bool) -> None:
         ({}, "invalid arguments: tool_call_id: "),
     ]
     for arguments, why in cases:
-        answer = await place.run("read_result", **arguments)
+        answer = await history.run("read_result", **arguments)
         assert (answer.is_error, why in answer.content) == (True, True), answer.content
 
 
@@ -325,24 +327,24 @@ async def test_what_cannot_be_read_is_told_to_the_model(archived: bool) -> None:
 )
 async def test_a_missing_or_damaged_result_is_told_to_the_model(damage: bytes | None) -> None:
     """Nothing is made up for it."""
-    place = Place(saying("x" * 5000))
-    entry = place.say(await place.run("it"))
+    history = History(make_tool("x" * 5000))
+    entry = history.commit_result(await history.run("it"))
     path = OBJECT.format(entry.payload["result"]["digest"])
     if damage is None:
-        await place.store.delete(path)
+        await history.store.delete(path)
     else:
-        await place.store.put(path, damage)
-    answer = await place.read()
+        await history.store.put(path, damage)
+    answer = await history.read()
     assert answer.is_error
     assert "missing" in answer.content or "damaged" in answer.content
 
 
 async def test_other_sessions_results_cannot_be_read() -> None:
     """What is stored is reached through an entry of the session's own thread, and by no other name."""
-    place = Place()
-    digest = await place.archive.put_result(FAMILY, b"a sibling's secret")
+    history = History()
+    digest = await history.archive.put_result(FAMILY, b"a sibling's secret")
     for name in (digest, OBJECT.format(digest)):
-        answer = await place.run("read_result", tool_call_id=name)
+        answer = await history.run("read_result", tool_call_id=name)
         assert (answer.is_error, "secret" in answer.content) == (True, False)
 
 
@@ -353,7 +355,7 @@ async def test_a_tool_of_the_workers_own_wins() -> None:
     def read_result() -> str:
         return "mine" * 1000
 
-    answer = await Place(read_result).run("read_result")
+    answer = await History(read_result).run("read_result")
     assert answer.content.startswith("minemine")
     assert answer.content.endswith("of 4000 bytes are shown]")
 
@@ -366,10 +368,10 @@ async def test_of_a_huge_result_the_beginning_is_stored_and_it_is_in_memory_but_
     def it() -> str:
         return "x" * size
 
-    place = Place(it)
+    history = History(it)
     tracemalloc.start()
     try:
-        answer = await place.run("it", 65_536)
+        answer = await history.run("it", 65_536)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -71,8 +71,8 @@ async def test_an_answer_is_of_the_form_or_not(
     answer: str, schema: dict[str, Any], problem: str | None, validation: Validation
 ) -> None:
     """By its place. An answer was paid for: whatever it is, the activity does not fail over it."""
-    found = await validation.find_problem(answer, schema)
-    assert found is None if problem is None else (found or "").startswith(problem)
+    actual = await validation.find_problem(answer, schema)
+    assert actual is None if problem is None else (actual or "").startswith(problem)
 
 
 @pytest.mark.parametrize("depth", [100, 180, 300, 900])
@@ -155,13 +155,13 @@ async def test_what_passes_the_door_ends(costly: str, validation: Validation) ->
 async def test_a_cancelled_validation_leaves_no_process(validation: Validation) -> None:
     """Neither running nor as a zombie."""
     task = asyncio.create_task(validation.find_problem(SLOW_ANSWER, SLOW))
-    while not (found := validations(os.getpid())):
+    while not (processes := validations(os.getpid())):
         await asyncio.wait([task], timeout=0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     deadline = time.monotonic() + 60
-    while found[0] in validations(os.getpid()):
+    while processes[0] in validations(os.getpid()):
         assert time.monotonic() < deadline
         os.sched_yield()
 
@@ -178,11 +178,11 @@ def test_a_killed_worker_leaves_no_process() -> None:
     assert worker_input is not None
     with worker_input:
         json.dump([SLOW_ANSWER, SLOW], worker_input)
-    while not (found := validations(worker.pid)):
+    while not (processes := validations(worker.pid)):
         assert worker.poll() is None
     worker.kill()
     worker.wait()
     deadline = time.monotonic() + validation_process.MAX_SECONDS + 5
-    while is_running(found[0]):
+    while is_running(processes[0]):
         assert time.monotonic() < deadline
         os.sched_yield()

@@ -76,17 +76,17 @@ async def test_one_byte_of_an_archived_object_is_named(
     if kind in ("nodes", "states"):
         current = str(head.root if kind == "nodes" else head.state)
         paths = [path for path in paths if current in path]
-    path, whole = paths[0], await stack.store.get(paths[0])
-    await stack.store.put(path, bytes([*whole[:-9], whole[-9] ^ 1, *whole[-8:]]))
+    path, data = paths[0], await stack.store.get(paths[0])
+    await stack.store.put(path, bytes([*data[:-9], data[-9] ^ 1, *data[-8:]]))
     try:
         report = await audit_session(clew.temporal, archive, long_session.id)
     finally:
-        await stack.store.put(path, whole)
-    assert [found.name for found in report.differences if found.where == "archive"] == [path]
+        await stack.store.put(path, data)
+    assert [difference.name for difference in report.differences if difference.where == "archive"] == [path]
     assert (await audit_session(clew.temporal, archive, long_session.id)).clean
 
 
-def retold(saved: bytes, change: Callable[[str, str], str | None]) -> bytes:
+def change_history(saved: bytes, change: Callable[[str, str], str | None]) -> bytes:
     """A file whose first payload that is changed differs, and whose checksum is right. Gets event type and text."""
     reader, out = LineReader(io.BytesIO(saved), KIND), io.BytesIO()
     writer = LineWriter(
@@ -118,73 +118,82 @@ def payloads(value: Any) -> Iterator[dict[str, Any]]:
             yield from payloads(item)
 
 
-def asked(event: str, text: str) -> str | None:
+def change_question(event: str, text: str) -> str | None:
     return text.replace("turn 3", "turn 4") if "UPDATE_ACCEPTED" in event else None
 
 
-def answered(event: str, text: str) -> str | None:
+def change_reply(event: str, text: str) -> str | None:
     return text.replace("I read 4 ", "I read 5 ") if "ACTIVITY_TASK_COMPLETED" in event else None
 
 
-def computed(event: str, text: str) -> str | None:
+def change_result(event: str, text: str) -> str | None:
     return text.replace('"content":"2"', '"content":"3"') if "ACTIVITY_TASK_COMPLETED" in event else None
 
 
-def reused(event: str, text: str) -> str | None:
+def change_carried_entry(event: str, text: str) -> str | None:
     """An entry among those that a run hands to the next."""
     if "EXECUTION_STARTED" not in event or "carried" not in text:
         return None
     start = json.loads(text)
-    told = Packed(zlib=start["carried"]["zlib"]).value
-    told["thread"]["entries"][5]["at"] = "2026-01-01T00:00:00.000Z"
-    start["carried"]["zlib"] = Packed.pack(told).zlib
+    carried = Packed(zlib=start["carried"]["zlib"]).value
+    carried["thread"]["entries"][5]["at"] = "2026-01-01T00:00:00.000Z"
+    start["carried"]["zlib"] = Packed.pack(carried).zlib
     return json.dumps(start)
 
 
 @pytest.mark.parametrize(
     ("change", "field"),
-    [(asked, "payload.content"), (answered, "payload.content"), (computed, "payload.content"), (reused, "at")],
+    [
+        (change_question, "payload.content"),
+        (change_reply, "payload.content"),
+        (change_result, "payload.content"),
+        (change_carried_entry, "at"),
+    ],
 )
 async def test_one_byte_of_a_history_is_named(
     archive: Archive, saved: bytes, change: Callable[[str, str], str | None], field: str
 ) -> None:
     """What a user asked, a model answered, a tool computed, a run was handed: the entry and the field are named."""
-    report = await from_file(retold(saved, change), archive)
-    entries = {(found.where, found.seq, found.field) for found in report.differences if found.seq is not None}
+    report = await from_file(change_history(saved, change), archive)
+    entries = {
+        (difference.where, difference.seq, difference.field)
+        for difference in report.differences
+        if difference.seq is not None
+    }
     seqs = {seq for where, seq, name in entries if where in ("archive", "history") and name == field}
     assert len(seqs) == 1
-    assert not any(found.where == "file" for found in report.differences)
+    assert not any(difference.where == "file" for difference in report.differences)
 
 
 async def test_a_state_that_no_run_has_left_is_named(archive: Archive, saved: bytes) -> None:
     """A run that begins with another state than the run before it came to differs in that part of the state."""
 
-    def richer(event: str, text: str) -> str | None:
+    def change_usage(event: str, text: str) -> str | None:
         if "EXECUTION_STARTED" not in event or "carried" not in text:
             return None
         start = json.loads(text)
-        told = Packed(zlib=start["carried"]["zlib"]).value
-        told["state"]["usage"]["input_tokens"] -= 1
-        start["carried"]["zlib"] = Packed.pack(told).zlib
+        carried = Packed(zlib=start["carried"]["zlib"]).value
+        carried["state"]["usage"]["input_tokens"] -= 1
+        start["carried"]["zlib"] = Packed.pack(carried).zlib
         return json.dumps(start)
 
-    report = await from_file(retold(saved, richer), archive)
-    assert "carried.usage" in {found.field for found in report.differences}
+    report = await from_file(change_history(saved, change_usage), archive)
+    assert "carried.usage" in {difference.field for difference in report.differences}
 
 
 async def test_a_wrong_digest_is_named(archive: Archive, saved: bytes) -> None:
     """Where history alone tells what a model was shown, and its entries make something else, the call is named."""
 
-    def forged(event: str, text: str) -> str | None:
+    def change_digest(event: str, text: str) -> str | None:
         if "ACTIVITY_TASK_COMPLETED" not in event or '"digest":"' not in text:
             return None
-        place = text.index('"digest":"') + 10
-        return f"{text[:place]}{'1' if text[place] == '0' else '0'}{text[place + 1 :]}"
+        index = text.index('"digest":"') + 10
+        return f"{text[:index]}{'1' if text[index] == '0' else '0'}{text[index + 1 :]}"
 
     empty = Archive(Store.from_url("memory://"), "default")
-    report = await from_file(retold(saved, forged), empty)
-    (found,) = [found for found in report.differences if found.where == "call"]
-    assert (found.name, found.seq, found.field) == ("call-1", 2, "payload.recipe.digest")
+    report = await from_file(change_history(saved, change_digest), empty)
+    (difference,) = [difference for difference in report.differences if difference.where == "call"]
+    assert (difference.name, difference.seq, difference.field) == ("call-1", 2, "payload.recipe.digest")
 
 
 async def test_a_history_that_the_code_cannot_have_made_is_named(archive: Archive, saved: bytes) -> None:
@@ -203,14 +212,14 @@ async def test_a_history_that_the_code_cannot_have_made_is_named(archive: Archiv
 
     run_ids: list[str] = []
     report = await from_file(renamed(saved), archive)
-    assert [found.name for found in report.differences] == run_ids
+    assert [difference.name for difference in report.differences] == run_ids
     assert "does not replay" in report.differences[0].problem
 
 
 async def test_a_file_that_was_touched_says_so(archive: Archive, saved: bytes) -> None:
     """A byte of no consequence to the thread differs all the same."""
     report = await from_file(saved.replace(b'"identity":"', b'"identity":"x', 1), archive)
-    assert [found.where for found in report.differences] == ["file"]
+    assert [difference.where for difference in report.differences] == ["file"]
 
 
 async def test_what_the_session_shows_is_compared(
@@ -219,15 +228,19 @@ async def test_what_the_session_shows_is_compared(
     """A session that answers another text than its history has is found out."""
     entries = Session.entries
 
-    async def lying(self: Session, **options: Any) -> Any:
-        found = await entries(self, **options)
-        found[-1].payload["status"] = "failed"  # type: ignore[index]
-        return found
+    async def read_changed_entries(self: Session, **options: Any) -> Any:
+        thread = await entries(self, **options)
+        thread[-1].payload["status"] = "failed"  # type: ignore[index]
+        return thread
 
-    monkeypatch.setattr(Session, "entries", lying)
+    monkeypatch.setattr(Session, "entries", read_changed_entries)
     report = await audit_session(clew.temporal, archive, long_session.id)
-    (found,) = report.differences
-    assert (found.where, found.field, found.seq) == ("live", "payload.status", (await long_session.status()).rev - 1)
+    (difference,) = report.differences
+    assert (difference.where, difference.field, difference.seq) == (
+        "live",
+        "payload.status",
+        (await long_session.status()).rev - 1,
+    )
 
 
 async def test_runs_that_are_gone_are_covered_by_the_archive(archive: Archive, saved: bytes) -> None:

@@ -162,7 +162,7 @@ async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "reason"),
     [
         ({"payload": {"text": "x" * 2_000_001}}, "an entry of 2000025 bytes, at most 2000000"),
         ({"result": {"digest": "0" * 64, "text": "x" * 17_000_000}}, "a tool result of 17000000 bytes"),
@@ -173,14 +173,14 @@ async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported:
     ids=["entry", "result", "no text", "nested", "nested less"],
 )
 async def test_what_no_session_could_hold_is_refused(
-    clew: Clew, archive: Archive, row: dict[str, Any], told: str
+    clew: Clew, archive: Archive, row: dict[str, Any], reason: str
 ) -> None:
     """Before any of it is in the archive: an entry or a result beyond every size, JSON without an end."""
     file, new = io.BytesIO(), name()
     writer = LineWriter(file, KIND, {"session_id": new})
     writer.write_row(row)
     writer.end()
-    with pytest.raises(FileDamaged, match=told):
+    with pytest.raises(FileDamaged, match=reason):
         await import_file(clew, archive, file.getvalue(), new)
     assert await archive.read_head(new) is None
 

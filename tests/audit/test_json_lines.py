@@ -37,21 +37,21 @@ def test_what_was_written_is_read() -> None:
 @given(st.data())
 def test_a_byte_that_differs_is_noticed(data: st.DataObject) -> None:
     """Wherever it is, and to whatever it was changed."""
-    whole = written(ROWS)
-    place = data.draw(st.integers(0, len(whole) - 2))
-    other = data.draw(st.integers(0, 255).filter(lambda byte: byte != whole[place]))
+    content = written(ROWS)
+    index = data.draw(st.integers(0, len(content) - 2))
+    other = data.draw(st.integers(0, 255).filter(lambda byte: byte != content[index]))
     with pytest.raises(FileDamaged):
-        read(bytes([*whole[:place], other, *whole[place + 1 :]]))
+        read(bytes([*content[:index], other, *content[index + 1 :]]))
 
 
 def test_a_file_that_ends_too_soon_or_too_late_is_noticed() -> None:
     """Cut anywhere, or with something after its end."""
-    whole = written(ROWS)
-    for end in range(len(whole) - 1):
+    content = written(ROWS)
+    for end in range(len(content) - 1):
         with pytest.raises(FileDamaged):
-            read(whole[:end])
+            read(content[:end])
     with pytest.raises(FileDamaged, match="continues after its last line"):
-        read(whole + b"{}\n")
+        read(content + b"{}\n")
 
 
 def test_a_line_without_an_end_is_refused_before_it_is_read_whole() -> None:

@@ -54,14 +54,14 @@ async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: A
     session = await clew.open(session.id)
     after = await session.entries(from_seq=before[0]["seq"])
     assert [entry.as_json() for entry in after[: len(before)]] == before
-    tool, hurry, hangs, waits, waited, told = after[len(before) :]
+    tool, hurry, hangs, waits, waited, recovered = after[len(before) :]
     assert tool.payload["content"] == "interrupted (recovered): this call may have run"
     assert (hurry.payload["event"], hurry.payload["reason"]) == ("dropped", "recovered")
     assert (waits.payload["event"], waits.payload["content"]) == ("dropped", "wait")
     for outcome in (hangs, waited):
         assert (outcome.payload["status"], outcome.payload["termination_reason"]) == ("cancelled", "recovered")
     reason = "an operator's mistake"
-    assert told.payload == {"event": "recovered", "workflow": "terminated", "reason": reason}
+    assert recovered.payload == {"event": "recovered", "workflow": "terminated", "reason": reason}
     assert (await session.request("hangs").result()).termination_reason == "recovered"
     assert (await session.ask("and now?")).startswith("I read")
     assert (await audit_session(clew.temporal, archive, session.id)).clean

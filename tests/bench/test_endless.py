@@ -72,9 +72,9 @@ DAMAGES: dict[str, tuple[Callable[[Entry], int], str]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_found(session: Session, damage: str) -> None:
     """Whatever is lost or there twice is told."""
-    times, told = DAMAGES[damage]
+    times, expected = DAMAGES[damage]
     entries = _renumbered(entry for entry in session.thread for _ in range(times(entry)))
-    assert any(told in problem for problem in check(entries, known()))
+    assert any(expected in problem for problem in check(entries, known()))
 
 
 def test_a_gap_is_found(session: Session) -> None:

@@ -62,16 +62,16 @@ async def test_tool_calls_arrive_in_pieces() -> None:
 
 async def test_the_script_reads_the_request_and_may_wait() -> None:
     """An async script holds the reply back for as long as it likes, and sees the body that was sent."""
-    asked, gate = asyncio.Event(), asyncio.Event()
+    called, gate = asyncio.Event(), asyncio.Event()
 
     async def script(body: dict[str, Any]) -> Reply:
-        asked.set()
+        called.set()
         await gate.wait()
         return Reply(body["messages"][0]["content"])
 
     async with client_of(script) as (client, server):
         asking = asyncio.create_task(client.chat.completions.create(model="m", messages=QUESTION, stream=True))
-        await asked.wait()
+        await called.wait()
         assert not asking.done()
         gate.set()
         stream = await asking

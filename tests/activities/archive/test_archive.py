@@ -39,10 +39,10 @@ async def test_a_thread_is_read_as_it_was_archived(archive: Archive) -> None:
         head = await extend(archive, head, run(head.last_seq + 1, count))
     head = await extend(archive, head, [entry(seq, text="ü" * 300_000) for seq in range(85, 90)])
     assert await archive.read_head("root") == head
-    whole = run(0, 85) + [entry(seq, text="ü" * 300_000) for seq in range(85, 90)]
-    assert await thread(archive, head) == whole
+    entries = run(0, 85) + [entry(seq, text="ü" * 300_000) for seq in range(85, 90)]
+    assert await thread(archive, head) == entries
     for first, last in ((0, 0), (5, 82), (81, 200), (89, 89), (90, 95), (7, 6)):
-        part = whole[first : last + 1]
+        part = entries[first : last + 1]
         assert [one async for one in archive.read("root", head.root, first, last)] == part
         assert [one async for one in archive.read_back("root", head.root, first, last)] == part[::-1]
     assert [check.problem async for check in archive.verify("root", head.root)] == [None] * 10
@@ -81,9 +81,9 @@ async def test_only_what_follows_is_appended(archive: Archive) -> None:
             await archive.append("root", root, wrong)
     assert await archive.append("root", root, []) == (root, last) == (root, 2)
     assert root
-    for place in (-1, 3):
+    for seq in (-1, 3):
         with pytest.raises(ThreadMismatch, match="ends with entry 2"):
-            await archive.cut("root", root, place)
+            await archive.cut("root", root, seq)
     assert await archive.cut("root", root, 2) == root
 
 
@@ -140,9 +140,9 @@ async def test_of_many_who_write_a_head_at_once_one_does() -> None:
     archive = Archive(Store.from_url("memory://"), "default")
     first = await begin(archive, "root", run(0, 1))
     heads = [first.model_copy(update={"run_id": f"r-{n}"}) for n in range(6)]
-    told = await asyncio.gather(*(archive.set_head(head, first) for head in heads), return_exceptions=True)
-    assert sum(isinstance(error, ObjectChanged) for error in told) == len(heads) - 1
-    assert await archive.read_head("root") == heads[told.index(None)]
+    outcomes = await asyncio.gather(*(archive.set_head(head, first) for head in heads), return_exceptions=True)
+    assert sum(isinstance(error, ObjectChanged) for error in outcomes) == len(heads) - 1
+    assert await archive.read_head("root") == heads[outcomes.index(None)]
 
 
 async def test_a_damaged_head_gives_way(archive: Archive, store: Store) -> None:
@@ -223,11 +223,11 @@ async def test_damage_of_any_byte_is_found_and_named() -> None:
     head_path = "default/sessions/s-root.json"
 
     async def resume() -> None:
-        found = await archive.read_head("root")
-        assert found
-        assert found.state
-        await archive.read_state("root", found.state)
-        await thread(archive, found)
+        current = await archive.read_head("root")
+        assert current
+        assert current.state
+        await archive.read_state("root", current.state)
+        await thread(archive, current)
 
     for path in {*needed, head_path, f"{FOLDER}/states/{head.state}.json"}:
         data = await store.get(path)
@@ -254,7 +254,7 @@ async def test_a_missing_object_is_named_and_never_skipped() -> None:
             await thread(archive, head)
         with pytest.raises(ObjectMissing, match=check.name):
             assert [one async for one in archive.read_back("root", head.root)]
-        problems = [found async for found in archive.verify("root", head.root) if found.problem]
+        problems = [result async for result in archive.verify("root", head.root) if result.problem]
         assert [(one.name, one.problem) for one in problems] == [
             (check.name, f"{check.name} is missing from the store")
         ]
@@ -319,13 +319,13 @@ async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool) -> None:
 async def test_reading_is_slicing(lengths: list[int], first: int, last: int, fanout: int) -> None:
     """However a thread was appended, any part of it reads like the slice of a list."""
     archive = Archive(Store.from_url("memory://"), "default", ArchiveSettings(fanout=fanout))
-    whole: list[Entry] = []
+    entries: list[Entry] = []
     root: str | None = None
     for length in lengths:
-        new = run(len(whole), length)
+        new = run(len(entries), length)
         root, last_seq = await archive.append("root", root, new)
-        whole += new
-        assert last_seq == whole[-1].seq
-    part = [one for one in whole if first <= one.seq <= last]
+        entries += new
+        assert last_seq == entries[-1].seq
+    part = [one for one in entries if first <= one.seq <= last]
     assert [one async for one in archive.read("root", root, first, last)] == part
     assert [one async for one in archive.read_back("root", root, first, last)] == part[::-1]

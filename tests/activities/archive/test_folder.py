@@ -94,10 +94,10 @@ class Disk:
 
 def modes(below: Path) -> dict[str, set[int]]:
     """The modes of all folders and of all files below one."""
-    found: dict[str, set[int]] = {"folder": set(), "file": set()}
+    modes: dict[str, set[int]] = {"folder": set(), "file": set()}
     for path in below.rglob("*"):
-        found["folder" if path.is_dir() else "file"].add(path.stat().st_mode & 0o777)
-    return found
+        modes["folder" if path.is_dir() else "file"].add(path.stat().st_mode & 0o777)
+    return modes
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -155,11 +155,11 @@ async def test_a_head_is_never_ahead_of_what_it_names(
     assert len(states) > 30
     for number, left in enumerate(states):
         after = Archive(Store(Folder(left)), "default")
-        heads = [found for name in ("s", "branch") if (found := await after.read_head(name))]
-        for found in heads:
-            assert await thread(after, found) == run(0, found.last_seq + 1)
-            if found.state:
-                await after.read_state(found.family, found.state)
+        heads = [one for name in ("s", "branch") if (one := await after.read_head(name))]
+        for head in heads:
+            assert await thread(after, head) == run(0, head.last_seq + 1)
+            if head.state:
+                await after.read_state(head.family, head.state)
         promised = [last.last_seq for at, last in acknowledged if at <= number]
         if promised:
             assert heads[0].last_seq >= promised[-1]

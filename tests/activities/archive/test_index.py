@@ -17,14 +17,14 @@ def ref(from_seq: int, to_seq: int, tag: int = 0) -> Ref:
 
 def leaves(children: Children, nodes: dict[str, bytes]) -> list[Ref]:
     """The segments below, as views."""
-    found: list[Ref] = []
+    refs: list[Ref] = []
     for child in children:
         if child.level:
             below = decode(nodes[child.digest], child.digest, "n")
-            found += leaves(limit_children(child, below, "n"), nodes)
+            refs += leaves(limit_children(child, below, "n"), nodes)
         else:
-            found.append(child)
-    return found
+            refs.append(child)
+    return refs
 
 
 @settings(deadline=None)

@@ -258,7 +258,7 @@ def test_thinking_between_texts_comes_back_in_its_place() -> None:
     ],
 )
 def test_thinking_that_cannot_come_back_whole_does_not_come_back(blocks: list[dict[str, Any]]) -> None:
-    events = [start(place, **block) for place, block in enumerate(blocks)]
+    events = [start(index, **block) for index, block in enumerate(blocks)]
     reply = fold(AnthropicDecoder("anthropic"), [*events, start(99_999, type="text", text="hi"), *closing()])
     assert (reply.content, reply.provider_data) == ("hi", None)
 
@@ -318,11 +318,11 @@ def test_a_refusal_says_what_it_is_about() -> None:
 
 
 def test_a_whole_message_folds_like_a_stream() -> None:
-    whole = opening(input_tokens=5)["message"] | {
+    message = opening(input_tokens=5)["message"] | {
         "content": [THOUGHT, text("hi"), {"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}],
         "stop_reason": "tool_use",
     }
-    reply = fold(AnthropicDecoder("anthropic"), [whole])
+    reply = fold(AnthropicDecoder("anthropic"), [message])
     assert (reply.content, reply.thinking, reply.tool_calls[0].arguments) == ("hi", "hm", {"a": 1})
     assert reply.provider_data == {"provider": "anthropic", "blocks": [THOUGHT]}
 

@@ -46,34 +46,34 @@ async def outcome(client: httpx.AsyncClient, provider: Provider) -> str:
     return "\n".join([*traceback.format_exception(error), repr(error), error.message, repr(error.details)])
 
 
-@pytest.mark.parametrize("place", FAILURES)
+@pytest.mark.parametrize("part", FAILURES)
 @pytest.mark.parametrize("form", FORMS)
 async def test_no_failure_tells_the_key(
-    place: str, form: str, server: FakeServer, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    part: str, form: str, server: FakeServer, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither its message, nor its details, nor what it came from, nor the log."""
     caplog.set_level(logging.INFO)
-    FAILURES[place](server, FORMS[form](KEY))
+    FAILURES[part](server, FORMS[form](KEY))
     said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
     assert said.startswith("Traceback")
     assert not leaks(said + caplog.text, KEY)
 
 
-@pytest.mark.parametrize("place", REPLIES)
+@pytest.mark.parametrize("part", REPLIES)
 @pytest.mark.parametrize("form", FORMS)
-async def test_no_reply_tells_the_key(place: str, form: str, server: FakeServer, client: httpx.AsyncClient) -> None:
+async def test_no_reply_tells_the_key(part: str, form: str, server: FakeServer, client: httpx.AsyncClient) -> None:
     """Neither its text, nor its thinking, nor its tool calls, nor what could be seen of them before their end."""
-    REPLIES[place](server, FORMS[form](KEY))
+    REPLIES[part](server, FORMS[form](KEY))
     said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
     assert "content" in said
     assert not leaks(said, KEY)
 
 
-@pytest.mark.parametrize("place", ANTHROPIC)
+@pytest.mark.parametrize("part", ANTHROPIC)
 @pytest.mark.parametrize("form", FORMS)
-async def test_no_block_tells_the_key(place: str, form: str, server: FakeServer, client: httpx.AsyncClient) -> None:
+async def test_no_block_tells_the_key(part: str, form: str, server: FakeServer, client: httpx.AsyncClient) -> None:
     """Provider data with the key in it is dropped: the provider would not take it back changed."""
-    ANTHROPIC[place](server, FORMS[form](KEY))
+    ANTHROPIC[part](server, FORMS[form](KEY))
     said = await outcome(client, Anthropic("anthropic", server.url, api_key=KEY))
     assert not leaks(said, KEY)
     assert "signature" not in said

@@ -63,7 +63,7 @@ STREAMS: dict[str, Shape] = {
     ),
     "whole objects": (openai, lambda: repeated(called('{"a":{}}', index=0))),
     "nothing but closing": (openai, lambda: repeated(called("}", id="a"), first=[called("{", id="a")])),
-    "calls without end": (openai, lambda: sse(called("{}", id=f"c{place}") for place in range(6000))),
+    "calls without end": (openai, lambda: sse(called("{}", id=f"c{index}") for index in range(6000))),
     "huge names": (openai, lambda: repeated(chunk(tool_calls=[tool("{}", "n" * 9000, id="i" * 9000)]))),
     "refusals": (openai, lambda: repeated(chunk(refusal="r"))),
     "thoughts": (openai, lambda: repeated(chunk(reasoning="t"))),
@@ -77,7 +77,7 @@ STREAMS: dict[str, Shape] = {
     "empty objects": (openai, lambda: b"data:{}\n\n" * (SIZE // 9)),
     "an error": (openai, lambda: sse([{"error": {"message": "authorization: " * (SIZE // 15)}}])),
     "pings": (anthropic, lambda: repeated({"type": "ping"})),
-    "blocks": (anthropic, lambda: sse(start(place, type="text", text="x") for place in range(10_000))),
+    "blocks": (anthropic, lambda: sse(start(index, type="text", text="x") for index in range(10_000))),
     "deltas": (
         anthropic,
         lambda: repeated(

@@ -62,11 +62,11 @@ HELLO = sse(HELLO_STREAM)
 
 async def test_a_request_arrives_as_it_was_encoded(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(HELLO)
-    asked = request(tools=[ADD], temperature=0.5)
-    await stream(client, openai(server), asked, screened(openai(server)))
+    model_request = request(tools=[ADD], temperature=0.5)
+    await stream(client, openai(server), model_request, screened(openai(server)))
     (received,) = server.received
     assert received.path == "/chat/completions"
-    assert received.body == openai(server).encode(asked).body
+    assert received.body == openai(server).encode(model_request).body
     assert received.headers["authorization"] == f"Bearer {KEY}"
     assert received.headers["content-type"] == "application/json"
     assert received.headers["accept-encoding"] == "identity"
@@ -195,7 +195,7 @@ async def test_a_server_that_is_not_there_is_unavailable(client: httpx.AsyncClie
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "body", "told"),
+    ("status", "headers", "body", "expected"),
     [
         (429, {"retry_after": "7"}, {"error": {"message": "slow"}}, (RateLimited, 7)),
         (429, {"retry_after": formatdate(1_800_000_060, usegmt=True)}, {}, (RateLimited, 60)),
@@ -205,11 +205,11 @@ async def test_a_server_that_is_not_there_is_unavailable(client: httpx.AsyncClie
     ],
 )
 async def test_a_refused_call_is_a_typed_error(  # noqa: PLR0917 - the table's columns
-    server: FakeServer, client: httpx.AsyncClient, status: int, headers: dict[str, str], body: Any, told: object
+    server: FakeServer, client: httpx.AsyncClient, status: int, headers: dict[str, str], body: Any, expected: object
 ) -> None:
     server.answer_json(body, status, **headers)
     error = await failure(client, openai(server))
-    assert (type(error), error.retry_after) == told
+    assert (type(error), error.retry_after) == expected
     assert error.status == status
 
 
@@ -281,6 +281,6 @@ async def test_an_answer_that_is_no_reply_says_what_it_is(
 
 async def test_text_that_is_no_text_still_arrives(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(HELLO)
-    asked = request({"role": "user", "content": "a\ud800b"})
-    await stream(client, openai(server), asked, screened(openai(server)))
+    model_request = request({"role": "user", "content": "a\ud800b"})
+    await stream(client, openai(server), model_request, screened(openai(server)))
     assert server.received[0].body["messages"][0]["content"] == "a?b"

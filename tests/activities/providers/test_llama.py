@@ -84,11 +84,11 @@ async def test_a_conversation_with_tools_and_every_option_is_taken(
         result("3"),
         {"role": "user", "content": "Thanks. Say hello."},
     ]
-    asked = request(
+    model_request = request(
         *conversation, tools=[ADD], tool_choice="auto", max_output_tokens=4, stop=("END",), temperature=0.0, seed=1
     )
     for provider in (local, messages):
-        reply = await stream(client, provider, asked, RedactedDecoder(provider.make_decoder(), Redaction()))
+        reply = await stream(client, provider, model_request, RedactedDecoder(provider.make_decoder(), Redaction()))
         assert reply.content
         assert 0 < reply.usage.output_tokens <= 4
         assert reply.usage.input_tokens > 0
@@ -96,8 +96,8 @@ async def test_a_conversation_with_tools_and_every_option_is_taken(
 
 async def test_a_schema_shapes_the_reply(local: Provider, client: httpx.AsyncClient) -> None:
     schema = {"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"]}
-    asked = request(output_schema=schema, max_output_tokens=8, temperature=0.0)
-    reply = await stream(client, local, asked, RedactedDecoder(local.make_decoder(), Redaction()))
+    model_request = request(output_schema=schema, max_output_tokens=8, temperature=0.0)
+    reply = await stream(client, local, model_request, RedactedDecoder(local.make_decoder(), Redaction()))
     assert reply.content.lstrip().startswith("{")
 
 

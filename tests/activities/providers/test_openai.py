@@ -30,7 +30,7 @@ CONVERSATION: list[Message] = [
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "model_request",
     [
         request(),
         request(*CONVERSATION, tools=[ADD], tool_choice="auto"),
@@ -40,8 +40,8 @@ CONVERSATION: list[Message] = [
     ],
 )
 @pytest.mark.parametrize("provider", [OFFICIAL, LOCAL])
-def test_a_body_is_what_the_official_package_would_send(provider: OpenAI, asked: Any) -> None:
-    call = provider.encode(asked)
+def test_a_body_is_what_the_official_package_would_send(provider: OpenAI, model_request: Any) -> None:
+    call = provider.encode(model_request)
     assert call.path == "/chat/completions"
     accepted(CompletionCreateParamsStreaming, call.body)
 
@@ -308,12 +308,12 @@ def test_a_reason_to_stop_is_neutral_and_ends_a_stream_without_its_marker(finish
 
 def test_a_whole_completion_folds_like_a_stream() -> None:
     message = {"role": "assistant", "content": "3", "tool_calls": [tool('{"a": 1}', "add", id="x")]}
-    whole = {
+    body = {
         "object": "chat.completion",
         "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
         "usage": {"prompt_tokens": 5, "completion_tokens": 6},
     }
-    reply = fold(OpenAIDecoder(), [whole])
+    reply = fold(OpenAIDecoder(), [body])
     assert (reply.content, reply.tool_calls[0].arguments, reply.usage.input_tokens) == ("3", {"a": 1}, 5)
 
 

@@ -162,14 +162,14 @@ def test_every_character_is_looked_at_once(piece: str) -> None:
 def test_the_worker_s_other_secrets_are_known() -> None:
     """Temporal's, the store's, and the keys of checkpoints, in the environment's own form."""
     key = base64.b64encode(b"k" * 32).decode()
-    found = read_secrets(
+    secrets = read_secrets(
         {
             "TEMPORAL_API_KEY": " temporal ",
             "AWS_SECRET_ACCESS_KEY": "store",
             "CLEW_CHECKPOINT_KEYS": f"a:{key},b:{key}x",
         }
     )
-    assert set(found) == {"temporal", "store", key, f"{key}x"}
+    assert set(secrets) == {"temporal", "store", key, f"{key}x"}
     assert read_secrets({}) == ()
 
 

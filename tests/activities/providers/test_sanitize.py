@@ -21,18 +21,18 @@ def test_cleaned_text_is_always_encodable_and_clean_text_stays(text: str) -> Non
 def test_a_bounded_text_is_the_whole_text_or_is_cut_with_a_mark_that_counts_what_is_missing(
     pieces: list[str], size: int
 ) -> None:
-    whole = clean("".join(pieces)).encode()
+    full = clean("".join(pieces)).encode()
     text = BoundedText(Budget(size))
     for piece in pieces:
         text.add(piece)
-    kept = text.finish()
-    if len(whole) <= size:
-        assert kept.encode() == whole
+    bounded = text.finish()
+    if len(full) <= size:
+        assert bounded.encode() == full
     else:
-        head, _, mark = kept.rpartition("[cut: ")
-        assert whole.startswith(head.encode())
-        assert int(mark.removesuffix(" bytes]")) == len(whole) - len(head.encode())
-        assert len(kept.encode()) <= max(size, len("[cut: 9999 bytes]"))
+        head, _, mark = bounded.rpartition("[cut: ")
+        assert full.startswith(head.encode())
+        assert int(mark.removesuffix(" bytes]")) == len(full) - len(head.encode())
+        assert len(bounded.encode()) <= max(size, len("[cut: 9999 bytes]"))
 
 
 def test_a_character_split_over_two_pieces_is_one_character() -> None:

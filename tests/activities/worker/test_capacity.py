@@ -18,5 +18,5 @@ def test_how_much_it_does_at_once_is_a_number(variable: str, value: str) -> None
 def test_how_much_it_does_at_once_is_read_from_the_environment() -> None:
     """What is not set has its default."""
     assert read_capacity({}) == Capacity()
-    given = {"CLEW_MODEL_CALLS": "3000", "CLEW_TOOL_CALLS": "", "CLEW_STORE_CALLS": "7", "CLEW_OTHER": "x"}
-    assert read_capacity(given) == Capacity(model_calls=3000, store_calls=7)
+    environ = {"CLEW_MODEL_CALLS": "3000", "CLEW_TOOL_CALLS": "", "CLEW_STORE_CALLS": "7", "CLEW_OTHER": "x"}
+    assert read_capacity(environ) == Capacity(model_calls=3000, store_calls=7)

@@ -50,7 +50,7 @@ def ended(*arguments: str, address: str = NOWHERE, **environment: str) -> Ended:
     )
 
 
-def told(worker: Ended) -> str:
+def read_refusal(worker: Ended) -> str:
     """What a worker that could not start said: one line, and its exit code is not 0."""
     assert worker.returncode != 0
     assert "Traceback" not in worker.stderr
@@ -93,7 +93,7 @@ async def test_a_worker_that_cannot_count_tokens_does_not_serve(
         https_proxy=nowhere,
         CLEW_TASK_QUEUE=damage.__name__,
     )
-    line = told(worker)
+    line = read_refusal(worker)
     assert "o200k_base" in line
     assert "clew[worker]" in line
     assert worker.returncode == 1
@@ -121,7 +121,7 @@ async def test_a_worker_that_cannot_count_tokens_does_not_serve(
 def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: str, how: str) -> None:
     """No server is needed to say so; the module is named."""
     worker = ended("--tools", named) if how == "option" else ended(CLEW_TOOLS=named)
-    line = told(worker)
+    line = read_refusal(worker)
     assert line.startswith("the worker cannot start: the tools module")
     assert reason in line
     assert worker.returncode == 1
@@ -131,13 +131,13 @@ def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: s
 def test_providers_that_cannot_be_had_are_told_before_anything(named: str) -> None:
     """No server is needed to say so; the module is named."""
     worker = ended(CLEW_PROVIDERS=named)
-    assert told(worker).startswith(f"the worker cannot start: the providers module {named!r} ")
+    assert read_refusal(worker).startswith(f"the worker cannot start: the providers module {named!r} ")
     assert worker.returncode == 1
 
 
 def test_a_server_that_does_not_answer_is_told() -> None:
     """With its address."""
-    line = told(ended())
+    line = read_refusal(ended())
     assert "no Temporal server answers" in line
     assert NOWHERE.partition(":")[0] in line
 
@@ -156,7 +156,7 @@ async def test_a_provider_that_is_configured_wrongly_is_told(
     variable: str, value: str, server: TemporalServer
 ) -> None:
     """By the name of its variable, and never by its value, which may be a secret."""
-    line = told(ended(address=server.address, **{variable: value}))
+    line = read_refusal(ended(address=server.address, **{variable: value}))
     assert line.startswith("the worker cannot start: ")
     assert variable.removesuffix("_API_KEY").removesuffix("_BASE_URL") in line
     assert "hunter2" not in line
@@ -166,7 +166,7 @@ def test_what_a_worker_says_holds_none_of_its_keys() -> None:
     """Also where the one who set them has put one in the wrong place."""
     key = "sk-test-0123456789abcdef"
     worker = ended("--tools", f"tools_{key}", OPENAI_API_KEY=key)
-    assert "[redacted]" in told(worker)
+    assert "[redacted]" in read_refusal(worker)
     assert key not in worker.stderr
 
 

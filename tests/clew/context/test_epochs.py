@@ -35,9 +35,9 @@ def epochs(thread: Thread, policy: ContextPolicy, lane: str = DEFAULT_LANE) -> l
     """The contexts at every seq at which no tool call waits for its result, as none does when a model is called."""
     contexts = []
     for seq in range(thread.rev):
-        given_ = ProjectionInput(thread, policy, context_ref=lane, at_seq=seq, encoding="heuristic")
+        inputs = ProjectionInput(thread, policy, context_ref=lane, at_seq=seq, encoding="heuristic")
         with suppress(ContextOverflow):
-            context = project(given_)
+            context = project(inputs)
             if not any(message["content"] == MISSING_RESULT for message in context.messages):
                 contexts.append((seq, context))
     return contexts

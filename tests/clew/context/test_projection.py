@@ -218,7 +218,7 @@ def test_kinds_left_out(kinds: tuple[Any, ...], context: list[Message]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "given"),
+    ("part", "fields"),
     [
         ("tools", {"tools": [CALCULATOR]}),
         ("system_prompt", {"system": "s" * 400}),
@@ -226,12 +226,12 @@ def test_kinds_left_out(kinds: tuple[Any, ...], context: list[Message]) -> None:
         ("request", {}),
     ],
 )
-def test_what_must_fit_and_does_not(part: str, given: dict[str, Any]) -> None:
+def test_what_must_fit_and_does_not(part: str, fields: dict[str, Any]) -> None:
     """Tool schemas, prompt, pending and request are never cut: a typed error says what is too large, and by what."""
     thread = Writer().talk(user_says("q" * 200 if part == "request" else "")).thread
     policy = ContextPolicy(max_input_tokens=40, reserve_output_tokens=10)
     with pytest.raises(ContextOverflow) as raised:
-        project_thread(thread, policy, **given)
+        project_thread(thread, policy, **fields)
     assert (raised.value.part, raised.value.available) == (part, 30)
     assert raised.value.needed > 30
 
@@ -309,8 +309,8 @@ def test_a_projector_of_ones_own() -> None:
     """A policy chooses a projector by its name; a name is registered once."""
     name = f"loud-{uuid.uuid4().hex}"
 
-    def loud(given: ProjectionInput) -> Projection:
-        quiet = find_projector("default")(given)
+    def loud(inputs: ProjectionInput) -> Projection:
+        quiet = find_projector("default")(inputs)
         return replace(
             quiet, messages=[{**message, "content": message["content"].upper()} for message in quiet.messages]
         )

@@ -142,7 +142,7 @@ def test_is_never_over_budget(
     name: str, steps: list[Step], policy: ContextPolicy, tools: list[object], provider: str | None
 ) -> None:
     """Messages and tool schemas, counted anew, are within the estimate, and the estimate within the budget."""
-    given_ = ProjectionInput(
+    some = ProjectionInput(
         write(steps, name),
         policy.model_copy(update={"token_estimator": "exact"}),
         system="You are terse.",
@@ -150,7 +150,7 @@ def test_is_never_over_budget(
         provider=provider,
         encoding=name,
     )
-    made = projected(given_)
+    made = projected(some)
     by = load_encoding(name)
     schemas = sum(by.framing + by.count(canonical_json(tool)) for tool in made.tool_spec)
     counted = sum(count_tokens(message, by) for message in made.messages) + schemas

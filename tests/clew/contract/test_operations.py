@@ -22,7 +22,7 @@ def refused(**fields: Any) -> Refusal:
 
 def test_every_operation_is_told_by_its_type() -> None:
     """The class of an operation is known from its JSON alone."""
-    given: dict[str, dict[str, Any]] = {
+    fields_by_type: dict[str, dict[str, Any]] = {
         "replace": {"result_context": {"messages": []}},
         "switch": {},
         "pin": {"seqs": [1]},
@@ -30,7 +30,7 @@ def test_every_operation_is_told_by_its_type() -> None:
         "expand": {},
     }
     classes = []
-    for kind, fields in given.items():
+    for kind, fields in fields_by_type.items():
         text = json.dumps({"op_id": "o", "context_ref": "draft", "operation": {"type": kind, **fields}})
         operation = ContextOperation.model_validate_json(text).operation
         assert operation.type == kind

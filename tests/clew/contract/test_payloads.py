@@ -106,14 +106,14 @@ def test_a_recipes_policy_is_what_it_set() -> None:
 
 def test_nothing_else_knows_the_names_of_a_payloads_fields() -> None:
     """An entry's payload is read through its types: no source outside of them looks into the mapping."""
-    found = [
+    lines = [
         f"{path.relative_to(ROOT)}:{line}: {text}"
         for folder in SOURCES
         for path in sorted((ROOT / folder).rglob("*.py"))
         if "payloads" not in path.parts and path.name not in RAW
         for line, text in looks_into_payloads(path.read_text())
     ]
-    assert not found, "\n".join(found)
+    assert not lines, "\n".join(lines)
 
 
 def test_a_look_into_a_payload_is_found() -> None:

@@ -115,9 +115,9 @@ def test_integers_are_doubles(number: int, text: str) -> None:
 )
 def test_what_is_not_json(value: Any) -> None:
     """What has no canonical form is a ValueError and nothing else, beside a large integer too."""
-    for whole in (value, [value], {"a": value}):
+    for container in (value, [value], {"a": value}):
         with pytest.raises(ValueError):  # noqa: PT011 - which of its kinds is not promised
-            canonicalize(whole)
+            canonicalize(container)
 
 
 @pytest.mark.parametrize("kind", ["list", "dict"])

@@ -30,15 +30,15 @@ UNCACHED: Callable[[str], Any] = load_encoding.__wrapped__
 def published(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What tiktoken itself publishes of an encoding, without its vocabulary."""
     public = importlib.import_module("tiktoken_ext.openai_public")
-    asked: list[str] = []
+    hashes: list[str] = []
 
     def load(_: str, expected_hash: str) -> dict[bytes, int]:
-        asked.append(expected_hash)
+        hashes.append(expected_hash)
         return {}
 
     monkeypatch.setattr(public, "load_tiktoken_bpe", load)
     shape = getattr(public, request.param)()
-    return SimpleNamespace(name=request.param, shape=shape, sha256=asked[0])
+    return SimpleNamespace(name=request.param, shape=shape, sha256=hashes[0])
 
 
 def test_the_facts_are_the_published_ones(published: SimpleNamespace) -> None:
@@ -97,11 +97,11 @@ def test_what_a_message_costs(name: str, framing: int) -> None:
     """A message costs its framing, its text, its canonical calls and what goes back verbatim, and a tool's name."""
     by = load_encoding(name)
     data: Any = {"provider": "anthropic", "blocks": [{"signature": "c2lnbmF0dXJl"}]}
-    asked = assistant_calls("x")
-    calls = by.count(canonical_json(asked.get("tool_calls")))
+    call = assistant_calls("x")
+    calls = by.count(canonical_json(call.get("tool_calls")))
     assert by.count_message(user_says("hello world")) == framing + by.count("hello world")
-    assert by.count_message(asked) == framing + calls
-    assert by.count_message({**asked, "provider_data": data}) == framing + calls + by.count(canonical_json(data))
+    assert by.count_message(call) == framing + calls
+    assert by.count_message({**call, "provider_data": data}) == framing + calls + by.count(canonical_json(data))
     assert by.count_message(tool_returns("x", "12")) == framing + by.count("12") + by.count("calculator")
     assert by.count_system_prompt("hello world") == framing + by.count("hello world")
     assert by.count_system_prompt(None) == by.count_system_prompt("") == 0

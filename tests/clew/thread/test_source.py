@@ -167,7 +167,7 @@ async def test_a_frozen_thread_is_read_backwards_across_its_parts() -> None:
 
     async def seqs(of: FrozenThread, kind: str, lane: str | None = None, *between: int) -> list[int]:
         bounds = dict(zip(("from_seq", "to_seq"), between, strict=False))
-        return [found.seq async for found in of.read(kind, context_ref=lane, **bounds)]
+        return [one.seq async for one in of.read(kind, context_ref=lane, **bounds)]
 
     assert await seqs(thread, "ai_message") == [8, 6, 5, 3, 2, 0]
     assert await seqs(thread, "ai_message", "draft") == [8, 5, 2]

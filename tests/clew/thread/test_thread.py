@@ -92,10 +92,10 @@ def test_there_is_no_entry_outside(seq: int) -> None:
 
 def test_older_entries_may_live_elsewhere() -> None:
     """A thread that begins later keeps every seq; what is before it is said to be in the archive."""
-    whole = example()
-    later = Thread(whole.slice(2, 5), first_seq=2)
+    complete = example()
+    later = Thread(complete.slice(2, 5), first_seq=2)
     assert (later.rev, later.last_seq, len(later)) == (6, 5, 4)
-    assert later[2] == whole[2]
+    assert later[2] == complete[2]
     assert seqs(later.slice(0, 3)) == [2, 3]
     with pytest.raises(Archived):
         later[1]
