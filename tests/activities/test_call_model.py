@@ -121,7 +121,7 @@ async def called(
 
 
 async def test_a_call_sends_what_the_session_projects() -> None:
-    """And its answer carries the recipe: digest, policy and size of what was sent, and the attempt."""
+    """The answer carries the recipe: digest, policy, size of the context, and the attempt."""
     session = asking("hello", system_prompt="Be brief.", model_options=ModelOptions(temperature=0.5, seed=4))
     answer, sent = await called(Queried(session), Reply("hi"), attempt=3)
     assert [(m["role"], m["content"]) for m in sent[0]["messages"]] == [("system", "Be brief."), ("user", "hello")]
@@ -134,7 +134,7 @@ async def test_a_call_sends_what_the_session_projects() -> None:
 
 
 async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
-    """From this very run of the workflow, page after page, until there is none."""
+    """The activity queries its own workflow run, page by page, until the last page."""
     policy = ContextPolicy(max_input_tokens=10**8, reserve_output_tokens=0, keep_last_turns=100)
     session = Session(context_policy=policy)
     for _ in range(8):
@@ -154,7 +154,7 @@ async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
 
 @pytest.mark.parametrize("damage", ["a message", "a schema", "a page"])
 async def test_a_context_that_does_not_arrive_as_it_was_projected_is_not_sent(damage: str) -> None:
-    """It is checked against its digest, and another attempt may fetch it whole."""
+    """A context that does not match its digest is a retryable failure."""
     session = asking()
     page = take_page(session.shown(session.call), 0)
     match damage:
@@ -200,7 +200,7 @@ async def test_a_session_that_is_not_there_is_not_asked_again(status: RPCStatusC
 
 @pytest.mark.parametrize("word", ["context_overflow", "invalid_input", "invalid_token_budget"])
 async def test_a_query_that_the_session_refuses_is_final_and_typed(word: str) -> None:
-    """The same question would be refused again; its word is the failure's type, its message the failure's."""
+    """A refused query is not retried; the failure has the refusal's type and message."""
     queried = Queried(asking(), refused(f"{word}: the request needs 9 tokens: shorten it"))
     with pytest.raises(ApplicationError) as caught:
         await fetched(queried)
@@ -209,7 +209,7 @@ async def test_a_query_that_the_session_refuses_is_final_and_typed(word: str) ->
 
 
 async def test_what_the_session_itself_says_is_understood() -> None:
-    """A call that it does not know, as its own door words that."""
+    """The session refuses a call that it does not know, with the refusal's own type."""
     session = asking()
     unknown = session.call.model_copy(update={"call_id": "call-99"})
     with pytest.raises(Exception, match="call-99") as refusal:
@@ -225,7 +225,7 @@ async def test_what_the_session_itself_says_is_understood() -> None:
     "message", ["something broke", "", "Workflow Task in failed state", "word: ", "KeyError 7: x", "a b: c"]
 )
 async def test_a_query_that_fails_otherwise_may_succeed_at_another_attempt(message: str) -> None:
-    """It was no refusal: a workflow task may be failing on a worker that is being replaced."""
+    """A failed query is retried, because a workflow task may fail on a worker that is being replaced."""
     with pytest.raises(ApplicationError) as caught:
         await fetched(Queried(asking(), refused(message)))
     assert (caught.value.type, caught.value.non_retryable) == ("context_unavailable", False)
@@ -243,7 +243,7 @@ async def test_a_context_that_must_fit_and_does_not_never_reaches_the_provider()
 
 
 async def test_the_first_heartbeat_comes_before_the_first_query() -> None:
-    """A worker that dies in between is noticed in time."""
+    """The activity heartbeats between the pages, so that the server notices a dead worker."""
     beats: list[dict[str, Any]] = []
     queried = Queried(asking())
     at_query: list[int] = []
@@ -263,7 +263,7 @@ async def test_the_first_heartbeat_comes_before_the_first_query() -> None:
 
 
 async def test_a_cancellation_ends_the_call() -> None:
-    """While the session is being asked, or the provider."""
+    """A cancellation ends the activity during the query and during the provider's reply."""
     queried = Queried(asking(), *[unreachable(RPCStatusCode.UNAVAILABLE)] * 100)
     made = await environment(queried)
     queried_once = asyncio.Event()
@@ -298,7 +298,7 @@ async def failed(*replies: Reply, attempt: int = 1) -> ApplicationError:
 async def test_a_providers_failure_comes_in_the_terms_of_the_retry_policy(
     reply: Reply, word: str, final: bool, wait: float | None
 ) -> None:
-    """Its type, whether another attempt makes sense, and when; with the provider's own words and the status."""
+    """A failure has the error's type, whether and when to retry, the provider's message and the status."""
     error = await failed(reply)
     assert (error.type, error.non_retryable) == (word, bool(final))
     assert error.next_retry_delay == (None if wait is None else timedelta(seconds=wait))
@@ -320,7 +320,7 @@ async def test_a_reply_that_came_to_nothing_is_final_at_the_third_attempt(reply:
 
 
 async def test_a_provider_that_the_worker_does_not_know_is_final() -> None:
-    """This worker was started without it; the message says how to give it one."""
+    """The failure names the provider that this worker lacks, and its configuration."""
     with pytest.raises(ApplicationError, match="OPENAI_API_KEY") as caught:
         await called(Queried(asking(model="openai:gpt-4o")))
     assert (caught.value.type, caught.value.non_retryable) == ("unknown_model", True)
@@ -339,7 +339,7 @@ async def test_a_provider_that_the_worker_does_not_know_is_final() -> None:
 def test_every_provider_error_keeps_what_it_knows(
     error: ProviderError, final: bool, details: dict[str, Any] | None
 ) -> None:
-    """Type, message, details and the wait that the provider asked for, be it none at all."""
+    """The failure has the error's type, message and details, and the provider's wait, zero included."""
     failure = ActivityEnvironment().run(call_model.make_provider_failure, error)
     assert (failure.type, failure.message, failure.non_retryable) == (error.type, error.message, final)
     assert list(failure.details) == ([details] if details else [])
@@ -347,7 +347,7 @@ def test_every_provider_error_keeps_what_it_knows(
 
 
 async def test_a_reply_says_what_it_cost() -> None:
-    """By the list price of its model, in USD, which it tells as well; nothing where that is not known."""
+    """A reply has its cost in USD and the price; both are absent if the price is unknown."""
     answer, _ = await called(Queried(asking(model="scripted:gpt-4o")), Reply("hi"))
     assert answer.prices == find_prices("openai:gpt-4o")
     assert answer.reply.usage.cost_usd == compute_cost_usd(answer.prices, answer.reply.usage)
@@ -357,7 +357,7 @@ async def test_a_reply_says_what_it_cost() -> None:
 
 
 async def test_a_model_without_a_price_is_not_called_where_there_must_be_one() -> None:
-    """Before anything is spent, with the remedy."""
+    """The call fails before a request is sent, and the message says what to do."""
     session = asking(limits={"max_cost_usd": 1})
     queried = Queried(session)
     with pytest.raises(ApplicationError, match="scripted:m costs") as caught:
@@ -367,7 +367,7 @@ async def test_a_model_without_a_price_is_not_called_where_there_must_be_one() -
 
 
 async def test_with_a_refused_length_goes_what_was_counted() -> None:
-    """The session learns by it what the model takes; no other failure tells."""
+    """Only an overflow carries the context's tokens, from which the session learns the model's limit."""
     session = asking("hello")
     for status, words in (
         (HTTPStatus.BAD_REQUEST, "prompt is too long: 9 tokens > 8 maximum"),
@@ -410,7 +410,7 @@ def test_a_growing_reply_is_shown_by_its_newest_part() -> None:
 
 
 def test_thinking_and_the_tool_are_shown_where_there_are_any() -> None:
-    """What is absent is left out."""
+    """Absent fields are left out."""
     assert "thinking" not in streamed(None)
     assert "thinking" not in streamed(Growing(text="a"))
     state = streamed(Growing(thinking="x" * (MAX_STREAMED_CHARACTERS + 1), tool_name="add"))
@@ -443,7 +443,7 @@ replies = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(reply=replies)
 def test_every_reply_fits_into_one_payload(reply: ModelReply) -> None:
-    """What fits is left as it is; of the rest as little as possible is lost, and never a call or the usage."""
+    """A reply that fits is unchanged; a larger one loses as little as possible, and never a call or the usage."""
     fitted = call_model._fit_reply(reply)
     assert len(to_json(fitted)) <= MAX_REPLY_BYTES
     if len(to_json(reply)) <= MAX_REPLY_BYTES:

@@ -1,4 +1,4 @@
-"""Checkpoint tokens: what was signed here is taken back, and everything else is refused with its own word."""
+"""Checkpoint tokens: a signed token is accepted, and every other one is refused with its own error."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ WHOLE = token()
 
 @pytest.mark.parametrize("index", range(len(WHOLE)))
 def test_every_byte_counts(index: int) -> None:
-    """Whichever character is another one, the token is refused with a word of its own."""
+    """A token with any changed character is refused with an error of its own."""
     for other in {chr(ord(WHOLE[index]) ^ 1), chr(ord(WHOLE[index]) ^ 2), "A", "_", ".", "=", "\n"} - {WHOLE[index]}:
         with pytest.raises(Refusal) as refused:
             opened(WHOLE[:index] + other + WHOLE[index + 1 :])
@@ -123,7 +123,7 @@ def test_every_byte_counts(index: int) -> None:
     )
 )
 def test_nothing_else_is_taken(text: str) -> None:
-    """Whatever it is, signed or not, it is refused, and nothing but a refusal comes of it."""
+    """Any other text is refused, signed or not; no other error is raised."""
     if text != WHOLE:
         with pytest.raises(Refusal, match=r"\w"):
             opened(text)
@@ -224,7 +224,7 @@ def test_keys_come_from_the_environment() -> None:
     ],
 )
 def test_keys_that_cannot_be_used_are_told_by_their_place(value: str) -> None:
-    """And never by their value."""
+    """The error names the key's index in the list, and never its value."""
     with pytest.raises(ValueError, match=rf"{VARIABLE}: key [12] ") as refused:
         read_keys({VARIABLE: value})
     assert "hunter2" not in str(refused.value)

@@ -7,7 +7,7 @@ from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
 
 
 def test_few_activities_beat_often_and_many_share_what_there_is() -> None:
-    """A cancellation arrives quickly; a hundred hanging calls do not take the server from everybody else."""
+    """Few calls beat often, so that a cancellation arrives quickly; many calls beat rarely."""
     assert [compute_interval(number) for number in (1, 20)] == [0.2, 0.2]
     for number in range(20, 200):
         assert number / compute_interval(number) <= BEATS_PER_SECOND + 1e-6

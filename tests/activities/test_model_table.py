@@ -1,4 +1,4 @@
-"""What is known of the common model families."""
+"""The table of the common model families."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_line_is_usable(family: Family) -> None:
 
 
 def test_no_line_hides_another() -> None:
-    """No family stands there twice."""
+    """No prefix is in the table twice."""
     prefixes = [family.prefix for family in FAMILIES]
     assert len(set(prefixes)) == len(prefixes)
 

@@ -1,4 +1,4 @@
-"""The preparing activity: what a session asks for, against what its worker has."""
+"""The preparing activity: it resolves a session's tools and model on its worker."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_tools_are_resolved_in_the_order_asked_for() -> None:
 
 
 async def test_tools_are_resolved_with_what_the_session_must_know_of_their_effects() -> None:
-    """Whether a call may run again, and whether it waits for somebody's word."""
+    """The answer says whether a call may run again, and whether it needs an approval."""
     (plain, careful) = (await prepared("add", "pay")).tools
     assert (plain.idempotent, plain.requires_approval) == (True, False)
     assert (careful.idempotent, careful.requires_approval) == (False, True)

@@ -62,7 +62,7 @@ def test_a_call_costs_what_the_library_says(provider: str, model: str, usage: Us
 
 @pytest.mark.parametrize("name", ["scripted:gpt-4o", "router:openai/GPT-4o"])
 def test_a_provider_of_ones_own_is_taken_to_charge_what_the_maker_does(name: str) -> None:
-    """The library knows models, and not who runs a gateway."""
+    """A model's price is found by the model's name, behind any gateway."""
     assert find_prices(name) == find_prices("openai:gpt-4o")
 
 
@@ -80,7 +80,7 @@ def test_a_provider_of_ones_own_is_taken_to_charge_what_the_maker_does(name: str
     ],
 )
 def test_what_is_not_known_has_no_price(name: str) -> None:
-    """Models that nobody lists, or not for replies by the token; open weights cost what their server costs."""
+    """Models without a list price per token have no price; open weights have none either."""
     assert find_prices(name) == ()
 
 

@@ -1,4 +1,4 @@
-"""Tools on the worker: whatever a tool does, the model gets something to read."""
+"""Tools on the worker: each end of a tool gives the model a result or an error to read."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class Worker:
 
 
 async def said(function: Callable[..., Any], limit: int = KIB64, attempt: int = 1, **arguments: Any) -> ToolAnswered:
-    """What the model reads of a call."""
+    """Run a call, and return the text for the model."""
     made = function if isinstance(function, Tool) else tool(name="it")(function)
     return await Worker(made, attempt=attempt).run(call(made.name, arguments, limit))
 
 
 async def result(value: Any, limit: int = KIB64) -> ToolAnswered:
-    """What the model reads of a result."""
+    """Run a tool that returns a value, and return the text for the model."""
 
     def it() -> Any:
         return value
@@ -161,7 +161,7 @@ async def test_every_result_is_text_that_can_be_stored(value: Any, content: str 
 @pytest.mark.parametrize("limit", [256, 300, 4096, KIB64])
 @pytest.mark.parametrize("character", ["x", "é", "€", "\U0001f43b", "\x01"])
 async def test_a_result_is_cut_at_its_limit_and_says_so(limit: int, character: str) -> None:
-    """What is at the limit is whole; one character more is cut, between characters, with the two sizes told."""
+    """A result at the limit is complete; a longer one is cut between characters, and its mark has both sizes."""
     width = len(character.encode())
     text = character * (limit // width)
     assert (await result(text, limit)).content == text
@@ -190,7 +190,7 @@ async def test_a_huge_result_is_cut_like_any_other() -> None:
 
 
 async def test_an_unknown_tool_is_an_error_that_the_model_reads() -> None:
-    """The session knew it, this worker does not."""
+    """The session may name a tool that this worker does not have."""
     answer = await Worker().run(call("gone"))
     assert answer == ToolAnswered(content="error: tool 'gone' is not registered on the worker", is_error=True)
 
@@ -248,7 +248,7 @@ RAISED: dict[str, BaseException] = {
 @pytest.mark.parametrize("name", RAISED)
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_whatever_a_tool_raises_is_an_error_that_the_model_reads(name: str, kind: str) -> None:
-    """By its name and its message, and the worker lives."""
+    """The error has the exception's name and message, and the worker goes on."""
 
     def sync_tool() -> None:
         raise RAISED[name]
@@ -263,7 +263,7 @@ async def test_whatever_a_tool_raises_is_an_error_that_the_model_reads(name: str
 
 
 async def test_a_keyboard_interrupt_in_a_thread_is_the_tools_own() -> None:
-    """It is not the operator's: that one comes to the main thread."""
+    """A tool's KeyboardInterrupt is an error of the tool; the operator's arrives in the main thread."""
 
     def interrupted() -> None:
         raise KeyboardInterrupt
@@ -302,7 +302,7 @@ async def test_an_attempt_that_raised_is_tried_again_as_often_as_the_tool_says()
 
 
 async def test_a_result_that_cannot_be_written_costs_no_second_run() -> None:
-    """The tool has done its work: only what it raises is tried again."""
+    """A result that is not JSON is no error, and the tool is not run again."""
     runs = []
 
     @tool(retries=5)
@@ -367,7 +367,7 @@ async def test_a_sync_tool_has_its_time() -> None:
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_what_must_not_run_twice_and_takes_too_long_is_left_to_the_session(is_async: bool) -> None:
-    """Nobody knows whether it took effect: no answer for the model, and no other attempt."""
+    """The effect of the call is unknown: the activity fails, and there is no other attempt."""
     gate = threading.Event()
 
     async def wait() -> None:
@@ -446,7 +446,7 @@ async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_g
 
 
 async def test_a_tools_own_timeout_is_an_error_of_its_own() -> None:
-    """Something inside took too long, not the tool: its own words, and its own retries."""
+    """A TimeoutError of the tool's own code is an ordinary error, and is retried as one."""
 
     @tool(retries=1)
     async def ask_the_shop() -> None:
@@ -483,7 +483,7 @@ async def test_what_a_plain_wrapper_makes_of_an_async_tool_is_awaited() -> None:
 
 
 async def test_a_cancellation_reaches_the_tool() -> None:
-    """It may clean up, and the activity ends as cancelled."""
+    """A cancelled tool may clean up; the activity ends as cancelled."""
     started, cleaned = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -504,7 +504,7 @@ async def test_a_cancellation_reaches_the_tool() -> None:
 
 
 async def test_a_worker_that_stops_does_not_wait_for_a_thread() -> None:
-    """Another worker takes the call over; nobody waits for what this one's thread returns."""
+    """Another worker takes the call over; this worker does not wait for the thread's result."""
     gate, started = threading.Event(), threading.Event()
 
     @tool
@@ -563,7 +563,7 @@ async def test_a_stop_request_ends_with_the_tool_s_own_time() -> None:
 
 
 async def test_the_first_heartbeat_comes_before_the_tool() -> None:
-    """So a worker that dies with it is noticed; it says which tool it is."""
+    """Heartbeats during the call let the server notice a dead worker; they name the tool."""
     seen: list[int] = []
     worker = Worker()
 
@@ -643,7 +643,7 @@ def test_two_tools_of_one_name_are_refused(modules: Callable[..., str]) -> None:
 
 
 def test_a_module_without_tools_is_refused(modules: Callable[..., str]) -> None:
-    """The wrong module was named, or the decorator was forgotten."""
+    """A module without tools is refused."""
     with pytest.raises(ToolsUnusable, match="'no_tools' defines no tool"):
         load_tools([modules("no_tools", a=1, function=print)])
 
@@ -662,7 +662,7 @@ def test_a_module_without_tools_is_refused(modules: Callable[..., str]) -> None:
 def test_a_module_that_cannot_be_imported_is_told(
     name: str, source: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its name and the reason, whatever it raises."""
+    """A module that cannot be imported is refused with its name and the reason."""
     monkeypatch.syspath_prepend(str(tmp_path))
     if source:
         (tmp_path / f"{name}.py").write_text(source)

@@ -1,4 +1,4 @@
-"""Large tool results: the whole is in the archive, the model is shown a part and reads on."""
+"""Large tool results: the archive has the full result; the context shows a part, and the model can read the rest."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class History:
         self.first_live = 0
 
     def _entries(self, query: dict[str, Any]) -> dict[str, Any]:
-        """What the session's own query answers of its live thread."""
+        """Answer the session's query `entries`, one entry a page."""
         assert query.keys() <= {"kind", "tool_call_id", "from_seq"}
         wanted = query.get("tool_call_id")
         matching = [
@@ -89,7 +89,7 @@ class History:
         return {"entries": matching[:1]} | more | archived
 
     async def run(self, name: str, limit: int = 1000, **arguments: Any) -> ToolAnswered:
-        """One attempt of a call."""
+        """Run one attempt of a call."""
         command = RunTool(
             request_id="request-1",
             run_id="run-1",
@@ -103,18 +103,18 @@ class History:
         return await self.environment.run(self._tools.run_tool, command)
 
     async def read(self, offset: int = 0, length: int = 10_000, limit: int = 1000) -> ToolAnswered:
-        """The model's call that reads on."""
+        """Call `read_result` as the model does."""
         return await self.run("read_result", limit, tool_call_id="tool-1", offset=offset, length=length)
 
     def add_snapshot(self, *results: tuple[str, str]) -> None:
-        """A snapshot with tool results, of which each has an id."""
+        """Commit a snapshot that holds tool results, each as (call id, text)."""
         messages = [{"role": "tool", "content": text, "tool_call_id": call_id} for call_id, text in results]
         operation = {"type": "replace", "reason": "manual", "result_context": {"messages": messages}}
         payload = {"op_id": "op", "context_ref": "default", "operation": operation}
         self._commit("ai_context_operation", payload, {})
 
     def commit_result(self, answer: ToolAnswered, tool_call_id: str = "tool-1") -> Entry:
-        """A result enters the thread, as the session commits it."""
+        """Commit a result as the session does."""
         payload: dict[str, Any] = {"role": "tool", "content": answer.content, "context_ref": "default"}
         payload["tool_call_id"] = tool_call_id
         if answer.result:
@@ -128,7 +128,7 @@ class History:
         return entry
 
     async def archive_all(self) -> None:
-        """All that is live moves to the archive."""
+        """Move all live entries to the archive."""
         root, upto = await self.archive.append(FAMILY, None, self.live)
         before = await self.archive.read_head(SESSION)
         await self.archive.set_head(Head(session_id=SESSION, family=FAMILY, root=root, last_seq=upto), before)
@@ -140,13 +140,13 @@ def make_tool(text: Any) -> Tool[..., Any]:
 
 
 def split_mark(answer: ToolAnswered) -> tuple[str, str]:
-    """What is shown, and the mark."""
+    """Split an answer into the part of the text and the mark after it."""
     text, _, mark = answer.content.rpartition("\n[")
     return text, mark
 
 
 async def test_a_large_result_is_stored_whole_and_shown_in_part() -> None:
-    """The thread gets its name, its size, how much was shown, and the model how to read on."""
+    """The entry has the result's hash, its size and the shown size; the mark says how to read the rest."""
     text = "é" * 5000
     history = History(make_tool(text))
     answer = await history.run("it")
@@ -163,14 +163,14 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part() -> None:
 
 
 async def test_what_fits_is_not_stored() -> None:
-    """At the limit it is still whole."""
+    """A result of exactly the limit is not stored apart."""
     history = History(make_tool("x" * 1000))
     assert await history.run("it") == ToolAnswered(content="x" * 1000)
     assert [path async for path in history.store.list("default")] == []
 
 
 class Away(Store):
-    """A store that takes nothing."""
+    """A store whose writes fail or hang."""
 
     def __init__(self, *, hangs: bool) -> None:
         super().__init__(Bucket(MemoryStore()))
@@ -184,7 +184,7 @@ class Away(Store):
 
 @pytest.mark.parametrize("how", ["refuses", "hangs"])
 async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(how: str) -> None:
-    """The tool has run once and is not run again: what fits is its result, and says that the rest is lost."""
+    """The tool is not run again: the result is cut to the limit, and its mark says that the rest is lost."""
     runs: list[int] = []
 
     @tool(name="it", retries=5)
@@ -208,7 +208,7 @@ async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(how: str) ->
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
 async def test_a_result_is_read_on_to_its_end(archived: bool) -> None:
-    """From where the model was told, piece by piece, until the mark says that this is the end."""
+    """The model reads from the offset in the mark, piece by piece, until the mark says that this is the end."""
     text = "".join(f"line {n}: é€\U0001f43b\n" for n in range(300))
     history = History(make_tool(text))
     answer = await history.run("it")
@@ -234,7 +234,7 @@ async def test_a_result_is_read_on_to_its_end(archived: bool) -> None:
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
 async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(archived: bool) -> None:
-    """So what was cleared from a context is read again: whole, or from an offset on, in pieces between characters."""
+    """A result that was cleared from a context can be read in full or from an offset; no piece splits a character."""
     history = History()
     for number in (1, 2):
         history.commit_result(ToolAnswered(content="é" * 300 + str(number)), f"tool-{number}")
@@ -253,7 +253,7 @@ async def test_a_result_that_is_in_the_thread_is_read_like_a_stored_one(archived
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
 async def test_a_result_of_a_snapshot_is_read_where_the_thread_has_no_other(archived: bool) -> None:
-    """What came from elsewhere is read from the newest snapshot that holds it; what was said here, from its entry."""
+    """A result of a snapshot is read from the newest snapshot with it; a result of this session, from its entry."""
     history = History()
     history.add_snapshot(("then-1", "older"), ("then-2", "other"))
     history.commit_result(ToolAnswered(content="said here"), "tool-1")
@@ -275,7 +275,7 @@ async def test_a_result_of_a_snapshot_is_read_where_the_thread_has_no_other(arch
     stored=st.booleans(),
 )
 def test_every_part_begins_and_ends_between_characters(text: str, offset: int, length: int, stored: bool) -> None:
-    """Whatever the offset and the length: it is a piece of the text, not larger than the limit, and never empty."""
+    """At any offset and length the answer is a piece of the text, within the limit, and not empty."""
     data = text.encode()
 
     async def read() -> ToolAnswered:
@@ -300,7 +300,7 @@ def test_every_part_begins_and_ends_between_characters(text: str, offset: int, l
 
 @pytest.mark.parametrize("archived", [False, True], ids=["live", "archived"])
 async def test_what_cannot_be_read_is_told_to_the_model(archived: bool) -> None:
-    """An id that nobody knows, an offset past the end, arguments of another form: error results, each with why."""
+    """An unknown id, an offset past the end and invalid arguments are error results with the reason."""
     history = History(make_tool("x" * 5000))
     history.commit_result(await history.run("it"))
     history.commit_result(ToolAnswered(content="short"), "tool-2")
@@ -326,7 +326,7 @@ async def test_what_cannot_be_read_is_told_to_the_model(archived: bool) -> None:
     ids=["missing", "empty", "shorter", "longer", "no text", "one byte"],
 )
 async def test_a_missing_or_damaged_result_is_told_to_the_model(damage: bytes | None) -> None:
-    """Nothing is made up for it."""
+    """A stored result that is missing or damaged is an error result."""
     history = History(make_tool("x" * 5000))
     entry = history.commit_result(await history.run("it"))
     path = OBJECT.format(entry.payload["result"]["digest"])
@@ -340,7 +340,7 @@ async def test_a_missing_or_damaged_result_is_told_to_the_model(damage: bytes | 
 
 
 async def test_other_sessions_results_cannot_be_read() -> None:
-    """What is stored is reached through an entry of the session's own thread, and by no other name."""
+    """A stored result is read only through an entry of the session's own thread, not by its hash."""
     history = History()
     digest = await history.archive.put_result(FAMILY, b"a sibling's secret")
     for name in (digest, OBJECT.format(digest)):
@@ -349,7 +349,7 @@ async def test_other_sessions_results_cannot_be_read() -> None:
 
 
 async def test_a_tool_of_the_workers_own_wins() -> None:
-    """One that is called `read_result` is run, and nothing is said about reading on."""
+    """A user's tool named `read_result` is run, and marks do not mention reading the rest."""
 
     @tool
     def read_result() -> str:

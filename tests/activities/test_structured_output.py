@@ -1,4 +1,4 @@
-"""Answers in a form that was asked for: what is said of them, and that nothing else ever happens."""
+"""Validation of answers against an output schema: a verdict or a limit, never a failure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def validation() -> Validation:
 async def test_an_answer_is_of_the_form_or_not(
     answer: str, schema: dict[str, Any], problem: str | None, validation: Validation
 ) -> None:
-    """By its place. An answer was paid for: whatever it is, the activity does not fail over it."""
+    """The problem names its path in the answer. No answer makes the activity fail."""
     actual = await validation.find_problem(answer, schema)
     assert actual is None if problem is None else (actual or "").startswith(problem)
 
@@ -98,7 +98,7 @@ async def test_what_is_told_has_an_end(validation: Validation) -> None:
     ],
 )
 async def test_what_is_no_schema_is_told(schema: dict[str, Any], validation: Validation) -> None:
-    """Nothing is fetched for it."""
+    """A schema that the validator cannot compile is refused; references are not fetched."""
     with pytest.raises(SchemaUnusable, match="output_schema cannot be used"):
         await validation.check(schema)
 

@@ -1,4 +1,4 @@
-"""The audit finds a single differing byte, and finds none where there is none."""
+"""The audit reports a single differing byte, and nothing if no byte differs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_whole_session_is_clean(clew: Clew, archive: Archive, long_sessi
 
 
 async def test_a_file_of_histories_needs_no_server(archive: Archive, saved: bytes) -> None:
-    """What was saved is audited against the archive with nobody to ask."""
+    """A saved file is audited against the archive without a server."""
     report = await from_file(saved, archive)
     assert report.clean
     assert report.live is None
@@ -69,7 +69,7 @@ async def test_there_is_nothing_to_audit_of_no_session(clew: Clew, archive: Arch
 async def test_one_byte_of_an_archived_object_is_named(
     stack: Stack, clew: Clew, archive: Archive, long_session: Session, kind: str
 ) -> None:
-    """Whichever object it is in: the head, entries, the index over them, the state."""
+    """A changed byte is reported in each object: the head, the entries, the index, the state."""
     head = await archive.read_head(long_session.id)
     assert head
     paths = [path async for path in stack.store.list("default") if long_session.id in path and f"/{kind}/" in path]
@@ -87,7 +87,7 @@ async def test_one_byte_of_an_archived_object_is_named(
 
 
 def change_history(saved: bytes, change: Callable[[str, str], str | None]) -> bytes:
-    """A file whose first payload that is changed differs, and whose checksum is right. Gets event type and text."""
+    """Change the first payload for which `change` returns a text, and write the file with a valid checksum."""
     reader, out = LineReader(io.BytesIO(saved), KIND), io.BytesIO()
     writer = LineWriter(
         out, KIND, {"session_id": reader.header["session_id"], "namespace": reader.header["namespace"]}
@@ -153,7 +153,7 @@ def change_carried_entry(event: str, text: str) -> str | None:
 async def test_one_byte_of_a_history_is_named(
     archive: Archive, saved: bytes, change: Callable[[str, str], str | None], field: str
 ) -> None:
-    """What a user asked, a model answered, a tool computed, a run was handed: the entry and the field are named."""
+    """For a changed question, reply, tool result or carried entry, the report names the entry and the field."""
     report = await from_file(change_history(saved, change), archive)
     entries = {
         (difference.where, difference.seq, difference.field)
@@ -182,7 +182,7 @@ async def test_a_state_that_no_run_has_left_is_named(archive: Archive, saved: by
 
 
 async def test_a_wrong_digest_is_named(archive: Archive, saved: bytes) -> None:
-    """Where history alone tells what a model was shown, and its entries make something else, the call is named."""
+    """If the context that the entries give does not match the recorded digest, the report names the call."""
 
     def change_digest(event: str, text: str) -> str | None:
         if "ACTIVITY_TASK_COMPLETED" not in event or '"digest":"' not in text:
@@ -225,7 +225,7 @@ async def test_a_file_that_was_touched_says_so(archive: Archive, saved: bytes) -
 async def test_what_the_session_shows_is_compared(
     clew: Clew, archive: Archive, long_session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session that answers another text than its history has is found out."""
+    """The report names a field that the session's query answers differently from its history."""
     entries = Session.entries
 
     async def read_changed_entries(self: Session, **options: Any) -> Any:

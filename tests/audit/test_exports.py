@@ -1,4 +1,4 @@
-"""A thread travels as a file, and arrives as it was."""
+"""A thread is exported to a file and imported unchanged."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_hibernating_session_is_exported_from_its_archive(stack: Stack, 
 
 
 async def test_large_results_travel_with_the_thread(stack: Stack, clew: Clew, archive: Archive) -> None:
-    """The model reads on in them where the session arrives; one that is lost is told of, and the thread arrives."""
+    """The model can read large results in the imported session; a lost one is reported, and the import goes on."""
 
     def script(body: dict[str, Any]) -> Reply:
         newest = last(body)
@@ -145,7 +145,7 @@ async def test_large_results_travel_with_the_thread(stack: Stack, clew: Clew, ar
 
 @pytest.mark.parametrize("damage", ["cut", "one line less", "one byte", "empty"])
 async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported: bytes, damage: str) -> None:
-    """And leaves no session behind."""
+    """A failed import leaves no session."""
     lines = exported.splitlines(keepends=True)
     damaged = {
         "cut": exported[: len(exported) // 2],

@@ -1,4 +1,4 @@
-"""Files say when they are damaged."""
+"""Damaged files are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_was_written_is_read() -> None:
 
 @given(st.data())
 def test_a_byte_that_differs_is_noticed(data: st.DataObject) -> None:
-    """Wherever it is, and to whatever it was changed."""
+    """Any change of any byte is detected."""
     content = written(ROWS)
     index = data.draw(st.integers(0, len(content) - 2))
     other = data.draw(st.integers(0, 255).filter(lambda byte: byte != content[index]))
@@ -55,7 +55,7 @@ def test_a_file_that_ends_too_soon_or_too_late_is_noticed() -> None:
 
 
 def test_a_line_without_an_end_is_refused_before_it_is_read_whole() -> None:
-    """It is named by its number."""
+    """The error has the line's number."""
     with pytest.raises(FileDamaged, match="line 2 has more than 100 bytes"):
         read(written([{"text": "x" * 1000}]), max_line_bytes=100)
     with pytest.raises(FileDamaged, match="line 1 has more than 100 bytes"):

@@ -68,7 +68,7 @@ async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: A
 
 
 async def test_a_session_that_needs_no_recovery_is_left_alone(stack: Stack, clew: Clew, archive: Archive) -> None:
-    """One that runs, or hibernates, is told so and not changed; of one that never was there is an error."""
+    """A running or hibernating session is reported as such and not changed; an unknown id is an error."""
     session = await begun(stack, clew, 1)
     before = await live_entries(session)
     assert (await recover(clew.temporal, archive, session.id, task_queue="nowhere")).status == "running"
@@ -178,7 +178,7 @@ async def reset(clew: Clew, session: Session) -> None:
 
 
 async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, clew: Clew, archive: Archive) -> None:
-    """Where the archive and the new history part, recovery refuses, naming the entry, until told what to keep."""
+    """If archive and history differ, recovery is refused with the entry's seq until the operator names a source."""
     session = await begun(stack, clew, 20)
     head = await archive.read_head(session.id)
     assert head

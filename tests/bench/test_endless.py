@@ -17,7 +17,7 @@ from tests.support.decisions import Session
 
 @pytest.mark.slow
 async def test_a_short_session_holds_every_check() -> None:
-    """Fifty turns of four users over several runs of the workflow, read back whole, and told in a table."""
+    """Fifty turns of four users over several workflow runs are read back in full, and reported in a table."""
     report = await endless(50, seed=1, thresholds="low", kill=False)
     assert report.problems == []
     assert report.turns == 50
@@ -45,12 +45,12 @@ def session() -> Session:
 
 
 def known() -> Ledger:
-    """What its callers know."""
+    """Make the callers' records of the thread."""
     return Ledger(requests={"r-1": "r-1: hello"}, inputs={"i-1": "also this"}, operations={"o-1": None})
 
 
 def test_a_whole_thread_has_no_problem(session: Session) -> None:
-    """What its callers know stands there once."""
+    """A thread that holds each record of the callers once has no problem."""
     assert check(list(session.thread), known()) == []
 
 
@@ -71,14 +71,14 @@ DAMAGES: dict[str, tuple[Callable[[Entry], int], str]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_found(session: Session, damage: str) -> None:
-    """Whatever is lost or there twice is told."""
+    """A lost or duplicated entry is reported."""
     times, expected = DAMAGES[damage]
     entries = _renumbered(entry for entry in session.thread for _ in range(times(entry)))
     assert any(expected in problem for problem in check(entries, known()))
 
 
 def test_a_gap_is_found(session: Session) -> None:
-    """Seqs that do not follow one another are told, and so are ids that are not unique."""
+    """Gaps between seqs and duplicate ids are reported."""
     entries = list(session.thread)
     assert check(entries[:3] + entries[4:], known()) == ["seq 4 stands at place 3"]
     same = [replace(entry, id="e") for entry in entries]

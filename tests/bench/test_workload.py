@@ -1,4 +1,4 @@
-"""The workloads: a small one is within its limit, and one that is not is told."""
+"""The workloads: a small one is within its limit, and one beyond its limit is reported."""
 
 from __future__ import annotations
 

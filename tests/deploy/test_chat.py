@@ -37,7 +37,7 @@ async def test_a_server_of_ones_own_is_used_instead(tmp_path: Path) -> None:
 
 
 async def test_two_chats_never_share_a_database(tmp_path: Path) -> None:
-    """A second one is told so, instead of spoiling the first one's file."""
+    """A second `make chat` is refused, so that it does not damage the first one's file."""
     database = tmp_path / "chat.db"
     with only_user_of(database):
         status, shown = await chat("hello\n", database)

@@ -133,14 +133,14 @@ async def test_a_child_that_never_gets_ready_is_given_up() -> None:
 
 
 async def test_a_program_that_does_not_exist_is_a_failed_start() -> None:
-    """A missing program ends the child at once; its log says so."""
+    """A missing program ends the child at once, with a line in its log."""
     with pytest.raises(StartFailed, match="cannot run no-such-program: No such file"):
         async with child_process("nobody", ["no-such-program"]) as child:
             await child.wait_until(never, TIMEOUT)
 
 
 async def test_free_ports_are_different_and_free() -> None:
-    """Ports asked for together can be used together."""
+    """Ports that are found together differ, and no process listens on them."""
     ports = free_ports(20)
     assert len(set(ports)) == 20
     assert not any([await accepts_connections(port) for port in ports])

@@ -1,4 +1,4 @@
-"""The demonstration shows what it promises."""
+"""The demonstration runs to its end."""
 
 import re
 

@@ -48,7 +48,7 @@ def test_the_image_is_made_of_files_that_are_there_and_are_sent_to_the_builder()
 
 
 def test_compose_publishes_to_this_machine_alone() -> None:
-    """A development server asks nobody who they are, so no port of it is open to the network."""
+    """The development server has no authentication, so no port of it is open to the network."""
     text = (ROOT / "deploy/compose.yaml").read_text()
     published = re.findall(r'(?m)^\s+- "([\d.:]*:\d+)"$', text)
     assert len(published) == text.count("ports:") == 2

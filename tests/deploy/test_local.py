@@ -1,4 +1,4 @@
-"""The embedded parts really work and nobody else can reach them."""
+"""The embedded servers work, and listen on loopback only."""
 
 import os
 import sys

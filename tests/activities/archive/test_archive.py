@@ -32,7 +32,7 @@ def archive(store: Store) -> Archive:
 
 
 async def test_a_thread_is_read_as_it_was_archived(archive: Archive) -> None:
-    """Over any number of appends and segments, up and down, whole and in part."""
+    """The entries are equal after any number of appends and segments, in both directions, in full and in part."""
     head = await begin(archive, "root", [])
     assert (head.root, head.last_seq, await thread(archive, head)) == (None, -1, [])
     for count in (1, 80, 3, 1):
@@ -126,7 +126,7 @@ async def test_a_head_replaces_the_one_before_it_and_its_state(archive: Archive,
 
 
 async def test_of_two_who_write_a_head_one_is_told(archive: Archive) -> None:
-    """Whoever goes on from a head that is no longer there, or begins what has begun, changes nothing."""
+    """A writer with an outdated head, or a second start, is refused and changes nothing."""
     first = await begin(archive, "root", run(0, 1))
     second = await extend(archive, first, run(1, 1))
     for before in (first, None):
@@ -136,7 +136,7 @@ async def test_of_two_who_write_a_head_one_is_told(archive: Archive) -> None:
 
 
 async def test_of_many_who_write_a_head_at_once_one_does() -> None:
-    """Between reading and writing nobody comes, where the store knows conditions."""
+    """In a store with conditional writes, one of several concurrent writers sets the head; the others are refused."""
     archive = Archive(Store.from_url("memory://"), "default")
     first = await begin(archive, "root", run(0, 1))
     heads = [first.model_copy(update={"run_id": f"r-{n}"}) for n in range(6)]
@@ -146,7 +146,7 @@ async def test_of_many_who_write_a_head_at_once_one_does() -> None:
 
 
 async def test_a_damaged_head_gives_way(archive: Archive, store: Store) -> None:
-    """It is of use to nobody."""
+    """A damaged head is overwritten, because no session can use it."""
     head = await begin(archive, "root", run(0, 1))
     await store.put("default/sessions/s-root.json", b"garbage")
     await archive.set_head(head, None)
@@ -179,7 +179,7 @@ async def test_reading_touches_what_it_needs() -> None:
 
 
 async def test_kinds_within_a_segment_are_told_apart() -> None:
-    """Where kinds are asked for, no entry of another is given."""
+    """A read of some kinds yields no entry of another kind."""
     archive = Archive(Store.from_url("memory://"), "default")
     entries = [entry(0, "config"), entry(1), entry(2, "run"), entry(3)]
     root, _ = await archive.append("root", None, entries)

@@ -70,7 +70,7 @@ async def test_forks_share_what_they_have_in_common(store: Store) -> None:
     "order", [("root", "left", "right", "deep"), ("deep", "right", "left", "root"), ("left", "deep", "root", "right")]
 )
 async def test_deletion_leaves_what_others_need(store: Store, order: tuple[str, ...]) -> None:
-    """In any order: those who remain read all that is theirs, no other segment stays, and in the end nothing does."""
+    """In any order of deletions, remaining sessions read their full threads, and unneeded segments are deleted."""
     archive = Archive(store, "default")
     family = await a_family(archive)
     result = await archive.put_result("root", b"large")
@@ -132,7 +132,7 @@ async def test_any_life_of_a_family(life: list[tuple[str, int, float]], fanout: 
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("lost", [False, True])
 async def test_a_deletion_is_finished_after_a_crash_anywhere(name: str, alone: bool, lost: bool) -> None:
-    """Whichever operation fails: meanwhile the others read all that is theirs, and repeating it leaves nothing."""
+    """At any failing operation, the other sessions read their full threads; the repeated deletion leaves nothing."""
 
     async def before() -> tuple[Store, dict[str, tuple[Head, list[Entry]]]]:
         store = Store.from_url("memory://")
@@ -199,7 +199,7 @@ class Interleaved(Store):
 
 @pytest.mark.parametrize("orders", [range(start, start + 100) for start in range(0, 500, 100)])
 async def test_members_deleted_at_the_same_time_leave_nothing(orders: range) -> None:
-    """However their steps interleave, who stays reads all that is theirs, and the last to go takes the rest along."""
+    """In any interleaving, the remaining sessions read their full threads; the last deletion removes the rest."""
     origin = Store.from_url("memory://")
     family = await a_family(Archive(origin, "default"))
     contents = {path: await origin.get(path) for path in await objects(origin)}
@@ -260,7 +260,7 @@ async def test_a_fork_in_the_making_keeps_what_it_will_need() -> None:
 
 
 async def test_a_fork_of_what_is_being_deleted_is_refused() -> None:
-    """Once a deletion has begun nobody joins, and no trace of the attempt stays."""
+    """Once a deletion has begun, no session can join the family, and the attempt leaves no object."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default")
     await begin(archive, "root", run(0, 4))
@@ -275,7 +275,7 @@ async def test_a_fork_of_what_is_being_deleted_is_refused() -> None:
 
 
 async def test_a_fork_that_is_not_made_leaves() -> None:
-    """Who joined and left no longer holds anything back."""
+    """A session that joined and left does not delay the deletion of segments."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default")
     await begin(archive, "root", run(0, 4))
@@ -306,7 +306,7 @@ async def test_a_fork_that_was_given_up_midway_holds_nothing_back_for_ever() -> 
 
 
 async def test_what_is_damaged_can_be_deleted_and_what_others_need_is_not_guessed() -> None:
-    """A damaged session goes; while a damaged sibling's needs cannot be told, nothing of the family does."""
+    """A damaged session can be deleted; the family's segments stay while a damaged sibling's needs are unknown."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default", SMALL)
     family = await a_family(archive)

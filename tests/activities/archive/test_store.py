@@ -27,7 +27,7 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 async def bucket_behind(
     answer: Answer, monkeypatch: pytest.MonkeyPatch, patience: float = 20.0
 ) -> AsyncIterator[Store]:
-    """A bucket at a server that does as told."""
+    """A bucket at a scripted server."""
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:pa55word@{host}:{port}")
@@ -115,7 +115,7 @@ async def test_put_new_writes_once(store: Store) -> None:
 
 
 async def test_an_object_is_replaced_if_it_is_what_it_was(store: Store) -> None:
-    """Whoever replaces it looks at what is there; where that does not suit, nothing is written."""
+    """`replace` checks the present object first; if the check fails, nothing is written."""
     await store.replace("n/x", b"first", lambda there: there is None)
     await store.replace("n/x", b"second", lambda there: there == b"first")
     with pytest.raises(ObjectChanged, match="n/x"):
@@ -138,7 +138,7 @@ async def test_a_bucket_without_conditions_is_written_plainly(monkeypatch: pytes
 
 
 async def test_writes_at_the_same_time_leave_one_of_them_whole(local_store: Store) -> None:
-    """Whoever reads while others overwrite sees one writer's object, never a mixture."""
+    """A reader beside several writers gets the object of one writer, never a mixture."""
     writers = [bytes([i]) * 200_000 for i in range(8)]
     await local_store.put("n/x", writers[0])
     reads = [local_store.get("n/x") for _ in writers]
@@ -173,7 +173,7 @@ async def test_by_default_the_store_is_among_the_user_s_data(tmp_path: Path) -> 
     ["ftp://user:pa55word@host/x", "file://host/x", "file://", "s3://", "http://user:pa55word@host/?key=pa55word"],
 )
 def test_a_store_that_cannot_be_is_refused_at_once(url: str) -> None:
-    """A wrong URL is found when the worker starts, and said without its password."""
+    """A wrong URL is refused when the worker starts; the message leaves out its password."""
     with pytest.raises(ValueError, match="cannot open the store at") as caught:
         Store.from_url(url)
     assert "pa55word" not in str(caught.value)
@@ -198,7 +198,7 @@ async def test_a_bucket_that_is_not_there_is_no_empty_archive(s3_env: str) -> No
 
 
 async def test_an_unreachable_store_says_so_at_once(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody listens, every operation fails at once, names its object, and no credential."""
+    """Without a server, every operation fails at once; the error names the object, and no credential."""
     async with bucket_behind(lambda *_: asyncio.sleep(0), monkeypatch):
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:pa55word@127.0.0.1:{unused_tcp_port}")
         store = Store.from_url("s3://clew/prefix")
@@ -211,7 +211,7 @@ async def test_an_unreachable_store_says_so_at_once(unused_tcp_port: int, monkey
 
 
 async def test_a_silent_store_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that takes the request and never answers holds nobody beyond the timeout."""
+    """A server that never answers delays an operation by the timeout at most."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

@@ -1,4 +1,4 @@
-"""Nothing leaves the HTTP boundary with the key in it, wherever a provider repeats it and however it writes it."""
+"""No reply and no error contains the key, in any part of an answer and in any encoding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REDACTION = Redaction(["another-secret", KEY])
 
 
 def test_every_form_is_a_leak_where_it_is_not_redacted() -> None:
-    """The search for leaks finds what it is to find."""
+    """`leaks` finds the key in every encoding."""
     for name, form in FORMS.items():
         assert leaks(f"x {form(KEY)} y", KEY), name
     assert leaks(KEY[20:32], KEY)
@@ -32,7 +32,7 @@ def test_every_form_is_a_leak_where_it_is_not_redacted() -> None:
 
 
 async def outcome(client: httpx.AsyncClient, provider: Provider) -> str:
-    """All that is known after a call: the reply, or the error with all that hangs on it."""
+    """Collect all results of a call: the reply, or the error with its causes and details."""
     decoder = RedactedDecoder(provider.make_decoder(), REDACTION)
     try:
         reply = await stream(client, provider, request(), decoder)
@@ -51,7 +51,7 @@ async def outcome(client: httpx.AsyncClient, provider: Provider) -> str:
 async def test_no_failure_tells_the_key(
     part: str, form: str, server: FakeServer, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither its message, nor its details, nor what it came from, nor the log."""
+    """The key is in neither the error's message, details and causes, nor the log."""
     caplog.set_level(logging.INFO)
     FAILURES[part](server, FORMS[form](KEY))
     said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))

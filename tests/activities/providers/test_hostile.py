@@ -1,4 +1,4 @@
-"""A hostile server is paid for what it sends, once: every decoder is linear, bounded, and takes turns."""
+"""Hostile servers: every decoder takes linear time and bounded memory, and yields to the event loop."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def test_other_work_goes_on_while_a_hostile_stream_is_folded(
 async def test_a_large_event_is_folded_beside_the_event_loop(
     shape: str, server: FakeServer, client: httpx.AsyncClient
 ) -> None:
-    """In a thread, with which the event loop takes turns; small ones are not worth it."""
+    """Large bodies are parsed in a thread, beside which the event loop runs; small ones are parsed directly."""
     provider, made = {**STREAMS, **WHOLE}[shape]
     server.answer(made(), content_type="application/json" if shape in WHOLE else "text/event-stream")
     threads: list[tuple[bool, bool]] = []
@@ -223,7 +223,7 @@ async def test_tiny_pieces_count_for_more_than_they_hold(
 async def test_a_compressed_answer_is_not_unpacked(
     status: int, server: FakeServer, client: httpx.AsyncClient
 ) -> None:
-    """Nobody asked for it, and three layers make gigabytes of a few hundred bytes."""
+    """Compressed answers are refused: three layers expand a few hundred bytes to gigabytes."""
     bomb = gzip.compress(gzip.compress(gzip.compress(b"\0" * 50_000_000)))
     server.answer(bomb, status=status, content_encoding="gzip, gzip, gzip")
     error = await end(client, openai(server))

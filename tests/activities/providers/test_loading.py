@@ -1,4 +1,4 @@
-"""A user adds a provider by naming a module; what is wrong with it is said before the worker serves."""
+"""A user adds a provider by naming a module; a fault in it is reported before the worker serves."""
 
 from __future__ import annotations
 

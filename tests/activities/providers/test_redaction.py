@@ -1,4 +1,4 @@
-"""Secrets are found however they are written, and ordinary text stays as it is."""
+"""Secrets are redacted in every encoding, and ordinary text is unchanged."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_only_resembles_a_secret_stays(text: str) -> None:
 
 
 def test_the_beginning_of_a_secret_at_the_end_of_a_text_is_one() -> None:
-    """A limit may have cut it; a mark that says so stays."""
+    """A secret that a size limit cut at the end of a text is redacted; the mark of the cut stays."""
     for length in range(SHORTEST, len(KEY)):
         assert REDACTION.redact_text("x " + KEY[:length]) == f"x {MARK}"
         assert REDACTION.redact_text("x " + KEY[:length] + "[cut: 99 bytes]") == f"x {MARK}[cut: 99 bytes]"
@@ -86,7 +86,7 @@ def test_the_beginning_of_a_secret_at_the_end_of_a_text_is_one() -> None:
 
 
 def test_the_first_half_of_a_secret_is_one() -> None:
-    """Who repeats it may have cut it; as much of the rest as follows goes with it."""
+    """A server may repeat only a part of a key: its first half, and the rest as far as it follows, is redacted."""
     for length in range(len(KEY) // 2, len(KEY)):
         assert REDACTION.redact_text(f"'{KEY[:length]}'") == f"'{MARK}'"
     assert Redaction(["local-api-key"]).redact_text("a local-api server") == "a local-api server"

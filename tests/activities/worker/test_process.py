@@ -51,7 +51,7 @@ def ended(*arguments: str, address: str = NOWHERE, **environment: str) -> Ended:
 
 
 def read_refusal(worker: Ended) -> str:
-    """What a worker that could not start said: one line, and its exit code is not 0."""
+    """Read the one line that a worker wrote when it could not start; its exit code is not 0."""
     assert worker.returncode != 0
     assert "Traceback" not in worker.stderr
     assert "worker ready" not in worker.stderr
@@ -136,7 +136,7 @@ def test_providers_that_cannot_be_had_are_told_before_anything(named: str) -> No
 
 
 def test_a_server_that_does_not_answer_is_told() -> None:
-    """With its address."""
+    """The line has the server's address."""
     line = read_refusal(ended())
     assert "no Temporal server answers" in line
     assert NOWHERE.partition(":")[0] in line
@@ -155,7 +155,7 @@ def test_a_server_that_does_not_answer_is_told() -> None:
 async def test_a_provider_that_is_configured_wrongly_is_told(
     variable: str, value: str, server: TemporalServer
 ) -> None:
-    """By the name of its variable, and never by its value, which may be a secret."""
+    """The line names the provider's variable, and never its value, which may be a secret."""
     line = read_refusal(ended(address=server.address, **{variable: value}))
     assert line.startswith("the worker cannot start: ")
     assert variable.removesuffix("_API_KEY").removesuffix("_BASE_URL") in line
@@ -163,7 +163,7 @@ async def test_a_provider_that_is_configured_wrongly_is_told(
 
 
 def test_what_a_worker_says_holds_none_of_its_keys() -> None:
-    """Also where the one who set them has put one in the wrong place."""
+    """A key is redacted in the worker's error, also if it stands in another option."""
     key = "sk-test-0123456789abcdef"
     worker = ended("--tools", f"tools_{key}", OPENAI_API_KEY=key)
     assert "[redacted]" in read_refusal(worker)

@@ -227,7 +227,7 @@ def test_kinds_left_out(kinds: tuple[Any, ...], context: list[Message]) -> None:
     ],
 )
 def test_what_must_fit_and_does_not(part: str, fields: dict[str, Any]) -> None:
-    """Tool schemas, prompt, pending and request are never cut: a typed error says what is too large, and by what."""
+    """Tool schemas, prompt, pending and request are never cut; the error has the part, its tokens and the room."""
     thread = Writer().talk(user_says("q" * 200 if part == "request" else "")).thread
     policy = ContextPolicy(max_input_tokens=40, reserve_output_tokens=10)
     with pytest.raises(ContextOverflow) as raised:
@@ -322,6 +322,6 @@ def test_a_projector_of_ones_own() -> None:
 
 
 def test_the_default_lane_is_called_default() -> None:
-    """A lane that nobody named is `default`."""
+    """Without a lane's name, the lane is `default`."""
     assert DEFAULT_LANE == "default"
     assert ProjectionInput(Thread(), WIDE).context_ref == "default"

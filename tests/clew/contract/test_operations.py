@@ -1,4 +1,4 @@
-"""Context operations as JSON: each type has its own fields, and what is wrong with one has a word of its own."""
+"""Context operations as JSON: each type has its own fields, and each fault an error of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What entries hold: types that read what was written, and the only place that knows the names of its fields."""
+"""The types of payloads: they read the JSON that they write, and no other module reads a payload's fields."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_a_later_release_writes_is_ignored(kind: EntryKind, payload: dict[s
 
 
 def test_what_a_session_commits_is_read_back_equal() -> None:
-    """For every fact that a session decides upon: what it wrote, and what is read of its JSON, are equal."""
+    """Each payload that a session commits equals the one that is read back from its JSON."""
     session = Session(system_prompt="Be brief.", metadata={"user": "u-1"})
     session.ask("add", output_schema={"type": "object"}, metadata={"a": "b"})
     session.steer("both")
@@ -78,7 +78,7 @@ def test_what_a_session_commits_is_read_back_equal() -> None:
 
 
 def test_a_payload_is_read_as_its_own_kind_alone() -> None:
-    """Who expects another kind is told what stands there."""
+    """A payload read as another kind is an error that names its actual kind."""
     entry = Entry(7, "e7", "run", "", OTHER_PAYLOADS["run"], {}, 0)
     assert entry.read(RunPayload).iterations == 1
     with pytest.raises(TypeError, match="entry 7 holds a RunPayload and no ConfigPayload"):

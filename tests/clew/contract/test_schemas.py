@@ -1,4 +1,4 @@
-"""JSON Schemas at the door: what could make a validator work without end is refused, all else passes."""
+"""Checks of JSON Schemas: those that could occupy a validator without limit are refused, all others pass."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_bomb_is_refused_at_once(bomb: str) -> None:
 @pytest.mark.parametrize("keyword", ["properties", "allOf", "$defs", "items", "dependencies", "pattern", "required"])
 @pytest.mark.parametrize("held", [None, 1, "text", True, [1], ["text"], {"a": 1}, {"a": ["b"]}, [[{}]]])
 def test_what_is_no_schema_harms_nothing(keyword: str, held: Any) -> None:
-    """The validator has the word on it later."""
+    """It passes here; the validator may still refuse it later."""
     check_schema({keyword: held, "$ref": "#/$defs/a", "$defs": {"a": {"properties": {"b": {keyword: held}}}}})
 
 

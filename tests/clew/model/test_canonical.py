@@ -1,4 +1,4 @@
-"""The canonical form: RFC 8785, and what has none."""
+"""The canonical form: RFC 8785, and values without one."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_integers_are_doubles(number: int, text: str) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_not_json(value: Any) -> None:
-    """What has no canonical form is a ValueError and nothing else, beside a large integer too."""
+    """A value without a canonical form raises ValueError and no other error, beside a large integer too."""
     for container in (value, [value], {"a": value}):
         with pytest.raises(ValueError):  # noqa: PT011 - which of its kinds is not promised
             canonicalize(container)

@@ -28,7 +28,7 @@ UNCACHED: Callable[[str], Any] = load_encoding.__wrapped__
 
 @pytest.fixture(params=VOCABULARIES)
 def published(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What tiktoken itself publishes of an encoding, without its vocabulary."""
+    """Get tiktoken's published definition of an encoding, without its vocabulary."""
     public = importlib.import_module("tiktoken_ext.openai_public")
     hashes: list[str] = []
 
@@ -51,7 +51,7 @@ def test_the_facts_are_the_published_ones(published: SimpleNamespace) -> None:
 
 
 def test_counts_are_tiktokens(published: SimpleNamespace) -> None:
-    """A text costs what tiktoken's own encoding makes of it."""
+    """The count of a text equals tiktoken's."""
     ranks = tokens._read_bundled_ranks(published.name)
     theirs = tiktoken.Encoding(**published.shape | {"mergeable_ranks": ranks})
     ours = load_encoding(published.name)
@@ -117,12 +117,12 @@ def test_an_unknown_encoding(name: str) -> None:
 
 
 def test_an_encoding_is_loaded_once() -> None:
-    """Asking again gives the one that is there."""
+    """A second load returns the same encoding."""
     assert load_encoding("cl100k_base") is load_encoding("cl100k_base")
 
 
 def packaged(monkeypatch: pytest.MonkeyPatch, package: Path | None) -> None:
-    """Let `bpe_openai` lie somewhere else, or nowhere."""
+    """Move or remove the package `bpe_openai`."""
     spec = None if package is None else SimpleNamespace(origin=str(package / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
 

@@ -1,4 +1,4 @@
-"""Entries: what travels, what a model sees of it, what it is counted as."""
+"""Entries: their JSON, their messages for a model, and their tokens."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_entry_travels_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", list(WIRE))
 def test_an_entry_needs_all_its_fields(name: str) -> None:
-    """What lacks a field is no entry."""
+    """JSON that lacks a field is refused."""
     with pytest.raises(ValueError, match=name):
         Entry.from_json({key: value for key, value in WIRE.items() if key != name})
 
@@ -60,7 +60,7 @@ def test_an_entry_has_a_known_kind() -> None:
 
 
 def test_an_entry_never_changes() -> None:
-    """A fact is frozen."""
+    """Entries are immutable."""
     with pytest.raises(FrozenInstanceError):
         Entry.from_json(WIRE).seq = 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -111,7 +111,7 @@ def test_a_configuration_keeps_the_counts_of_its_parts() -> None:
 
 
 def test_other_facts_cost_nothing() -> None:
-    """What no context shows has no tokens."""
+    """An entry that no context shows has no tokens."""
     error = ErrorPayload(type="timeout", message="no answer", details={})
     entry = Draft(error, {"run_id": "run-1"}).commit(3, "e3", "", load_encoding("heuristic"))
     assert (entry.kind, entry.body, entry.payload, entry.tokens) == ("error", error, error.as_json(), 0)

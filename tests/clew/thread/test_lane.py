@@ -25,7 +25,7 @@ from tests.support.threads import (
 
 
 def test_a_summary_may_speak_as_a_user() -> None:
-    """`summary_role` says whose words a summary is shown as."""
+    """`summary_role` is the role of the summary's message."""
     writer = Writer().talk(user_says("a"), assistant_says("b"))
     writer.summary(1, "ab")
     policy = WIDE.overlay(ContextPolicy(summary_role="user"))
@@ -113,7 +113,7 @@ def test_results_after_a_snapshot_reach_the_calls_it_kept_raw() -> None:
 
 
 def test_a_base_seq_from_the_future_hides_nothing() -> None:
-    """An operation cannot speak of what comes after it."""
+    """A `base_seq` after the operation counts as the operation's own seq."""
     writer = Writer().talk(user_says("a"))
     writer.replace([user_says("snap")], base_seq=99)
     writer.talk(user_says("b"))
@@ -140,7 +140,7 @@ def test_a_snapshot_voids_a_summary_of_what_it_keeps_raw() -> None:
 
 
 def test_a_summary_that_does_not_fit_ends_the_window() -> None:
-    """Nothing older than a summary's place is kept without it, and the cut is told."""
+    """A window without the summary shows nothing older than the summary's end, and is marked as truncated."""
     writer = Writer().talk(user_says("a"))
     writer.summary(0, "long " * 100)
     writer.talk(user_says("b"), assistant_says("c"), user_says("d"))
@@ -151,7 +151,7 @@ def test_a_summary_that_does_not_fit_ends_the_window() -> None:
 
 
 def test_lanes_are_apart() -> None:
-    """A lane is what was said in it; a new one is empty."""
+    """A lane holds its own messages only; a new one is empty."""
     writer = Writer().talk(user_says("a")).talk(user_says("b"), lane="draft")
     writer.switch("draft")
     assert project_messages(writer.thread) == [user_says("a")]

@@ -27,7 +27,7 @@ from tests.support.threads import (
 
 
 def made_of(basis_seq: int) -> Any:
-    """What an assistant's entry says of its call."""
+    """Make the payload's fields of a reply with a basis seq."""
     return {"recipe": recipe(basis_seq)}
 
 
@@ -131,7 +131,7 @@ def test_how_a_request_ended() -> None:
 
 
 def test_lanes_and_configurations_by_seq() -> None:
-    """Which lane is active and which configuration is in force can be asked of every seq."""
+    """The active lane and the configuration in force can be looked up for every seq."""
     writer = Writer()
     first = writer.config()
     writer.switch("draft")
