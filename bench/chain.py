@@ -1,4 +1,4 @@
-"""The runs of a session's workflow, as the server has them: how long their histories are, and what went wrong."""
+"""The workflow runs of a session, as the server reports them: their histories' sizes and failed tasks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from typing import Any
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 from temporalio.client import Client
 
-# Something came in while the workflow said that it was done: it is asked anew, and nothing is lost.
+# A signal or update arrived while the workflow completed; the server retries the task and nothing is lost.
 _HARMLESS = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
 
 
 @dataclass(frozen=True)
 class WorkflowRun:
-    """One run: events and bytes of its history, the bytes it started with, and the workflow tasks that failed."""
+    """One workflow run.
+
+    Attributes:
+        run_id: Its id.
+        events: Events in its history.
+        size: Bytes of its history.
+        start_size: Bytes of its input.
+        failures: Causes and messages of the workflow tasks that failed.
+    """
 
     run_id: str
     events: int
@@ -24,7 +32,7 @@ class WorkflowRun:
 
 
 async def runs_of(client: Client, session_id: str) -> list[WorkflowRun]:
-    """All runs of a session's workflow, the first one first."""
+    """List all workflow runs of a session, oldest first."""
     runs: list[WorkflowRun] = []
     run_id = (await client.get_workflow_handle(session_id).describe()).run_id
     while run_id:

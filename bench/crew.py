@@ -1,4 +1,4 @@
-"""Two worker processes that serve one server, and that may be killed."""
+"""Two worker processes for one server, which the benchmark may kill."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import TracebackType
 
 from deploy.local import Worker, worker_process
 
-# Of what the SDK warns by number: nondeterminism and deadlocks.
+# Log records that count as trouble: errors, nondeterminism and deadlocks.
 _TROUBLE = (
     *(" ERROR ", " CRITICAL ", "deadlock", "Failed activation", "Eviction processed"),
     *("Failing workflow task", "Nondeterminism", "[TMPRL1100]", "[TMPRL1101]"),
@@ -21,7 +21,12 @@ _RECORD = re.compile(r"^(?=\d{4}-\d\d-\d\d[ T])", re.MULTILINE)
 
 
 class Crew:
-    """Two workers. One that is killed is replaced while the other serves on; `trouble` is what they logged of it."""
+    """Two workers. A killed worker is replaced while the other continues to serve.
+
+    Attributes:
+        kills: Workers killed so far.
+        trouble: Log records that report trouble.
+    """
 
     def __init__(self, address: str, env: Mapping[str, str]) -> None:
         self.kills = 0
@@ -42,20 +47,20 @@ class Crew:
             await stack.aclose()
 
     async def kill(self, chance: random.Random) -> None:
-        """Kill one without a warning, and put another in its place."""
-        place = chance.randrange(len(self._members))
-        worker, stack = self._members[place]
+        """Kill one worker with SIGKILL and start another."""
+        index = chance.randrange(len(self._members))
+        worker, stack = self._members[index]
         await worker.kill()
         self.kills += 1
         self._read_log(worker)
         await stack.aclose()
-        self._members[place] = await self._begin()
+        self._members[index] = await self._begin()
 
-    def resident_bytes(self) -> int:
-        """The resident memory of the larger one."""
+    def measure_resident_bytes(self) -> int:
+        """Measure the resident memory of the larger worker."""
         pids = ",".join(str(worker.pid) for worker, _ in self._members)
-        told = subprocess.run(["ps", "-o", "rss=", "-p", pids], capture_output=True, text=True, check=True)
-        return max(map(int, told.stdout.split())) * 1024
+        result = subprocess.run(["ps", "-o", "rss=", "-p", pids], capture_output=True, text=True, check=True)
+        return max(map(int, result.stdout.split())) * 1024
 
     async def _begin(self) -> tuple[Worker, AsyncExitStack]:
         stack = AsyncExitStack()
@@ -63,5 +68,5 @@ class Crew:
         return worker, stack
 
     def _read_log(self, worker: Worker) -> None:
-        said = _RECORD.split(worker.log.read_text(errors="replace"))
-        self.trouble += [record.strip()[:2000] for record in said if any(word in record for word in _TROUBLE)]
+        records = _RECORD.split(worker.log.read_text(errors="replace"))
+        self.trouble += [record.strip()[:2000] for record in records if any(word in record for word in _TROUBLE)]

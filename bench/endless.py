@@ -146,11 +146,11 @@ class _Bench:
         session = await self._clew.open("endless", **BASE, on_busy="queue")
         size = min(WINDOW, self._turns // 5)
         first = await self._window(session, "first", size)
-        self._resident.append(self._crew.resident_bytes())
+        self._resident.append(self._crew.measure_resident_bytes())
         await self._crowd(session, seed, self._turns - 2 * size)
         await self._settle(session)
         last = await self._window(session, "last", size)
-        self._resident.append(self._crew.resident_bytes())
+        self._resident.append(self._crew.measure_resident_bytes())
         seconds = time.monotonic() - self._begun
         entries, archived, problems = await self._thread(session, archive)
         problems += check(entries, self._ledger)
@@ -176,7 +176,7 @@ class _Bench:
                 await user.turn()
                 self._told()
                 if left == middle:
-                    self._resident.append(self._crew.resident_bytes())
+                    self._resident.append(self._crew.measure_resident_bytes())
                 if self._kill and turns - left >= next_kill and (killing is None or killing.done()):
                     next_kill = turns - left + self._chance.randrange(TURNS_PER_KILL // 2, TURNS_PER_KILL * 3 // 2)
                     killing = asyncio.create_task(self._crew.kill(self._chance))
@@ -233,7 +233,7 @@ class _Bench:
         self._shown = len(self._ledger.problems)
         if self._done % 500 == 0:
             rate = self._done / (time.monotonic() - self._begun)
-            resident = self._crew.resident_bytes() / 1e6
+            resident = self._crew.measure_resident_bytes() / 1e6
             print(f"{self._done} turns, {rate:.1f} a second, {resident:.0f} MB, {self._crew.kills} kills",
                   f"{len(self._ledger.problems)} problems", file=sys.stderr, flush=True)  # fmt: skip
 

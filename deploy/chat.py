@@ -1,7 +1,7 @@
 """Talk to a session in the terminal: run it with `make chat`.
 
-Where `TEMPORAL_ADDRESS` is not set, an embedded Temporal server, the local model and a worker are started
-first and end with the conversation. The sessions are kept in `.venv/chat.db` and go on the next time.
+If `TEMPORAL_ADDRESS` is not set, it first starts an embedded Temporal server, the local model and a worker, and stops
+them at the end. The sessions are stored in `.venv/chat.db` and continue the next time.
 """
 
 import argparse
@@ -21,7 +21,7 @@ LOCAL_MODEL = "local:smollm2"
 
 
 async def run_clew(*arguments: str, env: Mapping[str, str]) -> int:
-    """Run the command `clew` in this terminal, which is the one that Ctrl-C belongs to."""
+    """Run the command `clew` in this terminal; return its exit status. Only `clew` reacts to Ctrl-C."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     command = Path(sysconfig.get_path("scripts"), "clew")
@@ -33,11 +33,11 @@ async def run_clew(*arguments: str, env: Mapping[str, str]) -> int:
 
 
 @contextmanager
-def only_user_of(database: Path) -> Iterator[None]:
-    """Keep a second server away from the same file.
+def lock_database(database: Path) -> Iterator[None]:
+    """Lock the database while the context lasts, so that no second server uses the file.
 
     Raises:
-        StartFailed: Another one uses it.
+        StartFailed: Another chat uses the database.
     """
     with database.with_suffix(".lock").open("w") as lock:
         try:
@@ -48,11 +48,11 @@ def only_user_of(database: Path) -> Iterator[None]:
 
 
 async def main(session: str, model: str | None, database: Path) -> int:
-    """Start what is missing, then `clew chat`; its exit status."""
+    """Start the missing parts, run `clew chat`, and return its exit status."""
     if "TEMPORAL_ADDRESS" in os.environ:
         return await run_clew("chat", session, *(["--model", model] if model else []), env=os.environ)
     async with AsyncExitStack() as stack:
-        stack.enter_context(only_user_of(database))
+        stack.enter_context(lock_database(database))
         print("Starting the Temporal server, the local model and a worker …", flush=True)
         server = await stack.enter_async_context(temporal_server(db_filename=database))
         model_url = await stack.enter_async_context(model_server())
@@ -69,10 +69,10 @@ if __name__ == "__main__":
     parser.add_argument("--session", default="chat", help="the session's name")
     parser.add_argument("--model", help="provider:model")
     parser.add_argument(
-        "--database", type=Path, default=Path(sys.prefix, "chat.db"), help="where the embedded server keeps it all"
+        "--database", type=Path, default=Path(sys.prefix, "chat.db"), help="the embedded server's database"
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        sys.exit(asyncio.run(main(given.session, given.model, given.database.absolute())))
+        sys.exit(asyncio.run(main(arguments.session, arguments.model, arguments.database.absolute())))
     except StartFailed as error:
         sys.exit(str(error))

@@ -1,4 +1,4 @@
-"""The worker's functions, if the extra `worker` is installed.
+"""The worker's functions; they need the extra `worker`.
 
 from clew.worker import make_worker
 

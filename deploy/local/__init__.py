@@ -1,13 +1,13 @@
-"""Everything a session needs, on this machine alone: no account, no key, no container.
+"""All parts that a session needs, on this machine only: no account, no key, no container.
 
-Each part is an async context manager. Entering it starts the part and returns once it truly answers;
-leaving it, or the death of this process in any way, ends it. Nothing listens beyond 127.0.0.1.
+Each part is an async context manager. Entering it starts the part and returns when the part answers. Leaving it stops
+the part; so does any end of this process. The parts listen on 127.0.0.1 only.
 
-| part | what it is |
+| part | purpose |
 |---|---|
 | `temporal_server` | the real Temporal development server, with its UI |
 | `model_server` | llama.cpp with a small chat model, OpenAI-compatible |
-| `scripted_model` | an OpenAI-compatible server whose replies a function decides |
+| `scripted_model` | an OpenAI-compatible server whose replies a function makes |
 | `worker_process` | `python worker.py` in a process of its own |
 """
 

@@ -1,4 +1,4 @@
-"""Child processes that answer before they are used, log to a file, and end with this process."""
+"""Child processes that log to a file and end with this process."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ _SLOWEST_POLL_SECONDS = 0.25
 
 
 class StartFailed(RuntimeError):
-    """A part did not come up. The message ends with the last lines of its log."""
+    """A part did not start. The message ends with the last lines of its log."""
 
 
 @dataclass(frozen=True)
@@ -41,36 +41,36 @@ class Child:
         return self.process.returncode is None
 
     async def kill(self) -> None:
-        """SIGKILL, at once and without a chance to say goodbye; returns when the process is gone."""
+        """Send SIGKILL and wait for the process to end."""
         if self.running:
             self.process.kill()
         await self.process.wait()
 
     async def stop(self, grace_seconds: float) -> None:
-        """SIGTERM, and SIGKILL if it still runs after `grace_seconds`."""
+        """Send SIGTERM, and SIGKILL if the process still runs after `grace_seconds`."""
         if self.running:
             self.process.terminate()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.process.wait(), grace_seconds)
         await self.kill()
 
-    def log_tail(self, lines: int = 20) -> str:
-        """The newest lines that the process has written."""
+    def read_log_tail(self, lines: int = 20) -> str:
+        """Return the last lines of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     async def wait_until(self, ready: Callable[[], Awaitable[bool]], timeout_seconds: float) -> None:
-        """Poll `ready` until it says yes.
+        """Poll `ready` until it returns true.
 
         Raises:
-            StartFailed: The process ended, or did not get ready in time.
+            StartFailed: The process ended, or was not ready in time.
         """
         deadline = time.monotonic() + timeout_seconds
         pause = _FIRST_POLL_SECONDS
         while not await ready():
             if not self.running:
-                raise StartFailed(f"{self.name} ended with {self.process.returncode}:\n{self.log_tail()}")
+                raise StartFailed(f"{self.name} ended with {self.process.returncode}:\n{self.read_log_tail()}")
             if time.monotonic() > deadline:
-                raise StartFailed(f"{self.name} not ready after {timeout_seconds:g} s:\n{self.log_tail()}")
+                raise StartFailed(f"{self.name} not ready after {timeout_seconds:g} s:\n{self.read_log_tail()}")
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _SLOWEST_POLL_SECONDS)
 
@@ -86,10 +86,10 @@ async def child_process(
     """Run `command` in the checkout's directory for as long as the context lasts.
 
     Args:
-        name: Names the log file and the errors.
+        name: The part's name, in the log file's name and in errors.
         command: The program and its arguments.
-        env: Its whole environment; this process's own when absent.
-        grace_seconds: What it gets between SIGTERM and SIGKILL when the context ends.
+        env: The child's complete environment; None: this process's own.
+        grace_seconds: Seconds between SIGTERM and SIGKILL when the context ends.
 
     Yields:
         The child, started but not necessarily ready: see `Child.wait_until`.
@@ -119,19 +119,19 @@ async def child_process(
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports that nobody on this machine's loopback uses right now."""
+    """Find `count` different TCP ports that are free on loopback at this moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind((LOOPBACK, 0))
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
 
 
 async def accepts_connections(port: int) -> bool:
-    """Whether somebody on loopback accepts TCP connections at `port`."""
+    """Whether a process on loopback accepts TCP connections at `port`."""
     try:
         _, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError:

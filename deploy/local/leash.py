@@ -1,12 +1,12 @@
 """Run a command that cannot outlive the process that started it.
 
-Run by its path, as a script, with the reading end of a pipe whose writing end only the owner holds:
+Run it by its path, as a script, with the reading end of a pipe whose writing end only the owner holds:
 
     leash.py FD COMMAND [ARGUMENT ...]
 
-The command takes over this very process, so that its pid is the one the owner knows. A forked watcher stays
-behind, waits for the pipe to close, which the kernel does however the owner ends, and kills what is left of
-the command's process group. It works on every POSIX system, SIGKILL of the owner included.
+The command replaces this process, so the owner knows its pid. A forked watcher waits for the pipe to close, which the
+kernel does however the owner ends, and then kills the command's process group. It works on every POSIX system, also
+when the owner is killed with SIGKILL.
 """
 
 import os
@@ -15,19 +15,19 @@ import sys
 
 
 def watch(fd: int, command_pid: int) -> None:
-    """Block until the owner is gone, then kill the group of `command_pid`, its own group too."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    """Block until the owner has ended, then kill the group of `command_pid`, which is also the watcher's."""
+    null_device = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
+        os.dup2(null_device, stream)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while os.read(fd, 1):
         pass
-    # The group lives as long as its watcher does, so this can never reach a stranger with a recycled id.
+    # The watcher is in the group, so the group's id cannot have been reused.
     os.killpg(command_pid, signal.SIGKILL)
 
 
 def main(arguments: list[str]) -> None:
-    """Fork the watcher, become the command."""
+    """Fork the watcher, then replace this process with the command."""
     fd, command = int(arguments[0]), arguments[1:]
     pid = os.getpid()
     os.setsid()

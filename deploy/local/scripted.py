@@ -1,6 +1,6 @@
-"""An OpenAI-compatible server whose replies a function decides: real HTTP, real event streams, no model.
+"""An OpenAI-compatible server whose replies a function makes: real HTTP, real event streams, no model.
 
-It speaks as much of Chat Completions as a streaming client needs, and misbehaves on request.
+It implements the part of Chat Completions that a streaming client needs, and fails on request.
 """
 
 import asyncio
@@ -24,28 +24,28 @@ class ToolCall:
 
     name: str
     arguments: Mapping[str, Any] | str
-    """An object, or the raw text to send where malformed arguments are wanted."""
+    """An object, or raw text to send malformed arguments."""
     id: str = "call_0"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the scripted model answers to one request."""
+    """The scripted model's reply to one request."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tokens_per_second: float | None = None
-    """The pace, a token being a word; all at once when absent."""
+    """The pace; a token is a word. None: the reply is sent at once."""
     cut_after: int | None = None
-    """Break the connection after so many tokens, before the stream is complete."""
+    """Close the connection after this number of tokens, before the stream is complete; None: send all."""
     status: HTTPStatus = HTTPStatus.OK
-    """Anything but 200 answers with an error whose message is `text`."""
+    """The HTTP status; any but 200 makes the response an error whose message is `text`."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Sent besides the usual ones, `Retry-After` say."""
+    """Additional headers, such as `Retry-After`."""
 
 
 Script = Callable[[dict[str, Any]], Reply | Awaitable[Reply]]
-"""From the body of a request to the reply. An async one may take its time."""
+"""Makes the reply from a request's body; sync or async."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class ScriptedModel:
 async def scripted_model(script: Script) -> AsyncIterator[ScriptedModel]:
     """Serve `script` on a free loopback port, inside this event loop.
 
-    An exception in `script` is answered as a status 500 that names it.
+    If `script` raises, the response is a status 500 whose message names the exception.
     """
     requests: list[dict[str, Any]] = []
     connections: set[asyncio.Task[None]] = set()
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A client that goes away in the middle, a killed worker say, is nothing to report.
+        # A client may disconnect at any time, for example a killed worker.
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             try:
                 await _answer_one(reader, writer, script, requests)
@@ -99,7 +99,7 @@ async def _answer_one(
     script: Script,
     requests: list[dict[str, Any]],
 ) -> None:
-    """Read one request and answer it. The connection serves no second one."""
+    """Read and answer one request. The connection serves only one."""
     method, path, length = _parse_head(await reader.readuntil(b"\r\n\r\n"))
     content = await reader.readexactly(length)
     if (method, path) != ("POST", "/v1/chat/completions"):
@@ -145,7 +145,7 @@ async def _send_error(writer: asyncio.StreamWriter, reply: Reply) -> None:
 
 
 async def _send_stream(writer: asyncio.StreamWriter, reply: Reply, body: dict[str, Any]) -> None:
-    """Send the reply as server-sent events, at its pace, up to where it is to be cut."""
+    """Send the reply as server-sent events at its pace, up to `cut_after`."""
     await _send_head(writer, reply, "text/event-stream")
     tokens = re.findall(r"\s*\S+|\s+$", reply.text)
     for number, token in enumerate(tokens):
@@ -154,7 +154,7 @@ async def _send_stream(writer: asyncio.StreamWriter, reply: Reply, body: dict[st
         await _send_event(writer, body, {"content": token})
         if reply.tokens_per_second is not None:
             await asyncio.sleep(1 / reply.tokens_per_second)
-    for delta in _tool_call_deltas(reply):
+    for delta in _make_call_deltas(reply):
         await _send_event(writer, body, delta)
     if reply.cut_after is not None:
         return
@@ -167,8 +167,8 @@ async def _send_stream(writer: asyncio.StreamWriter, reply: Reply, body: dict[st
     await writer.drain()
 
 
-def _tool_call_deltas(reply: Reply) -> Iterator[dict[str, Any]]:
-    """Each call as a stream brings it: the name first, then the arguments in two pieces."""
+def _make_call_deltas(reply: Reply) -> Iterator[dict[str, Any]]:
+    """Split each call into deltas: the name first, then the arguments in two pieces."""
     for index, call in enumerate(reply.tool_calls):
         arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
         function = {"name": call.name, "arguments": ""}

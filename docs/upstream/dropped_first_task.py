@@ -1,10 +1,10 @@
-"""A signal is in the event history and never reaches the workflow: a minimal reproduction, with temporalio alone.
+"""A signal is in the event history and never reaches the workflow: a minimal reproduction that uses only temporalio.
 
     python dropped_first_task.py [path of the `temporal` program]
 
-The server holds the first workflow task of a run back: here because of `start_delay`, else because a run continued as
-new within its first second. An update starts the task earlier, the validator refuses it, and the server drops the
-task. The signals that come then are skipped by the worker that has the workflow in its cache.
+The server delays the first workflow task of a workflow run: here because of `start_delay`; also after a workflow run
+continues as new within its first second. An update starts the task earlier, the validator rejects the update, and the
+server drops the task. The worker that has the workflow in its cache then skips later signals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUEUE = "dropped-first-task"
 
 @workflow.defn
 class Notes:
-    """Keeps what it is told by signals."""
+    """Stores numbers that signals bring."""
 
     def __init__(self) -> None:
         self._notes: list[int] = []
@@ -38,7 +38,7 @@ class Notes:
 
     @workflow.signal
     def note(self, number: int) -> None:
-        """Keep a number."""
+        """Store a number."""
         self._notes.append(number)
 
     @workflow.update
@@ -52,12 +52,12 @@ class Notes:
 
     @workflow.query
     def notes(self) -> list[int]:
-        """Every number that was kept."""
+        """Return all numbers."""
         return self._notes
 
 
 async def main() -> int:
-    """0 when the cached workflow and its replay have every signal."""
+    """Return 0 if the cached workflow and its replay have every signal, else 1."""
     program = sys.argv[1] if len(sys.argv) > 1 else None
     async with await WorkflowEnvironment.start_local(dev_server_existing_path=program) as env:
         async with Worker(env.client, task_queue=QUEUE, workflows=[Notes]):

@@ -1,9 +1,9 @@
-"""A replay handles a signal at another time than the worker that first saw it: a minimal reproduction.
+"""A replay handles a signal at another time than the first execution: a minimal reproduction.
 
     python joined_tasks.py [path of the `temporal` program]
 
-A task handles signal 1 and has no command. The next task only refuses an update, and is written to the history all
-the same, because signal 2 comes while its validator runs. A replay takes both tasks for one.
+A task handles signal 1 and has no command. The next task only rejects an update, but the server writes it to the
+history, because signal 2 arrives while the validator runs. A replay joins both tasks into one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VALIDATOR_SECONDS = 0.5
 
 @workflow.defn
 class Notes:
-    """Keeps what it is told by signals, with the time."""
+    """Stores numbers that signals bring, with the time."""
 
     def __init__(self) -> None:
         self._notes: list[tuple[int, str]] = []
@@ -37,7 +37,7 @@ class Notes:
 
     @workflow.signal
     def note(self, number: int) -> None:
-        """Keep a number."""
+        """Store a number."""
         self._notes.append((number, workflow.now().isoformat()))
 
     @workflow.update
@@ -46,27 +46,27 @@ class Notes:
 
     @refused.validator
     def refuse(self) -> None:
-        """Refuse every update, slowly, as on a busy machine."""
+        """Refuse every update after a delay, as on a busy machine."""
         time.sleep(VALIDATOR_SECONDS)
         raise ValueError("refused")
 
     @workflow.query
     def notes(self) -> list[tuple[int, str]]:
-        """Every number that was kept."""
+        """Return all numbers."""
         return self._notes
 
 
-def worker(env: WorkflowEnvironment) -> Worker:
-    """A worker whose validators may sleep."""
+def make_worker(env: WorkflowEnvironment) -> Worker:
+    """Make a worker without the sandbox, so that validators can sleep."""
     runner = UnsandboxedWorkflowRunner()
     return Worker(env.client, task_queue=QUEUE, workflows=[Notes], workflow_runner=runner)
 
 
 async def main() -> int:
-    """0 when the cached workflow and its replay agree."""
+    """Return 0 if the cached workflow and its replay agree, else 1."""
     program = sys.argv[1] if len(sys.argv) > 1 else None
     async with await WorkflowEnvironment.start_local(dev_server_existing_path=program) as env:
-        async with worker(env):
+        async with make_worker(env):
             handle = await env.client.start_workflow(Notes.run, id=f"notes-{uuid.uuid4()}", task_queue=QUEUE)
             await handle.query(Notes.notes)
             await handle.signal(Notes.note, 1)
@@ -79,7 +79,7 @@ async def main() -> int:
             except WorkflowUpdateFailedError:
                 print("the update was refused, as it should be")
             cached = await handle.query(Notes.notes)
-        async with worker(env):
+        async with make_worker(env):
             replayed = await handle.query(Notes.notes)
         async for event in handle.fetch_history_events():
             print(f"{event.event_id:3} {event.event_time.ToJsonString()} {EventType.Name(event.event_type)}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.chat import only_user_of
+from deploy.chat import lock_database
 from deploy.local.child import free_ports
 from tests.support.processes import run_module
 
@@ -39,7 +39,7 @@ async def test_a_server_of_ones_own_is_used_instead(tmp_path: Path) -> None:
 async def test_two_chats_never_share_a_database(tmp_path: Path) -> None:
     """A second `make chat` is refused, so that it does not damage the first one's file."""
     database = tmp_path / "chat.db"
-    with only_user_of(database):
+    with lock_database(database):
         status, shown = await chat("hello\n", database)
     assert status == 1
     assert "another chat uses" in shown
