@@ -1,7 +1,7 @@
-"""How much history a session costs: by reference, as Clew calls a model, and by value, as most do.
+"""Compares the history of sessions that call the model by reference, as Clew does, and by value.
 
-Both sessions hold the same conversation on the same server: 100 turns of about 1.8 KB, no tools. The second is
-the least that an agent on Temporal can be: a workflow that hands the whole list of messages to each activity.
+Both sessions hold the same conversation on the same server: 100 turns of about 1.8 KB, no tools. The second is a
+minimal agent on Temporal: a workflow that passes the complete list of messages to each activity.
 
 python -m bench.history
 """
@@ -32,19 +32,24 @@ ANSWER = "An answer that a model might give, with this and that. " * 17
 
 @dataclass(frozen=True)
 class Cost:
-    """What a history holds."""
+    """The size of a history.
+
+    Attributes:
+        events: The number of events.
+        size: Bytes.
+    """
 
     events: int
     size: int
 
     @classmethod
-    async def of(cls, handle: WorkflowHandle[Any, Any]) -> Cost:
-        """What the server says of it."""
+    async def read(cls, handle: WorkflowHandle[Any, Any]) -> Cost:
+        """Read the size of a workflow's history from the server."""
         info = (await handle.describe()).raw_description.workflow_execution_info
         return cls(info.history_length, info.history_size_bytes)
 
-    def less(self, other: Cost) -> Cost:
-        """What came since."""
+    def subtract(self, other: Cost) -> Cost:
+        """Subtract an earlier size."""
         return Cost(self.events - other.events, self.size - other.size)
 
 
@@ -56,7 +61,7 @@ async def answer_messages(messages: list[dict[str, str]]) -> str:
 
 @workflow.defn
 class ByValue:
-    """A session that hands every model call the whole conversation."""
+    """A session that passes the complete conversation to every model call."""
 
     def __init__(self) -> None:
         self._messages: list[dict[str, str]] = []
@@ -90,38 +95,38 @@ def look_up(order: int) -> str:
 
 
 def script(body: dict[str, Any]) -> Reply:
-    """A model that answers at length, and looks an order up when asked to."""
+    """Reply at length, or call the tool on the message `look it up`."""
     newest = body["messages"][-1]
     if newest["content"] == "look it up":
         return Reply(tool_calls=(ToolCall("look_up", {"order": 7}),))
     return Reply(ANSWER)
 
 
-async def by_reference(clew: Clew) -> tuple[Cost, Cost]:
-    """What 100 turns cost a session of Clew, and what a round of one tool adds to a turn."""
+async def measure_by_reference(clew: Clew) -> tuple[Cost, Cost]:
+    """Measure 100 turns of a Clew session, and the addition of one tool round to a turn."""
     session = await clew.open("by-reference", model="bench:any", tools=["look_up"])
     handle = clew.temporal.get_workflow_handle(session.id)
     for number in range(TURNS):
         await session.ask(f"{number} {QUESTION}")
-    turns = await Cost.of(handle)
+    turns = await Cost.read(handle)
     await session.ask("no tool")
-    plain = (await Cost.of(handle)).less(turns)
-    before = await Cost.of(handle)
+    plain = (await Cost.read(handle)).subtract(turns)
+    before = await Cost.read(handle)
     await session.ask("look it up")
-    with_tool = (await Cost.of(handle)).less(before)
-    return turns, with_tool.less(plain)
+    with_tool = (await Cost.read(handle)).subtract(before)
+    return turns, with_tool.subtract(plain)
 
 
-async def by_value(clew: Clew) -> Cost:
-    """What the same turns cost the session that hands everything over."""
+async def measure_by_value(clew: Clew) -> Cost:
+    """Measure the same turns in a session that calls the model by value."""
     handle = await clew.temporal.start_workflow(ByValue.run, id="by-value", task_queue="by-value")
     for number in range(TURNS):
         await handle.execute_update(ByValue.message, f"{number} {QUESTION}")
-    return await Cost.of(handle)
+    return await Cost.read(handle)
 
 
 async def measure() -> tuple[Cost, Cost, Cost]:
-    """Both sessions on one server: by reference, a round of one tool, by value."""
+    """Measure both sessions on one server: by reference, one tool round, by value."""
     tools: dict[str, Tool[..., Any]] = {"look_up": look_up}
     async with temporal_server(ui=False) as server, scripted_model(script) as model, make_http_client() as http:
         clew = await Clew.connect(server.address)
@@ -142,20 +147,20 @@ async def measure() -> tuple[Cost, Cost, Cost]:
             store=Store.from_url("memory://"),
         )
         async with ours, naive:
-            reference, round_of_one = await by_reference(clew)
-            return reference, round_of_one, await by_value(clew)
+            reference, tool_round = await measure_by_reference(clew)
+            return reference, tool_round, await measure_by_value(clew)
 
 
 def main() -> None:
     """Measure and print."""
-    reference, round_of_one, value = asyncio.run(measure())
+    reference, tool_round, value = asyncio.run(measure())
     table = Table("session", "events a turn", "KB of history", "times ours", title=f"{TURNS} turns of 1.8 KB")
     for name, cost in (("clew, by reference", reference), ("by value", value)):
         ratio = cost.size / reference.size
         table.add_row(name, f"{cost.events / TURNS:.1f}", f"{cost.size / 1000:,.0f}", f"{ratio:.1f}")
     console = Console()
     console.print(table)
-    console.print(f"a round of one tool adds {round_of_one.events} events and {round_of_one.size:,} bytes to a turn")
+    console.print(f"a round of one tool adds {tool_round.events} events and {tool_round.size:,} bytes to a turn")
 
 
 if __name__ == "__main__":

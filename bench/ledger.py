@@ -1,4 +1,4 @@
-"""What the callers of a session know, and what its thread must therefore hold."""
+"""The commands and results that a session's callers recorded, and the checks of its thread against them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clew.thread.entries import Entry
 from clew_workflows.core.runs import FOLLOW_UP
 
 MAX_ID = 40
-"""Characters of a tool call's id."""
+"""Most characters of a tool call's id."""
 
 
 @dataclass
@@ -40,9 +40,9 @@ class Ledger:
     refused: set[str] = field(default_factory=set)
     repeated: int = 0
     insisted: Counter[str] = field(default_factory=Counter)
-    """Errors of the client that were over when the same was sent once more."""
+    """Client errors after which a retry succeeded, with their counts."""
     problems: list[str] = field(default_factory=list)
-    """What callers saw that must not be."""
+    """Wrong results that callers saw."""
 
 
 class Traces:
@@ -91,7 +91,7 @@ class Traces:
 
 
 def check(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
-    """What is wrong with a whole thread, given what its callers know; nothing, if all is well."""
+    """Find the problems of a complete thread, compared with its callers' ledger."""
     problems = [*ledger.problems, *_numbered(entries)]
     if problems:
         return problems
@@ -111,7 +111,7 @@ def check(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
 def _numbered(entries: Sequence[Entry]) -> Iterator[str]:
     for index, entry in enumerate(entries):
         if entry.seq != index:
-            yield f"seq {entry.seq} stands at place {index}"
+            yield f"seq {entry.seq} is at index {index}"
             return
     ids = Counter(entry.id for entry in entries)
     yield from (f"the entry id {name} is there {count} times" for name, count in ids.items() if count > 1)

@@ -122,7 +122,7 @@ async def _check(clew: Clew, archive: Archive, session: Session, report: Report)
         if (times := sum(_text(session, number) in content for content in said)) != 1
     ]
     audited = await audit_session(clew.temporal, archive, session.id)
-    problems += [f"{session.id}: {found.as_json()}" for found in audited.differences]
+    problems += [f"{session.id}: {difference.as_json()}" for difference in audited.differences]
     report.signals += SIGNALS
     report.runs += len(await runs_of(clew.temporal, session.id))
     report.problems += tuple(problems)

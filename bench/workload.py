@@ -1,10 +1,10 @@
-"""What a long conversation costs in history, at the thresholds of production.
+"""Measures the history of long conversations at the default thresholds of rollovers.
 
     python -m bench.workload
 
-A conversation of 209 000 tokens, all of it in every context: 100 model calls over it are to stay under 4 MB, and
-1 000 under 12 MB. The first calls bring it in, the others ask something short. What counts is the sum of what the
-server says of every run of the workflow. Exit code 1: it is more.
+A conversation of 209 000 tokens is complete in every context: 100 model calls may take 4 MB of history, and 1 000
+calls 12 MB. The first calls add the conversation, the others a short question. The size is the sum over all workflow
+runs, as the server reports them. Exit code 1: a limit is exceeded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ POLICY = ContextPolicy(max_input_tokens=400_000, reserve_output_tokens=2_000)
 
 @dataclass(frozen=True)
 class Workload:
-    """So many model calls over a conversation, and the bytes of history that they may take."""
+    """Model calls over a conversation, and their limit of history.
+
+    Attributes:
+        calls: The number of model calls.
+        tokens: The conversation's length.
+        limit: Most bytes of history.
+    """
 
     calls: int
     tokens: int
@@ -45,15 +51,21 @@ class Workload:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a workload has taken. `shown` are the tokens of the last call's context."""
+    """The measured history of a workload.
+
+    Attributes:
+        workload: The workload.
+        context_tokens: Tokens of the last call's context.
+        runs: The session's workflow runs, oldest first.
+    """
 
     workload: Workload
-    shown: int
+    context_tokens: int
     runs: list[WorkflowRun]
 
     @property
     def size(self) -> int:
-        """The bytes of all histories together."""
+        """Bytes of all histories together."""
         return sum(run.size for run in self.runs)
 
 
@@ -64,30 +76,30 @@ WORKLOADS = (
 
 
 @functools.cache
-def _words() -> list[str]:
-    """Words of one token each, as many as make a text as hard to compress as prose is."""
+def _list_words() -> list[str]:
+    """List words of one token each, enough to make texts that compress as badly as prose."""
     vocabulary = _load_vocabulary("o200k_base")
     known = (vocabulary.decode([token]) for token in itertools.count())
     words = (word for word in known if re.fullmatch(" [a-z]{1,7}", word))
     return list(itertools.islice(words, 1_000))
 
 
-def _said(chance: random.Random, tokens: int) -> str:
-    """A text of so many tokens."""
-    return "".join(chance.choices(_words(), k=tokens)).strip()
+def _make_text(chance: random.Random, tokens: int) -> str:
+    """Make a text of `tokens` tokens."""
+    return "".join(chance.choices(_list_words(), k=tokens)).strip()
 
 
 def _script(body: dict[str, Any]) -> Reply:
     return Reply(f"I have read {len(body['messages'])} messages.")
 
 
-async def measured(clew: Clew, workload: Workload) -> Cost:
-    """Serve a workload in a session of its own."""
+async def serve(clew: Clew, workload: Workload) -> Cost:
+    """Serve a workload in a new session and measure its history."""
     session = await clew.open(f"workload-{workload.calls}", model="bench:any", context_policy=POLICY)
     chance, exact = random.Random(workload.calls), load_encoding("o200k_base")
     left = workload.tokens
     for number in range(workload.calls):
-        text = _said(chance, min(TOKENS_A_MESSAGE, left)) if left > 0 else f"And what of number {number}?"
+        text = _make_text(chance, min(TOKENS_A_MESSAGE, left)) if left > 0 else f"And what of number {number}?"
         left -= exact.count(text)
         await session.ask(text)
     meta = (await session.context()).meta
@@ -101,17 +113,17 @@ async def measure(workloads: Sequence[Workload]) -> list[Cost]:
             env = {"CLEW_STORE": folder, "CLEW_PROVIDER_BENCH_BASE_URL": model.base_url}
             async with worker_process(server.address, env=env):
                 clew = await Clew.connect(server.address)
-                return [await measured(clew, workload) for workload in workloads]
+                return [await serve(clew, workload) for workload in workloads]
 
 
 def show(costs: Sequence[Cost], console: Console) -> bool:
-    """The table; whether every workload is within its limit."""
+    """Print the table; return whether every workload is within its limit."""
     table = Table("model calls", "tokens shown", "runs", "events", "largest carried", "history", "limit")
     for cost in costs:
         within = cost.size < cost.workload.limit
         table.add_row(
             f"{cost.workload.calls:,}",
-            f"{cost.shown:,}",
+            f"{cost.context_tokens:,}",
             f"{len(cost.runs)}",
             f"{sum(run.events for run in cost.runs):,}",
             f"{max(run.start_size for run in cost.runs):,}",
@@ -124,7 +136,7 @@ def show(costs: Sequence[Cost], console: Console) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print, and say whether all is within its limits."""
+    """Measure and print; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.workload", description=(__doc__ or "").partition("\n")[0])
     parser.parse_args(arguments)
     return 0 if show(asyncio.run(measure(WORKLOADS)), Console()) else 1

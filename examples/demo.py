@@ -1,7 +1,7 @@
-"""The whole of Clew in half a minute, on this machine alone: run it with `make demo`.
+"""A demo of Clew in half a minute, on this machine only: run it with `make demo`.
 
-It starts a Temporal server, a small language model and a worker, holds a conversation in a durable session,
-lets tools run, kills the worker in the middle of an answer, and shows what is left: everything.
+It starts a Temporal server, a small language model and a worker, holds a conversation in a durable session, runs tools,
+kills the worker in the middle of an answer, and shows that the session has lost nothing.
 """
 
 import argparse
@@ -49,15 +49,15 @@ console = Console(highlight=False)
 
 @dataclass(frozen=True)
 class Parts:
-    """What the demo runs on."""
+    """The running parts of the demo."""
 
     stack: AsyncExitStack
     server: TemporalServer
     providers: dict[str, str]
     worker: Worker
 
-    async def another_worker(self) -> Worker:
-        """Start one more worker, exactly like the first."""
+    async def start_worker(self) -> Worker:
+        """Start another worker with the same settings."""
         return await self.stack.enter_async_context(_worker(self.server, self.providers))
 
 
@@ -66,23 +66,23 @@ def _worker(server: TemporalServer, providers: dict[str, str]) -> Any:
 
 
 @asynccontextmanager
-async def starting(what: str) -> AsyncIterator[None]:
-    """Say what starts, and how long it took."""
-    console.print(f"  {what} … ", end="")
+async def print_start(part: str) -> AsyncIterator[None]:
+    """Print the part that starts, and the seconds that it took."""
+    console.print(f"  {part} … ", end="")
     start = time.monotonic()
     yield
     console.print(f"[green]ready[/] after {time.monotonic() - start:.1f} s")
 
 
 @asynccontextmanager
-async def parts() -> AsyncIterator[Parts]:
-    """Start everything; end it all with the context."""
+async def start_parts() -> AsyncIterator[Parts]:
+    """Start all parts; stop them when the context ends."""
     async with AsyncExitStack() as stack:
         async with starting("Temporal server and UI"):
             server = await stack.enter_async_context(temporal_server())
         async with starting("local model, llama.cpp with SmolLM2-135M"):
             local = await stack.enter_async_context(model_server())
-        async with starting("scripted model, the same HTTP without a mind"):
+        async with starting("scripted model, the same HTTP without a language model"):
             scripted = await stack.enter_async_context(scripted_model(shop_assistant))
         providers = {
             "CLEW_PROVIDER_LOCAL_BASE_URL": local,
@@ -95,24 +95,24 @@ async def parts() -> AsyncIterator[Parts]:
 
 
 def shop_assistant(body: dict[str, Any]) -> Reply:
-    """The scripted model: asks for an order, then for its delivery, then answers; all else gets a long answer."""
+    """Reply as the scripted model: look up an order, then its delivery, then answer; else reply at length."""
     messages: list[dict[str, Any]] = body["messages"]
-    asked = max(index for index, message in enumerate(messages) if message["role"] == "user")
-    order = "".join(filter(str.isdigit, messages[asked]["content"]))
-    results = [message["content"] for message in messages[asked:] if message["role"] == "tool"]
+    newest = max(index for index, message in enumerate(messages) if message["role"] == "user")
+    order = "".join(filter(str.isdigit, messages[newest]["content"]))
+    results = [message["content"] for message in messages[newest:] if message["role"] == "tool"]
     if not order:
         return Reply(LONG_ANSWER, tokens_per_second=25)
     if not results:
         return Reply("Let me look.", (ToolCall("lookup_order", {"order_id": int(order)}),))
-    found = json.loads(results[0])
+    details = json.loads(results[0])
     if len(results) == 1:
-        return Reply("When will it be there?", (ToolCall("estimate_delivery", {"city": found["city"]}),))
+        return Reply("When will it be there?", (ToolCall("estimate_delivery", {"city": details["city"]}),))
     day = results[1].strip('"')
-    return Reply(f"Order {order} is {found['status']} and should reach {found['city']} on {day}.")
+    return Reply(f"Order {order} is {details['status']} and should reach {details['city']} on {day}.")
 
 
 class Screen:
-    """Prints a request's run as it goes: the replies as they grow, and the tools between them."""
+    """Prints a request's run: the replies while they arrive, and the tool results between them."""
 
     def __init__(self, session: Session, model: str) -> None:
         self._session = session
@@ -122,7 +122,7 @@ class Screen:
         self._last_seq = -1
 
     async def show(self, state: StreamState) -> None:
-        """Print what is new; a reply that starts over says so."""
+        """Print new text; mark a reply that starts over."""
         if not state.text:
             return
         call = (state.call_id, state.attempt)
@@ -139,17 +139,17 @@ class Screen:
 
     async def _show_tools(self, request_id: str) -> None:
         for entry in await self._session.entries(kind="ai_message", request_id=request_id):
-            if isinstance(said := entry.body, ToolMessage) and entry.seq > self._last_seq:
-                result = f"{said.name} → {said.content}"
+            if isinstance(message := entry.body, ToolMessage) and entry.seq > self._last_seq:
+                result = f"{message.name} → {message.content}"
                 console.print(f"[bold green]{'tool':9}[/]{escape(result)}", soft_wrap=True)
                 self._last_seq = entry.seq
 
 
 async def talk(session: Session, content: str, model: str, victim: Parts | None = None) -> None:
-    """Ask and print the answer as it grows; the worker of the `victim` is killed in the middle of it.
+    """Send a message and print the answer while it arrives; kill the worker of `victim` in the middle of it.
 
     Raises:
-        RequestFailed: There was no answer.
+        RequestFailed: The run failed.
     """
     console.print(f"\n[bold cyan]{'you':9}[/]{escape(content)}")
     start = time.monotonic()
@@ -165,23 +165,23 @@ async def talk(session: Session, content: str, model: str, victim: Parts | None 
 
 
 async def replace_worker(parts: Parts) -> None:
-    """SIGKILL the worker, start another one."""
+    """Kill the worker with SIGKILL and start another."""
     await parts.worker.kill()
     console.print(f"\n[bold red]{'SIGKILL':9}[/]worker {parts.worker.pid} was killed in the middle of its answer")
-    worker = await parts.another_worker()
+    worker = await parts.start_worker()
     console.print(f"[bold green]{'worker':9}[/]{worker.pid} has started and takes the session over")
 
 
 async def converse(parts: Parts, session: Session) -> None:
-    """The three acts."""
+    """Hold the three parts of the conversation."""
     console.rule("1  a conversation with the local model", align="left")
     await talk(session, "Hello! My name is Ada. What is a compass good for?", LOCAL)
     await talk(session, "And who made the first one?", LOCAL)
 
-    console.rule("2  tools, really run by the worker", align="left")
+    console.rule("2  tools, run by the worker", align="left")
     console.print(
-        "[dim]A model of this size does not call tools dependably: of 32 tries 6 were right. So from here on the "
-        "answers come from a scripted model over the same HTTP. The tools and all the rest are real.[/]"
+        "[dim]A model of this size does not call tools reliably: 6 of 32 tries were right. So from here on the "
+        "answers come from a scripted model over the same HTTP. The tools and all other parts are real.[/]"
     )
     await talk(session, "Where is my order 1234?", SCRIPTED)
 
@@ -190,13 +190,17 @@ async def converse(parts: Parts, session: Session) -> None:
 
 
 async def report(clew: Clew, server: TemporalServer, session: Session) -> None:
-    """What is left: the transcript, the context, the size of the history, the page in the UI."""
+    """Print the transcript, the context, the size of the history and the page in the UI.
+
+    Raises:
+        SystemExit: a message or an outcome is missing or duplicated.
+    """
     console.rule("what the session holds", align="left")
     table = Table("seq", "role", "content", box=None, pad_edge=False, header_style="dim")
     for message in await session.transcript():
         calls = [f"→ {call['name']}({json.dumps(call['arguments'])})" for call in message.get("tool_calls", ())]
-        said = " ".join([message["content"], *calls])
-        table.add_row(str(message["seq"]), message["role"], escape(_shortened(said, console.width - 20)))
+        text = " ".join([message["content"], *calls])
+        table.add_row(str(message["seq"]), message["role"], escape(_shorten(text, console.width - 20)))
     console.print(table)
 
     context = await session.context()
@@ -212,21 +216,21 @@ async def report(clew: Clew, server: TemporalServer, session: Session) -> None:
     runs = [entry.read(RunPayload).status for entry in await session.entries(kind="run")]
     answers = [message for message in await session.transcript() if message["content"] == LONG_ANSWER]
     if runs != ["completed"] * 4 or len(answers) != 1:
-        sys.exit(f"this is not what the demo promises: runs {runs}, the long answer {len(answers)} times")
+        sys.exit(f"the demo failed: runs {runs}, the long answer {len(answers)} times")
     console.print("[bold green]4 requests, 4 outcomes, every message once.[/]")
 
 
-def _shortened(text: str, width: int) -> str:
+def _shorten(text: str, width: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 async def main(keep: bool) -> None:
-    """Run the demo; with `keep`, leave everything running until Ctrl-C."""
+    """Run the demo; with `keep`, leave all parts running until Ctrl-C."""
     start = time.monotonic()
     console.rule("starting, everything on 127.0.0.1", align="left")
-    async with parts() as running:
-        clew = await Clew.connect(running.server.address, namespace=running.server.namespace)
+    async with start_parts() as parts:
+        clew = await Clew.connect(parts.server.address, namespace=parts.server.namespace)
         session = await clew.open(
             SESSION,
             model=LOCAL,
@@ -234,14 +238,14 @@ async def main(keep: bool) -> None:
             tools=["lookup_order", "estimate_delivery"],
             model_options={"temperature": 0, "max_output_tokens": 100},
         )
-        await converse(running, session)
-        await report(clew, running.server, session)
+        await converse(parts, session)
+        await report(clew, parts.server, session)
         if keep:
-            await _until_interrupted(running.server)
+            await _wait_for_interrupt(parts.server)
     console.print(f"[dim]All stopped and cleaned up. {time.monotonic() - start:.0f} s in all.[/]")
 
 
-async def _until_interrupted(server: TemporalServer) -> None:
+async def _wait_for_interrupt(server: TemporalServer) -> None:
     interrupted = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, interrupted.set)
@@ -255,7 +259,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave it all running until Ctrl-C")
     arguments = parser.parse_args()
-    # The demo is about its own server, wherever this shell's settings point.
+    # The demo uses its own server: ignore this shell's Temporal settings.
     for variable in [name for name in os.environ if name.startswith("TEMPORAL_")]:
         del os.environ[variable]
     try:

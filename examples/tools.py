@@ -1,9 +1,9 @@
-"""Tools as one writes one's own: plain functions in one's own package, named to the worker.
+"""Examples of tools: plain functions in a package, which the worker's setting CLEW_TOOLS names.
 
     CLEW_TOOLS=examples.tools python worker.py
 
-The signature is the schema, the docstring is what the model reads. What a model sends is validated before the
-function sees it, and whatever the function raises becomes a result that the model reads.
+Clew makes the tool's schema from the signature and its description from the docstring. It validates the model's
+arguments before it calls the function. If the function raises, the error becomes a tool result for the model.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from clew import ToolContext, tool
 
 
 class Order(TypedDict):
-    """What the shop knows of an order."""
+    """An order of the shop."""
 
     order_id: int
     status: Literal["packed", "shipped", "delivered"]
@@ -40,5 +40,5 @@ def lookup_order(order_id: int) -> Order:
 async def estimate_delivery(city: str, context: ToolContext) -> str:
     """Say on which day a parcel sent today arrives in a city."""
     context.heartbeat(f"asking the carrier about {city}")
-    await asyncio.sleep(0.5)  # the carrier is far away
+    await asyncio.sleep(0.5)  # stands for a call to the carrier
     return (date.today() + timedelta(days=_DAYS_TO.get(city, 7))).isoformat()
