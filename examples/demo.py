@@ -1,7 +1,7 @@
 """A demo of Clew in half a minute, on this machine only: run it with `make demo`.
 
-It starts a Temporal server, a small language model and a worker, holds a conversation in a durable session, runs tools,
-kills the worker in the middle of an answer, and shows that the session has lost nothing.
+It starts a Temporal server, a small language model and a worker, holds a conversation in a durable session,
+runs tools, kills the worker in the middle of an answer, and shows that the session has lost nothing.
 """
 
 import argparse
@@ -78,18 +78,18 @@ async def print_start(part: str) -> AsyncIterator[None]:
 async def start_parts() -> AsyncIterator[Parts]:
     """Start all parts; stop them when the context ends."""
     async with AsyncExitStack() as stack:
-        async with starting("Temporal server and UI"):
+        async with print_start("Temporal server and UI"):
             server = await stack.enter_async_context(temporal_server())
-        async with starting("local model, llama.cpp with SmolLM2-135M"):
+        async with print_start("local model, llama.cpp with SmolLM2-135M"):
             local = await stack.enter_async_context(model_server())
-        async with starting("scripted model, the same HTTP without a language model"):
+        async with print_start("scripted model, the same HTTP without a language model"):
             scripted = await stack.enter_async_context(scripted_model(shop_assistant))
         providers = {
             "CLEW_PROVIDER_LOCAL_BASE_URL": local,
             "CLEW_PROVIDER_SCRIPTED_BASE_URL": scripted.base_url,
             "CLEW_STORE": server.store,
         }
-        async with starting("worker, python worker.py"):
+        async with print_start("worker, python worker.py"):
             worker = await stack.enter_async_context(_worker(server, providers))
         yield Parts(stack, server, providers, worker)
 
