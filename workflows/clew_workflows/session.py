@@ -251,9 +251,9 @@ class AgentSession:
                 case None:
                     return views.answer_status(state, thread)
                 case DraftQuery():
-                    return self._signing.draft(query.number)
+                    return self._signing.get_draft(query.number)
                 case ContextQuery():
-                    return take_page(self._runtime.projection(query), query.page)
+                    return take_page(self._runtime.project(query), query.page)
                 case TranscriptQuery():
                     return views.answer_transcript(state, thread, query)
                 case EntriesQuery():

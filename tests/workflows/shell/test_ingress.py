@@ -558,5 +558,5 @@ def test_a_past_is_taken_from_the_session_alone() -> None:
     """Whatever is in it: it is not even looked at."""
     start = args(b'{"config": {"model": "openai:gpt-4o"}, "carried": {"version": 1, "zlib": "x"}}')
     assert ingress.decode_start("s-1", start, is_continued=True).carried == {"version": 1, "zlib": "x"}
-    with pytest.raises(InvalidInput, match="carried: only a session's own earlier run may hand on a past"):
+    with pytest.raises(InvalidInput, match="carried: only a session's own earlier workflow run sets this field"):
         ingress.decode_start("s-1", start)

@@ -1,4 +1,4 @@
-"""Answers to updates that are given later than the update is decided."""
+"""Answers to updates, which may follow later than the decision."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class Answers:
         self._hibernation = hibernation
 
     async def answer(self, answer: Answer, waiter: Waiter | None) -> dict[str, Any]:
-        """The JSON that an update answers with, as soon as it is known.
+        """Wait for an update's answer and return it as JSON.
 
         Raises:
-            ApplicationError: a summary was not written, for the reason that the thread gives.
-            ClewError: it could not be done.
+            ApplicationError: A summary was not written; the type and the message are those of its `error` entry.
+            ClewError: The session closed first, could not hibernate or close, or could not make the checkpoint.
         """
         match answer:
             case commands.Outcome(request_id):
-                return await self._outcome(request_id, waiter)
+                return await self._answer_request(request_id, waiter)
             case commands.Configured():
-                return await self._configured()
+                return await self._answer_configure()
             case commands.SummaryAwaited(summary_id):
-                return await self._summed_up(summary_id)
+                return await self._answer_summarize(summary_id)
             case commands.Checkpointing() as checkpointing:
-                return await self._signing.checkpoint(checkpointing)
+                return await self._signing.sign_checkpoint(checkpointing)
             case commands.Hibernating(reason):
                 return await self._hibernation.hibernate(reason)
             case commands.Closing():
@@ -62,19 +62,19 @@ class Answers:
                     await self._recalling.wait_for_changed()
                 return receipt.as_json()
 
-    async def _outcome(self, request_id: str, waiter: Waiter | None) -> dict[str, Any]:
-        """The outcome of a request as soon as it has one; `running` when the wait is long or crowded."""
+    async def _answer_request(self, request_id: str, waiter: Waiter | None) -> dict[str, Any]:
+        """Wait for the outcome of a request; answer `running` after a long wait, or if too many callers wait."""
         runtime = self._runtime
 
-        def known() -> bool:
+        def has_ended() -> bool:
             return outcomes.find_outcome(runtime.state, runtime.thread, request_id) is not None
 
-        await self._waiters.wait(waiter, known)
-        ended = outcomes.find_outcome(runtime.state, runtime.thread, request_id)
-        return (ended or outcomes.make_running_outcome(runtime.state, runtime.thread, request_id)).as_json()
+        await self._waiters.wait(waiter, has_ended)
+        outcome = outcomes.find_outcome(runtime.state, runtime.thread, request_id)
+        return (outcome or outcomes.make_running_outcome(runtime.state, runtime.thread, request_id)).as_json()
 
-    async def _configured(self) -> dict[str, Any]:
-        """A new model or new tools are resolved by a worker first."""
+    async def _answer_configure(self) -> dict[str, Any]:
+        """Wait until a worker has resolved the change, if it names a new model or new tools."""
         runtime = self._runtime
         await workflow.wait_condition(lambda: not runtime.state.config_due or runtime.state.closed or runtime.rolling)
         if not runtime.state.config_due:
@@ -84,7 +84,7 @@ class Answers:
             raise Closed("the session closed before the change took effect")
         return ConfigureReceipt(status="deferred").as_json()
 
-    async def _summed_up(self, summary_id: str) -> dict[str, Any]:
+    async def _answer_summarize(self, summary_id: str) -> dict[str, Any]:
         runtime = self._runtime
         await workflow.wait_condition(lambda: not summaries.is_making(runtime.state, summary_id) or runtime.rolling)
         return summarizing.make_receipt(runtime, summary_id)

@@ -1,6 +1,6 @@
-"""Effects, carried out: each is an activity. `make_plan` is the table that says by which one and within which bounds.
+"""Carrying out effects: each runs as an activity. `make_plan` names the activity and its timeouts.
 
-Nothing here knows the session's state, which may have moved on by the time that an answer is there.
+This module does not read the session's state, which may change while an activity runs.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ ARCHIVE_TIMEOUT = timedelta(minutes=5)
 SUMMARY_TIMEOUT = timedelta(minutes=10)
 SIGN_TIMEOUT = timedelta(seconds=20)
 WORKERS_PER_TOOL_CALL = 3
-"""Workers that a tool call is given at most, beside its retries: the tool may take each of them down."""
+"""Workers that may be lost to one tool call beside its retries: the tool may crash each of them."""
 
-# A model call is repeated within the request's time, and a store is asked again until it is back.
+# For model calls, until the request's time is over, and for the archive, until the store answers.
 _PATIENT = RetryPolicy(
     initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
 )
-# A session can do without a summary, and is busy while one is in the making.
+# A session is busy while a summary is written, and can do without it.
 _SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=4)
-# Nobody waits long for a store that says that it is away; another worker may take over from one that has died.
+# For the archive while a caller waits. More than one attempt, because a worker may be lost.
 _STORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
 
 
@@ -68,13 +68,13 @@ class Plan:
     Attributes:
         activity: The name of the activity.
         argument: What the activity receives.
-        answer: What it answers.
-        within: The time for all attempts; None: without an end.
-        attempt: The time for one attempt; None: as long as there is.
-        retries: When it is tried again; None: as the server's default is, until the time is over.
+        answer: The type of its answer.
+        within: The time for all attempts; None: no limit.
+        attempt: The time for one attempt; None: no limit but `within`.
+        retries: The retry policy; None: the server's default, until the time is over.
         queue: The task queue; None: the deployment's own.
-        run_id: The run that the Temporal UI shows it under.
-        waits: Whether one that is asked to stop is still waited for.
+        run_id: The run that the Temporal UI groups it under.
+        waits: A cancelled activity is waited for, since it may still return a result.
     """
 
     activity: str
@@ -89,7 +89,7 @@ class Plan:
 
 
 def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str) -> Plan:
-    """How an effect is carried out on a deployment's task queue; `time_left` None: however long it takes."""
+    """Plan the activity of an effect. `time_left` is the time for all attempts; None: no limit."""
     models, tools = name_model_queue(task_queue), name_tool_queue(task_queue)
     attempt = min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT)
     match effect:
@@ -100,7 +100,7 @@ def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str) -> P
         case CallModel():
             return Plan("call_model", effect, ModelAnswered, time_left, None, _PATIENT, models, effect.run_id)
         case ToolCall(call, tool):
-            # The activity keeps the tool's own time, and then stores what it said; this is for one that cannot.
+            # The activity ends the tool at its timeout and stores the result. This timeout is for one that hangs.
             tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
             attempts = tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
             retries, attempt = RetryPolicy(maximum_attempts=attempts), min(tool_time, time_left or tool_time)
@@ -151,10 +151,10 @@ async def carry_out(effect: SignCheckpoint, time_left: timedelta | None) -> Chec
 
 
 async def carry_out(effect: Effect, time_left: timedelta | None) -> Any:
-    """The answer to an effect, or how it failed to come within the time; None: however long it takes.
+    """Run the activity of an effect; return its answer, or a failure. `time_left` None: no limit.
 
     Raises:
-        asyncio.CancelledError: it was given up.
+        asyncio.CancelledError: The effect was given up.
     """
     return await await_answer(start(effect, time_left))
 
@@ -179,15 +179,15 @@ def start(effect: Effect, time_left: timedelta | None) -> workflow.ActivityHandl
 
 
 async def await_answer(activity: workflow.ActivityHandle[Any]) -> Any:
-    """What an activity answers, or how it failed.
+    """Wait for an activity; return its answer, or a failure.
 
     Raises:
-        asyncio.CancelledError: it was cancelled.
+        asyncio.CancelledError: The activity was cancelled.
     """
     try:
         return await activity
     except ActivityError as error:
-        # An activity is cancelled only where the workflow cancels it; it says so as a task would.
+        # Only the workflow cancels activities: report it like a cancelled task.
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
         return make_failure(error)

@@ -1,4 +1,4 @@
-"""Failed activities as the session understands them."""
+"""Converting failed activities to failures of the protocol."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from temporalio.exceptions import ActivityError, ApplicationError, RetryState, T
 from clew_workflows.protocol import Failure
 
 MAX_MESSAGE_CHARACTERS = 2000
-"""Characters of a failure's message: it is stored with the error and again with the outcome."""
+"""Characters of a failure's message. It is stored in the `error` entry and in the outcome."""
 
 _OUT_OF_TIME = (TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START)
 
 
 def make_failure(error: ActivityError) -> Failure:
-    """Why an activity failed for good. `timeout` where the request's own time ran out."""
+    """Make the failure of an activity. Its type is `timeout` if the time for all attempts was over."""
     cause = error.cause
     if isinstance(cause, exceptions.TimeoutError):
         if cause.type in _OUT_OF_TIME or error.retry_state == RetryState.TIMEOUT:
             return Failure(
                 type="timeout", message=_describe_timeout(error, cause)[:MAX_MESSAGE_CHARACTERS], retryable=True
             )
-        message = "the worker that carried it out went away, and so did those after it"
+        message = "the worker that carried it out was lost, and so was each one after it"
         return Failure(type="worker_lost", message=message, retryable=True)
     if isinstance(cause, ApplicationError):
         if error.retry_state == RetryState.TIMEOUT:

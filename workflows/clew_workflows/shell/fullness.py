@@ -1,4 +1,4 @@
-"""How full the event history of a workflow run is."""
+"""Measuring how full the event history of a workflow run is."""
 
 from __future__ import annotations
 
@@ -13,22 +13,28 @@ FULL = 3.0
 PRESSING = 1.5
 """Multiple of a threshold from which on a rollover no longer waits for the end of a run."""
 SUGGESTED_EVENTS = 500
-"""Events below which the server's suggestion to continue as new is ignored: what was fetched may weigh as much."""
+"""Events below which the server's suggestion to continue as new is ignored: fetched entries may have caused it."""
 
 
 @dataclass(slots=True)
 class Fullness:
-    """What has come to this run of the workflow, beside what its history tells."""
+    """Counters of a workflow run, beside those that the SDK has of its history.
+
+    Attributes:
+        updates: The updates so far.
+        signals: The signals so far.
+    """
 
     updates: int = 0
     signals: int = 0
     _fetched_events: int = 0
     _fetched_bytes: int = 0
 
-    def share(self, thresholds: Thresholds) -> float:
-        """How full the history is: 1 at a threshold. What came from the run before or the archive does not count.
+    def measure(self, thresholds: Thresholds) -> float:
+        """Measure the history: 1.0 is the first threshold that is reached.
 
-        It would come again: a run that gave way because of it would be followed by another such run, without end.
+        Entries that were carried over or fetched from the archive do not count. The next workflow run would have to
+        fetch them again, and so each run would continue as new at once, without end.
         """
         info = workflow.info()
         events = info.get_current_history_length() - self._fetched_events

@@ -16,7 +16,7 @@ from clew_workflows.shell.task_commands import TaskCommands
 
 
 class Hibernation:
-    """Archives one session whole before its workflow completes."""
+    """Archives one session before its workflow completes."""
 
     def __init__(self, runtime: Runtime, rollover: Rollover, task_commands: TaskCommands) -> None:
         self._runtime = runtime
@@ -26,13 +26,13 @@ class Hibernation:
         self._refusal: Refusal | None = None
 
     async def hibernate(self, reason: str | None) -> dict[str, Any]:
-        """Archive all of the session and end it, or let it go on as before.
+        """Archive the session and end it. If that fails the session continues.
 
         Raises:
-            ArchiveUnavailable: the archive cannot be written at present.
-            Busy: a request is running or waits, or the session goes on in a new run of its workflow.
-            Closed: it hibernates already, or has ended.
-            ThreadMismatch: the archive is another execution's.
+            ArchiveUnavailable: The archive cannot be written at present, or there is none.
+            Busy: A run is active or may still get results, a request waits, or the session continues as new.
+            Closed: The session hibernates or is closed.
+            ThreadMismatch: The archive belongs to another execution.
         """
         runtime = self._runtime
         await workflow.wait_condition(lambda: runtime.state.phase != "preparing" or runtime.rolling)
@@ -50,10 +50,10 @@ class Hibernation:
         return HibernateReceipt(last_seq=runtime.thread.last_seq).as_json()
 
     async def end(self) -> None:
-        """Archive a session that has closed, however long the store is away.
+        """Archive a closed session. While the store is away it waits, without a time limit.
 
         Raises:
-            ThreadMismatch: the archive is another execution's.
+            ThreadMismatch: The archive belongs to another execution.
         """
         try:
             await self._rollover.put_away()
@@ -65,11 +65,11 @@ class Hibernation:
             self._ended = True
 
     async def wait_for_end(self) -> dict[str, Any]:
-        """The answer to a close. The workflow completes right after it.
+        """Wait until the closed session is archived, and answer the close. The workflow completes right after it.
 
         Raises:
-            ArchiveUnavailable: the store is away. The session is closed, and ends by itself once the store is back.
-            ThreadMismatch: the archive is another execution's; the workflow fails with the same word.
+            ArchiveUnavailable: The store is away. The session is closed; its workflow ends once the store is back.
+            ThreadMismatch: The archive belongs to another execution. The workflow fails with the same type.
         """
         try:
             await workflow.wait_condition(lambda: self._ended, timeout=self._runtime.waits.store)
@@ -83,7 +83,7 @@ class Hibernation:
         return CloseReceipt(last_seq=self._runtime.thread.last_seq).as_json()
 
     async def hibernate_when_idle(self, seconds: int) -> None:
-        """Hibernate after so many idle seconds; if that fails, try again after as many."""
+        """Hibernate after a number of idle seconds; after a failure try again when they have passed once more."""
         runtime = self._runtime
         while not runtime.state.closed:
             await workflow.wait_condition(lambda: not (runtime.state.busy or runtime.state.late_calls))

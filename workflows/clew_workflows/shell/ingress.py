@@ -1,7 +1,7 @@
-"""The ingress: whatever arrives at a session is decoded here, into a typed command or a refusal, and nowhere else.
+"""The ingress: all inputs of a session are decoded here, into a typed command or a refusal, and nowhere else.
 
-Handlers take raw payloads. A typed handler would drop an input that the SDK cannot decode without a trace, and a
-wrong number of arguments would fail the workflow task again and again.
+Handlers take raw payloads. With typed handlers the SDK would drop an input that it cannot decode without a trace, and
+would fail the workflow task again and again at a wrong number of arguments.
 """
 
 from __future__ import annotations
@@ -81,10 +81,12 @@ def is_continued(info: workflow.Info) -> bool:
 
 
 def decode_start(session_id: str, args: Sequence[RawValue], *, is_continued: bool = False) -> SessionStart:
-    """The input of a session. `is_continued`: its own earlier workflow run has started it, and may hand on a past.
+    """Decode the argument of a session. Only with `is_continued` may it carry a session.
 
     Raises:
-        Refusal: the start cannot be used, for the reason it gives.
+        InvalidInput: The session id or the argument is malformed, or the argument carries a session of a caller's.
+        TooLarge: The argument or a system prompt is too large.
+        UnsupportedStrategy: The strategy is not `react`.
     """
     try:
         _session_id.validate_python(session_id)
@@ -93,7 +95,7 @@ def decode_start(session_id: str, args: Sequence[RawValue], *, is_continued: boo
     carries = len(args) == 1 and b'"carried"' in args[0].payload.data
     start = _decode(args, SessionStart, MAX_START_BYTES if carries else MAX_MESSAGE_BYTES)
     if start.carried is not None and not is_continued:
-        raise InvalidInput("carried: only a session's own earlier run may hand on a past. Leave it out")
+        raise InvalidInput("carried: only a session's own earlier workflow run sets this field. Leave it out")
     config = start.config
     if config.strategy != "react":
         raise UnsupportedStrategy(f"unknown strategy {config.strategy[:50]!r}: the strategy is 'react'")
@@ -124,15 +126,15 @@ _SIGNALS: dict[str, type[Command | SteerInput]] = {
     # Clew's own.
     "forked": ForkedInput,
 }
-# What says nothing more than its name does may come without an argument.
+# Inputs whose fields are all optional: they may come without an argument.
 _BARE = ("cancel_request", "cancel", "checkpoint", "close", "close_session", "hibernate", "summarize")
 
 
 def decode_update(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
-    """The command that an update brings.
+    """Decode the command of an update.
 
     Raises:
-        Refusal: the update is not known, or its input cannot be used, for the reason it gives.
+        Refusal: There is no such update, or its input is malformed or too large.
     """
     if name not in _UPDATES:
         raise InvalidInput(f"unknown update {name[:50]!r}: one of {', '.join(_UPDATES)}")
@@ -140,10 +142,10 @@ def decode_update(name: str, args: Sequence[RawValue], config: SessionConfig) ->
 
 
 def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) -> Command:
-    """The command that a signal brings: the same as the update that it belongs to.
+    """Decode the command of a signal: the same as that of the corresponding update.
 
     Raises:
-        Refusal: the signal is not known, or its input cannot be used, for the reason it gives.
+        Refusal: There is no such signal, or its input is malformed or too large.
     """
     if name not in _SIGNALS:
         raise InvalidInput(f"unknown signal {name[:50]!r}: one of {', '.join(_SIGNALS)}")
@@ -154,7 +156,7 @@ def decode_signal(name: str, args: Sequence[RawValue], config: SessionConfig) ->
 
 
 def _check_command(command: Command) -> Command:
-    """A command, if no rule that its type cannot express speaks against it; user's text comes trimmed."""
+    """Check the rules that a command's type cannot express, and trim the user's text."""
     match command:
         case MessageInput() | SubmitInput():
             content = command.content.strip()
@@ -176,10 +178,10 @@ Query = ContextQuery | TranscriptQuery | EntriesQuery | WindowQuery | DraftQuery
 
 
 def decode_query(name: str, args: Sequence[RawValue]) -> Query | None:
-    """The input of a query; `status` has none.
+    """Decode the input of a query; None for `status`, which has none.
 
     Raises:
-        Refusal: the query is not known, or its input cannot be used.
+        Refusal: There is no such query, or its input is malformed or too large.
     """
     match name:
         case "status":
@@ -202,11 +204,11 @@ def decode_query(name: str, args: Sequence[RawValue]) -> Query | None:
 
 
 def check_context(query: C) -> C:
-    """A query for a context, if no rule that its type cannot express speaks against it; pending messages are trimmed.
+    """Check the rules that a context query's type cannot express, and trim its pending messages.
 
     Raises:
-        EmptyContent: a pending message has no content beside white space.
-        TooLarge: the policy's system prompt is over its cap.
+        EmptyContent: A pending message has no content beside white space.
+        TooLarge: The policy's system prompt is too large.
     """
     _check_prompts(None, query.context_policy)
     if query.pending is None:
@@ -218,27 +220,27 @@ def check_context(query: C) -> C:
 
 
 def decode_service(args: Sequence[RawValue], model: type[M], max_bytes: int = MAX_MESSAGE_BYTES) -> M:
-    """The input of a service.
+    """Decode the input of a service.
 
     Raises:
-        Refusal: the input cannot be used, for the reason it gives.
+        Refusal: The input is malformed or too large.
     """
     return _decode(args, model, max_bytes)
 
 
 def make_excerpt(args: Sequence[RawValue]) -> str:
-    """The first 200 characters of what came, whatever it is; for the record of what was refused."""
+    """Decode at most 200 characters of a signal's arguments, for the `input` entry of a refused signal."""
     return b" ".join(arg.payload.data[:800] for arg in args[:4]).decode("utf-8", "replace")[:200]
 
 
 def make_application_error(error: ClewError) -> ApplicationError:
-    """A refusal as it travels: its word is the type, and leads the message where only that arrives."""
+    """Convert a refusal to the error that the client gets; its type is the word of the refusal."""
     word = error.type if isinstance(error, Refusal | ContextOverflow) else "invalid_input"
     return ApplicationError(str(error), type=word, non_retryable=True)
 
 
 def make_query_error(error: ClewError) -> ApplicationError:
-    """A refused query: clients get nothing but its message, so that begins with the word."""
+    """Convert a refused query's error. Clients get only its message, so the message begins with the word."""
     refused = make_application_error(error)
     return ApplicationError(f"{refused.type}: {error}", type=refused.type, non_retryable=True)
 
@@ -257,7 +259,7 @@ def _decode(
         raise InvalidInput("the payload is not plain JSON (its encoding must be json/plain)")
     try:
         decoded = model.model_validate_json(payload.data)
-        # What the types leave open (schemas, metadata) must be JSON that can be written again.
+        # Fields of any JSON (schemas, metadata) must be JSON that can be written again.
         plain = decoded.model_dump(exclude_unset=True)
         check_depth(plain, MAX_DEPTH)
         canonicalize(plain)
@@ -277,4 +279,4 @@ def _check_prompts(prompt: str | None, policy: ContextPolicy | None) -> None:
 def _check_names(*lists: tuple[str, ...]) -> None:
     for names in lists:
         if len(set(names)) < len(names):
-            raise InvalidInput("tools: the same name stands there twice")
+            raise InvalidInput("tools: the same name is listed twice")

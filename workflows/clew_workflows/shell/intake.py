@@ -1,4 +1,4 @@
-"""Updates and signals, decided in the order in which they came. They wait until start-up has finished."""
+"""The intake: it decides updates and signals in the order of their arrival. They wait until start-up has finished."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from clew_workflows.shell.runtime import Runtime
 
 @dataclass(eq=False, slots=True)
 class Arrival:
-    """An update or a signal, and what came of it.
+    """An update or a signal, and its result.
 
     Attributes:
         name: The name of the update or the signal.
-        command: What it asks for; None where it could not be decoded.
+        command: Its command; None if it could not be decoded.
         own_id: The id of an update; a signal has none.
-        excerpt: The beginning of a signal's argument.
+        excerpt: The beginning of a signal's arguments.
         refusal: Why it was refused.
-        answer: What its caller is answered.
+        answer: The answer to its caller, or what the answer will be.
         settled: It has been decided.
     """
 
@@ -41,7 +41,7 @@ class Intake:
 
     Attributes:
         is_open: Start-up has finished.
-        asked_to_close: A close has come before that.
+        asked_to_close: A close has arrived before that.
     """
 
     def __init__(self, runtime: Runtime, is_open: bool) -> None:
@@ -51,27 +51,27 @@ class Intake:
         self._waiting: list[Arrival] = []
 
     def decide(self, command: Command, own_id: str | None) -> tuple[Decision, Answer]:
-        """What follows from a command; nothing of it is done.
+        """Decide a command without applying the decision.
 
         Raises:
-            ClewError: the session as it is cannot take it.
+            ClewError: The session cannot accept the command in its present state.
         """
         runtime = self._runtime
         return commands.decide(runtime.state, runtime.thread, command, own_id, runtime.now)
 
     def take(self, arrival: Arrival) -> None:
-        """Decide about an update or a signal and apply the decision, or let it wait."""
+        """Decide an update or a signal and apply the decision, or let it wait for the end of start-up."""
         if self.is_open:
             self._settle(arrival)
             return
         self.asked_to_close |= isinstance(arrival.command, CloseInput)
         if arrival.own_id is None and len(self._waiting) >= MAX_WAITING:
             arrival.command = None
-            arrival.refusal = arrival.refusal or QueueFull("too much came before the session had begun")
+            arrival.refusal = arrival.refusal or QueueFull("too many signals arrived before the session had started")
         self._waiting.append(arrival)
 
     def open(self) -> None:
-        """From now on everything is decided at once; first what has waited."""
+        """Decide what has waited; from now on decide each arrival at once."""
         self.is_open = True
         waiting, self._waiting = self._waiting, []
         for arrival in waiting:
@@ -85,18 +85,18 @@ class Intake:
                 arrival.refusal, arrival.settled = refusal, True
 
     def confirm_close(self) -> None:
-        """Answer the callers who asked to close a session that never opened."""
+        """Answer the callers that close a session which has not started."""
         for arrival in self._waiting:
             if isinstance(arrival.command, CloseInput) and not arrival.settled:
                 arrival.answer, arrival.settled = commands.Closing(), True
 
     def _settle(self, arrival: Arrival) -> None:
-        """A refused update tells its caller so; a signal that is refused becomes an entry."""
+        """Decide an arrival. A refused update is answered; a refused signal becomes an `input` entry."""
         runtime = self._runtime
         arrival.settled = True
         try:
             if arrival.refusal or arrival.command is None:
-                raise arrival.refusal or Closed("nothing came")
+                raise arrival.refusal or Closed("no command arrived")
             decision, arrival.answer = self.decide(arrival.command, arrival.own_id)
         except ClewError as refusal:
             arrival.refusal = refusal

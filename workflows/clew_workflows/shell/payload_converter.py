@@ -1,4 +1,4 @@
-"""A data converter that hands on what it cannot fetch, so that no payload fails a workflow task."""
+"""A data converter that passes references to external storage on unread, so that no payload fails a workflow task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _WithoutExternalStorage(DataConverter):
 
 
 def make_tolerant(converter: DataConverter) -> DataConverter:
-    """The same converter, which takes a reference to external storage for a payload like any other.
+    """Make a converter that treats a reference to external storage like any other payload.
 
     Any caller can write such a reference into a signal. Where no external storage is configured the SDK fails the
     workflow task that reads it, again and again; the session itself refuses the signal and goes on.

@@ -1,4 +1,4 @@
-"""Recalling: what a context needs of the archive is fetched before the context is made."""
+"""Recalling: fetching archived entries that a context needs, before the context is built."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Recalling:
         self._fullness = fullness
 
     async def recall(
-        self, context_ref: str, policy: ContextPolicy, query: ContextQuery, patience: timedelta | None = None
+        self, context_ref: str, policy: ContextPolicy, query: ContextQuery, time_limit: timedelta | None = None
     ) -> Failure | None:
-        """Fetch what a context of a lane needs of the archive, or say why that could not be done."""
+        """Fetch the archived entries that a context of a lane needs; return a failure if they cannot be fetched."""
         runtime = self._runtime
         while (archive := runtime.state.archive) and not self._covers(query):
             before = runtime.thread.find_first_held_seq(context_ref)
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
-            effect = self._effect(archive, context_ref, policy)
-            fetched = await execution.carry_out(effect, patience or runtime.waits.store)
+            effect = self._make_effect(archive, context_ref, policy)
+            fetched = await execution.carry_out(effect, time_limit or runtime.waits.store)
             if isinstance(fetched, Failure):
                 return fetched
             runtime.thread = carried.add_recalled(runtime.thread, context_ref, fetched)
@@ -48,13 +48,13 @@ class Recalling:
 
     @property
     def due(self) -> bool:
-        """Whether lanes have changed, and no request is served: a model call recalls its own lane."""
+        """Whether operations have changed lanes, and no run is active: a model call recalls its own lane."""
         return bool(self._runtime.changed_lanes) and not (self._runtime.state.busy or self._runtime.state.closed)
 
     async def recall_changed(self) -> None:
-        """Fetch what lanes need that operations have changed.
+        """Fetch archived entries of lanes that operations have changed.
 
-        Best effort: where it cannot be fetched the query `context` says `archived`.
+        Best effort: without them the query `context` is refused as `archived`.
         """
         lanes, runtime = self._runtime.changed_lanes, self._runtime
         while self.due:
@@ -62,14 +62,14 @@ class Recalling:
             del lanes[0]
 
     async def wait_for_changed(self) -> None:
-        """Back when contexts of the changed lanes can be made, or when that takes too long."""
+        """Wait until contexts of the changed lanes can be built, or until the time for the store is over."""
         runtime = self._runtime
         if all(self._covers(ContextQuery(context_ref=lane)) for lane in runtime.changed_lanes):
             return
         with suppress(TimeoutError):
             await workflow.wait_condition(lambda: not self.due or runtime.rolling, timeout=runtime.waits.store)
 
-    def _effect(self, archive: ArchiveRef, context_ref: str, policy: ContextPolicy) -> Recall:
+    def _make_effect(self, archive: ArchiveRef, context_ref: str, policy: ContextPolicy) -> Recall:
         thread = self._runtime.thread
         lane = thread.get_lane(context_ref)
         layers = lane.layers if lane else Layers()
@@ -82,11 +82,11 @@ class Recalling:
         )
 
     def _covers(self, query: ContextQuery) -> bool:
-        """Whether the thread holds all that a context needs."""
+        """Whether the thread holds all entries that a context needs."""
         if self._runtime.thread.retained.upto < 0:
             return True
         try:
-            self._runtime.projection(query)
+            self._runtime.project(query)
         except Archived:
             return False
         except ClewError:

@@ -1,4 +1,7 @@
-"""Rollover: entries are archived, and the session goes on in a new workflow run, before a history is full."""
+"""Rollover: before its history is full, a session archives its entries and continues in a new workflow run.
+
+`due` says when, `roll` does it. `put_away` archives a session that hibernates or closes.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from clew_workflows.shell.startup import make_unavailable
 from clew_workflows.shell.task_commands import TaskCommands
 from clew_workflows.shell.waiters import Waiters
 
-# Phases that end in this workflow run. A summary adds next to nothing to the history, and its caller waits.
+# Phases that must end in this workflow run. A summary adds few events, and its caller waits for the answer.
 _STAYING = ("summarizing", "hibernating", "closed")
 
 
 class Rollover:
-    """Archives one session, and lets it go on in a new workflow run when the history of the present one is full."""
+    """Archives one session, and continues it in a new workflow run when its history is full."""
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Rollover:
 
     @property
     def due(self) -> bool:
-        """Whether the next workflow run should begin: between requests if that can be had, else between steps."""
+        """Whether the next workflow run should begin: between requests, between steps if it is urgent."""
         state = self._runtime.state
         if state.archive is None or self.pause:
             return False
@@ -58,101 +61,103 @@ class Rollover:
         if self._says_closed:
             return True
         enough = PRESSING if state.busy or state.late_calls or state.phase == "preparing" else 1.0
-        return self._fullness.share(state.archive.thresholds) >= enough
+        return self._fullness.measure(state.archive.thresholds) >= enough
 
     @property
     def full(self) -> bool:
         """Whether no new message is accepted until the archive can be written again."""
         archive = self._runtime.state.archive
-        return archive is not None and self._fullness.share(archive.thresholds) >= FULL
+        return archive is not None and self._fullness.measure(archive.thresholds) >= FULL
 
     @property
     def pause(self) -> timedelta | None:
-        """How long until the store is asked again, where it did not answer.
+        """The time until the next attempt, after the store did not answer; None: try now.
 
-        A session that has become full since then asks at once, and waits for the answer: it can do nothing else.
+        A session that has become full since the last attempt tries at once: it accepts no new messages anyway.
         """
         left = self._ask_again_at - workflow.time()
         return timedelta(seconds=left) if left > 0 and (self._full_when_asked or not self.full) else None
 
     async def roll(self) -> None:
-        """Archive all entries and continue as new. Returns where that cannot be done at present."""
+        """Archive all entries and continue as new. Returns if that cannot be done at present."""
         runtime = self._runtime
         self._ask_again_at = workflow.time() + runtime.waits.pause.total_seconds()
         self._full_when_asked = self.full
         if isinstance(await self._archive(None if self.full else runtime.waits.store), Failure):
             return
-        # What operations have just brought back into contexts goes along to the next run.
+        # Entries that operations have just brought back into contexts are carried to the next workflow run.
         await self._recalling.recall_changed()
         if runtime.state.phase in _STAYING:
             self._ask_again_at = 0.0
             return
-        # What waits for its turn may be too much to be carried; it becomes less.
-        if len(to_json(self._start())) > (carried.MAX_START_BYTES if self.full else carried.MAX_ROLLED_BYTES):
+        # The queues may be too large to be carried. They shrink as the session works.
+        if len(to_json(self._make_start())) > (carried.MAX_START_BYTES if self.full else carried.MAX_ROLLED_BYTES):
             return
         runtime.rolling = True
         self._waiters.dismiss()
         if not workflow.all_handlers_finished():
             self._task_commands.ensure()
-        # The caller of a close is answered when the session has ended: in this run of the workflow.
+        # A close that arrives now is answered in this workflow run, after the session has ended.
         await workflow.wait_condition(lambda: runtime.state.closed or workflow.all_handlers_finished())
         if not runtime.state.closed:
-            workflow.continue_as_new(args=[self._start()])
+            workflow.continue_as_new(args=[self._make_start()])
 
     async def put_away(self, time_limit: timedelta | None = None) -> None:
-        """Archive the whole session: it goes on in another execution, if ever.
+        """Archive the session at its end in this execution.
 
         Raises:
-            ArchiveUnavailable: that could not be done within the time.
-            ThreadMismatch: the archive is another execution's.
+            ArchiveUnavailable: The archive could not be written within the time.
+            ThreadMismatch: The archive belongs to another execution.
         """
         if self._runtime.state.archive is None:
             return
         try:
             if self._writing.locked():
-                # What is being written for another reason may wait for the store without an end.
+                # Another write is under way, which may wait for the store without a limit.
                 await workflow.wait_condition(lambda: not self._writing.locked(), timeout=time_limit)
             while self._put_away_upto != self._runtime.thread.last_seq:
-                written = await self._archive(time_limit, closed=True)
-                if isinstance(written, Failure):
+                answer = await self._archive(time_limit, closed=True)
+                if isinstance(answer, Failure):
                     self._put_away_upto = None
                     # The write may have succeeded although its answer was lost. Mark the head live again at the next
                     # chance.
                     self._says_closed = True
                     raise (
-                        make_unavailable(written)
-                        if written.retryable
-                        else make_refusal(written.type, written.message)
+                        make_unavailable(answer) if answer.retryable else make_refusal(answer.type, answer.message)
                     )
-                self._put_away_upto = written.upto
+                self._put_away_upto = answer.upto
         except TimeoutError:
             raise make_unavailable(None) from None
 
     def archive_state(self) -> dict[str, Any]:
-        """The session as it is archived: what it goes on from when all its entries are there."""
+        """Return the state to archive, from which the session continues once all its entries are archived.
+
+        Raises:
+            TooLarge: The queues are too large to be carried.
+        """
         runtime, state = self._runtime, self._runtime.state
         last_seq = runtime.thread.last_seq
         if state.archive:
             state = replace(state, archive=state.archive.model_copy(update={"upto": last_seq}))
-        state_to_keep = carried.carry(replace(runtime.session, state=state))
-        if carried.measure_size(state_to_keep) > carried.MAX_START_BYTES:
-            raise TooLarge("more waits for its turn than can be carried: it becomes less as the session works")
-        return {"last_seq": last_seq, "carried": state_to_keep}
+        packed = carried.carry(replace(runtime.session, state=state))
+        if carried.measure_size(packed) > carried.MAX_START_BYTES:
+            raise TooLarge("the queues are too large to be archived: they shrink as the session works")
+        return {"last_seq": last_seq, "carried": packed}
 
-    def _start(self) -> dict[str, Any]:
-        """What the next run of the workflow starts with."""
+    def _make_start(self) -> dict[str, Any]:
+        """Make the argument of the next workflow run."""
         runtime = self._runtime
         config = runtime.state.config.model_dump(mode="json", exclude_unset=True)
         return {"config": config, "carried": carried.carry(runtime.session)}
 
     async def _archive(self, time_limit: timedelta | None, closed: bool = False) -> ArchiveRef | Failure:
         runtime = self._runtime
-        # One after the other: what is written last says whether the session goes on in this execution.
+        # One write at a time: the last one decides whether the head says that the session ended.
         async with self._writing:
             assert runtime.state.archive is not None
             effect = Archiving(archive=runtime.state.archive, closed=closed)
-            written = await execution.carry_out(effect, time_limit)
-            if isinstance(written, ArchiveRef):
-                runtime.state = replace(runtime.state, archive=written)
+            answer = await execution.carry_out(effect, time_limit)
+            if isinstance(answer, ArchiveRef):
+                runtime.state = replace(runtime.state, archive=answer)
                 self._says_closed = self._says_closed and closed
-        return written
+        return answer

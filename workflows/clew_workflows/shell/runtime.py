@@ -1,4 +1,4 @@
-"""The session that a workflow run hosts: advanced by decisions, with the workflow's clock and random numbers."""
+"""The session that a workflow run hosts. Decisions change it, with the workflow's clock and random numbers."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from clew_workflows.shell.waits import Waits
 PREPARE_TIMEOUT = timedelta(minutes=10)
 
 STAMPS = Stamps(now=workflow.now, random_bits=lambda bits: workflow.random().getrandbits(bits))
-"""The clock and the random numbers of the workflow that runs."""
+"""The clock and the random numbers of the workflow."""
 
 
 class Runtime:
     """Hosts one session.
 
     Attributes:
-        state: What the session is at the moment, beside its thread.
-        thread: The session's log.
-        effect: What is being carried out, or is to be next.
-        task: What carries the effect out.
-        changed_lanes: Lanes that context operations have changed: their contexts may need more of the archive than is
-            held.
-        active_at: When something was last decided, in seconds of the workflow's clock.
-        rolling: This workflow run is about to give way to the next one.
-        waits: How long the session waits, and lets others wait.
+        state: The session's state beside the thread.
+        thread: The session's thread.
+        effect: The effect that is being carried out, or is next.
+        task: The asyncio task that carries the effect out.
+        changed_lanes: Lanes that context operations have changed. Their contexts may need archived entries that the
+            thread does not hold.
+        active_at: The time of the last decision, in seconds of the workflow's clock.
+        rolling: This workflow run is about to continue as new.
+        waits: The time limits of the session's waits.
     """
 
     def __init__(self, session: Session, waits: Waits) -> None:
@@ -57,12 +57,12 @@ class Runtime:
         return Session(self.state, self.thread, self.effect)
 
     def resume(self, session: Session) -> None:
-        """Go on with another session."""
+        """Replace the hosted session."""
         self.state, self.thread, self.effect = session.state, session.thread, session.effect
         workflow.set_current_details(labels.describe_session(self.state, self.thread))
 
     def apply(self, decision: Decision) -> None:
-        """Commit, then act: the loop carries out what the decision asks for."""
+        """Commit a decision. The loop of `AgentSession` carries out its effect."""
         step = advance(self.session, decision, STAMPS)
         for entry in step.entries:
             if (
@@ -76,11 +76,11 @@ class Runtime:
         self.active_at = workflow.time()
         self.resume(step.session)
 
-    def projection(self, query: ContextQuery) -> Projection:
-        """The projection that a query asks for; its next pages come from the same one.
+    def project(self, query: ContextQuery) -> Projection:
+        """Build the context that a query names. The last one is kept for the queries of its other pages.
 
         Raises:
-            ClewError: no context can be made, or what it needs is in the archive.
+            ClewError: The context cannot be built, or needs entries that are in the archive alone (`Archived`).
         """
         key = query.model_copy(update={"page": 0})
         known = (self.thread.rev, len(self.thread.retained.entries), key)
@@ -90,12 +90,12 @@ class Runtime:
 
     @property
     def now(self) -> Moment:
-        """Where and when a decision is taken."""
+        """The moment of a decision that is taken now."""
         return Moment(self.thread.rev, workflow.time())
 
     @property
     def time_left(self) -> timedelta:
-        """How long what is carried out for the current run may take."""
+        """The time that is left for the active run."""
         if self.state.run is None:
             return PREPARE_TIMEOUT
         return timedelta(seconds=max(self.state.run.deadline - workflow.time(), 1))

@@ -26,29 +26,29 @@ class Signing:
         self._number = 0
         self._signing = asyncio.Lock()
 
-    def draft(self, number: int) -> dict[str, Any]:
-        """A draft for a worker to sign.
+    def get_draft(self, number: int) -> dict[str, Any]:
+        """Return a draft to a worker, which signs it.
 
         Raises:
-            CheckpointUnavailable: there is nothing under that number (any more).
+            CheckpointUnavailable: There is no draft with this number, or it has been signed.
         """
         if number not in self._drafts:
             raise CheckpointUnavailable(f"there is no checkpoint {number} to be signed")
         draft = self._drafts[number]
         return {"payload": draft.payload, "fingerprinted": draft.fingerprinted}
 
-    async def checkpoint(self, checkpointing: Checkpointing) -> dict[str, Any]:
-        """The answer to the update: the signed checkpoint of a lane as it was when it was asked for.
+    async def sign_checkpoint(self, checkpointing: Checkpointing) -> dict[str, Any]:
+        """Draft the checkpoint of a lane as it was at the command, have it signed, and answer the update.
 
         Raises:
-            CheckpointUnavailable: no worker has signed it in time.
-            ClewError: it cannot be made, or a worker refuses to sign it.
+            CheckpointUnavailable: No worker has signed it in time.
+            ClewError: The checkpoint cannot be made, or the worker refuses to sign it.
         """
         query = ContextQuery(context_ref=checkpointing.context_ref, at_seq=checkpointing.at_seq)
         failure = await self._recalling.recall(checkpointing.context_ref, checkpointing.state.policy, query)
         if failure:
             raise _make_refusal(failure)
-        # One after the other: a workflow task has room for 4 MB, which is less than ten tokens may have.
+        # One at a time: a workflow task has room for 4 MB, which is less than ten tokens may have.
         async with self._signing:
             return await self._sign(checkpointing)
 

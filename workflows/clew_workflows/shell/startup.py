@@ -1,4 +1,4 @@
-"""Start-up: what a session is, new or archived, is found out before anything is decided."""
+"""Start-up: a session finds out whether it is new or archived, before it decides anything."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class Startup:
-    """Finds out what one session is.
+    """Finds out whether one session is new or archived.
 
     Attributes:
-        away: The store does not answer: callers are refused with this until it does.
+        away: The refusal that callers get while the store does not answer; None if it does.
     """
 
     def __init__(self, runtime: Runtime, intake: Intake) -> None:
@@ -35,10 +35,10 @@ class Startup:
         self._intake = intake
 
     async def open_session(self) -> Refusal | None:
-        """Open the intake once it is known what the session is.
+        """Hold callers until we know whether the session is new or archived, and open the intake then.
 
-        Callers wait for that, unless the store is slow: then they are refused, and a close is confirmed. After a
-        close the intake stays closed. The answer is the refusal that ends the session where it cannot begin.
+        If the store is slow, callers are refused, and a close is confirmed; the intake stays closed after it. The
+        answer is the refusal that ends the session, if it cannot begin.
         """
         intake = self._intake
         finding = asyncio.create_task(self._find())
@@ -61,10 +61,11 @@ class Startup:
         return None
 
     async def _find(self) -> None:
-        """Go on from the session's archive, with every seq intact, or begin a new session.
+        """Continue the session from its archive, with the same seqs, or begin a new one.
 
         Raises:
-            Refusal: it cannot go on from its archive.
+            Refusal: The archive cannot be used.
+            ThreadMismatch: The archive belongs to another execution.
         """
         runtime = self._runtime
         effect = runtime.state.preparation.model_copy(update={"execution": workflow.info().first_execution_run_id})
@@ -79,7 +80,7 @@ class Startup:
             runtime.apply(decisions.take_event(runtime.state, prepared, runtime.now))
 
     async def _thaw(self, archive: ArchiveRef, state: str) -> Session:
-        """What an archived session goes on from. Its tools are those of the worker that it finds."""
+        """Fetch the archived session. A worker will resolve its configuration again."""
         effect = Thaw(archive=archive, state=state)
         thawed = await self._insist(lambda time_limit: execution.carry_out(effect, time_limit))
         session = carried.restore({"version": carried.VERSION, "zlib": thawed.zlib})
@@ -89,10 +90,10 @@ class Startup:
         return replace(session, state=waking, effect=waking.preparation)
 
     async def _insist(self, attempt: Callable[[timedelta | None], Awaitable[T | Failure]]) -> T:
-        """The answer of an attempt, however long that takes; callers are refused if it is not there soon.
+        """Attempt something until the store answers. After the first timeout callers are refused meanwhile.
 
         Raises:
-            Refusal: nothing will ever come of it.
+            Refusal: It failed for a reason that no retry changes.
         """
         answer = await attempt(self._runtime.waits.store)
         if isinstance(answer, Failure) and answer.retryable:
@@ -105,6 +106,6 @@ class Startup:
 
 
 def make_unavailable(failure: Failure | None) -> ArchiveUnavailable:
-    """The refusal while a store does not answer, or fails."""
+    """Make the refusal for callers while the store fails or does not answer."""
     reason = failure.message if failure else "no answer"
     return ArchiveUnavailable(f"the session's archive cannot be reached, try again later: {reason}")

@@ -1,4 +1,4 @@
-"""Summarizing: the range of a summary is found in the thread as it is when the summary is written."""
+"""Summarizing: determining the range of a summary in the present thread, and having it written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clew_workflows.shell.runtime import Runtime
 
 
 async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -> Event:
-    """Find the range of a summary and have it written; the event says what came of it."""
+    """Determine the range of a summary and run the activity that writes it; returns the summary or a failure."""
     lane = effect.context_ref
     if problem := runs.find_reached_limit(runtime.state):
         return problem
@@ -38,14 +38,15 @@ async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -
 
 
 def make_receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:
-    """The answer to the update `summarize`, once the summary has been written.
+    """Make the answer to the update `summarize`.
 
     Raises:
-        ApplicationError: it was not, for the reason that the thread gives.
+        ApplicationError: There is no summary: the type and the message are those of its `error` entry, or `busy` if
+            the session continues as new.
     """
     entries = runtime.thread.filter_by_ref("summary_id", summary_id)
     if not entries:
-        message = "the summary is still in the making, while the session goes on in a new run of its workflow"
+        message = "the summary is still being written, while the session continues in a new run of its workflow"
         raise ApplicationError(message, type="busy", non_retryable=True)
     entry = entries[-1]
     held = entry.body

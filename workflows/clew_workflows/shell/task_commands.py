@@ -1,11 +1,11 @@
-"""Workflow tasks that carry a command, so that a replay finds each of them where it was."""
+"""Giving each workflow task a command, so that a replay finds the same tasks."""
 
 from __future__ import annotations
 
 from temporalio import workflow
 
 MEMO_KEY = "clew_task"
-"""The workflow's memo holds here the event id of the newest task that was given a command."""
+"""The memo field that holds the event id of the newest task that was given a command."""
 
 
 class TaskCommands:

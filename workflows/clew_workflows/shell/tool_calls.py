@@ -1,4 +1,4 @@
-"""The tool calls in flight: each is an activity, and its result is committed as soon as it arrives."""
+"""Tool calls in flight: each is an activity, and its result is committed as soon as it arrives."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from clew_workflows.shell.task_commands import TaskCommands
 
 
 class ToolCalls:
-    """Starts the tool calls of one session, and hears of each also after its run has ended."""
+    """Starts the tool calls of one session, and commits their results, those of ended runs included."""
 
     def __init__(self, runtime: Runtime, task_commands: TaskCommands) -> None:
         self._runtime = runtime
         self._task_commands = task_commands
 
     async def run(self, effect: RunTools) -> None:
-        """Run the calls of a round side by side; back when all have returned, or when their run has ended.
+        """Run the calls of a round in parallel. Returns when all have returned, or when their run has ended.
 
-        The activities of a run that has ended are asked to stop. One that cannot stop may still return.
+        The activities of an ended run are cancelled. One that cannot stop may still return a result.
         """
         runtime = self._runtime
         runtime.apply(tool_rounds.mark_scheduled(runtime.state))
@@ -51,7 +51,7 @@ class ToolCalls:
 
 
 async def _await_result(call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
-    """What came of a tool call; nothing where it was cancelled."""
+    """Wait for a tool call; return its answer or its failure, neither if it was cancelled."""
     try:
         answer = await execution.await_answer(activity)
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Waiters: callers that wait for the outcome of a request, and how long they do."""
+"""Waiters: callers that wait for the outcome of a request, for a limited time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from clew_workflows.shell.task_commands import TaskCommands
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A caller that waits.
+    """A waiting caller.
 
     Attributes:
-        since: When it came, in seconds of the workflow's clock.
-        expired: It is answered `running`: it has waited long enough, or there were too many.
+        since: When it arrived, in seconds of the workflow's clock.
+        expired: It is to be answered `running`: its time is over, or too many callers wait.
     """
 
     since: float
@@ -42,7 +42,7 @@ class Waiters:
         return bool(self._waiting)
 
     def enter(self) -> Waiter:
-        """Let a caller wait, unless there are too many."""
+        """Add a waiter; it expires at once if there are too many."""
         waiter = Waiter(since=workflow.time(), expired=self._dismissed or len(self._waiting) >= MAX_WAITERS)
         if not waiter.expired:
             self._waiting.add(waiter)
@@ -52,12 +52,12 @@ class Waiters:
         return waiter
 
     async def wait(self, waiter: Waiter | None, done: Callable[[], bool]) -> None:
-        """Wait until there is an answer, or until the caller has waited long enough."""
+        """Wait until there is an answer, or until the waiter expires."""
         await workflow.wait_condition(lambda: waiter is None or waiter.expired or done())
         self.leave(waiter)
 
     def leave(self, waiter: Waiter | None) -> None:
-        """Remove a caller that waits no longer."""
+        """Remove a waiter."""
         if waiter:
             self._waiting.discard(waiter)
 

@@ -1,4 +1,4 @@
-"""How long a session waits, and lets others wait."""
+"""The time limits of a session's waits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from clew.contract import MAX_WAIT_SECONDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """A part of the workflow's code: a replay has to find what its run had.
+    """The time limits. They are a part of the workflow's code: a replay needs the values of the original run.
 
     Attributes:
-        store: For the archive's store, where the session could do without it; its callers wait as long.
-        pause: Until a store is asked again that did not answer.
-        caller: For the outcome of a request, until the caller is told that it is still running.
+        store: The time for the archive's store to answer while the session can continue without it.
+        pause: The time between two attempts, after the store did not answer.
+        caller: The time until a caller that waits for an outcome is answered `running`.
     """
 
     store: timedelta = timedelta(seconds=15)
