@@ -32,7 +32,7 @@ WATCH_SECONDS = 0.05
 
 @dataclass
 class Seconds:
-    """What turns and looks at the status took."""
+    """Seconds that turns and queries of the status took."""
 
     turns: list[float] = field(default_factory=list)
     looks: list[float] = field(default_factory=list)
@@ -60,7 +60,7 @@ async def crowd(client: Client, session_id: str, provider: str, seconds: Seconds
 
 
 async def talk(session: Session, caller: int, seconds: Seconds) -> None:
-    """One turn after the other."""
+    """Send one turn after the other and time each."""
     for turn in range(TURNS):
         begun = time.perf_counter()
         await session.ask(f"{caller} asks for the {turn}th time")
@@ -68,7 +68,7 @@ async def talk(session: Session, caller: int, seconds: Seconds) -> None:
 
 
 async def watch(session: Session, seconds: Seconds) -> None:
-    """Look at the status again and again."""
+    """Query and time the status repeatedly."""
     while True:
         begun = time.perf_counter()
         await session.status()
@@ -77,7 +77,7 @@ async def watch(session: Session, seconds: Seconds) -> None:
 
 
 async def measure() -> tuple[Seconds, Seconds]:
-    """What it takes with Clew's client, and with the SDK's."""
+    """Measure with Clew's client, and with the SDK's."""
     ours, theirs = Seconds(), Seconds()
     async with temporal_server(ui=False) as server, scripted_model(lambda _body: Reply("fine")) as model:
         clew = await Clew.connect(server.address)

@@ -87,7 +87,7 @@ class Window:
 
 @dataclass
 class Report:
-    """All that came of it."""
+    """The results of a benchmark run."""
 
     turns: int
     seconds: float
@@ -225,7 +225,7 @@ class _Bench:
             self._ledger.outcomes[request_id] = outcome
 
     def _told(self) -> None:
-        """One more turn is done; who waits at the screen is told now and then."""
+        """Count a turn; print problems at once, and progress every 500 turns."""
         self._done += 1
         self._received.clear()
         for problem in self._ledger.problems[self._shown :]:
@@ -345,7 +345,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, print, and say whether every check holds."""
+    """Run the benchmark and print its report; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.endless", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--turns", type=int, default=20_000, help="messages to send (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of all chance (%(default)s)")

@@ -40,7 +40,7 @@ LONG_SHARE = 0.05
 
 @dataclass
 class Report:
-    """What the tries came to."""
+    """The results of all tries."""
 
     tries: int = 0
     signals: int = 0

@@ -29,7 +29,7 @@ BASE: dict[str, Any] = {
     "context_policy": ContextPolicy(max_input_tokens=1000, reserve_output_tokens=100),
     "steering": "terminal",
 }
-"""What every session begins with, and what is measured."""
+"""The configuration at a session's start and in measured turns."""
 LANES = ("default", "draft", "side")
 KINDS = {"say": 40, "add": 12, "both": 6, "odd": 4, "loop": 3, "break": 3, "slow": 8, "form": 3, "narrow": 3}
 BESIDES = {
@@ -37,11 +37,11 @@ BESIDES = {
     "interrupt": 4, "join": 6, "repeat": 6, "look": 3,
 }  # fmt: skip
 PATIENCE = 20
-"""How often the same is sent again before it counts as lost."""
+"""Most retries of a command before it counts as lost."""
 
 
 async def script(body: dict[str, Any]) -> Reply:
-    """A model that does what the newest message of a user says."""
+    """Reply as the newest user's message instructs."""
     messages = body["messages"]
     newest = next(message for message in reversed(messages) if message["role"] == "user")
     name, _, words = newest["content"].partition(": ")
@@ -214,7 +214,7 @@ class User:
         await insist(self._session.transcript, self._ledger)
 
     async def _repeat(self) -> None:
-        """What is sent twice is answered as before, and leaves nothing more."""
+        """Send a command again: the answer is the same, and the thread has no further entry."""
         ledger, session = self._ledger, self._session
         if self._repeatable:
             request_id, arguments = self._chance.choice(self._repeatable)
