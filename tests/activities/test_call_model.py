@@ -360,7 +360,7 @@ async def test_a_model_without_a_price_is_not_called_where_there_must_be_one() -
     """The call fails before a request is sent, and the message says what to do."""
     session = asking(limits={"max_cost_usd": 1})
     queried = Queried(session)
-    with pytest.raises(ApplicationError, match="scripted:m costs") as caught:
+    with pytest.raises(ApplicationError, match="no price of scripted:m") as caught:
         await called(queried)
     assert (caught.value.type, caught.value.non_retryable) == ("unknown_price", True)
     assert not queried.queries

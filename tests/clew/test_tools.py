@@ -236,7 +236,7 @@ with_a_broken_docstring.__doc__ = "\ud800"
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "reason"),
     [
         (positional, "cannot be passed by name"),
         (variadic, "cannot be passed by name"),
@@ -255,9 +255,9 @@ with_a_broken_docstring.__doc__ = "\ud800"
         (functools.partial(print, "a"), "a tool's name"),
     ],
 )
-def test_what_cannot_be_a_tool_is_a_type_error_at_once(function: Callable[..., Any], told: str) -> None:
-    """Where it is decorated, and not when a model first calls it; the message says what is wrong."""
-    with pytest.raises(TypeError, match=told):
+def test_what_cannot_be_a_tool_is_a_type_error_at_once(function: Callable[..., Any], reason: str) -> None:
+    """The decorator raises the error, not the first call; the message says what is wrong."""
+    with pytest.raises(TypeError, match=reason):
         tool(function)
 
 
