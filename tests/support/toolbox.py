@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from string import ascii_lowercase
 
 from temporalio import activity
 
@@ -201,3 +203,17 @@ async def tell_and_wait(gate: str) -> str:
     _gate(f"{gate}-started").set()
     await _gate(gate).wait()
     return f"{gate} is open"
+
+
+@tool
+async def read_page(number: int, size: int) -> str:
+    """A page of so many characters: random words, which compress badly."""
+    chance = random.Random(number)
+    words = ["".join(chance.choices(ascii_lowercase, k=chance.randint(2, 9))) for _ in range(3000)]
+    return " ".join(chance.choices(words, k=size // 3))[:size]
+
+
+@tool
+async def repeat(text: str, count: int) -> str:
+    """A text, so many times."""
+    return text * count

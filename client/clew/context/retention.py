@@ -15,7 +15,7 @@ from clew.context.truncation import count_saved, count_smallest
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
 from clew.thread.entries import Entry
-from clew.thread.lane import Gap, Lane
+from clew.thread.lane import Gap
 from clew.thread.layers import Layers
 from clew.thread.thread import Retained, Thread, find_last
 
@@ -71,7 +71,7 @@ def _retain_lane(views: Sequence[LaneView], first_seq: int, room: int) -> _Retai
     if groups := bisect_right(lane.group_starts, view.upto):
         # The newest group is kept under any policy: the next reply may answer its results.
         low = min(low, lane.group_starts[groups - 1])
-    low, size = _raise_to_room(lane, low, first_seq, room)
+    low, size = _raise_to_room(view, low, first_seq, room)
     window = _list_messages(view, low, first_seq)
 
     user = _choose_user_messages(view, min(low, first_seq), room - size)
@@ -208,22 +208,25 @@ def _find_reach(view: LaneView) -> int:
     return view.after + 1
 
 
-def _raise_to_room(lane: Lane, low: int, first_seq: int, room: int) -> tuple[int, int]:
+def _raise_to_room(view: LaneView, low: int, first_seq: int, room: int) -> tuple[int, int]:
     """Raise `low` until the lane's messages from it up to `first_seq` fit into `room` bytes.
+
+    It may end inside a group: no context shows a part of a group, but the rest may be fetched later, even if the
+    whole group is larger than `room`.
 
     Returns:
         The seq after the newest message that does not remain, and the bytes of the messages from there on.
     """
-    size, lowest = 0, first_seq
-    for group in reversed(lane.groups[: bisect_left(lane.group_starts, first_seq)]):
-        # A group that starts before `low` may have results after it. No context shows them, but they are counted.
-        entries = [entry for entry in group.entries if low <= entry.seq < first_seq]
-        if not entries or size + _measure(entries) > room:
+    seqs, newest_dropped = view.lane.message_seqs, view.lane.gap.newest_seq
+    begin, place = bisect_left(seqs, max(low, newest_dropped + 1)), bisect_left(seqs, first_seq)
+    size = 0
+    while place > begin:
+        message_size = _measure([view.thread[seqs[place - 1]]])
+        if size + message_size > room:
             break
-        size, lowest = size + _measure(entries), entries[0].seq
-    dropped = lane.groups[: bisect_left(lane.group_starts, lowest)]
-    last = max((entry.seq for entry in dropped[-1].entries if entry.seq < lowest), default=-1) if dropped else -1
-    return max(last, lane.gap.newest_seq) + 1, size
+        size += message_size
+        place -= 1
+    return max(seqs[place - 1] if place else -1, newest_dropped) + 1, size
 
 
 def _list_messages(view: LaneView, low: int, first_seq: int) -> list[Entry]:
