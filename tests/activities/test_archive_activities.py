@@ -10,7 +10,6 @@ import pytest
 from clew.context.contexts import build_context
 from clew.context.loading import make_archived_thread
 from clew.context.projection import Projection
-from clew.context.retention import retain
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
 from clew.thread.entries import DEFAULT_LANE

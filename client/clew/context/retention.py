@@ -15,7 +15,7 @@ from clew.context.truncation import count_saved, count_smallest
 from clew.contract.policy import ContextPolicy
 from clew.errors import Archived
 from clew.thread.entries import Entry
-from clew.thread.lane import Gap
+from clew.thread.lane import Gap, Group
 from clew.thread.layers import Layers
 from clew.thread.thread import Retained, Thread, find_last
 
@@ -180,17 +180,24 @@ def _count_dropped_savings(
     """
     lane, upto, remaining_seqs = views[0].lane, views[0].upto, set(remaining)
     groups = lane.groups[bisect_right(lane.group_starts, after) : bisect_right(lane.group_starts, upto)]
-    if groups and groups[-1].start not in remaining_seqs:
+    if groups and any(entry.seq not in remaining_seqs for entry in groups[-1].entries if entry.seq <= upto):
         # Results may still be added to the newest group, so its savings are not final.
         return ()
+    # The thread will count what remains of each group that starts there, and late results of the newest group alone.
+    remaining_groups = [
+        Group(
+            [entry for entry in group.entries if entry.seq in remaining_seqs],
+            group.late if group is groups[-1] else [],
+        )
+        for group in groups
+        if group.start in remaining_seqs
+    ]
     saved: dict[int, int] = {}
     for view in views:
         if view.policy.window == "epoch":
             cutter, rendering = view.cutter, view.rendering
             with suppress(Archived):
-                still_counted = sum(
-                    count_saved(group, cutter, rendering, upto) for group in groups if group.start in remaining_seqs
-                )
+                still_counted = sum(count_saved(group, cutter, rendering, upto) for group in remaining_groups)
                 saved[cutter.share] = view.count_saved_since(after) - still_counted
     return tuple(sorted(saved.items()))
 

@@ -13,6 +13,7 @@ from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import Archived, ContextOverflow
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Retained, Thread
+from tests.support.payloads import recipe
 from tests.support.threads import (
     LANES,
     OpenCalls,
@@ -74,7 +75,7 @@ def test_results_that_are_missing_do_not_shorten_what_an_epoch_reaches() -> None
     steps=st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps]),
     both=st.tuples(policies, policies),
     lane=st.sampled_from(LANES),
-    room=st.sampled_from((0, 1000, PLENTY, PLENTY)),
+    room=st.one_of(st.integers(0, 20_000), st.just(PLENTY)),
     data=st.data(),
 )
 @pytest.mark.slow
@@ -179,6 +180,30 @@ def test_all_that_the_newest_runs_user_said_is_kept() -> None:
     assert answer(reduced, replace_budget(policy, 40), DEFAULT_LANE) == answer(
         writer.thread, replace_budget(policy, 40), DEFAULT_LANE
     )
+
+
+@pytest.mark.parametrize("room", [1000, 20_000, 45_000])
+def test_an_epoch_is_measured_alike_if_some_results_of_the_newest_reply_are_dropped(room: int) -> None:
+    """The newest reply is kept under any epoch's policy, its results as far as there is room for them."""
+    policy = ContextPolicy(max_input_tokens=3000, reserve_output_tokens=0, window="epoch").complete()
+    writer = Writer()
+    for number in range(30):
+        writer.talk(user_says(f"question {number} " + "word " * 60), assistant_says("fine"))
+    writer.message(user_says("look"))
+    ids = [f"tool-{number}" for number in range(8)]
+    reply = {"context_ref": DEFAULT_LANE, **assistant_calls(*ids), "recipe": recipe(writer.thread.last_seq)}
+    writer.commit("ai_message", reply, call_id="call-1")
+    for call_id in ids:
+        writer.message(tool_returns(call_id, "word " * 1000))
+    first = writer.thread.rev
+    retained = retain(writer.thread, first, {DEFAULT_LANE: [policy]}, room)
+    here = without(writer.thread, first - 1, first, retained)
+    contexts = []
+    for number in range(60):
+        for message in (user_says(f"later {number} " + "word " * 60), assistant_says("well")):
+            here.append(writer.message(message))
+        contexts.append(answer(here, policy, DEFAULT_LANE))
+        assert contexts[-1] in (answer(writer.thread, policy, DEFAULT_LANE), "archived")
 
 
 def replace_budget(policy: ContextPolicy, tokens: int) -> ContextPolicy:

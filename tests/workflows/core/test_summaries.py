@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pydantic_core import to_json
 
+from clew.context.retention import retain
 from clew.contract import ContextPolicy, SummarizeInput
 from clew.errors import NothingToSummarize
+from clew.thread.thread import Thread
 from clew_workflows.core import summaries
 from clew_workflows.protocol import Summarize, Summarized, WrittenSummary
 from tests.support.decisions import Session
@@ -91,3 +94,24 @@ def test_a_late_result_is_summed_up_together_with_its_round() -> None:
     assert "paid 500" in contents(session)
     late = seq_of(session, "paid 500")
     assert sum_up(session, late).to_seq == late
+
+
+@pytest.mark.parametrize("content", ["a page", "another page"])
+def test_a_round_that_is_partly_in_the_archive_is_summed_up_with_all_of_its_results(content: str) -> None:
+    """A range that ends inside the round would leave results that neither the summary nor a context includes."""
+    session = Session(context_policy=POLICY)
+    session.ask("read")
+    session.reply("", "look", "look")
+    session.returned("tool-1", "a page")
+    session.returned("tool-2", "another page")
+    session.reply("read both")
+    session.ask("thanks")
+    session.reply("welcome")
+    to_seq, end = seq_of(session, content), seq_of(session, "another page")
+    held = [entry for entry in session.thread.filter_by_kind("ai_message") if entry.seq >= end]
+    room = sum(len(to_json(entry.as_json())) for entry in held)
+    first_seq = session.thread.rev
+    retained = retain(session.thread, first_seq, {"default": [session.state.policy]}, room)
+    assert retained.gaps["default"].newest_seq == seq_of(session, "a page")
+    session.thread = Thread((), first_seq, retained)
+    assert sum_up(session, to_seq).to_seq == end

@@ -64,9 +64,7 @@ async def test_a_session_goes_on_after_a_round_of_many_large_results(stack: Stac
     file = io.BytesIO()
     await export_session(clew.temporal, archive, session.id, file)
     file.seek(0)
-    new_id, _ = await import_session(
-        clew.temporal, archive, file, session_id=name(), task_queue=clew.task_queue
-    )
+    new_id, _ = await import_session(clew.temporal, archive, file, session_id=name(), task_queue=clew.task_queue)
     await check_answers(clew, clew.session(new_id))
     for session_id in (session.id, new_id):
         assert (await audit_session(clew.temporal, archive, session_id)).clean
