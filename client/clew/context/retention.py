@@ -225,15 +225,15 @@ def _raise_to_room(view: LaneView, low: int, first_seq: int, room: int) -> tuple
         The seq after the newest message that does not remain, and the bytes of the messages from there on.
     """
     seqs, newest_dropped = view.lane.message_seqs, view.lane.gap.newest_seq
-    begin, place = bisect_left(seqs, max(low, newest_dropped + 1)), bisect_left(seqs, first_seq)
+    begin, index = bisect_left(seqs, max(low, newest_dropped + 1)), bisect_left(seqs, first_seq)
     size = 0
-    while place > begin:
-        message_size = _measure([view.thread[seqs[place - 1]]])
+    while index > begin:
+        message_size = _measure([view.thread[seqs[index - 1]]])
         if size + message_size > room:
             break
         size += message_size
-        place -= 1
-    return max(seqs[place - 1] if place else -1, newest_dropped) + 1, size
+        index -= 1
+    return max(seqs[index - 1] if index else -1, newest_dropped) + 1, size
 
 
 def _list_messages(view: LaneView, low: int, first_seq: int) -> list[Entry]:
