@@ -41,7 +41,7 @@ from clew_workflows.core import views
 from clew_workflows.protocol import ModelAnswered, ModelReply, RequestedTool
 from clew_workflows.shell import ingress
 from deploy.local import Reply, scripted_model
-from tests.support.decisions import Session
+from tests.support.session_harness import SessionHarness
 
 Answer = dict[str, Any] | Exception
 
@@ -57,7 +57,7 @@ def unreachable(status: RPCStatusCode) -> RPCError:
 class Queried(Interceptor):
     """A client's way to the server, where sessions answer queries from a list, then from their thread."""
 
-    def __init__(self, session: Session, *first: Answer) -> None:
+    def __init__(self, session: SessionHarness, *first: Answer) -> None:
         self.session = session
         self.first = list(first)
         self.queries: list[QueryWorkflowInput] = []
@@ -94,10 +94,10 @@ async def environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment
     return made
 
 
-def asking(content: str = "hello", **config: Any) -> Session:
+def asking(content: str = "hello", **config: Any) -> SessionHarness:
     """A session that waits for its model."""
     settings: dict[str, Any] = {"model": "scripted:m"} | config
-    session = Session(**settings)
+    session = SessionHarness(**settings)
     session.ask(content)
     return session
 
@@ -127,7 +127,7 @@ async def test_a_call_sends_what_the_session_projects() -> None:
     assert [(m["role"], m["content"]) for m in sent[0]["messages"]] == [("system", "Be brief."), ("user", "hello")]
     assert (sent[0]["model"], sent[0]["temperature"], sent[0]["seed"]) == ("m", 0.5, 4)
     assert [tool["function"]["name"] for tool in sent[0]["tools"]] == ["add", "look"]
-    shown = session.shown(session.call).meta
+    shown = session.build_context(session.call).meta
     assert answer.reply.content == "hi"
     assert (answer.digest, answer.policy_hash) == (shown.digest, shown.policy_hash)
     assert (answer.input_tokens, answer.attempt) == (shown.estimated_tokens, 3)
@@ -136,14 +136,14 @@ async def test_a_call_sends_what_the_session_projects() -> None:
 async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
     """The activity queries its own workflow run, page by page, until the last page."""
     policy = ContextPolicy(max_input_tokens=10**8, reserve_output_tokens=0, keep_last_turns=100)
-    session = Session(context_policy=policy)
+    session = SessionHarness(context_policy=policy)
     for _ in range(8):
         session.ask("x" * 250_000)
         session.reply("fine")
     session.ask("and now?")
     queried = Queried(session)
     context = await fetched(queried)
-    shown = session.shown(session.call)
+    shown = session.build_context(session.call)
     assert (context.messages, context.tool_spec, context.meta) == (shown.messages, shown.tool_spec, shown.meta)
     assert [(query.id, query.run_id, query.query) for query in queried.queries] == [
         ("s-1", "run-of-s-1", "context")
@@ -156,7 +156,7 @@ async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
 async def test_a_context_that_does_not_arrive_as_it_was_projected_is_not_sent(damage: str) -> None:
     """A context that does not match its digest is a retryable failure."""
     session = asking()
-    page = take_page(session.shown(session.call), 0)
+    page = take_page(session.build_context(session.call), 0)
     match damage:
         case "a message":
             page["messages"] = [{"role": "user", "content": "hello!"}]
@@ -235,7 +235,7 @@ async def test_a_context_that_must_fit_and_does_not_never_reaches_the_provider()
     """The refusal comes as the activity's failure."""
     session = asking("x" * 1000, context_policy=ContextPolicy(max_input_tokens=50, reserve_output_tokens=10))
     with pytest.raises(Exception, match="tokens") as overflow:
-        session.shown(session.call)
+        session.build_context(session.call)
     queried = Queried(session, refused(f"context_overflow: {overflow.value}"))
     with pytest.raises(ApplicationError) as caught:
         await called(queried)
@@ -376,7 +376,7 @@ async def test_with_a_refused_length_goes_what_was_counted() -> None:
         with pytest.raises(ApplicationError) as caught:
             await called(Queried(session), Reply(words, status=status))
         (details,) = caught.value.details
-        known = {"actual": 9, "limit": 8, "counted": session.shown(session.call).meta.estimated_tokens}
+        known = {"actual": 9, "limit": 8, "counted": session.build_context(session.call).meta.estimated_tokens}
         assert details == {"status": status.value} | (known if status == HTTPStatus.BAD_REQUEST else {})
 
 

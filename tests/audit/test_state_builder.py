@@ -12,7 +12,7 @@ from clew_audit.state_builder import StateBuilder
 from clew_workflows.core import advance, carried
 from clew_workflows.core.state import State
 from clew_workflows.protocol import ArchiveRef
-from tests.support.budgets import MODEL, refusal, replied, said, small
+from tests.support.budgets import MODEL, begin_small, make_refusal, reply, take_turn
 from tests.support.histories import HISTORIES
 
 
@@ -67,13 +67,13 @@ async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, long_sessio
 
 def test_what_providers_told_is_in_the_entries() -> None:
     """Refusals, ratios of tokens, the encoding and the worker's choices; a policy that was set since starts anew."""
-    session = small(policy=None)
+    session = begin_small(policy=None)
     assert session.state.profiles == {MODEL: make_profile(MODEL)}
     for tokens, ratio in ((4_000, 1.3), (300, 1.3)):
-        said(session, tokens, ratio)
+        take_turn(session, tokens, ratio)
     session.ask("x" * 400)
-    session.happened(refusal(session, limit=4_000, actual=5_000))
-    replied(session, 1.3)
+    session.take_event(make_refusal(session, limit=4_000, actual=5_000))
+    reply(session, 1.3)
     real = session.state
     made = folded(list(session.thread), pieces=2)
     assert real.learned[made.config.model].budget

@@ -12,7 +12,7 @@ from rich.console import Console
 from bench.endless import endless, show
 from bench.ledger import Ledger, check
 from clew.thread.entries import Entry
-from tests.support.decisions import Session
+from tests.support.session_harness import SessionHarness
 
 
 @pytest.mark.slow
@@ -31,13 +31,13 @@ async def test_a_short_session_holds_every_check() -> None:
 
 
 @pytest.fixture
-def session() -> Session:
+def session() -> SessionHarness:
     """A request with a tool's round, an input that was read, and an operation."""
-    session = Session(tools=("add",))
+    session = SessionHarness(tools=("add",))
     session.ask("r-1: hello", "r-1")
     session.reply("", "add")
     session.steer("also this", "i-1")
-    session.results("3")
+    session.answer_calls("3")
     session.reply("an answer")
     session.reply("another answer")
     session.operate("o-1")
@@ -49,7 +49,7 @@ def known() -> Ledger:
     return Ledger(requests={"r-1": "r-1: hello"}, inputs={"i-1": "also this"}, operations={"o-1": None})
 
 
-def test_a_whole_thread_has_no_problem(session: Session) -> None:
+def test_a_whole_thread_has_no_problem(session: SessionHarness) -> None:
     """A thread that holds each record of the callers once has no problem."""
     assert check(list(session.thread), known()) == []
 
@@ -70,14 +70,14 @@ DAMAGES: dict[str, tuple[Callable[[Entry], int], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_found(session: Session, damage: str) -> None:
+def test_damage_is_found(session: SessionHarness, damage: str) -> None:
     """A lost or duplicated entry is reported."""
     times, expected = DAMAGES[damage]
     entries = _renumbered(entry for entry in session.thread for _ in range(times(entry)))
     assert any(expected in problem for problem in check(entries, known()))
 
 
-def test_a_gap_is_found(session: Session) -> None:
+def test_a_gap_is_found(session: SessionHarness) -> None:
     """Gaps between seqs and duplicate ids are reported."""
     entries = list(session.thread)
     assert check(entries[:3] + entries[4:], known()) == ["seq 4 stands at place 3"]

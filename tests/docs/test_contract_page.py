@@ -23,7 +23,7 @@ from clew_workflows.shell import ingress
 from docs.generate import CONTRACT, DOCS, messages, page, stale, write
 from docs.generate.messages import Exchange
 from docs.generate.schemas import all_definitions
-from tests.support.decisions import Session
+from tests.support.session_harness import SessionHarness
 
 REPOSITORY = DOCS.parent
 CONFIG = SessionConfig(model="local:scripted")
@@ -186,7 +186,7 @@ def test_error_types_are_those_that_the_code_gives() -> None:
     assert named - given <= {*REFUSALS, ContextOverflow.type}
 
 
-def ends() -> dict[tuple[str, str], Callable[[Session], object]]:
+def ends() -> dict[tuple[str, str], Callable[[SessionHarness], object]]:
     """How a request ends, and what brings that about while its model is called."""
     return {
         ("completed", "final_answer"): lambda session: session.reply("this"),
@@ -208,10 +208,10 @@ def test_termination_reasons_are_all_on_the_page() -> None:
 @pytest.mark.parametrize("wanted", ends(), ids=" ".join)
 def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str, str]) -> None:
     """What the table says of how a request ends is so."""
-    session = Session(max_iterations=1)
+    session = SessionHarness(max_iterations=1)
     session.ask("what?", request_id="r-1")
     ends()[wanted](session)
-    assert session.ended("r-1") == wanted
+    assert session.find_ending("r-1") == wanted
 
 
 @pytest.mark.parametrize(

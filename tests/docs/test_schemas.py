@@ -25,7 +25,7 @@ from clew_workflows.core import views
 from clew_workflows.protocol import RequestedTool
 from docs.generate import DOCS, SCHEMAS
 from docs.generate.messages import wire_types
-from tests.support.decisions import Session
+from tests.support.session_harness import SessionHarness
 
 FILES = sorted((DOCS / SCHEMAS).glob("*.json"))
 INPUTS: list[tuple[str, Any, bool]] = [
@@ -52,9 +52,9 @@ def validates(name: str, value: Any) -> bool:
     return jsonschema_rs.validator_for(json.loads((DOCS / SCHEMAS / f"{name}.json").read_text())).is_valid(value)
 
 
-def talk() -> Session:
+def talk() -> SessionHarness:
     """A session with a turn behind it."""
-    session = Session(system_prompt="Be brief.")
+    session = SessionHarness(system_prompt="Be brief.")
     session.ask("What is it?", request_id="r-1")
     session.reply("This.")
     return session
@@ -97,14 +97,14 @@ def test_answers_are_valid() -> None:
 
 def test_entries_are_valid() -> None:
     """What a thread holds after a run with tools, a steer, operations and a failure is what the schemas say."""
-    session = Session(system_prompt="Be brief.")
+    session = SessionHarness(system_prompt="Be brief.")
     session.ask("what is 2 + 2?", request_id="r-1", metadata={"a": "b"})
     session.reply("let me see", RequestedTool(name="add", arguments={"a": 2}), "look", usage=Usage(input_tokens=5))
     session.steer("quickly", source="app")
     session.operate("op-1", result_context={"messages": [{"role": "user", "content": "before"}]})
     session.operate("op-2", "switch", "draft")
     session.configure(system_prompt="Be kind.")
-    session.results("4", "clear")
+    session.answer_calls("4", "clear")
     session.reply("it is 4", thinking="easy")
     session.reply("as I said")
     session.ask("and now?", request_id="r-2")

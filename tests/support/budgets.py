@@ -7,7 +7,7 @@ from typing import Any
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import Usage
 from clew_workflows.protocol import Failure, ModelAnswered, ModelReply
-from tests.support.decisions import Session
+from tests.support.session_harness import SessionHarness
 
 SMALL = ContextPolicy(max_input_tokens=1_200, reserve_output_tokens=200, window="epoch")
 
@@ -15,21 +15,21 @@ SMALL = ContextPolicy(max_input_tokens=1_200, reserve_output_tokens=200, window=
 MODEL = "local:tiny"
 
 
-def small(policy: ContextPolicy | None = SMALL, **config: Any) -> Session:
+def begin_small(policy: ContextPolicy | None = SMALL, **config: Any) -> SessionHarness:
     """A session with a budget of 1 000 tokens, counted as a quarter of the bytes."""
-    return Session(table=True, model=MODEL, encoding="heuristic", tools=(), context_policy=policy, **config)
+    return SessionHarness(table=True, model=MODEL, encoding="heuristic", tools=(), context_policy=policy, **config)
 
 
-def said(session: Session, tokens: int, ratio: float = 1.0, answer: str = "fine") -> None:
+def take_turn(session: SessionHarness, tokens: int, ratio: float = 1.0, answer: str = "fine") -> None:
     """A turn of so many tokens; the provider counts each context by a ratio of its own."""
     session.ask("x" * 4 * tokens)
-    replied(session, ratio, answer)
+    reply(session, ratio, answer)
 
 
-def replied(session: Session, ratio: float = 1.0, answer: str = "fine") -> None:
-    meta = session.shown(session.call).meta
+def reply(session: SessionHarness, ratio: float = 1.0, answer: str = "fine") -> None:
+    meta = session.build_context(session.call).meta
     usage = Usage(input_tokens=int(meta.estimated_tokens * ratio), output_tokens=1)
-    session.happened(
+    session.take_event(
         ModelAnswered(
             reply=ModelReply(content=answer, usage=usage),
             digest=meta.digest,
@@ -42,8 +42,8 @@ def replied(session: Session, ratio: float = 1.0, answer: str = "fine") -> None:
     )
 
 
-def refusal(session: Session, **told: Any) -> Failure:
+def make_refusal(session: SessionHarness, **told: Any) -> Failure:
     """A provider's word that the context is too long, as a worker of today passes it on."""
-    counted = session.shown(session.call).meta.estimated_tokens
+    counted = session.build_context(session.call).meta.estimated_tokens
     details = {"counted": counted, "status": 400} | told
     return Failure(type="context_length_exceeded", message="too long", details=details)

@@ -33,8 +33,7 @@ from clew_activities.checkpoint_tokens import Keys
 from clew_workflows.core.checkpoints import draft_checkpoint, make_restore_operation
 from clew_workflows.protocol import Thresholds
 from deploy.local import Reply, ToolCall
-from tests.support import decisions as paper
-from tests.support import toolbox
+from tests.support import session_harness, toolbox
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack, last
 
@@ -46,7 +45,7 @@ def payload_of(token: str) -> dict[str, Any]:
     return value
 
 
-def draft_of(session: paper.Session, lane: str = "default") -> dict[str, Any]:
+def draft_of(session: session_harness.SessionHarness, lane: str = "default") -> dict[str, Any]:
     value: dict[str, Any] = json.loads(
         draft_checkpoint(session.state, session.thread, lane, session.thread.last_seq).payload
     )
@@ -108,10 +107,10 @@ async def test_a_session_goes_on_from_a_checkpoint(stack: Stack) -> None:
 def test_a_checkpoint_holds_the_results_that_a_context_has_cleared() -> None:
     """The new session has no thread that they could be read from."""
     policy = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
-    session = paper.Session(tools=("look",), context_policy=policy)
+    session = session_harness.SessionHarness(tools=("look",), context_policy=policy)
     session.ask("look")
     session.reply("", "look")
-    session.results("blue " * 100)
+    session.answer_calls("blue " * 100)
     session.reply("it is blue")
     cleared = build_context(session.thread)
     assert cleared.meta.cleared_tool_results == 1
@@ -269,9 +268,11 @@ async def test_a_malformed_restoration_fails_at_once_with_its_word(stack: Stack,
 @pytest.mark.parametrize("role", ["system", "user"])
 def test_a_summary_becomes_a_users_message(role: Any) -> None:
     """The prompt is not among the messages, and where it is the session's own the configuration has it."""
-    session = paper.Session(system_prompt="Be brief.", context_policy=ContextPolicy(summary_role=role))
+    session = session_harness.SessionHarness(
+        system_prompt="Be brief.", context_policy=ContextPolicy(summary_role=role)
+    )
     session.ask("hello")
-    session.happened(paper.answered(content="fine"))
+    session.take_event(session_harness.make_reply(content="fine"))
     said = {"context_ref": "default", "from_seq": 1, "to_seq": 1, "content": "a greeting", "format": "text"}
     session.commit(Draft(SummaryPayload.from_json(said | {"model": "local:tiny"})))
     draft = draft_of(session)
@@ -286,7 +287,7 @@ def test_a_summary_becomes_a_users_message(role: Any) -> None:
 
 def test_a_lanes_own_prompt_goes_with_it() -> None:
     """Also where it is that there is none."""
-    session = paper.Session(system_prompt="Be brief.")
+    session = session_harness.SessionHarness(system_prompt="Be brief.")
     session.operate("o-1", result_context={"messages": [], "system_prompt": "Be long."})
     assert draft_of(session)["context"] == {"messages": [], "system_prompt": "Be long."}
     session.operate("o-2", result_context={"messages": [], "system_prompt": ""})
@@ -295,7 +296,7 @@ def test_a_lanes_own_prompt_goes_with_it() -> None:
 
 def test_what_was_configured_goes_along() -> None:
     """The policy is the agent's with what was laid over it; what was never set stays open."""
-    session = paper.Session(tools=("add",))
+    session = session_harness.SessionHarness(tools=("add",))
     assert draft_of(session)["config"] == {"model": "openai:gpt-4o", "encoding": "heuristic", "tools": ["add"]}
     session.configure(context_policy=ContextPolicy(keep_last_turns=9))
     assert draft_of(session)["config"]["context_policy"]["keep_last_turns"] == 9
@@ -316,7 +317,7 @@ def test_a_restored_session_takes_its_context_as_any_snapshot() -> None:
     }
     ids = ["tool-1"]
     for _ in range(3):
-        session = paper.Session()
+        session = session_harness.SessionHarness()
         session.do(ContextOperation.model_validate_json(json.dumps(make_restore_operation(payload, "o"))))
         asked, told = session.context().messages
         (call_id,) = list_call_ids(asked)

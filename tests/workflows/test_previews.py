@@ -14,7 +14,7 @@ from clew.errors import EmptyContent, InvalidInput, InvalidTokenBudget
 from clew_workflows.core import views
 from clew_workflows.core.state import Learned
 from deploy.local import Reply, ToolCall
-from tests.support import decisions as paper
+from tests.support import session_harness
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack, last
 
@@ -28,7 +28,7 @@ def query(*contents: str, **asked: Any) -> ContextQuery:
 
 def test_a_preview_commits_nothing() -> None:
     """The thread and the state are what they were, and the answer says up to where it was made."""
-    session = paper.Session()
+    session = session_harness.SessionHarness()
     session.ask("one")
     session.reply("yes")
     state, rev = session.state, session.thread.rev
@@ -44,7 +44,7 @@ def test_a_preview_commits_nothing() -> None:
 
 def test_what_does_not_fit_is_answered() -> None:
     """With the part that is too large; what would be refused for its policy is refused."""
-    session = paper.Session(table=True, context_policy=SHORT)
+    session = session_harness.SessionHarness(table=True, context_policy=SHORT)
     shown = views.build_projection(session.state, session.thread, query("word " * 2000))
     meta = shown.meta
     assert (shown.messages, meta.fits) == ([], False)
@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_answered() -> None:
 
 def test_it_is_priced_by_what_a_worker_has_told() -> None:
     """Input by its tokens, as the provider counts them, and at most a reply of full length; unknown is not 0."""
-    session = paper.Session(table=True)
+    session = session_harness.SessionHarness(table=True)
     (price,) = session.state.profiles["openai:gpt-4o"].prices
     meta = views.build_projection(session.state, session.thread, query("one")).meta
     tokens, reply = meta.estimated_tokens, meta.max_output_tokens or 0
@@ -72,7 +72,7 @@ def test_it_is_priced_by_what_a_worker_has_told() -> None:
     assert views.build_projection(state, session.thread, query("one")).meta.input_cost_usd == pytest.approx(
         2 * tokens * price.input / 1e6
     )
-    unknown = paper.Session(table=True, model="local:unheard-of")
+    unknown = session_harness.SessionHarness(table=True, model="local:unheard-of")
     assert views.build_projection(unknown.state, unknown.thread, query("one")).meta.input_cost_usd is None
 
 

@@ -14,37 +14,37 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import Busy, InvalidInput, NothingToSummarize
 from clew_workflows.core import commands, decisions, summaries
 from clew_workflows.protocol import ArchiveRef, CallModel, Failure, Summarize, Summarized, WrittenSummary
-from tests.support.decisions import Session
+from tests.support.session_harness import SessionHarness
 
 POLICY = ContextPolicy(max_input_tokens=400, reserve_output_tokens=100, keep_last_turns=1)
 AUTOMATIC = POLICY.model_copy(update={"summarization": "request_new"})
 
 
-def session(policy: ContextPolicy = POLICY, turns: int = 3, **config: Any) -> Session:
+def session(policy: ContextPolicy = POLICY, turns: int = 3, **config: Any) -> SessionHarness:
     """A session that has had some turns."""
-    made = Session(context_policy=policy, **config)
+    made = SessionHarness(context_policy=policy, **config)
     for number in range(turns):
         turn(made, f"question {number}")
     return made
 
 
-def turn(of: Session, content: str, needs_summary: bool = False) -> None:
+def turn(of: SessionHarness, content: str, needs_summary: bool = False) -> None:
     of.ask(content)
     of.reply(f"answer to {content}", needs_summary=needs_summary)
 
 
-def summarize(of: Session, **given: Any) -> Summarize:
+def summarize(of: SessionHarness, **given: Any) -> Summarize:
     """What the world is asked for a summary, as the workflow completes it."""
     of.do(SummarizeInput(**given))
     return asked(of)
 
 
-def asked(of: Session) -> Summarize:
+def asked(of: SessionHarness) -> Summarize:
     assert isinstance(of.effect, Summarize)
     return summaries.find_range(of.state, of.thread, of.effect)
 
 
-def summing_up(request_id: str | None = None) -> Session:
+def summing_up(request_id: str | None = None) -> SessionHarness:
     """A session that is writing a summary of its own accord."""
     of = session(AUTOMATIC, turns=2)
     of.ask("question", request_id)
@@ -53,26 +53,26 @@ def summing_up(request_id: str | None = None) -> Session:
     return of
 
 
-def written(of: Session, content: str = "They talked.", prompt: str | None = None) -> None:
+def written(of: SessionHarness, content: str = "They talked.", prompt: str | None = None) -> None:
     answer = WrittenSummary(content=content, source_digest="d", source_tokens=99)
-    of.happened(Summarized(effect=asked(of), summary=answer, system_prompt=prompt))
+    of.take_event(Summarized(effect=asked(of), summary=answer, system_prompt=prompt))
 
 
-def turn_starts(of: Session) -> list[int]:
+def turn_starts(of: SessionHarness) -> list[int]:
     """The seqs of what users have said."""
     lane = of.thread.get_lane("default")
     assert lane
     return lane.turn_starts
 
 
-def texts(of: Session) -> list[str]:
+def texts(of: SessionHarness) -> list[str]:
     """The context as it is now."""
     return [message["content"] for message in of.context().messages]
 
 
-def shown(of: Session) -> list[str]:
+def shown(of: SessionHarness) -> list[str]:
     of.ask("next")
-    return [message["content"] for message in of.shown(of.call).messages]
+    return [message["content"] for message in of.build_context(of.call).messages]
 
 
 def test_a_summary_stands_for_all_but_the_last_turns() -> None:
@@ -142,7 +142,7 @@ def test_whole_groups_are_summed_up() -> None:
     of = session(turns=0)
     of.ask("add")
     of.reply("", "add")
-    of.results("4")
+    of.answer_calls("4")
     of.reply("it is 4")
     call = next(entry for entry in of.thread if entry.payload.get("tool_calls"))
     given = summarize(of, to_seq=call.seq)
@@ -194,15 +194,15 @@ def test_too_little_is_not_summed_up_by_itself() -> None:
         turn(of, f"question {number} " + "x" * 40, needs_summary=number == 3)
     with pytest.raises(NothingToSummarize, match="too few"):
         asked(of)
-    of.happened(Failure(type="nothing_to_summarize", message="too few"))
+    of.take_event(Failure(type="nothing_to_summarize", message="too few"))
     assert of.state.phase == "idle"
-    assert "error" not in of.facts
+    assert "error" not in of.entry_names
 
 
 def test_a_summary_that_fails_stops_nothing() -> None:
     """The reason is a fact, what waits goes on, and by itself the session tries again some runs later."""
     of = summing_up()
-    of.happened(Failure(type="unusable_summary", message="it is empty"))
+    of.take_event(Failure(type="unusable_summary", message="it is empty"))
     (error,) = of.thread.filter_by_kind("error")
     assert (error.payload["type"], error.refs["summary_id"]) == ("unusable_summary", "summary-1")
     assert of.state.phase == "idle"
@@ -223,7 +223,7 @@ def test_no_summary_begins_after_a_run_that_did_not_complete(ending: str) -> Non
         case "cancel":
             of.cancel()
         case "fail":
-            of.results("4")
+            of.answer_calls("4")
             of.fail()
         case "interrupt":
             of.ask("stop", on_busy="interrupt")
@@ -232,7 +232,7 @@ def test_no_summary_begins_after_a_run_that_did_not_complete(ending: str) -> Non
     assert (of.state.phase, of.effect) == ("idle", None)
 
 
-ARRIVALS: dict[str, Callable[[Session], Any]] = {
+ARRIVALS: dict[str, Callable[[SessionHarness], Any]] = {
     "message": lambda of: of.ask("now"),
     "operation": lambda of: of.operate("o-1"),
     "configure": lambda of: of.configure(system_prompt="Be brief."),
@@ -301,7 +301,7 @@ def test_a_message_meets_a_summary_in_the_making_as_it_meets_a_run() -> None:
     assert isinstance(of.effect, CallModel)
     assert [entry.payload["type"] for entry in of.thread.filter_by_kind("error")] == ["cancelled"]
     of.reply("done")
-    assert of.shown(of.call).messages[-1]["content"] == "later"
+    assert of.build_context(of.call).messages[-1]["content"] == "later"
 
 
 def test_a_compaction_puts_the_summary_under_the_lane() -> None:
@@ -333,7 +333,7 @@ def test_a_compaction_waits_for_the_run_and_what_waits_with_it_follows() -> None
     of.reply("done")
     assert of.state.phase == "summarizing"
     written(of)
-    assert of.facts[-3:] == ["ai_context_operation", "config", "user"]
+    assert of.entry_names[-3:] == ["ai_context_operation", "config", "user"]
 
 
 def test_expand_brings_back_what_was_there() -> None:

@@ -13,8 +13,8 @@ import pytest
 from clew.contract.payloads import ConfigPayload, EntryKind, MessagePayload, Recipe, RunPayload, read_payload
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import Entry
-from tests.support.decisions import Session
 from tests.support.payloads import OTHER_PAYLOADS, recipe
+from tests.support.session_harness import SessionHarness
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ("client", "workflows", "activities", "audit", "bench", "deploy", "examples")
@@ -55,11 +55,11 @@ def test_what_a_later_release_writes_is_ignored(kind: EntryKind, payload: dict[s
 
 def test_what_a_session_commits_is_read_back_equal() -> None:
     """Each payload that a session commits equals the one that is read back from its JSON."""
-    session = Session(system_prompt="Be brief.", metadata={"user": "u-1"})
+    session = SessionHarness(system_prompt="Be brief.", metadata={"user": "u-1"})
     session.ask("add", output_schema={"type": "object"}, metadata={"a": "b"})
     session.steer("both")
     session.reply("", "add", "look", thinking="hm", provider_data={"provider": "openai", "blocks": [{"a": None}]})
-    session.results("1", "2 " * 9000)
+    session.answer_calls("1", "2 " * 9000)
     session.reply("{}")
     session.reply("{}")
     session.operate("op-1")

@@ -9,17 +9,17 @@ from clew.thread.thread import Thread
 from clew_workflows.core import advance, commands, decisions
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.stamps import MACHINE, Stamps
-from tests.support.decisions import Session, stamps
+from tests.support.session_harness import SessionHarness, make_stamps
 
 
 def test_what_was_decided_is_committed_in_order() -> None:
     """Each entry gets the next seq, an id of its own and the time; the state and the effect are the decision's."""
-    paper = Session()
-    before = paper.thread.rev
+    harness = SessionHarness()
+    before = harness.thread.rev
     message = MessageInput(content="hello", request_id="r-1")
-    decision, _ = commands.decide(paper.state, paper.thread, message, None, paper.now)
-    step = advance.advance(paper.session, decision, stamps())
-    assert [entry.seq for entry in step.entries] == list(range(before, paper.thread.rev))
+    decision, _ = commands.decide(harness.state, harness.thread, message, None, harness.now)
+    step = advance.advance(harness.session, decision, make_stamps())
+    assert [entry.seq for entry in step.entries] == list(range(before, harness.thread.rev))
     assert [entry.kind for entry in step.entries] == [draft.kind for draft in decision.commit]
     assert {entry.at for entry in step.entries} == {"2026-01-01T00:00:00.000Z"}
     assert step.session.state is decision.state
@@ -29,13 +29,13 @@ def test_what_was_decided_is_committed_in_order() -> None:
 
 def test_what_is_carried_out_goes_on_unless_it_is_given_up() -> None:
     """A decision without an effect leaves the one in progress; the end of its run does not."""
-    paper = Session()
-    paper.ask()
-    call = paper.call
-    step = advance.advance(paper.session, decisions.reject(paper.state, "x", "unknown", ""), stamps())
+    harness = SessionHarness()
+    harness.ask()
+    call = harness.call
+    step = advance.advance(harness.session, decisions.reject(harness.state, "x", "unknown", ""), make_stamps())
     assert (step.gave_up, step.session.effect) == (False, call)
-    decision, _ = commands.decide(step.session.state, step.session.thread, CloseInput(), None, paper.now)
-    step = advance.advance(step.session, decision, stamps())
+    decision, _ = commands.decide(step.session.state, step.session.thread, CloseInput(), None, harness.now)
+    step = advance.advance(step.session, decision, make_stamps())
     assert (step.gave_up, step.session.effect) == (True, None)
 
 
@@ -45,10 +45,10 @@ def test_a_decision_that_changes_nothing_leaves_no_entry() -> None:
     def none_left(_bits: int) -> int:
         raise AssertionError("a random number was asked for")
 
-    paper = Session()
+    harness = SessionHarness()
     given = Stamps(now=lambda: datetime(2026, 1, 1, tzinfo=UTC), random_bits=none_left)
-    step = advance.advance(paper.session, Decision(paper.state), given)
-    assert (step.entries, step.session) == ((), paper.session)
+    step = advance.advance(harness.session, Decision(harness.state), given)
+    assert (step.entries, step.session) == ((), harness.session)
     assert isinstance(step.session.thread, Thread)
 
 

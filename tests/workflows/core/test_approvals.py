@@ -9,13 +9,13 @@ import pytest
 from clew.errors import AlreadyResolved, InvalidInput, TooLarge, UnknownApproval
 from clew_workflows.core import views
 from clew_workflows.protocol import RequestedTool
-from tests.support.decisions import Session, assert_valid
+from tests.support.session_harness import SessionHarness, assert_valid
 
 ASK = RequestedTool(name="ask_first", arguments={"a": 1})
 
 
-def waiting(*tools: RequestedTool | str, **config: Any) -> Session:
-    session = Session(tools=("add", "ask_first"), **config)
+def waiting(*tools: RequestedTool | str, **config: Any) -> SessionHarness:
+    session = SessionHarness(tools=("add", "ask_first"), **config)
     session.ask(request_id="r")
     session.reply("", *tools)
     return session
@@ -32,8 +32,8 @@ def test_a_tool_that_needs_it_waits_for_approval() -> None:
     assert [call.name for call, _ in session.round.calls] == ["ask_first", "add"]
     assert session.thread[3].kind == "approval"
     assert session.thread[3].refs["tool_call_id"] == "tool-1"
-    session.results("1", "2")
-    assert session.facts[2:] == ["assistant", "approval", "tool", "tool"]
+    session.answer_calls("1", "2")
+    assert session.entry_names[2:] == ["assistant", "approval", "tool", "tool"]
 
 
 def test_the_configuration_may_ask_for_approval_too() -> None:
@@ -45,10 +45,10 @@ def test_a_denial_is_what_the_model_reads() -> None:
     """With its reason, and at its place; nothing is run for it."""
     session = waiting(ASK)
     session.approve("tool-1", decision="deny", reason="too dear")
-    assert session.facts[3:] == ["approval", "tool"]
+    assert session.entry_names[3:] == ["approval", "tool"]
     assert (session.thread[4].payload["content"], session.thread[4].payload["is_error"]) == ("denied: too dear", True)
     assert session.call.iteration == 2
-    assert_valid(session.shown(session.call).messages)
+    assert_valid(session.build_context(session.call).messages)
 
 
 def test_edited_arguments_are_run_and_the_models_stay_in_the_thread() -> None:
@@ -106,7 +106,7 @@ def test_several_are_resolved_in_any_order() -> None:
     assert (session.state.phase, session.effect) == ("awaiting_approval", None)
     session.approve("tool-3")
     assert [call.tool_call_id for call, _ in session.round.calls] == ["tool-2", "tool-3", "tool-4"]
-    session.results("2", "3", "4")
+    session.answer_calls("2", "3", "4")
     results = [entry.payload for entry in session.thread if entry.payload.get("role") == "tool"]
     assert [result["tool_call_id"] for result in results] == ["tool-1", "tool-2", "tool-3", "tool-4"]
     assert [result["content"] for result in results[1:]] == ["2", "3", "4"]
@@ -131,32 +131,32 @@ def test_nothing_times_out_while_people_think() -> None:
     session.time = 5000
     session.approve("tool-2")
     session.time = 5099
-    session.results("1", "2")
+    session.answer_calls("1", "2")
     assert session.call.iteration == 2
     session.time = 5100
     session.reply("", "add")
-    session.results("4")
-    assert session.ended("r") == ("failed", "timeout")
+    session.answer_calls("4")
+    assert session.find_ending("r") == ("failed", "timeout")
 
 
 def test_a_cancel_resolves_it() -> None:
     """The call is closed, nothing is pending, and the next message works at once."""
     session = waiting(ASK)
     session.cancel()
-    assert session.facts[3:] == ["tool", "run"]
+    assert session.entry_names[3:] == ["tool", "run"]
     assert views.answer_status(session.state, session.thread)["pending_approvals"] == []
     with pytest.raises(UnknownApproval):
         session.approve("tool-1")
     session.ask("next")
-    assert_valid(session.shown(session.call).messages)
+    assert_valid(session.build_context(session.call).messages)
 
 
 def test_the_model_reads_that_a_person_changed_the_call() -> None:
     """And to what, before what the tool said."""
     session = waiting(ASK)
     session.approve("tool-1", arguments={"a": 2})
-    session.results("2 it is")
-    result = session.shown(session.call).messages[-1]["content"]
+    session.answer_calls("2 it is")
+    result = session.build_context(session.call).messages[-1]["content"]
     assert result == '[a person changed this call before it ran; its arguments were {"a":2}]\n2 it is'
     assert session.thread[4].payload["edited_arguments"] == {"a": 2}
     assert session.thread[4].payload["content"] == "2 it is"
@@ -165,5 +165,5 @@ def test_the_model_reads_that_a_person_changed_the_call() -> None:
 def test_arguments_that_a_person_left_as_they_were_are_no_change() -> None:
     session = waiting(ASK)
     session.approve("tool-1", arguments={"a": 1})
-    session.results("1")
+    session.answer_calls("1")
     assert "edited_arguments" not in session.thread[4].payload

@@ -17,15 +17,15 @@ from clew.thread.entries import Entry
 from clew_workflows.core import budgets
 from clew_workflows.core.state import EIGHTHS, Learned
 from clew_workflows.protocol import CallModel, Failure
-from tests.support.budgets import MODEL, SMALL, refusal, replied, said, small
-from tests.support.decisions import Session, journey
+from tests.support.budgets import MODEL, SMALL, begin_small, make_refusal, reply, take_turn
+from tests.support.session_harness import SessionHarness, carry_over
 
 
-def budget_of(session: Session, call: CallModel) -> int:
+def budget_of(session: SessionHarness, call: CallModel) -> int:
     return session.state.policy.overlay(call.context_policy).budget
 
 
-def assert_reproduced(session: Session) -> None:
+def assert_reproduced(session: SessionHarness) -> None:
     """What each call was shown is made again from the entries alone."""
     for entry in replies(session):
         recipe = entry.recipe
@@ -35,19 +35,19 @@ def assert_reproduced(session: Session) -> None:
         assert again.estimated_tokens == recipe.input_tokens
 
 
-def replies(session: Session) -> list[Entry]:
+def replies(session: SessionHarness) -> list[Entry]:
     return [entry for entry in session.thread if "recipe" in entry.payload]
 
 
 def test_a_refused_context_is_made_shorter_once() -> None:
     """The refusal is a fact that says with which budget it goes on; the new call's recipe holds its policy."""
-    session = small()
+    session = begin_small()
     for _ in range(5):
-        said(session, 160)
+        take_turn(session, 160)
     request_id = session.ask("x" * 400)
     first = session.call
-    counted = session.shown(first).meta.estimated_tokens
-    session.happened(refusal(session, limit=counted - 200, actual=counted))
+    counted = session.build_context(first).meta.estimated_tokens
+    session.take_event(make_refusal(session, limit=counted - 200, actual=counted))
     again, budget = session.call, budget_of(session, session.call)
     assert again == first.model_copy(
         update={"call_id": "call-7", "at_seq": first.at_seq + 1, "context_policy": again.context_policy}
@@ -66,11 +66,11 @@ def test_a_refused_context_is_made_shorter_once() -> None:
         },
     }
     assert error.refs["call_id"] == "call-6"
-    assert session.shown(again).meta.estimated_tokens <= budget
-    assert session.shown(again).messages[-1]["content"] == "x" * 400
-    replied(session)
-    assert session.ended(request_id) == ("completed", "final_answer")
-    assert session.outcome(request_id)["iterations"] == 1
+    assert session.build_context(again).meta.estimated_tokens <= budget
+    assert session.build_context(again).messages[-1]["content"] == "x" * 400
+    reply(session)
+    assert session.find_ending(request_id) == ("completed", "final_answer")
+    assert session.find_outcome(request_id)["iterations"] == 1
     recipe = list(session.thread)[-2].payload["recipe"]
     assert recipe["context_policy"] == {"max_input_tokens": budget + 200}
     assert_reproduced(session)
@@ -78,51 +78,53 @@ def test_a_refused_context_is_made_shorter_once() -> None:
 
 def test_a_second_refusal_is_the_failure() -> None:
     """Typed as it always was; both refusals are facts, and the outcome is the second's."""
-    session = small()
-    said(session, 400)
+    session = begin_small()
+    take_turn(session, 400)
     request_id = session.ask("x" * 1_200)
-    session.happened(refusal(session))
-    session.happened(refusal(session))
-    assert session.facts[-4:] == ["user", "error", "error", "run"]
-    assert session.ended(request_id) == ("failed", "context_length_exceeded")
+    session.take_event(make_refusal(session))
+    session.take_event(make_refusal(session))
+    assert session.entry_names[-4:] == ["user", "error", "error", "run"]
+    assert session.find_ending(request_id) == ("failed", "context_length_exceeded")
     assert "retried" not in list(session.thread)[-2].payload["details"]
 
 
 def test_each_run_has_its_own_retry_and_begins_where_the_last_one_ended() -> None:
     """What was learned stays: the next run is not refused for what it now knows, and may be refused for less."""
-    session = small()
-    said(session, 600)
+    session = begin_small()
+    take_turn(session, 600)
     session.ask("x" * 400)
-    session.happened(refusal(session, limit=900, actual=1_100))
+    session.take_event(make_refusal(session, limit=900, actual=1_100))
     budget = budget_of(session, session.call)
-    replied(session)
+    reply(session)
     session.ask("and?")
     assert budget_of(session, session.call) == budget
-    session.happened(refusal(session, limit=500, actual=budget))
+    session.take_event(make_refusal(session, limit=500, actual=budget))
     assert budget_of(session, session.call) < budget
-    replied(session)
+    reply(session)
     other = session.ask("elsewhere", model="local:other")
     assert session.call.context_policy is None or session.call.context_policy.budget != budget
-    replied(session)
-    assert session.ended(other) == ("completed", "final_answer")
+    reply(session)
+    assert session.find_ending(other) == ("completed", "final_answer")
 
 
 def test_a_refusal_that_no_worker_of_today_tells_of_is_final() -> None:
     """As before it could be retried: sessions in flight replay what they did."""
-    session = small()
+    session = begin_small()
     request_id = session.ask("hello")
-    session.happened(Failure(type="context_length_exceeded", message="too long", details={"limit": 10, "actual": 20}))
-    assert session.ended(request_id) == ("failed", "context_length_exceeded")
+    session.take_event(
+        Failure(type="context_length_exceeded", message="too long", details={"limit": 10, "actual": 20})
+    )
+    assert session.find_ending(request_id) == ("failed", "context_length_exceeded")
     assert session.state.learned == {}
 
 
 @pytest.mark.parametrize("counted", [0, -5, 1, True, "9", 2.5, None, 10**400])
 def test_a_count_that_is_none_leaves_nothing_to_try(counted: Any) -> None:
     """Nothing that a provider or a worker sends does harm."""
-    session = small()
+    session = begin_small()
     request_id = session.ask("hello")
-    session.happened(refusal(session, counted=counted))
-    assert session.ended(request_id)[0] == "failed"
+    session.take_event(make_refusal(session, counted=counted))
+    assert session.find_ending(request_id)[0] == "failed"
 
 
 _odd = st.one_of(st.integers(-5, 3_000), st.integers(), st.none(), st.booleans(), st.text(max_size=3), st.floats())
@@ -132,10 +134,10 @@ _odd = st.one_of(st.integers(-5, 3_000), st.integers(), st.none(), st.booleans()
 @given(_odd, _odd, st.integers(1, 3_000), st.integers(1, 100_000))
 def test_whatever_a_refusal_tells_the_budget_gets_smaller(limit: Any, actual: Any, counted: int, output: int) -> None:
     """It is at least one token, and a tenth less than what was refused; or there is no other attempt."""
-    session = small(model_options=ModelOptions(max_output_tokens=output))
+    session = begin_small(model_options=ModelOptions(max_output_tokens=output))
     session.ask("hello")
     left = budgets.compute_budget_left(
-        session.state, session.call, refusal(session, limit=limit, actual=actual, counted=counted)
+        session.state, session.call, make_refusal(session, limit=limit, actual=actual, counted=counted)
     )
     assert left is None or 1 <= left <= min(counted * 9 // 10, 1_000)
 
@@ -154,55 +156,55 @@ def test_whatever_a_refusal_tells_the_budget_gets_smaller(limit: Any, actual: An
 )
 def test_the_budget_that_a_refusal_leaves(told: dict[str, int], left: int) -> None:
     """The window less the reply, in tokens of ours, a tenth to spare; half where the provider tells too little."""
-    session = small()
+    session = begin_small()
     session.ask("hello")
-    assert budgets.compute_budget_left(session.state, session.call, refusal(session, **told)) == left
+    assert budgets.compute_budget_left(session.state, session.call, make_refusal(session, **told)) == left
 
 
 def test_what_must_fit_and_does_not_fit_any_more_is_the_failure() -> None:
     """The request itself is never cut: its call fails with the projection's own error."""
-    session = small()
+    session = begin_small()
     request_id = session.ask("x" * 3_600)
-    session.happened(refusal(session, limit=500, actual=1_000))
+    session.take_event(make_refusal(session, limit=500, actual=1_000))
     with pytest.raises(ContextOverflow, match="request needs 910 tokens and"):
-        session.shown(session.call)
+        session.build_context(session.call)
     session.fail("context_overflow")
-    assert session.ended(request_id) == ("failed", "context_overflow")
+    assert session.find_ending(request_id) == ("failed", "context_overflow")
 
 
 def test_a_retry_comes_after_the_time_is_over_no_more() -> None:
-    session = small(request_timeout_seconds=10)
-    said(session, 500)
+    session = begin_small(request_timeout_seconds=10)
+    take_turn(session, 500)
     request_id = session.ask("hello")
     session.time = 11
-    session.happened(refusal(session))
-    assert session.ended(request_id) == ("failed", "timeout")
+    session.take_event(make_refusal(session))
+    assert session.find_ending(request_id) == ("failed", "timeout")
 
 
 def test_a_retry_within_a_round_of_tools_reads_the_same_results() -> None:
     """Its parent is the call that asked for them, and the round counts once."""
-    session = Session(table=True, model=MODEL, encoding="heuristic", tools=("add",))
+    session = SessionHarness(table=True, model=MODEL, encoding="heuristic", tools=("add",))
     session.ask("add", max_iterations=2)
     session.reply("", "add")
-    session.results("x" * 2_000)
+    session.answer_calls("x" * 2_000)
     first = session.call
-    session.happened(refusal(session))
+    session.take_event(make_refusal(session))
     assert (session.call.parent_call_id, session.call.iteration) == (first.parent_call_id, 2)
     assert first.parent_call_id == "call-1"
 
 
 def test_a_provider_that_counts_more_gets_less() -> None:
     """From the next call on: the policy's budget is divided by the ratio, which the recipe tells."""
-    session = small()
-    said(session, 300, ratio=1.3)
+    session = begin_small()
+    take_turn(session, 300, ratio=1.3)
     assert session.state.learned == {}
-    said(session, 500, ratio=1.3)
+    take_turn(session, 500, ratio=1.3)
     ratio = 11 / EIGHTHS
     session.ask("now")
     assert session.state.learned == {MODEL: Learned(eighths=11)}
     assert session.call.token_ratio == ratio
     assert budget_of(session, session.call) == int(1_000 / ratio)
-    replied(session, 1.3)
+    reply(session, 1.3)
     assert list(session.thread)[-2].payload["recipe"]["token_ratio"] == ratio
     assert_reproduced(session)
 
@@ -210,9 +212,9 @@ def test_a_provider_that_counts_more_gets_less() -> None:
 @pytest.mark.parametrize("ratio", [0.1, 0.6, 0.97, 1.0, 1.015])
 def test_a_provider_that_counts_no_more_changes_nothing(ratio: float) -> None:
     """Budgets are only ever made tighter, and a message framed a little otherwise is no difference."""
-    session = small()
+    session = begin_small()
     for _ in range(6):
-        said(session, 300, ratio)
+        take_turn(session, 300, ratio)
     assert session.state.learned == {}
     session.ask("now")
     assert (session.call.context_policy, session.call.token_ratio) == (None, None)
@@ -220,8 +222,8 @@ def test_a_provider_that_counts_no_more_changes_nothing(ratio: float) -> None:
 
 def test_a_short_context_tells_nothing() -> None:
     """What a provider adds to every prompt would look like a ratio."""
-    session = small()
-    said(session, 100, ratio=4.0)
+    session = begin_small()
+    take_turn(session, 100, ratio=4.0)
     assert session.state.learned == {}
 
 
@@ -244,8 +246,8 @@ def test_a_ratio_has_an_end() -> None:
 
 def test_who_sets_a_policy_starts_anew() -> None:
     """What was refused or counted before is forgotten; another change of configuration leaves it."""
-    session = small()
-    said(session, 800, ratio=1.5)
+    session = begin_small()
+    take_turn(session, 800, ratio=1.5)
     learned = session.state.learned
     assert learned
     session.configure(model_options=ModelOptions(seed=1))
@@ -256,9 +258,9 @@ def test_who_sets_a_policy_starts_anew() -> None:
 
 def test_what_was_learned_is_carried_and_bounded() -> None:
     """To the next run of the workflow; of many models the newest."""
-    session = small()
-    said(session, 800, ratio=1.5)
-    assert journey(session).state.learned == session.state.learned
+    session = begin_small()
+    take_turn(session, 800, ratio=1.5)
+    assert carry_over(session).state.learned == session.state.learned
     learned: Any = {}
     for number in range(40):
         learned = budgets.learn_refusal(learned, f"local:m{number % 20}", 100 + number)
@@ -278,14 +280,14 @@ def test_contexts_under_a_calibrated_budget_are_made_again(turns: list[tuple[int
 
     Between two calls of the same policy the earlier context is the beginning of the later, unless a cut came between.
     """
-    session = small()
+    session = begin_small()
     shown: list[tuple[str, Any, list[Any]]] = []
     for tokens, ratio, is_refused in turns:
         session.ask("x" * 4 * tokens)
         if is_refused:
-            session.happened(Failure(type="context_length_exceeded", message="", details={"counted": 700}))
+            session.take_event(Failure(type="context_length_exceeded", message="", details={"counted": 700}))
         try:
-            now = session.shown(session.call)
+            now = session.build_context(session.call)
         except ContextOverflow:
             session.fail("context_overflow")
             continue
@@ -293,5 +295,5 @@ def test_contexts_under_a_calibrated_budget_are_made_again(turns: list[tuple[int
         if shown and shown[-1][:2] == (now.meta.policy_hash, now.meta.epoch):
             assert now.messages[: len(shown[-1][2])] == shown[-1][2]
         shown.append((now.meta.policy_hash, now.meta.epoch, now.messages))
-        replied(session, ratio)
+        reply(session, ratio)
     assert_reproduced(session)

@@ -14,12 +14,12 @@ from clew.errors import InvalidInput
 from clew_workflows.core import advance
 from clew_workflows.core.carried import MAX_CARRIED_BYTES, carry, restore
 from clew_workflows.protocol import ArchiveRef, Packed
-from tests.support.decisions import Session, journey
+from tests.support.session_harness import SessionHarness, carry_over
 
 
-def busy_session() -> Session:
+def busy_session() -> SessionHarness:
     """A session with something of everything that can wait."""
-    session = Session(tools=("add", "ask_first"), on_busy="queue", system_prompt="Be brief.")
+    session = SessionHarness(tools=("add", "ask_first"), on_busy="queue", system_prompt="Be brief.")
     session.ask("one", "r-1", metadata={"a": "b"})
     session.reply("", "add", "ask_first")
     session.steer("rather", "i-1")
@@ -32,7 +32,7 @@ def busy_session() -> Session:
 def test_all_that_waits_arrives() -> None:
     """The run in progress with its approvals, inputs, queue, operation, configuration, and known ids."""
     session = busy_session()
-    arrived = journey(session)
+    arrived = carry_over(session)
     assert arrived.state.run == session.state.run
     assert arrived.state.inbox == session.state.inbox
     assert arrived.state.queue == session.state.queue
@@ -50,14 +50,14 @@ def test_all_that_waits_arrives() -> None:
 
 def test_outcomes_are_known_when_their_entries_are_gone() -> None:
     """The newest thousand; a long error is cut, for the thread has the whole of it."""
-    session = Session()
+    session = SessionHarness()
     for number in range(1010):
         session.ask("x", f"r-{number}")
         if number == 1009:
-            session.happened(_failure("y" * 5000))
+            session.take_event(_failure("y" * 5000))
         else:
             session.reply("fine")
-    outcomes = journey(session).state.outcomes
+    outcomes = carry_over(session).state.outcomes
     assert list(outcomes) == [f"r-{number}" for number in range(10, 1010)]
     failed = outcomes["r-1009"]
     assert failed.error
@@ -74,7 +74,7 @@ def _failure(message: str) -> Any:
 def test_what_is_carried_stays_under_its_limit() -> None:
     """A window that does not fit is left to the archive, its oldest part first; nothing else is."""
     noise = random.Random(7)
-    session = Session(context_policy=ContextPolicy(max_input_tokens=2_000_000))
+    session = SessionHarness(context_policy=ContextPolicy(max_input_tokens=2_000_000))
     for number in range(40):
         session.ask("".join(chr(noise.randrange(0x4E00, 0x9FFF)) for _ in range(12_000)), f"r-{number}")
         session.reply("fine")
@@ -113,7 +113,7 @@ def test_what_clew_has_not_written_is_refused(value: dict[str, Any]) -> None:
 def test_a_carried_session_is_what_it_was() -> None:
     """Also when hardly anything may be carried of the archived part."""
     session = busy_session()
-    arrived = journey(session, recent_entries=0)
+    arrived = carry_over(session, recent_entries=0)
     assert arrived.thread.first_seq == session.thread.rev
     assert arrived.thread.find_config(arrived.thread.last_seq) == session.thread.find_config(session.thread.last_seq)
     with pytest.raises(LookupError):

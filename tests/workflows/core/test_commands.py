@@ -23,7 +23,7 @@ from clew.contract import (
 from clew.errors import Closed, Refusal
 from clew_workflows.core import commands
 from clew_workflows.core.commands import Command
-from tests.support.decisions import Session
+from tests.support.session_harness import SessionHarness
 
 OPERATION: dict[str, Any] = {"op_id": "o", "operation": {"type": "replace", "result_context": {"messages": ()}}}
 COMMANDS: list[Command] = [
@@ -42,9 +42,14 @@ COMMANDS: list[Command] = [
 ]
 
 
-def sessions() -> list[Session]:
+def sessions() -> list[SessionHarness]:
     """Idle, with a run, with a queue, and waiting for an approval."""
-    idle, busy, queueing, asking = Session(), Session(), Session(on_busy="queue"), Session(tools=("ask_first",))
+    idle, busy, queueing, asking = (
+        SessionHarness(),
+        SessionHarness(),
+        SessionHarness(on_busy="queue"),
+        SessionHarness(tools=("ask_first",)),
+    )
     for session in (busy, queueing, asking):
         session.ask(request_id="r-1")
     queueing.ask("and then")
@@ -70,7 +75,7 @@ def test_deciding_changes_nothing(command: Command) -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
 def test_a_closed_session_takes_nothing_but_another_close(command: Command) -> None:
     """Who asks again is told when it has ended."""
-    session = Session()
+    session = SessionHarness()
     session.close()
     if isinstance(command, CloseInput):
         assert session.do(command) == commands.Closing()
@@ -81,7 +86,7 @@ def test_a_closed_session_takes_nothing_but_another_close(command: Command) -> N
 
 def test_a_message_is_new_once() -> None:
     """The same id again is the same request, and asks for no room in a full history."""
-    session = Session()
+    session = SessionHarness()
     message = MessageInput(content="hello", request_id="r-1")
     assert session.do(message) == commands.Outcome("r-1", is_new=True)
     assert session.do(message) == commands.Outcome("r-1")

@@ -14,19 +14,19 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
 from clew_workflows.core import decisions, requests, runs
 from clew_workflows.protocol import Failure, Prepare, RequestedTool
-from tests.support.decisions import UNKNOWN, Session, answered, assert_valid
+from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid, make_reply
 
 
 def test_a_session_begins_unprepared() -> None:
     """Nothing is committed until a worker has resolved the model and the tools."""
-    session = Session(prepare=False)
+    session = SessionHarness(prepare=False)
     assert session.state.phase == "preparing"
-    assert session.facts == []
+    assert session.entry_names == []
 
 
 def test_the_configuration_is_the_first_fact_and_complete() -> None:
     """Seq 0 holds all that shapes a context, defaults included, so that no later default can change it."""
-    session = Session(system_prompt="Be brief.", model_options=ModelOptions(seed=3))
+    session = SessionHarness(system_prompt="Be brief.", model_options=ModelOptions(seed=3))
     config = session.thread[0]
     assert config.kind == "config"
     assert [tool["name"] for tool in config.payload["tools"]] == ["add", "look"]
@@ -51,16 +51,16 @@ def test_a_policy_that_cannot_be_used_is_refused_before_anything(
     """Neither a session nor a request begins under it, and a request refused leaves the session as it was."""
     with pytest.raises(error):
         decisions.begin("s-1", SessionConfig(model="openai:gpt-4o", context_policy=policy))
-    session = Session()
+    session = SessionHarness()
     with pytest.raises(error):
         requests.make_request(session.state, MessageInput(content="hello", context_policy=policy), "r")
 
 
 def test_a_message_is_committed_before_a_model_is_called() -> None:
     """The call is pinned to the seq of the question, which is the last fact there is."""
-    session = Session()
+    session = SessionHarness()
     request_id = session.ask("hello", metadata={"from": "a test"})
-    assert session.facts == ["config", "user"]
+    assert session.entry_names == ["config", "user"]
     asked = session.thread[1]
     assert asked.payload["content"] == "hello"
     assert asked.payload["metadata"] == {"from": "a test"}
@@ -75,52 +75,52 @@ def test_a_message_is_committed_before_a_model_is_called() -> None:
 )
 def test_what_the_worker_does_not_know_fails_the_request_and_is_asked_again(error: Failure) -> None:
     """The session lives; every later message asks the worker again, and is served once it knows."""
-    session = Session(prepare=False)
-    session.prepared(error, tools=("add",))
-    assert (session.facts, session.state.phase, session.effect) == (["config"], "idle", None)
+    session = SessionHarness(prepare=False)
+    session.answer_preparation(error, tools=("add",))
+    assert (session.entry_names, session.state.phase, session.effect) == (["config"], "idle", None)
     first = session.ask("one")
     assert isinstance(session.effect, Prepare)
     assert session.state.phase == "preparing"
-    session.prepared(error, tools=("add",))
-    assert session.facts == ["config", "user", "error", "run"]
-    assert session.outcome(first)["error"] == {"type": error.type, "message": error.message, "retryable": False}
+    session.answer_preparation(error, tools=("add",))
+    assert session.entry_names == ["config", "user", "error", "run"]
+    assert session.find_outcome(first)["error"] == {"type": error.type, "message": error.message, "retryable": False}
     second = session.ask("two")
-    session.prepared()
-    assert session.facts == ["config", "user", "error", "run", "user", "config"]
+    session.answer_preparation()
+    assert session.entry_names == ["config", "user", "error", "run", "user", "config"]
     assert [tool["name"] for tool in session.thread[5].payload["tools"]] == ["add", "look"]
     assert session.call.at_seq == 5
-    assert [tool["name"] for tool in session.shown(session.call).tool_spec] == ["add", "look"]
+    assert [tool["name"] for tool in session.build_context(session.call).tool_spec] == ["add", "look"]
     session.reply("fine")
-    assert session.outcome(second)["status"] == "completed"
+    assert session.find_outcome(second)["status"] == "completed"
     session.ask("three")
     assert session.call.at_seq == 8
 
 
 def test_a_model_that_comes_to_be_known_changes_no_configuration() -> None:
     """Only a fact that is new is committed: the tools were resolved the first time."""
-    session = Session(prepare=False)
-    session.prepared(UNKNOWN)
+    session = SessionHarness(prepare=False)
+    session.answer_preparation(UNKNOWN)
     session.ask()
-    session.prepared()
-    assert session.facts == ["config", "user"]
+    session.answer_preparation()
+    assert session.entry_names == ["config", "user"]
     assert session.call.at_seq == 1
 
 
 def test_a_waiting_request_fails_with_the_answer_it_waited_for() -> None:
     """The worker has just been asked: it is not asked a second time for the same request."""
-    session = Session()
+    session = SessionHarness()
     session.configure(tools=())
     request_id = session.ask()
-    session.prepared(UNKNOWN, tools=())
-    assert session.facts == ["config", "config", "user", "error", "run"]
-    assert session.outcome(request_id)["termination_reason"] == "unknown_model"
+    session.answer_preparation(UNKNOWN, tools=())
+    assert session.entry_names == ["config", "config", "user", "error", "run"]
+    assert session.find_outcome(request_id)["termination_reason"] == "unknown_model"
     assert session.effect is None
     assert session.state.phase == "idle"
 
 
 def test_a_rejected_signal_is_a_fact_and_disturbs_nothing() -> None:
     """In every phase: what came is recorded, and what runs goes on."""
-    session = Session()
+    session = SessionHarness()
     session.ask()
     before = session.state
     session.apply(decisions.reject(session.state, "s" * 500, "unknown signal", "what came"))
@@ -139,9 +139,9 @@ def test_a_rejected_signal_is_a_fact_and_disturbs_nothing() -> None:
 
 def test_closing_an_idle_session_says_so_and_why() -> None:
     """The reason that the caller gave is in the thread."""
-    session = Session()
+    session = SessionHarness()
     session.do(CloseInput(reason="the customer is happy"))
-    assert session.facts == ["config", "session"]
+    assert session.entry_names == ["config", "session"]
     assert session.thread[1].payload == {"event": "closed", "reason": "the customer is happy"}
     assert session.state.closed
 
@@ -149,18 +149,18 @@ def test_closing_an_idle_session_says_so_and_why() -> None:
 @pytest.mark.parametrize("phase", ["preparing", "awaiting_model", "awaiting_tools"])
 def test_closing_cancels_what_runs(phase: str) -> None:
     """One outcome, `cancelled`; open tool calls are closed first."""
-    session = Session(prepare=phase != "preparing")
+    session = SessionHarness(prepare=phase != "preparing")
     if phase == "preparing":
-        session.prepared(UNKNOWN)
+        session.answer_preparation(UNKNOWN)
     request_id = session.ask()
     if phase == "awaiting_tools":
         session.reply("", "add", "look")
     assert session.state.phase == phase
     session.close()
     expected = ["config", "user", *(["assistant", "tool", "tool"] if phase == "awaiting_tools" else []), "run"]
-    assert session.facts == [*expected, "session"]
+    assert session.entry_names == [*expected, "session"]
     assert session.effect is None
-    outcome = session.outcome(request_id)
+    outcome = session.find_outcome(request_id)
     assert (outcome["status"], outcome["termination_reason"]) == ("cancelled", "closed")
     assert_valid(build_context(session.thread).messages)
 
@@ -168,30 +168,30 @@ def test_closing_cancels_what_runs(phase: str) -> None:
 @pytest.mark.parametrize("late", ["prepared", "reply", "results", "fail"])
 def test_what_comes_after_the_close_changes_nothing(late: str) -> None:
     """An activity that was cancelled may still answer, or fail: the outcome is told already."""
-    session = Session()
+    session = SessionHarness()
     session.ask()
     if late == "results":
         session.reply("", "add")
     session.close()
-    before, facts = session.state, session.facts
+    before, facts = session.state, session.entry_names
     match late:
         case "prepared":
-            session.prepared(UNKNOWN, tools=())
+            session.answer_preparation(UNKNOWN, tools=())
         case "reply":
             session.reply("hi")
         case "results":
-            session.returned("tool-1", "4")
+            session.answer_call("tool-1", "4")
         case _:
             session.fail()
-    assert (session.state, session.facts, session.effect) == (before, facts, None)
+    assert (session.state, session.entry_names, session.effect) == (before, facts, None)
 
 
 def test_a_decision_is_a_value_of_what_it_was_given() -> None:
     """The same state and the same event give the same decision, and leave what they were given as it was."""
-    session = Session()
+    session = SessionHarness()
     session.ask()
     arguments: dict[str, Any] = {"nested": {"list": [1]}}
-    answer = answered(tool_calls=(RequestedTool(name="add", arguments=arguments), RequestedTool(name="fly")))
+    answer = make_reply(tool_calls=(RequestedTool(name="add", arguments=arguments), RequestedTool(name="fly")))
     state, now = session.state, session.now
     kept = copy.deepcopy((state, answer))
     first = runs.take_reply(state, answer, now)
@@ -205,7 +205,7 @@ def test_a_decision_is_a_value_of_what_it_was_given() -> None:
 
 def test_a_recovered_session_lives_with_all_that_ran_and_waited_ended() -> None:
     """One outcome for every request, `cancelled` and `recovered`; nothing waits, and a configuration is still due."""
-    session = Session()
+    session = SessionHarness()
     running = session.ask()
     session.reply("", RequestedTool(name="add", arguments={"a": 1, "b": 2}))
     waiting = session.ask(on_busy="queue")
@@ -213,12 +213,12 @@ def test_a_recovered_session_lives_with_all_that_ran_and_waited_ended() -> None:
     session.configure(system_prompt="Be brief.")
     session.apply(decisions.recover(session.state, session.now))
     for request_id in (running, waiting):
-        assert session.ended(request_id) == ("cancelled", "recovered")
+        assert session.find_ending(request_id) == ("cancelled", "recovered")
     assert {dropped["kind"] for dropped in session.events("dropped")} == {"steer", "message", "configure"}
     state = session.state
     assert (state.phase, state.run, state.queue, state.inbox, state.pending_config) == ("idle", None, (), (), None)
     assert_valid(build_context(session.thread).messages)
-    unprepared = Session(prepare=False)
+    unprepared = SessionHarness(prepare=False)
     unprepared.apply(decisions.recover(unprepared.state, unprepared.now))
     assert unprepared.state.config_due
-    assert not unprepared.facts
+    assert not unprepared.entry_names

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from clew.outcomes import Usage
 from clew_workflows.core import labels
-from tests.support.decisions import UNKNOWN, Session
+from tests.support.session_harness import UNKNOWN, SessionHarness
 
 
-def current(session: Session) -> str:
+def current(session: SessionHarness) -> str:
     return labels.describe_session(session.state, session.thread)
 
 
 def test_the_steps_are_labelled() -> None:
     """With the number of the call and the model's name, and with the tool's name and the call's id."""
-    session = Session(model="openai:gpt-4o")
+    session = SessionHarness(model="openai:gpt-4o")
     session.ask()
     assert labels.make_label(session.call) == "model call 1 · gpt-4o"
     session.reply("", "add")
@@ -22,14 +22,14 @@ def test_the_steps_are_labelled() -> None:
 
 def test_a_label_is_short_whatever_the_model_is_called() -> None:
     """Temporal takes 400 bytes of it."""
-    session = Session(model="openai:" + "\U0001f43b" * 200)
+    session = SessionHarness(model="openai:" + "\U0001f43b" * 200)
     session.ask()
     assert len(labels.make_label(session.call).encode()) < 400
 
 
 def test_the_session_at_a_glance() -> None:
     """Its phase, its model, its lane and what it has used; while a run is active, whom it serves and how far."""
-    session = Session()
+    session = SessionHarness()
     assert current(session).splitlines() == [
         "**idle** · `openai:gpt-4o` · lane `default`",
         "",
@@ -46,6 +46,6 @@ def test_the_session_at_a_glance() -> None:
 
 
 def test_why_a_session_cannot_be_prepared_is_told() -> None:
-    session = Session(prepare=False)
-    session.prepared(UNKNOWN)
+    session = SessionHarness(prepare=False)
+    session.answer_preparation(UNKNOWN)
     assert current(session).endswith("⚠ unknown_model: no such provider")

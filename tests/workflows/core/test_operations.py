@@ -17,14 +17,14 @@ from clew.thread.thread import Thread
 from clew_workflows.core import commands, views
 from clew_workflows.core.state import MAX_KNOWN_OPS, MAX_WAITING
 from clew_workflows.protocol import Prepare
-from tests.support.decisions import UNKNOWN, Session, assert_valid
+from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid
 
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "x", "name": "add", "arguments": {}}]}
 RESULT = {"role": "tool", "content": "4", "tool_call_id": "x", "name": "add"}
 USER = {"role": "user", "content": "a"}
 
 
-def lanes(session: Session) -> list[tuple[str, str]]:
+def lanes(session: SessionHarness) -> list[tuple[str, str]]:
     return [
         (entry.payload["op_id"], entry.payload["context_ref"])
         for entry in session.thread.filter_by_kind("ai_context_operation")
@@ -33,44 +33,47 @@ def lanes(session: Session) -> list[tuple[str, str]]:
 
 def test_an_operation_is_applied_at_once_where_nothing_runs() -> None:
     """The receipt names its entry; a replace changes its own lane and does not switch, a switch switches."""
-    session = Session()
+    session = SessionHarness()
     receipt = session.operate("o-1", lane="draft")
     assert (receipt.status, receipt.seq) == ("applied", 1)
     assert session.state.context_ref == "default"
     session.operate("o-2", "switch", "draft")
     assert session.state.context_ref == "draft"
     session.ask("hello")
-    assert [message["content"] for message in session.shown(session.call).messages] == ["told by o-1", "hello"]
+    assert [message["content"] for message in session.build_context(session.call).messages] == [
+        "told by o-1",
+        "hello",
+    ]
     assert lanes(session) == [("o-1", "draft"), ("o-2", "draft")]
 
 
 def test_a_fresh_lane_inherits_no_history() -> None:
-    session = Session()
+    session = SessionHarness()
     session.ask("in default")
     session.reply("yes")
     session.operate("o-1", "switch", "fresh")
     session.ask("in fresh")
-    assert [message["content"] for message in session.shown(session.call).messages] == ["in fresh"]
+    assert [message["content"] for message in session.build_context(session.call).messages] == ["in fresh"]
 
 
 def test_while_a_run_is_active_an_operation_waits_for_its_end() -> None:
     """The run's own calls see nothing of it; its outcome is committed first, the operation second."""
-    session = Session()
+    session = SessionHarness()
     session.ask("hello")
     session.reply("", "add")
     assert session.operate("o-1").status == "deferred"
-    session.results("4")
-    assert session.shown(session.call).messages[0]["content"] == "hello"
+    session.answer_calls("4")
+    assert session.build_context(session.call).messages[0]["content"] == "hello"
     session.reply("done")
-    assert session.facts[-2:] == ["run", "ai_context_operation"]
+    assert session.entry_names[-2:] == ["run", "ai_context_operation"]
     assert not session.state.pending_ops
     session.ask("next")
-    assert [message["content"] for message in session.shown(session.call).messages] == ["told by o-1", "next"]
+    assert [message["content"] for message in session.build_context(session.call).messages] == ["told by o-1", "next"]
 
 
 def test_the_latest_operation_wins() -> None:
     """The one that it overtakes leaves a `superseded` entry that names both."""
-    session = Session()
+    session = SessionHarness()
     session.ask()
     session.operate("o-1")
     session.operate("o-2", "switch", "draft")
@@ -83,7 +86,7 @@ def test_the_latest_operation_wins() -> None:
 
 def test_an_operation_is_known_by_its_id() -> None:
     """Applied, waiting or overtaken: its repetition is a duplicate, and changes and appends nothing."""
-    session = Session()
+    session = SessionHarness()
     session.operate("applied")
     session.ask()
     session.operate("overtaken")
@@ -97,7 +100,7 @@ def test_an_operation_is_known_by_its_id() -> None:
 
 
 def test_the_newest_128_ids_are_known() -> None:
-    session = Session()
+    session = SessionHarness()
     for number in range(MAX_KNOWN_OPS + 1):
         session.operate(f"o-{number}")
     assert session.operate("o-1").status == "duplicate"
@@ -130,7 +133,7 @@ def test_the_newest_128_ids_are_known() -> None:
 def test_an_operation_that_could_not_be_applied_is_refused(kind: str, lane: Any, given: Any, says: str) -> None:
     """Aloud, idle or running, and nothing has changed."""
     for busy in (False, True):
-        session = Session()
+        session = SessionHarness()
         if busy:
             session.ask()
         state, rev = session.state, session.thread.rev
@@ -141,18 +144,18 @@ def test_an_operation_that_could_not_be_applied_is_refused(kind: str, lane: Any,
 
 def test_base_seq_folds_what_lies_before_it() -> None:
     """What has come after it stays, behind the snapshot."""
-    session = Session()
+    session = SessionHarness()
     session.ask("first")
     session.reply("one")
     session.operate("o-1", base_seq=1)
     session.ask("second")
-    shown = [message["content"] for message in session.shown(session.call).messages]
+    shown = [message["content"] for message in session.build_context(session.call).messages]
     assert shown == ["told by o-1", "one", "second"]
 
 
 def test_a_change_of_configuration_is_an_entry() -> None:
     """At once where nothing runs; what it does not name, or names as null, stays."""
-    session = Session(system_prompt="Be brief.", model_options=ModelOptions(seed=1))
+    session = SessionHarness(system_prompt="Be brief.", model_options=ModelOptions(seed=1))
     assert session.configure(model_options=ModelOptions(temperature=0), tools=None, on_busy="queue") == (
         commands.Configured()
     )
@@ -165,22 +168,22 @@ def test_a_change_of_configuration_is_an_entry() -> None:
 
 def test_new_tools_are_resolved_before_they_are_committed() -> None:
     """What is asked meanwhile waits for that, and is served under the new configuration."""
-    session = Session()
+    session = SessionHarness()
     session.configure(tools=("look",))
     assert session.effect == Prepare(model="openai:gpt-4o", tools=("look",))
     session.ask("hello")
-    session.prepared(tools=("look",))
-    assert session.facts == ["config", "config", "user"]
-    assert [tool["name"] for tool in session.shown(session.call).tool_spec] == ["look"]
+    session.answer_preparation(tools=("look",))
+    assert session.entry_names == ["config", "config", "user"]
+    assert [tool["name"] for tool in session.build_context(session.call).tool_spec] == ["look"]
 
 
 def test_a_configuration_that_a_worker_does_not_know_fails_what_is_asked() -> None:
-    session = Session()
+    session = SessionHarness()
     session.configure(model="nobody:m")
     request_id = session.ask()
-    session.prepared(UNKNOWN)
-    assert session.facts == ["config", "config", "user", "error", "run"]
-    assert session.ended(request_id) == ("failed", "unknown_model")
+    session.answer_preparation(UNKNOWN)
+    assert session.entry_names == ["config", "config", "user", "error", "run"]
+    assert session.find_ending(request_id) == ("failed", "unknown_model")
 
 
 def test_deferred_changes_are_laid_over_each_other() -> None:
@@ -188,7 +191,7 @@ def test_deferred_changes_are_laid_over_each_other() -> None:
 
     Each change that a later one was laid over leaves its trace.
     """
-    session = Session()
+    session = SessionHarness()
     session.ask()
     for changed in (
         {"model_options": ModelOptions(temperature=1, seed=1), "system_prompt": "A"},
@@ -196,12 +199,12 @@ def test_deferred_changes_are_laid_over_each_other() -> None:
         {"context_policy": ContextPolicy(max_messages=9), "system_prompt": "B", "steering": None},
     ):
         assert session.configure(**changed) == ConfigureReceipt(status="deferred")
-    assert session.facts == ["config", "user", "input", "input"]
+    assert session.entry_names == ["config", "user", "input", "input"]
     merged = session.events("merged")
     assert [entry["kind"] for entry in merged] == ["configure", "configure"]
     assert '"system_prompt":"A"' in merged[0]["content"]
     session.reply("done")
-    assert session.facts[-2:] == ["run", "config"]
+    assert session.entry_names[-2:] == ["run", "config"]
     config = session.thread[-1 + session.thread.rev].payload
     assert (config["model_options"], config["system_prompt"]) == ({"seed": 1}, "B")
     assert (config["context_policy"]["keep_last_turns"], config["context_policy"]["max_messages"]) == (1, 9)
@@ -209,7 +212,7 @@ def test_deferred_changes_are_laid_over_each_other() -> None:
 
 def test_changes_that_cannot_be_made_together_are_refused_when_they_are_asked_for() -> None:
     """Each would do alone. Where the run ends it would be too late to refuse."""
-    session = Session(context_policy=ContextPolicy(max_input_tokens=1000, reserve_output_tokens=100))
+    session = SessionHarness(context_policy=ContextPolicy(max_input_tokens=1000, reserve_output_tokens=100))
     session.ask()
     session.configure(context_policy=ContextPolicy(max_input_tokens=500))
     with pytest.raises(InvalidTokenBudget):
@@ -220,20 +223,20 @@ def test_changes_that_cannot_be_made_together_are_refused_when_they_are_asked_fo
 
 def test_the_operation_comes_before_the_configuration() -> None:
     """And what waited in the queue is served in the lane and with the model that then hold."""
-    session = Session()
+    session = SessionHarness()
     session.ask("one")
     session.ask("two", on_busy="queue")
     session.configure(model="openai:gpt-4.1")
     session.operate("o-1", "switch", "draft")
     session.reply("done")
-    assert session.facts[-2:] == ["run", "ai_context_operation"]
-    session.prepared()
-    assert session.facts[-2:] == ["config", "user"]
+    assert session.entry_names[-2:] == ["run", "ai_context_operation"]
+    session.answer_preparation()
+    assert session.entry_names[-2:] == ["config", "user"]
     assert (session.call.context_ref, session.call.model) == ("draft", "openai:gpt-4.1")
 
 
 def test_what_waits_when_the_session_closes_leaves_a_fact() -> None:
-    session = Session()
+    session = SessionHarness()
     session.ask()
     session.operate("o-1")
     session.configure(system_prompt="Be brief.")
@@ -247,18 +250,18 @@ def test_what_waits_when_the_session_closes_leaves_a_fact() -> None:
 
 def test_a_session_that_is_taken_up_again_applies_operations_at_once() -> None:
     """Its configuration stands, so that none of several operations is overtaken while a worker looks at it anew."""
-    session = Session()
+    session = SessionHarness()
     session.state = replace(session.state, phase="preparing")
     assert session.operate("o-1").status == "applied"
     assert session.operate("o-2", "switch", "draft").status == "applied"
-    session.prepared()
-    assert session.facts == ["config", "ai_context_operation", "ai_context_operation"]
+    session.answer_preparation()
+    assert session.entry_names == ["config", "ai_context_operation", "ai_context_operation"]
     assert session.state.context_ref == "draft"
 
 
 def test_marks_wait_beside_the_operation_in_order() -> None:
     """Two pins during one run are both applied, and neither takes the place of a `replace` that waits."""
-    session = Session()
+    session = SessionHarness()
     session.ask("first")
     session.reply("one")
     session.ask("second")
@@ -280,7 +283,7 @@ def test_marks_wait_beside_the_operation_in_order() -> None:
 
 def test_no_more_than_64_operations_wait() -> None:
     """The next one is refused; one that takes the place of another is not."""
-    session = Session()
+    session = SessionHarness()
     session.operate("r-1", lane="draft")
     session.ask("first")
     for number in range(MAX_WAITING - 1):
@@ -295,7 +298,7 @@ def test_no_more_than_64_operations_wait() -> None:
 
 def test_what_pins_would_hold_together_is_checked_where_they_wait() -> None:
     """Each would fit alone; at the end of the run it would be too late to refuse."""
-    session = Session(context_policy=ContextPolicy(max_input_tokens=200, reserve_output_tokens=0))
+    session = SessionHarness(context_policy=ContextPolicy(max_input_tokens=200, reserve_output_tokens=0))
     for content in ("word " * 50, "word " * 51):
         session.ask(content)
         session.reply("yes")
@@ -308,7 +311,7 @@ def test_what_pins_would_hold_together_is_checked_where_they_wait() -> None:
 
 
 def test_as_many_expands_wait_as_there_are_layers() -> None:
-    session = Session()
+    session = SessionHarness()
     session.ask()
     with pytest.raises(InvalidOperation, match="nothing of the lane"):
         session.operate("x-1", "expand")
@@ -316,36 +319,39 @@ def test_as_many_expands_wait_as_there_are_layers() -> None:
 
 def test_operations_are_applied_in_order_while_a_configuration_is_prepared() -> None:
     """A run alone makes them wait: the draft is not lost to the switch that follows it."""
-    session = Session()
+    session = SessionHarness()
     session.configure(model="local:smollm2")
     assert session.state.phase == "preparing"
     assert session.operate("r-1", lane="draft").status == "applied"
     assert session.operate("s-1", "switch", "draft").status == "applied"
-    session.prepared()
+    session.answer_preparation()
     session.ask("hello")
-    assert [message["content"] for message in session.shown(session.call).messages] == ["told by r-1", "hello"]
+    assert [message["content"] for message in session.build_context(session.call).messages] == [
+        "told by r-1",
+        "hello",
+    ]
 
 
 def test_an_operation_does_not_overtake_a_message_that_waits_for_a_configuration() -> None:
     """The message was accepted first, and is served in the lane that was active then."""
-    session = Session()
+    session = SessionHarness()
     session.configure(model="local:smollm2")
     session.ask("hello")
     assert session.operate("s-1", "switch", "draft").status == "deferred"
-    session.prepared()
+    session.answer_preparation()
     assert session.call.context_ref == "default"
 
 
 def test_tool_call_ids_of_a_snapshot_are_made_unique() -> None:
     """Those that the session mints may be in it, and in any other snapshot."""
-    session = Session()
+    session = SessionHarness()
     call = {"role": "assistant", "content": "", "tool_calls": [{"id": "tool-1", "name": "add", "arguments": {}}]}
     result = {"role": "tool", "content": "4", "tool_call_id": "tool-1", "name": "add"}
     session.operate("r-1", result_context={"messages": [USER, call, result]})
     session.ask("again")
     session.reply("", "add")
-    session.results("5")
-    messages = session.shown(session.call).messages
+    session.answer_calls("5")
+    messages = session.build_context(session.call).messages
     assert_valid(messages)
     ids = [call["id"] for message in messages for call in message.get("tool_calls", ())]
     assert len(ids) == len(set(ids)) == 2
@@ -357,8 +363,8 @@ def test_tool_call_ids_of_a_snapshot_are_made_unique() -> None:
 def test_approval_for_a_tool_that_is_not_there_is_refused(config: Any) -> None:
     """A typo would run the call without approval; at the start, and in a change, together with what waits."""
     with pytest.raises(UnknownTool, match="require_approval names"):
-        Session(prepare=False, **config)
-    session = Session()
+        SessionHarness(prepare=False, **config)
+    session = SessionHarness()
     with pytest.raises(UnknownTool, match="require_approval names"):
         session.configure(**config)
     session.ask()
@@ -369,7 +375,7 @@ def test_approval_for_a_tool_that_is_not_there_is_refused(config: Any) -> None:
 
 def test_a_configuration_is_recorded_whole() -> None:
     """What does not shape a context too: approval, behaviour when busy, limits in time, metadata."""
-    session = Session(metadata={"user": "u-1"}, require_approval=("add",), on_busy="queue", max_iterations=3)
+    session = SessionHarness(metadata={"user": "u-1"}, require_approval=("add",), on_busy="queue", max_iterations=3)
     config = session.thread[0].payload
     assert (config["metadata"], config["require_approval"]) == ({"user": "u-1"}, ["add"])
     assert (config["on_busy"], config["max_iterations"], config["request_timeout_seconds"]) == ("queue", 3, 900)
@@ -382,7 +388,7 @@ def test_a_configuration_is_recorded_whole() -> None:
 
 def test_a_pin_of_what_is_known_to_be_no_message_is_refused() -> None:
     """Where all of a lane is held, also of its archived part; an archived message of it can be pinned."""
-    session = Session()
+    session = SessionHarness()
     session.ask("one")
     session.reply("yes")
     first_seq, needs = session.thread.rev, {"default": [session.state.policy]}

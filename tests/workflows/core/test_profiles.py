@@ -11,12 +11,12 @@ from clew_activities.model_table import choose_policy
 from clew_activities.prepare import make_profile
 from clew_workflows.core import checkpoints, profiles
 from clew_workflows.protocol import CallModel, DescribeModel, Failure, ModelProfile, Prepare, Prepared
-from tests.support.decisions import UNKNOWN, Session, journey
+from tests.support.session_harness import UNKNOWN, SessionHarness, carry_over
 
 OTHER = "anthropic:claude-opus-4-6"
 
 
-def chosen(session: Session) -> ContextPolicy:
+def chosen(session: SessionHarness) -> ContextPolicy:
     """The policy of the newest configuration, as the thread tells it."""
     payload = session.thread.filter_by_kind("config")[-1].payload
     assert payload["context_policy"] == session.state.policy.model_dump(mode="json")
@@ -31,9 +31,9 @@ def small(model: str, tokens: int = 4_000) -> ModelProfile:
 
 def test_a_session_begins_under_what_the_worker_answers() -> None:
     """Policy and encoding are in force before the first entry, which is counted under them."""
-    session = Session(table=True, model="openai:gpt-4", system_prompt="Weigh the internationalization twice.")
+    session = SessionHarness(table=True, model="openai:gpt-4", system_prompt="Weigh the internationalization twice.")
     config = session.thread[0]
-    assert session.facts == ["config"]
+    assert session.entry_names == ["config"]
     assert chosen(session) == choose_policy("openai:gpt-4")
     assert config.payload["context_policy"]["window"] == "epoch"
     assert config.payload["encoding"] == "cl100k_base"
@@ -46,46 +46,46 @@ def test_a_session_begins_under_what_the_worker_answers() -> None:
 def test_what_is_configured_wins() -> None:
     """A policy of the agent's overlays the contract's defaults and none of the model's; so does an encoding."""
     policy = ContextPolicy(max_messages=9)
-    session = Session(table=True, model="openai:gpt-4", context_policy=policy, encoding="o200k_base")
+    session = SessionHarness(table=True, model="openai:gpt-4", context_policy=policy, encoding="o200k_base")
     assert chosen(session) == policy.complete()
     assert session.thread[0].payload["encoding"] == "o200k_base"
 
 
 def test_a_new_model_is_asked_about() -> None:
     """Its profile comes with the preparation; the encoding is the thread's and stays."""
-    session = Session(table=True, model="openai:gpt-4")
+    session = SessionHarness(table=True, model="openai:gpt-4")
     session.configure(model="openai:gpt-4o")
-    session.prepared()
+    session.answer_preparation()
     assert chosen(session) == choose_policy("openai:gpt-4o")
     assert session.thread[1].payload["encoding"] == "cl100k_base"
     before = session.state.profiles
     session.configure(tools=("add",))
-    session.prepared(tools=("add",))
+    session.answer_preparation(tools=("add",))
     assert session.state.profiles == before
 
 
 def test_a_worker_that_changes_its_mind_changes_no_session() -> None:
     """What it has told of a model stays, also after another model; only its prices are those of the newest answer."""
-    session = Session(table=True, model="openai:gpt-4")
+    session = SessionHarness(table=True, model="openai:gpt-4")
     mine, dear = session.state.policy, (Price(input=1e6, output=1e6),)
     session.configure(tools=())
-    session.happened(Prepared(profile=small("openai:gpt-4").model_copy(update={"prices": dear})))
+    session.take_event(Prepared(profile=small("openai:gpt-4").model_copy(update={"prices": dear})))
     known = make_profile("openai:gpt-4").model_copy(update={"prices": dear})
     assert (chosen(session), session.state.profiles["openai:gpt-4"]) == (mine, known)
     session.configure(model="openai:gpt-4o")
-    session.prepared()
+    session.answer_preparation()
     session.configure(model="openai:gpt-4")
-    session.happened(Prepared(profile=small("openai:gpt-4")))
+    session.take_event(Prepared(profile=small("openai:gpt-4")))
     assert chosen(session) == mine
 
 
 def test_configure_lays_over_what_the_worker_chose() -> None:
     """Field by field, also when the model changes beside it."""
-    session = Session(table=True)
+    session = SessionHarness(table=True)
     session.configure(context_policy=ContextPolicy(keep_last_turns=2))
     assert chosen(session) == choose_policy("openai:gpt-4o").overlay(ContextPolicy(keep_last_turns=2))
     session.configure(model="openai:gpt-4.1", context_policy=ContextPolicy(max_messages=5))
-    session.prepared()
+    session.answer_preparation()
     assert chosen(session) == choose_policy("openai:gpt-4.1").overlay(
         ContextPolicy(keep_last_turns=2, max_messages=5)
     )
@@ -93,96 +93,96 @@ def test_configure_lays_over_what_the_worker_chose() -> None:
 
 def test_a_choice_that_does_not_go_with_what_was_configured_is_left_aside() -> None:
     """The session goes on under the policy that was checked when it was configured, and takes other changes."""
-    session = Session(table=True)
+    session = SessionHarness(table=True)
     session.configure(model="openai:new", context_policy=ContextPolicy(reserve_output_tokens=50_000))
-    session.happened(Prepared(profile=small("openai:new")))
+    session.take_event(Prepared(profile=small("openai:new")))
     assert (chosen(session).max_input_tokens, chosen(session).reserve_output_tokens) == (128_000, 50_000)
     session.configure(system_prompt="Be brief.")
     request_id = session.ask()
     session.reply("fine")
-    assert session.ended(request_id) == ("completed", "final_answer")
+    assert session.find_ending(request_id) == ("completed", "final_answer")
 
 
 @pytest.mark.parametrize("problem", [Failure(type="timeout", message="?"), UNKNOWN])
 def test_a_worker_that_could_not_tell_is_asked_again(problem: Failure) -> None:
     """Until then the contract's defaults stand in. What is then chosen is committed before the model is called."""
-    session = Session(table=True, prepare=False, model=OTHER)
-    session.happened(Prepared(tools=(), problem=problem))
+    session = SessionHarness(table=True, prepare=False, model=OTHER)
+    session.take_event(Prepared(tools=(), problem=problem))
     assert chosen(session) == ContextPolicy().complete()
     session.ask()
-    session.prepared()
-    assert session.facts == ["config", "user", "config"]
+    session.answer_preparation()
+    assert session.entry_names == ["config", "user", "config"]
     assert chosen(session) == choose_policy(OTHER)
     assert session.call.at_seq == 2
 
 
 def test_a_requests_own_model_is_asked_about_once() -> None:
     """What was asked is committed first. The call is made under the model's policy; later requests ask nobody."""
-    session = Session(table=True)
+    session = SessionHarness(table=True)
     session.describing = False
     session.ask("hello", model=OTHER)
-    assert (session.facts, session.effect) == (["config", "user"], DescribeModel(model=OTHER))
+    assert (session.entry_names, session.effect) == (["config", "user"], DescribeModel(model=OTHER))
     assert session.state.phase == "preparing"
-    session.happened(make_profile(OTHER))
+    session.take_event(make_profile(OTHER))
     assert session.call.context_policy == choose_policy(OTHER)
     assert session.call.options.max_output_tokens == choose_policy(OTHER).reserve_output_tokens
     session.reply("hi")
     session.ask("again", model=OTHER)
     session.reply("hi")
     session.ask("and again", model="openai:gpt-4o")
-    assert [type(effect) for effect in session.asked_for] == [DescribeModel, CallModel, CallModel, CallModel]
+    assert [type(effect) for effect in session.effects] == [DescribeModel, CallModel, CallModel, CallModel]
 
 
 def test_a_requests_own_model_is_asked_about_after_a_problem_is_gone() -> None:
     """First the configuration is prepared anew, then the model is asked about, then it is called."""
-    session = Session(table=True, prepare=False)
-    session.prepared(problem=UNKNOWN)
+    session = SessionHarness(table=True, prepare=False)
+    session.answer_preparation(problem=UNKNOWN)
     session.ask("hello", model=OTHER)
-    session.prepared()
-    assert [type(effect) for effect in session.asked_for] == [Prepare, DescribeModel, CallModel]
+    session.answer_preparation()
+    assert [type(effect) for effect in session.effects] == [Prepare, DescribeModel, CallModel]
     assert session.call.context_policy == choose_policy(OTHER)
 
 
 def test_a_request_fails_whose_model_no_worker_tells_of() -> None:
     """And the next one asks again; the session's own model is no worse for it."""
-    session = Session(table=True)
+    session = SessionHarness(table=True)
     session.describing = False
     first = session.ask("hello", model=OTHER)
-    session.happened(Failure(type="timeout", message="no worker", retryable=True))
-    assert session.ended(first) == ("failed", "timeout")
+    session.take_event(Failure(type="timeout", message="no worker", retryable=True))
+    assert session.find_ending(first) == ("failed", "timeout")
     assert (session.state.problem, session.state.phase) == (None, "idle")
     second = session.ask("hello", model=OTHER)
     assert session.effect == DescribeModel(model=OTHER)
     session.cancel()
-    assert session.ended(second) == ("cancelled", "cancelled")
+    assert session.find_ending(second) == ("cancelled", "cancelled")
     session.ask("hello")
     assert session.call.model == "openai:gpt-4o"
 
 
 def test_a_policy_for_a_model_that_is_not_known_is_checked_when_it_is() -> None:
     """At the door nobody can tell whether it fits; of a model that is known it is refused there."""
-    session = Session(table=True)
+    session = SessionHarness(table=True)
     session.describing = False
     wide = ContextPolicy(reserve_output_tokens=200_000)
     fits = session.ask("hello", model=OTHER, context_policy=wide)
-    session.happened(make_profile(OTHER))
+    session.take_event(make_profile(OTHER))
     assert session.call.context_policy == choose_policy(OTHER).overlay(wide)
     session.reply("fine")
-    assert session.ended(fits) == ("completed", "final_answer")
+    assert session.find_ending(fits) == ("completed", "final_answer")
     refused = session.ask("hello", model="openai:gpt-4", context_policy=wide)
-    session.happened(make_profile("openai:gpt-4"))
-    assert session.ended(refused) == ("failed", "invalid_token_budget")
+    session.take_event(make_profile("openai:gpt-4"))
+    assert session.find_ending(refused) == ("failed", "invalid_token_budget")
 
 
 def test_a_change_that_turns_out_not_to_fit_is_dropped_with_its_reason() -> None:
     """It waited for the run in which a worker told of its model."""
-    session = Session(table=True)
+    session = SessionHarness(table=True)
     session.describing = False
     request_id = session.ask("hello", model="openai:tiny")
     session.configure(model="openai:tiny", context_policy=ContextPolicy(reserve_output_tokens=5_000))
-    session.happened(small("openai:tiny"))
+    session.take_event(small("openai:tiny"))
     session.reply("fine")
-    assert session.ended(request_id) == ("completed", "final_answer")
+    assert session.find_ending(request_id) == ("completed", "final_answer")
     (dropped,) = session.events("dropped")
     assert dropped["kind"] == "configure"
     assert "max_input_tokens (4000)" in dropped["reason"]
@@ -191,7 +191,7 @@ def test_a_change_that_turns_out_not_to_fit_is_dropped_with_its_reason() -> None
 
 def test_a_bounded_number_of_models_is_remembered() -> None:
     """The newest, and the configuration's; one that was forgotten is asked about again."""
-    session = Session(table=True)
+    session = SessionHarness(table=True)
     for number in range(2 * profiles.MAX_PROFILES):
         session.ask("hello", model=f"openai:m-{number}")
         session.reply("fine")
@@ -205,24 +205,24 @@ def test_a_bounded_number_of_models_is_remembered() -> None:
 
 def test_what_is_known_is_carried() -> None:
     """To the next run of the workflow: of the configuration's model, of requests' own, and what is being asked."""
-    session = Session(table=True, model="openai:gpt-4")
+    session = SessionHarness(table=True, model="openai:gpt-4")
     session.ask("hello", model=OTHER)
     session.reply("fine")
     session.configure(model="openai:gpt-4o")
-    carried = journey(session)
+    carried = carry_over(session)
     assert carried.state.profiles == {name: make_profile(name) for name in ("openai:gpt-4", OTHER)}
     assert carried.effect == session.effect
-    session.prepared()
-    assert list(journey(session).state.profiles) == ["openai:gpt-4", OTHER, "openai:gpt-4o"]
-    assert journey(session).state.config.encoding == "cl100k_base"
+    session.answer_preparation()
+    assert list(carry_over(session).state.profiles) == ["openai:gpt-4", OTHER, "openai:gpt-4o"]
+    assert carry_over(session).state.config.encoding == "cl100k_base"
     session.describing = False
     session.ask("hello", model="openai:gpt-4.1")
-    assert journey(session).effect == DescribeModel(model="openai:gpt-4.1")
+    assert carry_over(session).effect == DescribeModel(model="openai:gpt-4.1")
 
 
 def test_a_session_from_a_checkpoint_is_counted_as_the_other_was() -> None:
     """The encoding goes along; a policy that is the model's own is left to the worker that opens the checkpoint."""
-    session = Session(table=True, model="openai:gpt-4", tools=())
+    session = SessionHarness(table=True, model="openai:gpt-4", tools=())
     session.ask()
     session.reply("fine")
     draft = checkpoints.draft_checkpoint(session.state, session.thread, "default", session.thread.last_seq)

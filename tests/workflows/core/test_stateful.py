@@ -23,7 +23,7 @@ from clew_workflows.core import approvals, decisions, outcomes, views
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.core.runs import FOLLOW_UP
 from clew_workflows.protocol import ArchiveRef, CallModel, Prepare, RequestedTool, RunTools
-from tests.support.decisions import UNKNOWN, Session, assert_valid
+from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid
 
 POLICIES = st.sampled_from(
     [
@@ -86,7 +86,7 @@ class AnySession(RuleBasedStateMachine):
         on_busy=st.sampled_from(["reject", "queue", "interrupt", "steer"]),
     )
     def start(self, limit: int | None, prompt: str | None, **config: Any) -> None:
-        self.session = Session(
+        self.session = SessionHarness(
             tools=("add", "ask_first"),
             request_timeout_seconds=400,
             system_prompt=prompt,
@@ -105,7 +105,7 @@ class AnySession(RuleBasedStateMachine):
         while isinstance(session.effect, CallModel) and session.effect.call_id not in self.shown:
             call = session.effect
             try:
-                shown = session.shown(call)
+                shown = session.build_context(call)
             except ClewError:
                 session.fail("context_overflow")
                 continue
@@ -232,13 +232,13 @@ class AnySession(RuleBasedStateMachine):
             case None:
                 return
             case Prepare() if error:
-                session.prepared(UNKNOWN, tools=session.effect.tools)
+                session.answer_preparation(UNKNOWN, tools=session.effect.tools)
             case Prepare():
-                session.prepared(tools=session.effect.tools)
+                session.answer_preparation(tools=session.effect.tools)
             case _ if error:
                 session.fail(error)
             case RunTools():
-                session.results(*(f"result of {call.name}" for call, _ in session.effect.calls))
+                session.answer_calls(*(f"result of {call.name}" for call, _ in session.effect.calls))
             case CallModel():
                 run = session.state.run
                 form = run is not None and run.request.output_schema is not None and not tools
@@ -262,11 +262,11 @@ class AnySession(RuleBasedStateMachine):
         if luck:
             return
         self.session.close()
-        facts = self.session.facts
-        self.session.prepared()
+        facts = self.session.entry_names
+        self.session.answer_preparation()
         self.session.reply("late")
         self.session.fail()
-        assert self.session.facts == facts
+        assert self.session.entry_names == facts
         self.session.effect = None
 
     @invariant()
@@ -281,7 +281,7 @@ class AnySession(RuleBasedStateMachine):
         if session.state.closed:
             assert not waiting
         for request_id in ended:
-            outcome = session.outcome(request_id)
+            outcome = session.find_outcome(request_id)
             if (answer := outcome["answer_seq"]) is not None:
                 assert session.thread[answer].payload["content"]
                 assert session.thread[answer].refs["run_id"] == outcome["run_id"]
@@ -349,7 +349,7 @@ class AnySession(RuleBasedStateMachine):
     @precondition(lambda machine: bool(machine.session.state.late_calls))
     def returns_late(self, says: str | None) -> None:
         """A call returns after its run, or its activity ends without a word."""
-        self.session.returned(self.session.state.late_calls[0].tool_call_id, says)
+        self.session.answer_call(self.session.state.late_calls[0].tool_call_id, says)
 
     @rule(live=st.integers(0, 30))
     @precondition(alive)
@@ -404,11 +404,11 @@ class AnySession(RuleBasedStateMachine):
         for _ in range(200):
             match session.effect:
                 case Prepare():
-                    session.prepared(tools=session.effect.tools)
+                    session.answer_preparation(tools=session.effect.tools)
                 case CallModel():
                     session.reply("done")
                 case RunTools():
-                    session.results(*("4" for _ in session.effect.calls))
+                    session.answer_calls(*("4" for _ in session.effect.calls))
                 case None if pending := approvals.list_pending(session.state):
                     session.approve(pending[0].tool_call_id)
                 case None:

@@ -11,43 +11,43 @@ from clew.errors import NothingToSummarize
 from clew.thread.thread import Thread
 from clew_workflows.core import summaries
 from clew_workflows.protocol import Summarize, Summarized, WrittenSummary
-from tests.support.decisions import Session
+from tests.support.session_harness import SessionHarness
 
 POLICY = ContextPolicy(max_input_tokens=8000, reserve_output_tokens=100, keep_last_turns=1)
 
 
-def doubting(turns: int = 1) -> Session:
+def doubting(turns: int = 1) -> SessionHarness:
     """A session that has had some turns, then a round with a call in doubt, then another turn."""
-    session = Session(context_policy=POLICY)
+    session = SessionHarness(context_policy=POLICY)
     for number in range(turns):
         session.ask(f"question {number}")
         session.reply(f"answer {number}")
     session.ask("pay")
     session.reply("", "add", "look")
-    session.returned("tool-1", "paid 5")
+    session.answer_call("tool-1", "paid 5")
     session.cancel()
     session.ask("what was paid?")
     session.reply("5, and 500 is in doubt")
     return session
 
 
-def sum_up(session: Session, to_seq: int | None = None) -> Summarize:
+def sum_up(session: SessionHarness, to_seq: int | None = None) -> Summarize:
     """Have all summed up that can be; the range that this comes to."""
     session.do(SummarizeInput(to_seq=session.thread.last_seq if to_seq is None else to_seq))
     assert isinstance(session.effect, Summarize)
     effect = summaries.find_range(session.state, session.thread, session.effect)
-    session.happened(Summarized(effect=effect, summary=_SUMMARY))
+    session.take_event(Summarized(effect=effect, summary=_SUMMARY))
     return effect
 
 
 _SUMMARY = WrittenSummary(content="They talked.", source_digest="d", source_tokens=99)
 
 
-def contents(session: Session) -> list[str]:
+def contents(session: SessionHarness) -> list[str]:
     return [message["content"] for message in session.context().messages]
 
 
-def seq_of(session: Session, content: str) -> int:
+def seq_of(session: SessionHarness, content: str) -> int:
     return next(entry.seq for entry in session.thread if entry.payload.get("content") == content)
 
 
@@ -55,7 +55,7 @@ def test_a_round_that_may_still_return_is_not_summed_up() -> None:
     """The summary would say that the call is in doubt, and what it returns would be shown to no model."""
     session = doubting()
     assert sum_up(session).to_seq == seq_of(session, "pay")
-    session.returned("tool-2", "paid 500")
+    session.answer_call("tool-2", "paid 500")
     assert "paid 500" in contents(session)
 
 
@@ -68,8 +68,8 @@ def test_a_compaction_reaches_no_further_either() -> None:
     assert isinstance(session.effect, Summarize)
     effect = summaries.find_range(session.state, session.thread, session.effect)
     assert effect.to_seq == seq_of(session, "pay")
-    session.happened(Summarized(effect=effect, summary=_SUMMARY))
-    session.returned("tool-2", "paid 500")
+    session.take_event(Summarized(effect=effect, summary=_SUMMARY))
+    session.answer_call("tool-2", "paid 500")
     assert "paid 500" in contents(session)
 
 
@@ -79,7 +79,7 @@ def test_where_nothing_comes_before_that_round_there_is_nothing_to_summarize() -
     assert sum_up(session).to_seq == seq_of(session, "pay")
     with pytest.raises(NothingToSummarize, match="may still return"):
         session.do(SummarizeInput(to_seq=session.thread.last_seq))
-    session.returned("tool-2", "paid 500")
+    session.answer_call("tool-2", "paid 500")
     late = seq_of(session, "paid 500")
     assert sum_up(session).to_seq == late
 
@@ -87,7 +87,7 @@ def test_where_nothing_comes_before_that_round_there_is_nothing_to_summarize() -
 def test_a_late_result_is_summed_up_together_with_its_round() -> None:
     """A range that ends between the two would have the summary say that it is in doubt, and no model see more."""
     session = doubting()
-    session.returned("tool-2", "paid 500")
+    session.answer_call("tool-2", "paid 500")
     session.ask("and now?")
     session.reply("505")
     assert sum_up(session, seq_of(session, "5, and 500 is in doubt")).to_seq == seq_of(session, "pay")

@@ -15,32 +15,32 @@ from clew_workflows.core import advance, decisions
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.core.state import RequestedCall
 from clew_workflows.protocol import ArchiveRef, Failure, Prepared, RequestedTool, ToolAnswered, ToolReturned
-from tests.support.decisions import Session, answered, assert_valid, resolved
+from tests.support.session_harness import SessionHarness, assert_valid, make_reply, make_tool
 
 
-def paying(idempotent: bool = False) -> Session:
+def paying(idempotent: bool = False) -> SessionHarness:
     """A session in the middle of a round of two payments, the first of which has returned."""
-    session = Session(prepare=False, tools=("pay",))
-    session.happened(Prepared(tools=(resolved("pay").model_copy(update={"idempotent": idempotent}),)))
+    session = SessionHarness(prepare=False, tools=("pay",))
+    session.take_event(Prepared(tools=(make_tool("pay").model_copy(update={"idempotent": idempotent}),)))
     session.ask("pay", "r-1")
     calls = [RequestedTool(name="pay", arguments={"a": amount}) for amount in (5, 500)]
     session.reply("", *calls)
-    session.returned("tool-1", "paid 5")
+    session.answer_call("tool-1", "paid 5")
     return session
 
 
-def results(session: Session) -> list[str]:
+def results(session: SessionHarness) -> list[str]:
     """What the session's model would read of its tools now, in order."""
     messages = build_context(session.thread).messages
     assert_valid(messages)
     return [message["content"] for message in messages if message["role"] == "tool"]
 
 
-def entries_of(session: Session, tool_call_id: str) -> list[Entry]:
+def entries_of(session: SessionHarness, tool_call_id: str) -> list[Entry]:
     return [entry for entry in session.thread if entry.payload.get("tool_call_id") == tool_call_id]
 
 
-def end(session: Session, how: str) -> None:
+def end(session: SessionHarness, how: str) -> None:
     """The run ends in the middle of its round."""
     match how:
         case "interrupt":
@@ -58,14 +58,17 @@ ENDS = ["interrupt", "cancel", "close", "recover"]
 
 def test_a_result_is_committed_as_it_arrives() -> None:
     """The second call may return first; every context shows the results in the order of the calls."""
-    session = Session()
+    session = SessionHarness()
     session.ask()
     session.reply("", "add", "look")
-    session.returned("tool-2", "second")
+    session.answer_call("tool-2", "second")
     assert session.thread[session.thread.last_seq].payload["content"] == "second"
     assert session.state.phase == "awaiting_tools"
-    session.returned("tool-1", "first")
-    assert [message["content"] for message in session.shown(session.call).messages[-2:]] == ["first", "second"]
+    session.answer_call("tool-1", "first")
+    assert [message["content"] for message in session.build_context(session.call).messages[-2:]] == [
+        "first",
+        "second",
+    ]
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -101,7 +104,7 @@ def test_an_idempotent_call_in_flight_may_have_run(how: str) -> None:
 @pytest.mark.parametrize("how", ENDS)
 def test_only_a_call_that_was_never_started_was_not_run(how: str) -> None:
     """The round was decided upon, and its run ended before an activity was started for it."""
-    session = Session()
+    session = SessionHarness()
     session.dispatching = False
     session.ask()
     session.reply("", "add")
@@ -112,7 +115,7 @@ def test_only_a_call_that_was_never_started_was_not_run(how: str) -> None:
 
 def test_a_call_that_waits_for_approval_was_not_run() -> None:
     """Nor were those beside it: a round runs when every decision has been taken."""
-    session = Session(tools=("add", "ask_first"))
+    session = SessionHarness(tools=("add", "ask_first"))
     session.ask()
     session.reply("", "add", "ask_first")
     session.cancel()
@@ -126,14 +129,14 @@ def test_a_result_that_arrives_after_the_end_takes_the_place_of_the_doubt() -> N
     before = session.thread.last_seq
     session.ask("and now?", "r-2")
     session.reply("let me see")
-    session.returned("tool-2", "paid 500")
+    session.answer_call("tool-2", "paid 500")
     late = session.thread[session.thread.last_seq]
     assert late.payload["late"] is True
     assert (late.refs["run_id"], late.refs["tool_call_id"], late.refs["call_id"]) == ("run-1", "tool-2", "call-1")
     assert results(session) == ["paid 5", "paid 500"]
     assert "in doubt" in build_context(session.thread, at_seq=before).messages[-1]["content"]
     assert session.state.late_calls == ()
-    session.returned("tool-2", "again")
+    session.answer_call("tool-2", "again")
     assert session.thread.last_seq == late.seq
 
 
@@ -144,18 +147,18 @@ def test_a_late_result_changes_what_calls_share() -> None:
     session.cancel()
     for request_id in ("r-2", "r-3"):
         session.ask("and now?", request_id)
-        epoch = session.shown(session.call).meta.epoch
-        answer = answered(content="let me see").model_copy(update={"epoch": epoch, "policy_hash": _hash(session)})
-        session.happened(answer)
+        epoch = session.build_context(session.call).meta.epoch
+        answer = make_reply(content="let me see").model_copy(update={"epoch": epoch, "policy_hash": _hash(session)})
+        session.take_event(answer)
     session.ask("well?", "r-4")
-    assert session.shown(session.call).meta.shared_prefix_tokens == 7
+    assert session.build_context(session.call).meta.shared_prefix_tokens == 7
     session.cancel()
-    session.returned("tool-2", "paid 500")
+    session.answer_call("tool-2", "paid 500")
     assert build_context(session.thread).meta.shared_prefix_tokens == 0
 
 
-def _hash(session: Session) -> str:
-    return session.shown(session.call).meta.policy_hash
+def _hash(session: SessionHarness) -> str:
+    return session.build_context(session.call).meta.policy_hash
 
 
 @pytest.mark.parametrize("failure", [None, Failure(type="timeout", message="no answer")])
@@ -164,7 +167,7 @@ def test_what_never_returns_stays_in_doubt(failure: Failure | None) -> None:
     session = paying()
     session.cancel()
     last_seq = session.thread.last_seq
-    session.returned("tool-2", failure=failure)
+    session.answer_call("tool-2", failure=failure)
     assert session.thread.last_seq == last_seq
     assert session.state.late_calls == ()
     assert results(session)[1].startswith("in doubt")
@@ -189,7 +192,7 @@ def test_a_session_is_not_put_away_while_a_call_may_still_return() -> None:
     session.cancel()
     with pytest.raises(Busy, match="may still return"):
         session.do(HibernateInput())
-    session.returned("tool-2", "paid 500")
+    session.answer_call("tool-2", "paid 500")
     session.do(HibernateInput())
 
 
@@ -206,7 +209,7 @@ def test_a_rollover_in_the_middle_of_a_doubt_keeps_it() -> None:
 
 def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
     """Only what is open is run there."""
-    session = Session()
+    session = SessionHarness()
     session.dispatching = False
     session.ask()
     session.reply("", "fly", "add")
@@ -224,8 +227,8 @@ def test_a_call_that_the_deadline_cut_is_in_doubt_and_named(idempotent: bool) ->
     session = paying(idempotent)
     assert session.state.run
     session.time = session.state.run.deadline
-    session.returned("tool-2", failure=Failure(type="timeout", message="the work was under way"))
+    session.answer_call("tool-2", failure=Failure(type="timeout", message="the work was under way"))
     assert "in_doubt" in entries_of(session, "tool-2")[0].payload
-    error = session.outcome("r-1")["error"]
+    error = session.find_outcome("r-1")["error"]
     assert error["type"] == "timeout"
     assert error["message"] == "no answer within 900 seconds: tool 'pay' (tool-2) had not returned"

@@ -21,7 +21,7 @@ from clew.thread.entries import Draft
 from clew_activities.call_model import MAX_REPLY_BYTES
 from clew_workflows.core import decisions, drafts, outcomes, views
 from clew_workflows.protocol import RequestedTool
-from tests.support.decisions import Session
+from tests.support.session_harness import SessionHarness
 
 MB = 1_000_000
 WIDE = ContextPolicy(max_input_tokens=100_000_000, reserve_output_tokens=0, keep_last_turns=100)
@@ -37,22 +37,22 @@ CONTENTS = {
 ESCAPING = "\x01" * 65_536
 
 
-def chat(*turns: tuple[str, str], **config: Any) -> Session:
+def chat(*turns: tuple[str, str], **config: Any) -> SessionHarness:
     """A session with some turns behind it."""
     settings: dict[str, Any] = {"context_policy": WIDE} | config
-    session = Session(**settings)
+    session = SessionHarness(**settings)
     for question, answer in turns:
         session.ask(question)
         session.reply(answer)
     return session
 
 
-def with_tools() -> Session:
+def with_tools() -> SessionHarness:
     """Two runs, of which the first used tools."""
-    session = Session(system_prompt="Be brief.")
+    session = SessionHarness(system_prompt="Be brief.")
     session.ask("what is 2 + 2?", request_id="r-1")
     session.reply("let me see", RequestedTool(name="add", arguments={"a": 2}), "look", usage=Usage(input_tokens=5))
-    session.results("4", "clear")
+    session.answer_calls("4", "clear")
     session.reply("it is 4", thinking="easy")
     session.ask("thanks", request_id="r-2")
     session.reply("you are welcome")
@@ -74,18 +74,18 @@ def walk(ask: Callable[[int], dict[str, Any]], rows: str, first: int = 0) -> lis
     return found
 
 
-def all_entries(session: Session, **asked: Any) -> list[dict[str, Any]]:
+def all_entries(session: SessionHarness, **asked: Any) -> list[dict[str, Any]]:
     return walk(lambda seq: views.answer_entries(session.thread, EntriesQuery(from_seq=seq, **asked)), "entries")
 
 
-def all_messages(session: Session, **asked: Any) -> list[dict[str, Any]]:
+def all_messages(session: SessionHarness, **asked: Any) -> list[dict[str, Any]]:
     def page(seq: int) -> dict[str, Any]:
         return views.answer_transcript(session.state, session.thread, TranscriptQuery(from_seq=seq, **asked))
 
     return walk(page, "messages")
 
 
-def whole_context(session: Session, **asked: Any) -> dict[str, Any]:
+def whole_context(session: SessionHarness, **asked: Any) -> dict[str, Any]:
     whole = views.build_projection(session.state, session.thread, ContextQuery(**asked))
     messages = walk(lambda page: take_page(whole, page), "messages")
     first = take_page(whole, 0)
@@ -109,7 +109,7 @@ def test_pages_of_the_largest_tool_results_hold_everything_once() -> None:
     session = chat()
     session.ask("go")
     session.reply("", *["look"] * 8)
-    session.results(*[ESCAPING] * 8)
+    session.answer_calls(*[ESCAPING] * 8)
     session.reply("done")
     assert len(all_entries(session)) == session.thread.rev
     assert len(all_messages(session)) == 11
@@ -120,7 +120,7 @@ def test_pages_of_the_largest_tool_results_hold_everything_once() -> None:
 
 def test_the_largest_reply_with_the_largest_policy_is_one_page() -> None:
     """An entry cannot be divided: a reply at its cap, and beside it the policy that the request brought."""
-    session = Session()
+    session = SessionHarness()
     session.ask(context_policy=ContextPolicy(system_prompt="\x01" * 40_000))
     session.reply("\x01" * (MAX_REPLY_BYTES // 6 - 100))
     assert len(all_entries(session, kind="ai_message")) == 2
@@ -196,7 +196,7 @@ def test_a_limit_bounds_a_page_and_the_next_one_goes_on(limit: int) -> None:
 def test_entries_meet_every_filter(asked: dict[str, Any], seqs: list[int]) -> None:
     """In order; `next_seq` only where more meet them."""
     session = with_tools()
-    assert session.facts == [
+    assert session.entry_names == [
         *("config", "user", "assistant", "tool", "tool", "assistant", "run", "user", "assistant", "run")
     ]
     answer = views.answer_entries(session.thread, EntriesQuery(**asked))
@@ -206,7 +206,7 @@ def test_entries_meet_every_filter(asked: dict[str, Any], seqs: list[int]) -> No
 
 def test_entries_are_found_by_who_said_so() -> None:
     """An input's source is a ref: the one it named, or what kind of input it is."""
-    session = Session()
+    session = SessionHarness()
     session.ask()
     session.steer("a", source="ci")
     session.steer("b")
@@ -242,7 +242,7 @@ def test_a_transcript_is_what_was_said() -> None:
 
 def test_before_it_is_prepared_a_session_answers_empty_lists() -> None:
     """Never an error."""
-    session = Session(prepare=False)
+    session = SessionHarness(prepare=False)
     session.ask("hello", request_id="r")
     assert views.answer_entries(session.thread, EntriesQuery()) == {"entries": []}
     assert views.answer_transcript(session.state, session.thread, TranscriptQuery(include_system=True)) == {
@@ -289,7 +289,7 @@ def test_a_window_that_is_more_than_a_page_loses_its_oldest(content: str) -> Non
 
 def test_a_status_says_where_the_session_stands() -> None:
     """Field by field, in every phase."""
-    session = Session()
+    session = SessionHarness()
     idle = views.answer_status(session.state, session.thread)
     assert idle == {
         "session_id": "s-1",
@@ -341,7 +341,7 @@ def test_an_outcome_is_read_from_the_thread() -> None:
 
 
 def test_a_request_that_runs_says_how_far_it_is() -> None:
-    session = Session()
+    session = SessionHarness()
     session.ask(request_id="r")
     session.reply("", "add", usage=Usage(input_tokens=5))
     running = outcomes.make_running_outcome(session.state, session.thread, "r")
@@ -355,7 +355,7 @@ def test_what_a_call_was_shown_can_be_shown_again(own: ContextPolicy | None) -> 
     session = chat(("a", "b"), system_prompt="Be brief.")
     session.ask("with tools", context_policy=own)
     call = session.call
-    shown = session.shown(call)
+    shown = session.build_context(call)
 
     def again() -> Any:
         return views.build_projection(session.state, session.thread, ContextQuery(call_id=call.call_id))
@@ -363,7 +363,7 @@ def test_what_a_call_was_shown_can_be_shown_again(own: ContextPolicy | None) -> 
     assert again() == shown
     session.reply("", "add")
     assert again() == shown
-    session.results("4")
+    session.answer_calls("4")
     assert again() == shown
     session.reply("4")
     session.ask("more")
@@ -376,15 +376,15 @@ def test_what_a_call_was_shown_can_be_shown_again(own: ContextPolicy | None) -> 
 def test_a_call_to_another_provider_is_shown_again_as_that_one_saw_it() -> None:
     """What a provider wants back verbatim goes to that provider alone, then and ever after."""
     data: Any = {"provider": "anthropic", "blocks": [{"signature": "abc"}]}
-    session = Session(model="openai:gpt-4o")
+    session = SessionHarness(model="openai:gpt-4o")
     session.ask(model="anthropic:claude-sonnet-4-5")
     session.reply("", "add", provider_data=data)
-    session.results("4")
-    there = session.shown(session.call)
+    session.answer_calls("4")
+    there = session.build_context(session.call)
     assert there.messages[1].get("provider_data") == data
     session.reply("4")
     session.ask("and now?")
-    here = session.shown(session.call)
+    here = session.build_context(session.call)
     session.reply("fine")
     assert not any("provider_data" in message for message in here.messages)
     for call_id, shown in (("call-2", there), ("call-3", here)):
@@ -393,7 +393,7 @@ def test_a_call_to_another_provider_is_shown_again_as_that_one_saw_it() -> None:
 
 def test_a_call_that_nobody_made_is_refused() -> None:
     """Also one that failed: there is no entry that says what it was shown."""
-    session = Session()
+    session = SessionHarness()
     session.ask()
     session.fail()
     for call_id in ("call-1", "call-99"):

@@ -20,7 +20,7 @@ from clew_workflows.protocol import (
     ToolCall,
 )
 from clew_workflows.shell.execution import SIGN_TIMEOUT, SUMMARY_TIMEOUT, Plan, make_plan
-from tests.support.decisions import Session
+from tests.support.session_harness import SessionHarness
 
 ARCHIVE = ArchiveRef(execution="x", family="s-1", upto=7)
 LEFT = timedelta(seconds=100)
@@ -28,7 +28,7 @@ LEFT = timedelta(seconds=100)
 
 def effects() -> list[Effect]:
     """One of each type, in the order of the union."""
-    session = Session()
+    session = SessionHarness()
     session.ask()
     call = session.call
     session.reply("", "add")

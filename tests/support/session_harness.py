@@ -1,4 +1,4 @@
-"""A session on paper: what the workflow does with decisions, without a workflow."""
+"""A harness that hosts a session without a workflow: it decides commands and events, and commits the decisions."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ PARAMETERS: Any = {
 }
 
 
-def resolved(name: str) -> ResolvedTool:
-    """A tool as a worker resolves it; those whose names begin with `ask_` want approval."""
+def make_tool(name: str) -> ResolvedTool:
+    """Make a resolved tool. One whose name begins with `ask_` requires approval."""
     spec: Any = {"name": name, "description": "", "parameters": PARAMETERS}
     return ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, requires_approval=name.startswith("ask_"))
 
 
-def answered(schema_problem: str | None = None, needs_summary: bool = False, **reply: Any) -> ModelAnswered:
+def make_reply(schema_problem: str | None = None, needs_summary: bool = False, **reply: Any) -> ModelAnswered:
     return ModelAnswered(
         reply=ModelReply(**reply),
         digest="d",
@@ -81,14 +81,14 @@ def answered(schema_problem: str | None = None, needs_summary: bool = False, **r
     )
 
 
-def stamps() -> Stamps:
-    """The same ids and times in every test: ids count up, and the clock stands still."""
+def make_stamps() -> Stamps:
+    """Make stamps that are the same in every test: ids count up, and the clock stands still."""
     numbers = count()
     return Stamps(now=lambda: datetime(2026, 1, 1, tzinfo=UTC), random_bits=lambda _bits: next(numbers))
 
 
-class Session:
-    """A session on paper: it commits what is decided and holds what is being carried out, as the workflow does."""
+class SessionHarness:
+    """Hosts a session as the workflow does. Tests answer its effects by `take_event` and the methods that call it."""
 
     def __init__(
         self, *, prepare: bool = True, tools: tuple[str, ...] = ("add", "look"), table: bool = False, **config: Any
@@ -96,18 +96,18 @@ class Session:
         self.thread = Thread()
         self.time = 0.0
         self.tools = tools
-        # With a table the worker knows of models what real ones do, and chooses the encoding too.
+        # With a table, models have their real profiles, and the worker chooses the encoding.
         self.table = table
         counted: dict[str, Any] = {} if table else {"encoding": "heuristic"}
         self.config = SessionConfig(**{"model": "openai:gpt-4o", "tools": tools} | counted | config)
         self.effect: SessionEffect | None = None
-        self.stamps = stamps()
+        self.stamps = make_stamps()
         self.dispatching = True
         self.describing = True
-        self.asked_for: list[SessionEffect] = []
+        self.effects: list[SessionEffect] = []
         self.state = decisions.begin("s-1", self.config)
         if prepare:
-            self.prepared()
+            self.answer_preparation()
 
     @property
     def now(self) -> Moment:
@@ -121,35 +121,35 @@ class Session:
         step = advance.advance(self.session, decision, self.stamps)
         self.state, self.effect = step.session.state, step.session.effect
         if decision.effect:
-            self.asked_for.append(decision.effect)
+            self.effects.append(decision.effect)
             if isinstance(decision.effect, RunTools) and self.dispatching:
                 self.apply(tool_rounds.mark_scheduled(self.state))
             if isinstance(decision.effect, DescribeModel) and self.describing:
-                self.happened(self.profile(decision.effect.model))
+                self.take_event(self.make_profile(decision.effect.model))
 
     def commit(self, draft: Draft) -> None:
-        """An entry as if something had been decided."""
+        """Commit one entry."""
         self.apply(Decision(self.state, (draft,)))
 
-    def happened(self, event: Event) -> None:
-        """What was being carried out has come to its end."""
+    def take_event(self, event: Event) -> None:
+        """Decide what follows from the result of the effect in flight."""
         self.effect = None
         self.apply(decisions.take_event(self.state, event, self.now))
 
     def do(self, command: Command, own_id: str | None = None) -> commands.Answer:
-        """A command, decided and carried out."""
+        """Decide a command and commit the decision."""
         decision, answer = commands.decide(self.state, self.thread, command, own_id, self.now)
         self.apply(decision)
         return answer
 
-    def prepared(self, problem: Failure | None = None, tools: tuple[str, ...] | None = None) -> None:
+    def answer_preparation(self, problem: Failure | None = None, tools: tuple[str, ...] | None = None) -> None:
         known = self.tools if tools is None else tools
-        tools_known = tuple(resolved(name) for name in known)
-        profile = self.profile(self.state.config.model)
-        self.happened(Prepared(tools=tools_known, problem=problem, profile=profile))
+        tools_known = tuple(make_tool(name) for name in known)
+        profile = self.make_profile(self.state.config.model)
+        self.take_event(Prepared(tools=tools_known, problem=problem, profile=profile))
 
-    def profile(self, model: str) -> ModelProfile:
-        """What the worker knows of a model: without a table all are alike, with sliding windows of 128 000 tokens."""
+    def make_profile(self, model: str) -> ModelProfile:
+        """Make a model's profile. Without a table all models have sliding windows of 128 000 tokens."""
         return make_profile(model) if self.table else ModelProfile(model=model, policy=WIDE, encoding="heuristic")
 
     def ask(self, content: str = "hello", request_id: str | None = None, **own: Any) -> str:
@@ -159,18 +159,18 @@ class Session:
         assert answer.request_id == request_id
         return request_id
 
-    def steer(self, content: str = "rather this", input_id: str | None = None, **given: Any) -> InputReceipt:
-        receipt = self.do(SubmitInput(**{"kind": "steer", "content": content, "input_id": input_id} | given))
+    def steer(self, content: str = "rather this", input_id: str | None = None, **fields: Any) -> InputReceipt:
+        receipt = self.do(SubmitInput(**{"kind": "steer", "content": content, "input_id": input_id} | fields))
         assert isinstance(receipt, InputReceipt)
         return receipt
 
-    def operate(self, op_id: str, kind: str = "replace", lane: str | None = None, **given: Any) -> OperationReceipt:
-        operation: dict[str, Any] = {"type": kind, **given}
+    def operate(self, op_id: str, kind: str = "replace", lane: str | None = None, **fields: Any) -> OperationReceipt:
+        operation: dict[str, Any] = {"type": kind, **fields}
         if kind == "replace":
             operation.setdefault("result_context", {"messages": [{"role": "user", "content": f"told by {op_id}"}]})
-        sent = to_json({"op_id": op_id, "context_ref": lane, "operation": operation})
+        data = to_json({"op_id": op_id, "context_ref": lane, "operation": operation})
         try:
-            command = ContextOperation.model_validate_json(sent)
+            command = ContextOperation.model_validate_json(data)
         except ValidationError as error:
             raise translate_validation_error(ContextOperation, error) from None
         receipt = self.do(command)
@@ -180,45 +180,45 @@ class Session:
     def configure(self, **changed: Any) -> commands.Answer:
         return self.do(ConfigureInput(**changed))
 
-    def cancel(self, request_id: str | None = None, **given: Any) -> CancelReceipt:
-        receipt = self.do(CancelInput(request_id=request_id, **given))
+    def cancel(self, request_id: str | None = None, **fields: Any) -> CancelReceipt:
+        receipt = self.do(CancelInput(request_id=request_id, **fields))
         assert isinstance(receipt, CancelReceipt)
         return receipt
 
-    def approve(self, tool_call_id: str, **given: Any) -> None:
-        word: dict[str, Any] = {"tool_call_id": tool_call_id, "decision": "approve"} | given
-        answer = self.do(ApprovalInput(**word))
+    def approve(self, tool_call_id: str, **fields: Any) -> None:
+        decision: dict[str, Any] = {"tool_call_id": tool_call_id, "decision": "approve"} | fields
+        answer = self.do(ApprovalInput(**decision))
         assert isinstance(answer, ApprovalReceipt)
 
     def reply(self, content: str = "", *tools: RequestedTool | str, **reply: Any) -> None:
         calls = tuple(RequestedTool(name=tool) if isinstance(tool, str) else tool for tool in tools)
-        self.happened(answered(content=content, tool_calls=calls, **reply))
+        self.take_event(make_reply(content=content, tool_calls=calls, **reply))
 
-    def results(self, *contents: str) -> None:
-        """The calls of the round return, in order."""
+    def answer_calls(self, *contents: str) -> None:
+        """Let the calls of the round return, in order."""
         for (call, _), content in zip(self.round.calls, contents, strict=True):
-            self.returned(call.tool_call_id, content)
+            self.answer_call(call.tool_call_id, content)
 
-    def returned(self, tool_call_id: str, content: str | None = None, failure: Failure | None = None) -> None:
-        """One tool call returns, be it after its run."""
+    def answer_call(self, tool_call_id: str, content: str | None = None, failure: Failure | None = None) -> None:
+        """Let one tool call return, also after its run."""
         answer = None if content is None else ToolAnswered(content=content)
         event = ToolReturned(tool_call_id=tool_call_id, answer=answer, failure=failure)
         self.apply(decisions.take_event(self.state, event, self.now))
 
     def fail(self, error: str = "bad_request") -> None:
-        self.happened(Failure(type=error, message=f"it was {error}"))
+        self.take_event(Failure(type=error, message=f"it was {error}"))
 
     def close(self) -> None:
         self.do(CloseInput())
 
     @property
-    def facts(self) -> list[str]:
-        """Each entry in a word: the role of a message, else its kind."""
+    def entry_names(self) -> list[str]:
+        """One word for each entry: the role of a message, else the kind."""
         return [entry.payload.get("role", entry.kind) for entry in self.thread]
 
     @property
-    def said(self) -> list[str]:
-        """What users have said, in order."""
+    def user_texts(self) -> list[str]:
+        """The texts of the user messages, in order."""
         return [entry.payload["content"] for entry in self.thread if entry.payload.get("role") == "user"]
 
     @property
@@ -235,22 +235,22 @@ class Session:
         """The payloads of the `input` entries of an event."""
         return [dict(e.payload) for e in self.thread.filter_by_kind("input") if e.payload["event"] == event]
 
-    def outcome(self, request_id: str) -> dict[str, Any]:
+    def find_outcome(self, request_id: str) -> dict[str, Any]:
         outcome = outcomes.find_outcome(self.state, self.thread, request_id)
         assert outcome is not None, f"{request_id} has no outcome"
         return outcome.model_dump()
 
-    def ended(self, request_id: str) -> tuple[str, str]:
-        """How a request ended, in two words."""
-        outcome = self.outcome(request_id)
+    def find_ending(self, request_id: str) -> tuple[str, str]:
+        """Find the status and the termination reason of a request."""
+        outcome = self.find_outcome(request_id)
         return outcome["status"], outcome["termination_reason"]
 
     def context(self) -> Projection:
         """The active lane's context as it is now."""
         return build_context(self.thread)
 
-    def shown(self, call: CallModel) -> Projection:
-        """What the model is shown for a call."""
+    def build_context(self, call: CallModel) -> Projection:
+        """Build the context of a model call."""
         return build_context(
             self.thread,
             context_ref=call.context_ref,
@@ -262,7 +262,7 @@ class Session:
 
 
 def assert_valid(messages: list[Message]) -> None:
-    """No call goes unanswered and no result is without its call: every provider takes such a context."""
+    """Assert that every tool call has a result and every result a call, as every provider requires."""
     awaited: set[str] = set()
     for message in messages:
         if message["role"] == "tool":
@@ -275,10 +275,12 @@ def assert_valid(messages: list[Message]) -> None:
     assert not awaited
 
 
-def journey(session: Session, upto: int | None = None, recent_entries: int = RECENT_ENTRIES) -> advance.Session:
-    """What arrives of a session whose entries up to a seq are in the archive."""
-    place = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq if upto is None else upto)
-    state = replace(session.state, archive=place)
+def carry_over(
+    session: SessionHarness, upto: int | None = None, recent_entries: int = RECENT_ENTRIES
+) -> advance.Session:
+    """Carry a session to the next workflow run, with its entries up to a seq in the archive."""
+    archive = ArchiveRef(execution="x", family="s-1", upto=session.thread.last_seq if upto is None else upto)
+    state = replace(session.state, archive=archive)
     return restore(
         json.loads(json.dumps(carry(replace(session.session, state=state), recent_entries=recent_entries)))
     )
