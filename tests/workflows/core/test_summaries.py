@@ -99,11 +99,11 @@ def test_a_late_result_is_summed_up_together_with_its_round() -> None:
 @pytest.mark.parametrize("content", ["a page", "another page"])
 def test_a_round_that_is_partly_in_the_archive_is_summed_up_with_all_of_its_results(content: str) -> None:
     """A range that ends inside the round would leave results that neither the summary nor a context includes."""
-    session = Session(context_policy=POLICY)
+    session = SessionHarness(context_policy=POLICY)
     session.ask("read")
     session.reply("", "look", "look")
-    session.returned("tool-1", "a page")
-    session.returned("tool-2", "another page")
+    session.answer_call("tool-1", "a page")
+    session.answer_call("tool-2", "another page")
     session.reply("read both")
     session.ask("thanks")
     session.reply("welcome")
