@@ -60,7 +60,7 @@ async def test_a_session_under_other_policies(stack: Stack, session: Session, tm
     assert as_it_was["cached_tokens"] >= sum(recipe["shared_prefix_tokens"] for recipe in recipes) > 0
     assert narrow["policy"] == NARROW
     assert narrow["input_tokens"] < as_it_was["input_tokens"]
-    assert narrow["cached_share"] < as_it_was["cached_share"]
+    assert narrow["cached_tokens"] < as_it_was["cached_tokens"]
     assert clearing["cleared"] > 0
     assert clearing["input_tokens"] < as_it_was["input_tokens"]
 
