@@ -75,9 +75,9 @@ class Failing(Store):
         await self.inner.put(path, data)
         self._counted("put", path, after=True)
 
-    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
+    async def replace(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool]) -> None:
         self._counted("replace", path, after=False)
-        await self.inner.replace(path, data, over)
+        await self.inner.replace(path, data, accepts)
         self._counted("replace", path, after=True)
 
     async def get(self, path: str) -> bytes:

@@ -102,10 +102,10 @@ class Fickle(Store):
         self._check(path)
         return await super().get(path)
 
-    async def replace(self, path: str, data: bytes, over: Callable[[bytes | None], bool]) -> None:
+    async def replace(self, path: str, data: bytes, accepts: Callable[[bytes | None], bool]) -> None:
         self._check()
         await self.ready.wait()
-        await super().replace(path, data, over)
+        await super().replace(path, data, accepts)
         if self.silent:
             raise StoreUnavailable("somewhere", "the answer is lost")
 
