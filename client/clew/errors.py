@@ -162,7 +162,7 @@ class EmptyContent(Refusal):
 
 
 class Idle(Refusal):
-    """No run is active."""
+    """No request is active or waits."""
 
     type = "idle"
 

@@ -80,6 +80,6 @@ def test_damage_is_found(session: SessionHarness, damage: str) -> None:
 def test_a_gap_is_found(session: SessionHarness) -> None:
     """Gaps between seqs and duplicate ids are reported."""
     entries = list(session.thread)
-    assert check(entries[:3] + entries[4:], known()) == ["seq 4 stands at place 3"]
+    assert check(entries[:3] + entries[4:], known()) == ["seq 4 is at index 3"]
     same = [replace(entry, id="e") for entry in entries]
     assert any("the entry id e is there" in problem for problem in check(same, known()))

@@ -25,7 +25,7 @@ from clew.contract import (
     SubmitInput,
 )
 from clew.contract.outputs import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
-from clew.contract.refusals import translate_validation_error
+from clew.contract.validation import translate_validation_error
 from clew.model.messages import Message
 from clew.thread.entries import Draft
 from clew.thread.thread import Thread

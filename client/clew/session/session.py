@@ -122,7 +122,7 @@ class Session:
         """Send the active run a user's correction. It reads it after the answer, or before the next model call.
 
         Raises:
-            Idle: no request is active.
+            Idle: no request is active or waits.
             RequestMismatch: another request than `expected_request_id` is active.
             Refusal: the session refused it for another reason.
         """
@@ -142,7 +142,7 @@ class Session:
         """Cancel the active request, or the one that `request_id` names. Unread inputs are dropped by default.
 
         Raises:
-            Idle: no request is active.
+            Idle: no request is active or waits.
             RequestMismatch: `request_id` names neither the active request nor a waiting one.
         """
         command = {"request_id": request_id, "reason": reason, "inputs": inputs}

@@ -24,7 +24,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew.contract.refusals import translate_validation_error
+from clew.contract.validation import translate_validation_error
 from clew.errors import ClewError, Closed, InvalidInput, ServerUnreachable, WorkerUnavailable, make_refusal
 
 M = TypeVar("M", bound=BaseModel)

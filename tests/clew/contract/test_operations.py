@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from clew.contract import ContextOperation, MessageInput, Operation
-from clew.contract.refusals import translate_validation_error
+from clew.contract.validation import translate_validation_error
 from clew.errors import InvalidInput, InvalidOperation, Refusal
 
 

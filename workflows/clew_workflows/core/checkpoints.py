@@ -39,7 +39,7 @@ _MAX_PAYLOAD_BYTES = MAX_TOKEN_BYTES * 3 // 4 - 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class CheckpointDraft:
     """A checkpoint before it is signed.
 
     Attributes:
@@ -71,7 +71,7 @@ def check_checkpoint(state: State, thread: Thread, command: CheckpointInput) -> 
         draft_checkpoint(state, thread, lane, thread.last_seq)
 
 
-def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int) -> Draft:
+def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int) -> CheckpointDraft:
     """Draft the checkpoint of a lane at a seq.
 
     Raises:
@@ -106,7 +106,7 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
     ) > _MAX_PAYLOAD_BYTES:
         raise TooLarge(f"the checkpoint has {size} bytes: a session takes {room} at once, a token {MAX_TOKEN_BYTES}")
     tools = [tool.spec for tool in state.tools or () if tool.spec["name"] in state.config.tools]
-    return Draft(text, list_fingerprinted(state.config, state.policy, tools))
+    return CheckpointDraft(text, list_fingerprinted(state.config, state.policy, tools))
 
 
 def list_fingerprinted(config: SessionConfig, policy: ContextPolicy, tools: list[ToolSpec]) -> dict[str, Any]:

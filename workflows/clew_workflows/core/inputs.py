@@ -62,7 +62,7 @@ def take_input(state: State, command: SubmitInput, input_id: str | None) -> tupl
     """Accept an input for the active run. A repetition gets the receipt of the first.
 
     Raises:
-        Idle: No run is active and no request waits.
+        Idle: No request is active or waits.
         InvalidInput: The id has the form of the session's own, `input-<number>`.
         QueueFull: 64 inputs, or 512 KiB of them, wait already.
         RequestMismatch: `expected_request_id` is not a request of the active run.
@@ -96,7 +96,7 @@ def cancel_request(state: State, thread: Thread, command: CancelInput, at: Momen
     """Cancel the active run, drop a queued request, or give up the summary that is being written.
 
     Raises:
-        Idle: No run is active, no request waits and no summary is being written.
+        Idle: No request is active or waits, and no summary is being written.
         RequestMismatch: Other requests are running or wait, and not the named one.
     """
     if command.request_id is None or not is_known(state, thread, command.request_id):

@@ -40,7 +40,7 @@ from clew.contract import (
     WindowQuery,
 )
 from clew.contract.policy import ContextPolicy
-from clew.contract.refusals import translate_validation_error
+from clew.contract.validation import translate_validation_error
 from clew.errors import (
     ClewError,
     ContextOverflow,

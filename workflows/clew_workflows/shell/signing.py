@@ -22,7 +22,7 @@ class Signing:
     def __init__(self, runtime: Runtime, recalling: Recalling) -> None:
         self._runtime = runtime
         self._recalling = recalling
-        self._drafts: dict[int, checkpoints.Draft] = {}
+        self._drafts: dict[int, checkpoints.CheckpointDraft] = {}
         self._number = 0
         self._signing = asyncio.Lock()
 
