@@ -88,7 +88,7 @@ async def bombard(handle: WorkflowHandle[Any, Any], chance: random.Random) -> No
                 await handle.execute_update(chance.choice(UPDATES), args=args)
         except WorkflowUpdateFailedError as refused:
             word = getattr(refused.cause, "type", None) or "untyped"
-            # The server refuses an update itself if a paused worker has answered its task without it: it may be sent again.
+            # The server itself refuses an update if a paused worker has answered its task without it.
             if word == "UnprocessedUpdate":
                 continue
         except RPCError as refused:
