@@ -67,10 +67,12 @@ class Validation:
             SchemaUnusable: the schema is not valid.
         """
         async with self._slots:
-            child = _start_child()
+            child, data = _start_child(), to_json({"schema": schema, "value": value})
+            # In a thread, which ends with the child: asyncio's subprocesses hang if cancelled at their start.
+            reading = asyncio.get_running_loop().run_in_executor(None, child.communicate, data)
             try:
-                # In a thread, which ends with the child: asyncio's subprocesses hang if cancelled at their start.
-                output, _ = await asyncio.to_thread(child.communicate, to_json({"schema": schema, "value": value}))
+                # Shielded: a thread that is cancelled before it has started would not wait for the killed child.
+                output, _ = await asyncio.shield(reading)
             finally:
                 child.kill()
         result: dict[str, Any] = {}

@@ -8,7 +8,9 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -164,6 +166,27 @@ async def test_a_cancelled_validation_leaves_no_process(validation: Validation) 
     while processes[0] in validations(os.getpid()):
         assert time.monotonic() < deadline
         os.sched_yield()
+
+
+def test_a_validation_that_is_cancelled_while_all_threads_are_busy_leaves_no_process() -> None:
+    """Its child is killed at once, and waited for by the first thread that is free."""
+
+    async def cancel_early() -> list[str]:
+        loop, gate = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        blocked = loop.run_in_executor(None, gate.wait)
+        task = asyncio.create_task(Validation().find_problem(SLOW_ANSWER, SLOW))
+        while not validations(os.getpid()):
+            await asyncio.wait([task], timeout=0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.set()
+        await blocked
+        await loop.shutdown_default_executor()
+        return validations(os.getpid())
+
+    assert asyncio.run(cancel_early()) == []
 
 
 def test_a_killed_worker_leaves_no_process() -> None:
