@@ -124,6 +124,14 @@ class Terminal:
         """Wait for the end of the command; returns its exit code."""
         return await asyncio.wait_for(self._process.wait(), PATIENCE_SECONDS)
 
+    async def interrupt(self) -> int:
+        """Press Ctrl-C until the command ends; returns its exit code. Readline can miss a signal before it waits."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                self.type("\x03")
+                with suppress(TimeoutError):
+                    return await asyncio.wait_for(self._process.wait(), 2)
+
     def _read(self) -> None:
         try:
             data = os.read(self._master, 65536)

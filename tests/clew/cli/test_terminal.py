@@ -97,8 +97,7 @@ async def test_a_conversation(stack: Stack) -> None:
         await screen.shows("user  #4\nslowly\n")
         await screen.shows("[b]You said slowly[/b]")
         await screen.shows("> ")
-        screen.type("\x03")
-        assert await screen.ended() == 130
+        assert await screen.interrupt() == 130
 
 
 async def test_chat_opens_a_session(stack: Stack) -> None:
