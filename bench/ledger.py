@@ -163,7 +163,7 @@ def _inputs(ledger: Ledger, traces: Traces) -> Iterator[str]:
 
 
 def tool_groups(entries: Iterable[Entry]) -> Iterator[str]:
-    """Whatever calls tools is followed, in its lane, by one result for each before anything else.
+    """A message that calls tools is followed, in its lane, by one result for each call before any other message.
 
     A result in doubt may be followed by one that arrives late, once.
     """

@@ -16,7 +16,7 @@ from clew_activities.model_table import choose_encoding, choose_policy, find_fam
 from clew_activities.prices import find_prices
 from clew_activities.providers import Providers
 from clew_activities.providers.errors import ProviderError
-from clew_activities.stored_results import READ_RESULT
+from clew_activities.stored_results import read_result
 from clew_activities.tools import Tools
 from clew_workflows.protocol import (
     ArchiveRef,
@@ -92,9 +92,9 @@ class PrepareActivities:
         names = list(request.tools)
         readable = names and (request.archived or request.execution is not None)
         # If the worker has a tool of that name itself, the worker's is used.
-        if (readable or request.clears) and READ_RESULT.name not in tools:
-            tools[READ_RESULT.name] = READ_RESULT
-            names = list(dict.fromkeys((*names, READ_RESULT.name)))
+        if (readable or request.clears) and read_result.name not in tools:
+            tools[read_result.name] = read_result
+            names = list(dict.fromkeys((*names, read_result.name)))
         known = [tools[name] for name in names if name in tools]
         resolved = tuple(
             ResolvedTool(

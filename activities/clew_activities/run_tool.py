@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from clew.tools import Tool, ToolContext
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.providers.sanitize import clean
-from clew_activities.stored_results import READ_RESULT, Results, Unreadable, truncate
+from clew_activities.stored_results import Results, Unreadable, read_result, truncate
 from clew_activities.tool_threads import (
     DEFAULT,
     ToolCall,
@@ -59,7 +59,7 @@ class ToolActivities:
         info = activity.info()
         async with send_heartbeats(lambda: dict(progress)):
             # If the worker has a tool of that name itself, the worker's is used.
-            tool = self._tools.get(call.name, READ_RESULT if call.name == READ_RESULT.name else None)
+            tool = self._tools.get(call.name, read_result if call.name == read_result.name else None)
             if tool is None:
                 return _make_error(f"tool {call.name!r} is not registered on the worker", call)
             context = ToolContext(
@@ -82,7 +82,7 @@ class ToolActivities:
                 arguments = await self._threads.call(
                     tool_call, lambda: _bind_arguments(tool, call, context), is_async=False
                 )
-                if tool is READ_RESULT:
+                if tool is read_result:
                     value: Any = await self._results.read(call, **arguments)
                 else:
                     value = await self._threads.call(
@@ -112,7 +112,7 @@ class ToolActivities:
             return _make_error(
                 f"tool {call.name!r} has run, but its result cannot be written: {_describe_error(error)}", call
             )
-        return await self._results.make_answer(data, call, readable=READ_RESULT.name not in self._tools)
+        return await self._results.make_answer(data, call, readable=read_result.name not in self._tools)
 
 
 class _InvalidArguments(Exception):

@@ -28,6 +28,7 @@ MAX_STORED_BYTES = 16 * 1024 * 1024
 """Largest tool result that is stored, in bytes. The rest is dropped, and the mark says so."""
 
 
+# Clew adds this tool to a session's tools, so that its model can read truncated results.
 @tool(timeout_seconds=60, retries=2)
 def read_result(
     tool_call_id: str,
@@ -36,10 +37,6 @@ def read_result(
 ) -> str:
     """Read a tool result that was truncated or cleared: up to `length` bytes of it, from the byte `offset` on."""
     raise NotImplementedError("`Results.read` answers its calls")
-
-
-READ_RESULT = read_result
-"""The tool that Clew adds to a session's tools, so that its model can read truncated results."""
 
 
 _utf8 = codecs.getincrementaldecoder("utf-8")

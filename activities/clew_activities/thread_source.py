@@ -37,7 +37,7 @@ class ThreadLocation:
         session_id: The session.
         head: Head of its archive; None: it has none, or it has not been looked up.
         live: The workflow that holds the entries that are not archived; None: all entries are archived.
-        began: The server knows a workflow of the session.
+        has_workflow: The server knows a workflow of the session.
         running: That workflow has not ended.
     """
 

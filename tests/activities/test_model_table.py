@@ -53,7 +53,7 @@ def test_every_line_says_something() -> None:
     ],
 )
 def test_the_longest_family_is_the_models(name: str, prefix: str | None) -> None:
-    """Whatever stands first in the table; upper case and a path in front do not matter."""
+    """The longest family wins, in any order of the table; case and a path in front make no difference."""
     family = find_family(name)
     assert (family.prefix if family else None) == prefix
 

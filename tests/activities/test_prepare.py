@@ -14,7 +14,7 @@ from clew_activities.archive import Archive, Store
 from clew_activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from clew_activities.prices import find_prices
 from clew_activities.providers import load_providers
-from clew_activities.stored_results import READ_RESULT
+from clew_activities.stored_results import read_result
 from clew_workflows.protocol import DescribeModel, ModelProfile, Prepare, Prepared, Thresholds
 
 
@@ -124,16 +124,16 @@ async def test_a_session_with_tools_and_an_archive_can_read_large_results(fields
     for names in (("add",), ("add", "read_result")):
         answer = await prepared(*names, **fields)
         assert answer.problem is None
-        assert [tool.spec for tool in answer.tools] == [add.spec, READ_RESULT.spec]
+        assert [tool.spec for tool in answer.tools] == [add.spec, read_result.spec]
         assert not answer.tools[1].requires_approval
     assert (await prepared(**fields)).tools == ()
 
 
 async def test_a_session_whose_policy_clears_results_can_read_them_again() -> None:
     """Also one with no tools of its own, and before there is an archive."""
-    assert READ_RESULT.name == contract.READ_RESULT
-    assert [tool.spec for tool in (await prepared(clears=True)).tools] == [READ_RESULT.spec]
-    assert [tool.spec for tool in (await prepared("add", clears=True)).tools] == [add.spec, READ_RESULT.spec]
+    assert read_result.name == contract.READ_RESULT
+    assert [tool.spec for tool in (await prepared(clears=True)).tools] == [read_result.spec]
+    assert [tool.spec for tool in (await prepared("add", clears=True)).tools] == [add.spec, read_result.spec]
 
 
 async def test_without_an_archive_there_is_nothing_to_read() -> None:

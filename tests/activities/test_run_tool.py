@@ -178,7 +178,7 @@ async def test_a_result_is_cut_at_its_limit_and_says_so(limit: int, character: s
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(st.characters(), max_size=400), limit=st.integers(256, 400))
 def test_no_result_is_larger_than_its_limit(text: str, limit: int) -> None:
-    """Whatever it is made of."""
+    """The limit holds in bytes, for any characters."""
     answer = asyncio.run(result(text, limit))
     assert len(answer.content.encode()) <= limit
 

@@ -23,7 +23,7 @@ from clew_activities.providers.errors import (
     parse_retry_after,
 )
 from clew_activities.providers.interface import HttpRequest, ModelRequest, make_safe_name
-from clew_activities.providers.reply import ReplyDraft, StopReason, get_member, parse_event, read_count, read_string
+from clew_activities.providers.reply import DraftDecoder, StopReason, get_member, parse_event, read_count, read_string
 from clew_activities.providers.sanitize import clean, parse_json
 from clew_activities.providers.variables import read_key, read_url
 from clew_workflows.protocol import ModelReply
@@ -83,27 +83,8 @@ class Parrot:
         return classify_response(answer)
 
 
-class ParrotDecoder:
+class ParrotDecoder(DraftDecoder):
     """Folds the events into a draft; the draft limits every size."""
-
-    def __init__(self) -> None:
-        self._draft = ReplyDraft()
-
-    @property
-    def text(self) -> str:
-        return self._draft.text
-
-    @property
-    def thinking(self) -> str:
-        return self._draft.thinking
-
-    @property
-    def tool_name(self) -> str | None:
-        return self._draft.tool_name
-
-    @property
-    def ended(self) -> bool:
-        return self._draft.ended
 
     def feed(self, event: str, data: str) -> None:
         fields = parse_event(data)

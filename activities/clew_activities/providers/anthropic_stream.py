@@ -16,7 +16,7 @@ from clew_activities.providers.errors import classify_event
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     Call,
-    ReplyDraft,
+    DraftDecoder,
     StopReason,
     get_member,
     parse_event,
@@ -67,36 +67,16 @@ class _Block:
         return {"type": "redacted_thinking", "data": self.seal.finish()}
 
 
-class AnthropicDecoder:
+class AnthropicDecoder(DraftDecoder):
     """Folds the events of a message, or one complete `message`."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
-        self._draft = ReplyDraft()
+        super().__init__()
         self._budget = Budget(PROVIDER_DATA_LIMIT)
         self._blocks: dict[int, _Block] = {}
         self._too_many_blocks = False
         self._usage: dict[str, int] = {}
-
-    @property
-    def text(self) -> str:
-        """The reply's text so far."""
-        return self._draft.text
-
-    @property
-    def thinking(self) -> str:
-        """The model's thinking so far."""
-        return self._draft.thinking
-
-    @property
-    def tool_name(self) -> str | None:
-        """The newest tool call's name."""
-        return self._draft.tool_name
-
-    @property
-    def ended(self) -> bool:
-        """Whether `message_stop` has arrived."""
-        return self._draft.ended
 
     def feed(self, event: str, data: str) -> None:
         """Fold one event; ignore unknown kinds of event.

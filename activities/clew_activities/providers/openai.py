@@ -31,7 +31,7 @@ from clew_activities.providers.errors import (
 from clew_activities.providers.interface import HttpRequest, ModelRequest, make_safe_name
 from clew_activities.providers.reply import (
     Call,
-    ReplyDraft,
+    DraftDecoder,
     StopReason,
     get_member,
     limit_name,
@@ -129,34 +129,14 @@ class OpenAI:
         return classify_response(answer)
 
 
-class OpenAIDecoder:
+class OpenAIDecoder(DraftDecoder):
     """Folds `chat.completion.chunk` objects, or one complete `chat.completion`."""
 
     def __init__(self) -> None:
-        self._draft = ReplyDraft()
+        super().__init__()
         self._calls: dict[int | str, Call] = {}
         self._newest: Call | None = None
         self._refusal = ""
-
-    @property
-    def text(self) -> str:
-        """The reply's text so far."""
-        return self._draft.text
-
-    @property
-    def thinking(self) -> str:
-        """The model's thinking so far."""
-        return self._draft.thinking
-
-    @property
-    def tool_name(self) -> str | None:
-        """The newest tool call's name."""
-        return self._draft.tool_name
-
-    @property
-    def ended(self) -> bool:
-        """Whether `[DONE]` has arrived."""
-        return self._draft.ended
 
     def feed(self, event: str, data: str) -> None:
         """Fold one event.

@@ -157,6 +157,33 @@ class ReplyDraft:
         )
 
 
+class DraftDecoder:
+    """The part of a decoder that every provider's decoder shares: what has arrived stands in a `ReplyDraft`."""
+
+    def __init__(self) -> None:
+        self._draft = ReplyDraft()
+
+    @property
+    def text(self) -> str:
+        """The reply's text so far."""
+        return self._draft.text
+
+    @property
+    def thinking(self) -> str:
+        """The model's thinking so far."""
+        return self._draft.thinking
+
+    @property
+    def tool_name(self) -> str | None:
+        """The newest tool call's name."""
+        return self._draft.tool_name
+
+    @property
+    def ended(self) -> bool:
+        """Whether the provider's end marker has arrived."""
+        return self._draft.ended
+
+
 def parse_event(data: str) -> dict[str, Any]:
     """Parse the JSON object of an event's data.
 

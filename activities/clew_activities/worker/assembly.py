@@ -112,10 +112,11 @@ def make_worker(
     load_encodings()
     load_prices()
     archive = Archive(store, client.namespace)
+    threads = Threads(archive)
     archiving = ArchiveActivities(archive)
     preparing = PrepareActivities(providers, tools, archive, thresholds)
     checkpointing = CheckpointActivities(keys or Keys(), tools, archive, client.namespace)
-    running = ToolActivities(tools, Results(archive, Threads(archive)))
+    running = ToolActivities(tools, Results(archive, threads))
     serving = _tolerant_client(client)
 
     def worker(
@@ -136,7 +137,7 @@ def make_worker(
 
     models: list[Callable[..., Any]] = [
         ModelActivities(providers, http).call_model,
-        SummaryActivities(providers, http, Threads(archive)).summarize,
+        SummaryActivities(providers, http, threads).summarize,
     ]
     others: list[Callable[..., Any]] = [
         preparing.prepare,

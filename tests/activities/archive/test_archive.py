@@ -215,7 +215,7 @@ async def _small() -> tuple[Store, Head]:
 
 
 async def test_damage_of_any_byte_is_found_and_named() -> None:
-    """Whatever byte changes in whatever object a session needs: reading and verifying both name the object."""
+    """If any byte of an object that a session needs changes, reading and verifying both name the object."""
     store, head = await _small()
     archive = Archive(store, "default")
     needed = {check.name async for check in archive.verify("root", head.root)}

@@ -100,7 +100,7 @@ steps = st.lists(
 @settings(deadline=None, max_examples=150)
 @given(steps, st.integers(2, 3))
 async def test_any_life_of_a_family(life: list[tuple[str, int, float]], fanout: int) -> None:
-    """Whatever is appended, forked and deleted in whatever order: every member reads like its own list."""
+    """After any order of appends, forks and deletions every member reads like its own list."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default", ArchiveSettings(fanout=fanout))
     family = {"root": (await begin(archive, "root", run(0, 2)), run(0, 2))}

@@ -54,7 +54,7 @@ def test_a_secret_is_found_in_any_surroundings(before: str, after: str, key: str
 @settings(deadline=None)
 @given(text=texts | st.text())
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    """Whatever is in it."""
+    """Redaction changes no text that holds no secret."""
     assert REDACTION.redact_text(text) == text
     assert REDACTION.redact_value({"a": [text, {text: 1}]}) == {"a": [text, {text: 1}]}
 

@@ -143,7 +143,7 @@ def test_pending_comes_last() -> None:
     ],
 )
 def test_tool_groups_are_made_whole(messages: list[Message], context: list[Message]) -> None:
-    """Whatever a thread holds, each call in a context has one result, right after it."""
+    """Each call in a context has one result, right after it, for any thread."""
     assert project_messages(Writer().talk(*messages).thread) == context
     writer = Writer()
     writer.replace(messages)

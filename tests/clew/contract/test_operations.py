@@ -68,7 +68,7 @@ def test_what_is_wrong_around_an_operation_is_refused_as_invalid_input(fields: A
 
 
 def test_an_input_that_has_no_operation_is_never_refused_as_one() -> None:
-    """Whatever its fields are called."""
+    """A field named `operation` in another input is an unknown field like any other."""
     with pytest.raises(ValidationError) as raised:
         MessageInput.model_validate_json('{"content": "x", "operation": 1}')
     assert isinstance(translate_validation_error(MessageInput, raised.value), InvalidInput)

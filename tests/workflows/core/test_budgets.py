@@ -276,7 +276,7 @@ def test_what_was_learned_is_carried_and_bounded() -> None:
     )
 )
 def test_contexts_under_a_calibrated_budget_are_made_again(turns: list[tuple[int, float, bool]]) -> None:
-    """Whatever the provider counts and refuses: every context keeps to its budget and follows from its recipe.
+    """For any counts and refusals of the provider, every context keeps to its budget and follows from its recipe.
 
     Between two calls of the same policy the earlier context is the beginning of the later, unless a cut came between.
     """

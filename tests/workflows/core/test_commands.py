@@ -74,7 +74,7 @@ def test_deciding_changes_nothing(command: Command) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
 def test_a_closed_session_takes_nothing_but_another_close(command: Command) -> None:
-    """Who asks again is told when it has ended."""
+    """A second close is answered like the first; the session refuses every other command."""
     session = SessionHarness()
     session.close()
     if isinstance(command, CloseInput):

@@ -305,7 +305,7 @@ class AnySession(RuleBasedStateMachine):
 
     @invariant()
     def nothing_stands_still(self) -> None:
-        """Whatever is not idle, closed or with people has something under way, and nothing else has."""
+        """A session has an effect under way exactly if it is not idle, closed or waiting for an approval."""
         session = self.session
         at_rest = session.state.phase in ("idle", "closed", "awaiting_approval")
         assert (session.effect is None) == at_rest

@@ -17,7 +17,7 @@ WHOLE = zlib.compress(b"x" * 1000)
 
 
 def test_what_was_packed_is_read() -> None:
-    """Whatever JSON it is."""
+    """Any JSON value is unpacked as it was packed."""
     values: tuple[Any, ...] = (None, [], {"a": ["b", 2**53, 1.5]})
     for value in values:
         assert Packed.pack(value).value == value

@@ -184,7 +184,7 @@ NOT_JSON = {
 @pytest.mark.parametrize("name", DOORS)
 @pytest.mark.parametrize("data", NOT_JSON.values(), ids=NOT_JSON.keys())
 def test_what_is_not_json_is_invalid_input(name: str, data: bytes) -> None:
-    """Whatever the bytes, and however deep or long: a refusal, with a message of one or two lines."""
+    """Ingress refuses any bytes, however deep or long, with a message of one or two lines."""
     assert isinstance(refused(name, args(data)), InvalidInput)
 
 
@@ -555,7 +555,7 @@ def test_a_run_is_continued_by_the_session_alone(
 
 
 def test_a_past_is_taken_from_the_session_alone() -> None:
-    """Whatever is in it: it is not even looked at."""
+    """Ingress refuses it without reading it."""
     start = args(b'{"config": {"model": "openai:gpt-4o"}, "carried": {"version": 1, "zlib": "x"}}')
     assert ingress.decode_start("s-1", start, is_continued=True).carried == {"version": 1, "zlib": "x"}
     with pytest.raises(InvalidInput, match="carried: only a session's own earlier workflow run sets this field"):
