@@ -16,7 +16,7 @@ from clew_activities.providers.sanitize import clean
 from clew_activities.stored_results import Results, Unreadable, read_result, truncate
 from clew_activities.tool_threads import (
     DEFAULT,
-    ToolCall,
+    ThreadedCall,
     ToolThreads,
     ToolThreadSettings,
     TooManyAbandoned,
@@ -74,7 +74,7 @@ class ToolActivities:
             return await self._run(tool, call, context)
 
     async def _run(self, tool: Tool[..., Any], call: RunTool, context: ToolContext) -> ToolAnswered:
-        tool_call = ToolCall(tool.name, context.session_id, call.tool_call_id, find_code_file(tool.function))
+        tool_call = ThreadedCall(tool.name, context.session_id, call.tool_call_id, find_code_file(tool.function))
         clock = asyncio.timeout(tool.timeout_seconds)
         try:
             async with clock:

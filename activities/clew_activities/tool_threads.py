@@ -56,7 +56,7 @@ class TooManyAbandoned(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class ToolCall:
+class ThreadedCall:
     """A tool call, for the log.
 
     Attributes:
@@ -80,7 +80,7 @@ class ToolCall:
 
 
 # Tasks that a tool starts inherit it, so that the log can name their call.
-_call: ContextVar[ToolCall | None] = ContextVar("clew_tool_call", default=None)
+_call: ContextVar[ThreadedCall | None] = ContextVar("clew_tool_call", default=None)
 
 
 def find_code_file(function: Callable[..., Any]) -> str | None:
@@ -105,7 +105,7 @@ class ToolThreads:
         for loop in self._loops:
             loop.stop()
 
-    async def call(self, call: ToolCall, function: Callable[[], Any], *, is_async: bool) -> Any:
+    async def call(self, call: ThreadedCall, function: Callable[[], Any], *, is_async: bool) -> Any:
         """The function's result; a sync function runs in a thread, an async one on an event loop.
 
         Where the caller is cancelled, so is a coroutine; one that goes on regardless is left behind, as a thread is.
@@ -126,7 +126,7 @@ class ToolThreads:
         # A sync wrapper around an async function returns an awaitable.
         return await self._on_loop(call, lambda: value) if inspect.isawaitable(value) else value
 
-    async def _in_thread(self, call: ToolCall, function: Callable[[], Any]) -> Any:
+    async def _in_thread(self, call: ThreadedCall, function: Callable[[], Any]) -> Any:
         future: Future[Any] = Future()
         context = copy_context()
 
@@ -144,7 +144,7 @@ class ToolThreads:
         thread.start()
         return await self._wait(call, future, thread, None)
 
-    async def _on_loop(self, call: ToolCall, function: Callable[[], Awaitable[Any]]) -> Any:
+    async def _on_loop(self, call: ThreadedCall, function: Callable[[], Awaitable[Any]]) -> Any:
         loop = self._choose_loop()
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
@@ -152,7 +152,7 @@ class ToolThreads:
         return await self._wait(call, future, loop.thread, cancel)
 
     async def _wait(
-        self, call: ToolCall, future: Future[Any], thread: threading.Thread, cancel: Callable[[], object] | None
+        self, call: ThreadedCall, future: Future[Any], thread: threading.Thread, cancel: Callable[[], object] | None
     ) -> Any:
         outcome = asyncio.wrap_future(future)
         try:
@@ -195,7 +195,7 @@ class ToolThreads:
             if not outcome.done() or (cancel and outcome.exception()):
                 raise
 
-    def _abandon(self, call: ToolCall, future: Future[Any], thread: threading.Thread) -> None:
+    def _abandon(self, call: ThreadedCall, future: Future[Any], thread: threading.Thread) -> None:
         with self._lock:
             self._abandoned[call.tool_name] += 1
 
@@ -235,9 +235,9 @@ class _Loop:
     def __init__(self, settings: ToolThreadSettings) -> None:
         self._settings = settings
         self.blocked = False
-        self.calls: set[ToolCall] = set()
+        self.calls: set[ThreadedCall] = set()
         self._probed_at: float | None = None
-        self._callers: WeakKeyDictionary[asyncio.Task[Any], ToolCall] = WeakKeyDictionary()
+        self._callers: WeakKeyDictionary[asyncio.Task[Any], ThreadedCall] = WeakKeyDictionary()
         self._stopping = False
         self._loop = asyncio.new_event_loop()
         self._loop.set_task_factory(self._make_task)
@@ -245,7 +245,7 @@ class _Loop:
         self.thread.start()
 
     def start(
-        self, call: ToolCall, function: Callable[[], Awaitable[Any]], future: Future[Any]
+        self, call: ThreadedCall, function: Callable[[], Awaitable[Any]], future: Future[Any]
     ) -> Callable[[], object]:
         """Start a call, which settles `future`; the answer cancels it. Its context variables are the caller's."""
         tasks: list[asyncio.Task[Any]] = []
@@ -350,7 +350,7 @@ def _set_error(future: Future[Any], error: BaseException) -> None:
     future.set_exception(error)
 
 
-def _describe_position(thread: threading.Thread, call: ToolCall) -> str:
+def _describe_position(thread: threading.Thread, call: ThreadedCall) -> str:
     """Describe the line of the tool's own code that a thread runs, for the end of a sentence; empty: none."""
     frame = sys._current_frames().get(thread.ident or 0)
     while frame and frame.f_code.co_filename != call.code_file:

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from clew_activities.tool_threads import ToolCall, ToolThreads, ToolThreadSettings, TooManyAbandoned
+from clew_activities.tool_threads import ThreadedCall, ToolThreads, ToolThreadSettings, TooManyAbandoned
 
 HERE = __file__
 
 SETTINGS = ToolThreadSettings(max_abandoned=2, cleanup_seconds=0.05)
 
 
-def named(name: str = "it") -> ToolCall:
-    return ToolCall(name, "session-1", "tool-1", HERE)
+def named(name: str = "it") -> ThreadedCall:
+    return ThreadedCall(name, "session-1", "tool-1", HERE)
 
 
 @pytest.fixture

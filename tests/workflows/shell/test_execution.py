@@ -17,7 +17,7 @@ from clew_workflows.protocol import (
     SignCheckpoint,
     Summarize,
     Thaw,
-    ToolCall,
+    PlannedCall,
 )
 from clew_workflows.shell.execution import SIGN_TIMEOUT, SUMMARY_TIMEOUT, Plan, make_plan
 from tests.support.session_harness import SessionHarness
@@ -63,7 +63,7 @@ def test_every_effect_has_an_activity_and_a_label() -> None:
 def test_models_and_tools_have_queues_of_their_own() -> None:
     """However many of them hang, there is room for what every session needs at once."""
     queues = {kind: plan.queue for kind, plan in plans().items() if plan.queue}
-    assert queues == {CallModel: "clew-models", Summarize: "clew-models", ToolCall: "clew-tools"}
+    assert queues == {CallModel: "clew-models", Summarize: "clew-models", PlannedCall: "clew-tools"}
 
 
 def test_nothing_takes_longer_than_there_is_time() -> None:
@@ -78,10 +78,10 @@ def test_nothing_takes_longer_than_there_is_time() -> None:
 
 def test_a_tool_that_is_not_idempotent_is_attempted_once() -> None:
     """Also where its worker is lost; any other may be given to others, and is waited for when it is asked to stop."""
-    (tool_call,) = (effect for effect in effects() if isinstance(effect, ToolCall))
+    (tool_call,) = (effect for effect in effects() if isinstance(effect, PlannedCall))
     for idempotent, attempts in ((True, 3), (False, 1)):
         tool = tool_call.tool.model_copy(update={"idempotent": idempotent})
-        plan = make_plan(ToolCall(tool_call.call, tool), LEFT, "clew")
+        plan = make_plan(PlannedCall(tool_call.call, tool), LEFT, "clew")
         assert plan.retries is not None
         assert (plan.retries.maximum_attempts, plan.waits) == (attempts, True)
 

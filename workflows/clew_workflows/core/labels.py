@@ -15,7 +15,7 @@ from clew_workflows.protocol import (
     SignCheckpoint,
     Summarize,
     Thaw,
-    ToolCall,
+    PlannedCall,
 )
 
 
@@ -26,7 +26,7 @@ def make_label(effect: Effect) -> str:
             return effect.model[:80]
         case CallModel():
             return f"model call {effect.iteration} · {effect.model.partition(':')[2][:80]}"
-        case ToolCall(call, _):
+        case PlannedCall(call, _):
             return f"tool {call.name} · {call.tool_call_id}"
         case Summarize():
             return f"summary of {effect.from_seq} to {effect.to_seq} of lane {effect.context_ref[:80]}"

@@ -19,7 +19,7 @@ from clew_workflows.protocol import (
     RunTool,
     RunTools,
     ToolAnswered,
-    ToolCall,
+    PlannedCall,
     ToolReturned,
     make_idempotency_key,
 )
@@ -58,7 +58,7 @@ def make_effect(state: State, run: Run) -> RunTools | None:
     """Make the effect that runs the calls of the round that have not returned; None if all have."""
     by_name = {tool.spec["name"]: tool for tool in state.tools or ()}
     calls = tuple(
-        ToolCall(
+        PlannedCall(
             RunTool(
                 request_id=run.request.request_id,
                 run_id=run.run_id,

@@ -22,7 +22,7 @@ from clew_workflows.protocol.tools import (
     RunTool,
     RunTools,
     ToolAnswered,
-    ToolCall,
+    PlannedCall,
     ToolReturned,
     make_idempotency_key,
 )
@@ -61,7 +61,7 @@ __all__ = [
     "Thawed",
     "Thresholds",
     "ToolAnswered",
-    "ToolCall",
+    "PlannedCall",
     "ToolReturned",
     "WrittenSummary",
     "inflate",

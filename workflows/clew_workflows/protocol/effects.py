@@ -13,12 +13,12 @@ from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.model_calls import CallModel, ModelAnswered
 from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
 from clew_workflows.protocol.summaries import Summarize, Summarized
-from clew_workflows.protocol.tools import RunTools, ToolCall, ToolReturned
+from clew_workflows.protocol.tools import RunTools, PlannedCall, ToolReturned
 
 SessionEffect = Prepare | DescribeModel | CallModel | RunTools | Summarize
 """The effects of decisions, one at a time. The tool calls of a round run in parallel."""
 
-Effect = Prepare | DescribeModel | CallModel | ToolCall | Summarize | Archiving | Thaw | Recall | SignCheckpoint
+Effect = Prepare | DescribeModel | CallModel | PlannedCall | Summarize | Archiving | Thaw | Recall | SignCheckpoint
 """The input of one activity: `clew_workflows.shell.execution.make_plan` names the activity and its timeouts."""
 
 Event = Prepared | ModelProfile | ModelAnswered | ToolReturned | Summarized | Failure

@@ -60,7 +60,7 @@ def make_idempotency_key(session_id: str, tool_call_id: str) -> str:
     return f"{session_id}/{tool_call_id}"
 
 
-class ToolCall(NamedTuple):
+class PlannedCall(NamedTuple):
     """A tool call and its tool.
 
     Attributes:
@@ -79,7 +79,7 @@ class RunTools(Value):
         calls: The calls of the round that have not returned.
     """
 
-    calls: tuple[ToolCall, ...]
+    calls: tuple[PlannedCall, ...]
 
 
 class ToolAnswered(Value):

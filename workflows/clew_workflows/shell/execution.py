@@ -36,7 +36,7 @@ from clew_workflows.protocol import (
     Thaw,
     Thawed,
     ToolAnswered,
-    ToolCall,
+    PlannedCall,
     WrittenSummary,
     name_model_queue,
     name_tool_queue,
@@ -99,7 +99,7 @@ def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str) -> P
             return Plan("describe_model", effect, ModelProfile, time_left, attempt)
         case CallModel():
             return Plan("call_model", effect, ModelAnswered, time_left, None, _PATIENT, models, effect.run_id)
-        case ToolCall(call, tool):
+        case PlannedCall(call, tool):
             # The activity ends the tool at its timeout and stores the result. This timeout is for one that hangs.
             tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
             attempts = tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
