@@ -86,7 +86,7 @@ class Traces:
         return self.read[input_id] + self.dropped[input_id]
 
     def of_operation(self, op_id: str) -> int:
-        """How often an operation was applied or overtaken."""
+        """How often an operation was applied or superseded."""
         return len(self.applied.get(op_id, ())) + self.superseded[op_id]
 
 
@@ -148,7 +148,7 @@ def _inputs(ledger: Ledger, traces: Traces) -> Iterator[str]:
             yield f"input {input_id} was read or dropped {times} times"
     for op_id, seq in ledger.operations.items():
         if (times := traces.of_operation(op_id)) != 1:
-            yield f"operation {op_id} was applied or overtaken {times} times"
+            yield f"operation {op_id} was applied or superseded {times} times"
         if seq is not None and traces.applied.get(op_id) != [seq]:
             yield f"operation {op_id} was answered with seq {seq}, and stands at {traces.applied.get(op_id)}"
     for name in ledger.signalled:

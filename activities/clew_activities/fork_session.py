@@ -123,7 +123,7 @@ class ForkingActivities:
             if len(op_ids) == MAX_KNOWN_OPS:
                 break
         state = forking.make_fork_state(
-            await self._threads.read_carried(parent), thread, request.new_session_id, op_ids[::-1]
+            await self._threads.read_session(parent), thread, request.new_session_id, op_ids[::-1]
         )
         thread.append(origin)
         return to_json(carried.carry(Session(state, thread)))
@@ -132,7 +132,7 @@ class ForkingActivities:
         """Start the fork's workflow, unless it was started before, and wait until it answers."""
         client = activity.client()
         if not fork.has_workflow:
-            config = (await self._threads.read_carried(fork)).state.config
+            config = (await self._threads.read_session(fork)).state.config
             await start_session(client, fork.session_id, config, activity.info().task_queue)
         await query_started_session(client.get_workflow_handle(fork.session_id), "transcript", {"limit": 1})
 

@@ -26,7 +26,7 @@ from clew_workflows.protocol import (
     Prepare,
     Prepared,
     ResolvedTool,
-    Thresholds,
+    RolloverThresholds,
 )
 
 log = logging.getLogger("clew.worker")
@@ -40,7 +40,7 @@ MAX_WARNINGS = 1000
 class PrepareActivities:
     """Resolves configurations with the worker's providers, tools and archive."""
 
-    def __init__(self, providers: Providers, tools: Tools, archive: Archive, thresholds: Thresholds) -> None:
+    def __init__(self, providers: Providers, tools: Tools, archive: Archive, thresholds: RolloverThresholds) -> None:
         self._providers = providers
         self._tools = tools
         self._archive = archive

@@ -61,7 +61,7 @@ class ContextActivities:
         return build_context(thread, context_ref=request.context_ref, policy=policy)
 
     async def _preview_call(self, location: ThreadLocation, request: ReadContextInput) -> Projection:
-        state = (await self._threads.read_carried(location)).state
+        state = (await self._threads.read_session(location)).state
         policy = make_call_policy(state, previews.make_preview_request(state, request))
         frozen = await self._threads.freeze(location, request.at_seq)
         thread = await load_thread(frozen, request.context_ref, lambda in_force: in_force.overlay(policy))

@@ -33,9 +33,9 @@ class ReadingActivities:
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             location = await self._threads.find(query.session_id)
             if query.newest is None:
-                page = await _page(self._threads.read_forward(location, query, query.to_seq), query, query.limit)
+                page = await _fill_page(self._threads.read_forward(location, query, query.to_seq), query, query.limit)
                 return page.as_json()
-            page = await _page(
+            page = await _fill_page(
                 self._threads.read_backward(location, query, query.to_seq), query, query.newest, step=-1
             )
             page.rows.reverse()
@@ -52,7 +52,9 @@ class _Page:
         return answer if self.next_seq is None else answer | {"next_seq": self.next_seq}
 
 
-async def _page(entries: AsyncIterator[Entry], query: ReadThreadInput, limit: int | None, step: int = 1) -> _Page:
+async def _fill_page(
+    entries: AsyncIterator[Entry], query: ReadThreadInput, limit: int | None, step: int = 1
+) -> _Page:
     """Fill a page with entries, read in one direction."""
     matches, room, scanned = make_filter(query), MAX_PAGE_BYTES, 0
     page = _Page([])

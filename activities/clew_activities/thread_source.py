@@ -126,7 +126,7 @@ class Threads:
         archived = ArchivedThread(self._archive, head.family, head.root, head.last_seq) if head else None
         return FrozenThread(newest if at_seq is None else min(at_seq, newest), tuple(live), archived)
 
-    async def read_carried(self, location: ThreadLocation) -> Session:
+    async def read_session(self, location: ThreadLocation) -> Session:
         """Read a session's current state and the live part of its thread.
 
         Raises:
@@ -147,7 +147,7 @@ class Threads:
             newer = await self.find(location.session_id)
             if newer.head == location.head:
                 raise
-        return await self.read_carried(newer)
+        return await self.read_session(newer)
 
     async def find_last_seq(self, location: ThreadLocation) -> int:
         """Find the seq of a thread's newest entry; -1: it has none."""

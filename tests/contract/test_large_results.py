@@ -12,7 +12,7 @@ from clew import (
     Session,
 )
 from clew_activities.archive import Archive
-from clew_workflows.protocol import Thresholds
+from clew_workflows.protocol import RolloverThresholds
 from deploy.local import Reply, ToolCall
 from deploy.local.scripted import Script
 from tests.support.rolling import name, rolling, runs_of
@@ -131,7 +131,7 @@ async def test_fifty_megabytes_leave_no_trace_in_the_history(stack: Stack) -> No
 
 async def test_an_archived_result_is_read_on_in_all_the_same(stack: Stack) -> None:
     """A result whose entry is archived can still be read, also after the session hibernated."""
-    often = Thresholds(events=50, bytes=100_000, updates=10, signals=10)
+    often = RolloverThresholds(events=50, bytes=100_000, updates=10, signals=10)
     async with rolling(stack, often) as clew:
         model = stack.model(reader(100_000, offset=99_990))
         session = await clew.open(name(), model=model, tools=["flood"], limits=SMALL)

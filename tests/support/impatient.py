@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
 class Impatient(AgentSession):
     """Waits 0.5 seconds for the store and 1 second before a retry; callers wait at most 1 second."""
 
-    waits = Waits(store=timedelta(seconds=0.5), pause=timedelta(seconds=1), caller=timedelta(seconds=1))
+    waits = Waits(store=timedelta(seconds=0.5), store_retry=timedelta(seconds=1), caller=timedelta(seconds=1))
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
@@ -38,7 +38,7 @@ class Impatient(AgentSession):
 class Resigned(AgentSession):
     """Waits 0.5 seconds for the store, and an hour before a retry."""
 
-    waits = Waits(store=timedelta(seconds=0.5), pause=timedelta(hours=1))
+    waits = Waits(store=timedelta(seconds=0.5), store_retry=timedelta(hours=1))
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:

@@ -18,18 +18,18 @@ from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import Capacity, make_worker
 from clew_activities.worker.assembly import DEFAULT_CAPACITY, WORKFLOWS
-from clew_workflows.protocol import Thresholds
+from clew_workflows.protocol import RolloverThresholds
 from deploy.local import Reply
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack, last
 
-OFTEN = Thresholds(events=80, bytes=200_000, updates=40, signals=60)
+OFTEN = RolloverThresholds(events=80, bytes=200_000, updates=40, signals=60)
 
 
 @asynccontextmanager
 async def rolling(
     stack: Stack,
-    thresholds: Thresholds = OFTEN,
+    thresholds: RolloverThresholds = OFTEN,
     store: Store | None = None,
     keys: Keys = KEYS,
     *,

@@ -18,13 +18,13 @@ from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
-from clew_workflows.protocol import Thresholds
+from clew_workflows.protocol import RolloverThresholds
 from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 from tests.support import toolbox
 
 FOLDER = Path(__file__).parents[1] / "histories"
 ROOT = FOLDER.parents[1]
-OFTEN = Thresholds(events=100)
+OFTEN = RolloverThresholds(events=100)
 STRICT = 1_500
 """Largest prompt of the model `strict`, in tokens."""
 

@@ -31,7 +31,7 @@ from clew.model.messages import Message, list_call_ids
 from clew.thread.entries import Draft
 from clew_activities.checkpoint_tokens import Keys
 from clew_workflows.core.checkpoints import draft_checkpoint, make_restore_operation
-from clew_workflows.protocol import Thresholds
+from clew_workflows.protocol import RolloverThresholds
 from deploy.local import Reply, ToolCall
 from tests.support import session_harness, toolbox
 from tests.support.rolling import name, rolling
@@ -233,7 +233,7 @@ async def test_without_a_key_there_are_no_checkpoints(stack: Stack) -> None:
 
 async def test_a_lane_that_is_archived_is_checkpointed_whole(stack: Stack) -> None:
     """What the session no longer holds of it is fetched first."""
-    async with rolling(stack, Thresholds(events=50, bytes=100_000, updates=10, signals=10)) as clew:
+    async with rolling(stack, RolloverThresholds(events=50, bytes=100_000, updates=10, signals=10)) as clew:
         session = await clew.open(name(), model=stack.model("fine"))
         await session.ask("in the default lane")
         await session.switch_context("draft", op_id="o-1")

@@ -30,7 +30,7 @@ from clew.errors import (
 )
 from clew.thread import Thread
 from clew_activities.archive import Archive, Store
-from clew_workflows.protocol import Thresholds
+from clew_workflows.protocol import RolloverThresholds
 from deploy.local import Reply, ToolCall, temporal_server
 from tests.support.hostile_input import MALFORMED
 from tests.support.impatient import HASTY
@@ -350,7 +350,7 @@ async def test_what_there_is_not_is_not_found(clew: Clew) -> None:
 async def test_damage_is_named(stack: Stack) -> None:
     """A missing or damaged object is an error that names it; once it is restored all is read again."""
     store = Store.from_url("memory://")
-    async with rolling(stack, Thresholds(events=50, updates=5), store) as clew:
+    async with rolling(stack, RolloverThresholds(events=50, updates=5), store) as clew:
         session = await clew.open(name(), model=stack.model("fine"))
         for turn in range(12):
             await session.ask(f"turn {turn}")

@@ -275,7 +275,7 @@ class AgentSession:
             with suppress(asyncio.TimeoutError):
                 await workflow.wait_condition(
                     lambda: bool(runtime.effect or runtime.state.closed or rollover.due or recalling.due),
-                    timeout=rollover.pause,
+                    timeout=rollover.store_retry_delay,
                 )
             if rollover.due and not runtime.state.closed:
                 await rollover.roll()

@@ -33,7 +33,7 @@ from clew_activities.summarize import SummaryActivities
 from clew_activities.thread_source import Threads
 from clew_activities.tools import Tools
 from clew_activities.worker.capacity import Capacity
-from clew_workflows.protocol import Thresholds, name_model_queue, name_tool_queue
+from clew_workflows.protocol import RolloverThresholds, name_model_queue, name_tool_queue
 from clew_workflows.services import SERVICES
 from clew_workflows.session import AgentSession
 from clew_workflows.shell.payload_converter import make_tolerant
@@ -44,7 +44,7 @@ STICKY_TIMEOUT = timedelta(seconds=2)
 """Time that a query of a session waits for the worker that has it cached, before another worker answers it."""
 
 WORKFLOWS = (AgentSession, *SERVICES)
-DEFAULT_THRESHOLDS = Thresholds()
+DEFAULT_THRESHOLDS = RolloverThresholds()
 DEFAULT_CAPACITY = Capacity()
 
 # Pure and deterministic modules, which the sandbox need not import again for each session.
@@ -86,7 +86,7 @@ def make_worker(
     http: httpx.AsyncClient,
     store: Store,
     keys: Keys | None = None,
-    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    thresholds: RolloverThresholds = DEFAULT_THRESHOLDS,
     capacity: Capacity = DEFAULT_CAPACITY,
     grace: timedelta = GRACE,
     workflows: Sequence[type] = WORKFLOWS,
@@ -117,9 +117,9 @@ def make_worker(
     preparing = PrepareActivities(providers, tools, archive, thresholds)
     checkpointing = CheckpointActivities(keys or Keys(), tools, archive, client.namespace)
     running = ToolActivities(tools, Results(archive, threads))
-    serving = _tolerant_client(client)
+    serving = _make_tolerant_client(client)
 
-    def worker(
+    def make_queue_worker(
         queue: str, slots: int, activities: Sequence[Callable[..., Any]], hosted: Sequence[type] = ()
     ) -> Worker:
         return Worker(
@@ -155,9 +155,9 @@ def make_worker(
     ]
     return SessionWorker(
         [
-            worker(name_model_queue(task_queue), capacity.model_calls, models),
-            worker(name_tool_queue(task_queue), capacity.tool_calls, [running.run_tool]),
-            worker(task_queue, capacity.store_calls, others, workflows),
+            make_queue_worker(name_model_queue(task_queue), capacity.model_calls, models),
+            make_queue_worker(name_tool_queue(task_queue), capacity.tool_calls, [running.run_tool]),
+            make_queue_worker(task_queue, capacity.store_calls, others, workflows),
         ],
         running,
     )
@@ -179,7 +179,7 @@ def make_workflow_sandbox() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
-def _tolerant_client(client: Client) -> Client:
+def _make_tolerant_client(client: Client) -> Client:
     """Copy the client, with a data converter that accepts every payload: validation refuses it with a reason."""
     config = client.config()
     config["data_converter"] = make_tolerant(client.data_converter)

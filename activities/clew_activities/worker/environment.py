@@ -10,7 +10,7 @@ from clew_activities.checkpoint_tokens import Keys, read_keys
 from clew_activities.providers import Providers, load_providers
 from clew_activities.tools import Tools, load_tools
 from clew_activities.worker.capacity import Capacity, read_capacity
-from clew_workflows.protocol import Thresholds
+from clew_workflows.protocol import RolloverThresholds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class WorkerEnvironment:
     tools: Tools
     store: Store
     keys: Keys
-    thresholds: Thresholds
+    thresholds: RolloverThresholds
     capacity: Capacity
 
 
@@ -61,13 +61,13 @@ def split_names(text: str) -> Iterable[str]:
     return filter(None, map(str.strip, text.split(",")))
 
 
-def read_thresholds(environ: Mapping[str, str]) -> Thresholds:
+def read_thresholds(environ: Mapping[str, str]) -> RolloverThresholds:
     """Read `CLEW_ROLLOVER_EVENTS`, `_BYTES`, `_UPDATES` and `_SIGNALS`: when a session rolls over.
 
     Raises:
         ValueError: a value is not a number, or the server's limits do not allow it.
     """
-    variables = {name: f"CLEW_ROLLOVER_{name.upper()}" for name in Thresholds.model_fields}
-    return Thresholds.model_validate(
+    variables = {name: f"CLEW_ROLLOVER_{name.upper()}" for name in RolloverThresholds.model_fields}
+    return RolloverThresholds.model_validate(
         {name: environ[variable] for name, variable in variables.items() if variable in environ}
     )

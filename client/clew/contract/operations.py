@@ -91,7 +91,7 @@ class _Operation(Input):
         meta: JSON for the operation's entry.
     """
 
-    overtakes: ClassVar[bool] = False
+    supersedes: ClassVar[bool] = False
     """Whether, of all such operations that wait for a run to end, only the latest is applied."""
 
     reason: Literal["manual", "restore", "compaction", "system"] = "manual"
@@ -107,7 +107,7 @@ class Replace(_Operation):
         base_seq: The lane's messages after this seq stay; absent: none stay.
     """
 
-    overtakes: ClassVar[bool] = True
+    supersedes: ClassVar[bool] = True
 
     type: Literal["replace"]
     result_context: Snapshot | None = None
@@ -135,7 +135,7 @@ class Switch(_Operation):
         type: Names the operation.
     """
 
-    overtakes: ClassVar[bool] = True
+    supersedes: ClassVar[bool] = True
 
     type: Literal["switch"]
 

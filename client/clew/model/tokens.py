@@ -41,7 +41,7 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Bytes:
+class ByteEstimate:
     """An estimate: a quarter of the bytes."""
 
     def count(self, text: str) -> int:
@@ -121,7 +121,7 @@ def load_encoding(name: str) -> Encoding:
         EncodingUnavailable: the name is unknown, or the vocabulary cannot be loaded.
     """
     if name == "heuristic":
-        return Encoding(name, 10, Bytes())
+        return Encoding(name, 10, ByteEstimate())
     return Encoding(name, 4, Vocabulary(_load_vocabulary(name).encode_ordinary))
 
 

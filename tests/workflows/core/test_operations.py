@@ -72,27 +72,27 @@ def test_while_a_run_is_active_an_operation_waits_for_its_end() -> None:
 
 
 def test_the_latest_operation_wins() -> None:
-    """The one that it overtakes leaves a `superseded` entry that names both."""
+    """The one that it supersedes leaves a `superseded` entry that names both."""
     session = SessionHarness()
     session.ask()
     session.operate("o-1")
     session.operate("o-2", "switch", "draft")
-    overtaken = session.events("superseded")
-    assert [(entry["op_id"], entry["kind"]) for entry in overtaken] == [("o-1", "modify_context")]
-    assert "'o-2'" in overtaken[0]["reason"]
+    superseded = session.events("superseded")
+    assert [(entry["op_id"], entry["kind"]) for entry in superseded] == [("o-1", "modify_context")]
+    assert "'o-2'" in superseded[0]["reason"]
     session.reply("done")
     assert lanes(session) == [("o-2", "draft")]
 
 
 def test_an_operation_is_known_by_its_id() -> None:
-    """Applied, waiting or overtaken: its repetition is a duplicate, and changes and appends nothing."""
+    """Applied, waiting or superseded: its repetition is a duplicate, and changes and appends nothing."""
     session = SessionHarness()
     session.operate("applied")
     session.ask()
-    session.operate("overtaken")
+    session.operate("superseded")
     session.operate("waiting")
     state, rev = session.state, session.thread.rev
-    for op_id in ("applied", "overtaken", "waiting"):
+    for op_id in ("applied", "superseded", "waiting"):
         assert session.operate(op_id).status == "duplicate"
     assert (session.state, session.thread.rev) == (state, rev)
     session.reply("done")
@@ -249,7 +249,7 @@ def test_what_waits_when_the_session_closes_leaves_a_fact() -> None:
 
 
 def test_a_session_that_is_taken_up_again_applies_operations_at_once() -> None:
-    """Its configuration stands, so that none of several operations is overtaken while a worker looks at it anew."""
+    """Its configuration stands, so that none of several operations is superseded while a worker looks at it anew."""
     session = SessionHarness()
     session.state = replace(session.state, phase="preparing")
     assert session.operate("o-1").status == "applied"
@@ -332,7 +332,7 @@ def test_operations_are_applied_in_order_while_a_configuration_is_prepared() -> 
     ]
 
 
-def test_an_operation_does_not_overtake_a_message_that_waits_for_a_configuration() -> None:
+def test_an_operation_is_not_applied_before_a_message_that_waits_for_a_configuration() -> None:
     """The message was accepted first, and is served in the lane that was active then."""
     session = SessionHarness()
     session.configure(model="local:smollm2")

@@ -12,12 +12,12 @@ from clew_workflows.protocol import (
     CallModel,
     DescribeModel,
     Effect,
+    PlannedCall,
     Prepare,
     Recall,
     SignCheckpoint,
     Summarize,
     Thaw,
-    PlannedCall,
 )
 from clew_workflows.shell.execution import SIGN_TIMEOUT, SUMMARY_TIMEOUT, Plan, make_plan
 from tests.support.session_harness import SessionHarness

@@ -15,7 +15,7 @@ from temporalio.client import WorkflowFailureError
 from clew import Clew, Closed
 from clew.errors import ArchiveUnavailable, ThreadMismatch
 from clew_activities.archive import Archive, Head
-from clew_workflows.protocol import Effect, SignCheckpoint, Thresholds
+from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.shell import execution
 from deploy.local import Reply
 from tests.support.impatient import IMPATIENT
@@ -153,7 +153,7 @@ async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypat
         return await carry_out(effect, time_left)
 
     monkeypatch.setattr(execution, "carry_out", slowly)
-    async with rolling(stack, Thresholds(updates=5)) as clew:
+    async with rolling(stack, RolloverThresholds(updates=5)) as clew:
         session = await clew.open(name(), model=stack.model("fine"))
         for turn in range(4):
             await session.ask(f"turn {turn}")

@@ -10,7 +10,7 @@ import pytest
 from temporalio import workflow
 
 from clew_workflows.core import carried
-from clew_workflows.protocol import Effect, Failure, Recall, Thresholds
+from clew_workflows.protocol import Effect, Failure, Recall, RolloverThresholds
 from clew_workflows.shell import execution
 from deploy.local import Reply, ToolCall
 from tests.support.impatient import IMPATIENT
@@ -42,7 +42,7 @@ async def test_a_run_that_is_carried_over_can_be_cancelled_while_the_store_is_aw
     monkeypatch.setattr(execution, "carry_out", unless_away)
     monkeypatch.setattr(carried, "MAX_CARRIED_BYTES", 100)
     monkeypatch.setattr(carried, "RECENT_BYTES", 0)
-    async with rolling(stack, Thresholds(events=50), workflows=IMPATIENT) as clew:
+    async with rolling(stack, RolloverThresholds(events=50), workflows=IMPATIENT) as clew:
         session = await clew.open(name(), model=stack.model(script), tools=["add"])
         request = await session.message("go", max_iterations=100)
 

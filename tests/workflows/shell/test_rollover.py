@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from clew import Clew, ContextPolicy, Session
 from clew.errors import ArchiveUnavailable, Idle, ThreadMismatch
 from clew_activities.archive import Archive, Head
-from clew_workflows.protocol import Thresholds
+from clew_workflows.protocol import RolloverThresholds
 from deploy.local import Reply, ToolCall
 from tests.support.impatient import IMPATIENT, RESIGNED
 from tests.support.rolling import Fickle, name, rolling, runs_of, until
@@ -122,7 +122,7 @@ async def test_a_long_run_goes_on_between_its_steps(stack: Stack, clew: Clew) ->
 async def test_what_is_carried_makes_no_run_full(stack: Stack) -> None:
     """A session that carries more than a run of its workflow is to hold goes on in a new one only as it is used."""
     policy = ContextPolicy(max_input_tokens=200_000)
-    async with rolling(stack, Thresholds(bytes=50_000)) as clew:
+    async with rolling(stack, RolloverThresholds(bytes=50_000)) as clew:
         session = await clew.open(name(), model=stack.model("fine"), context_policy=policy)
         for _ in range(3):
             await session.ask(random.randbytes(30_000).hex())
@@ -349,7 +349,7 @@ async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: St
 async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(stack: Stack) -> None:
     """It has idled for long enough before the store has answered: it ends, and goes on when it is opened."""
     store = Fickle()
-    async with rolling(stack, Thresholds(updates=5), store=store) as clew:
+    async with rolling(stack, RolloverThresholds(updates=5), store=store) as clew:
         session = await clew.open(name(), model=stack.model("fine"), idle_timeout_seconds=1)
         store.ready.clear()
         for turn in range(5):

@@ -18,7 +18,7 @@ from clew import Clew, Session
 from clew.errors import Idle
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
-from clew_workflows.protocol import Effect, SignCheckpoint, Thresholds
+from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.shell import execution
 from tests.support.impatient import IMPATIENT
 from tests.support.rolling import Slow, name, rolling, runs_of, until
@@ -49,7 +49,7 @@ HANDLED = {
 
 async def test_signals_right_after_a_rollover_are_in_the_thread(stack: Stack) -> None:
     """The server holds the first task of a run back; refused updates start it earlier, and no signal is lost."""
-    async with rolling(stack, Thresholds(signals=5)) as clew:
+    async with rolling(stack, RolloverThresholds(signals=5)) as clew:
         # On a busy machine a run may live for over a second, and the next one begins at once.
         while not any(await asyncio.gather(*(_signal_after_rollover(stack, clew) for _ in range(3)))):
             pass
@@ -102,7 +102,7 @@ async def test_every_task_that_handles_an_event_has_a_command(stack: Stack) -> N
 async def test_a_task_whose_timer_ends_no_wait_has_a_command(stack: Stack) -> None:
     """The timer of callers that have been answered meanwhile, and that of a session that is no longer idle."""
     model = Slow()
-    async with rolling(stack, Thresholds(), workflows=IMPATIENT) as clew:
+    async with rolling(stack, RolloverThresholds(), workflows=IMPATIENT) as clew:
         session = await clew.open(name(), model=stack.model(model), idle_timeout_seconds=2)
         model.release()
         await session.ask("one")
@@ -127,7 +127,7 @@ async def test_the_task_in_which_a_rollover_begins_to_wait_has_a_command(
         return await carry_out(effect, time_left)
 
     monkeypatch.setattr(execution, "carry_out", slowly)
-    async with rolling(stack, Thresholds(updates=5)) as clew:
+    async with rolling(stack, RolloverThresholds(updates=5)) as clew:
         session = await clew.open(name(), model=stack.model("fine"))
         for turn in range(4):
             await session.ask(f"turn {turn}")

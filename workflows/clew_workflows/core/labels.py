@@ -10,12 +10,12 @@ from clew_workflows.protocol import (
     CallModel,
     DescribeModel,
     Effect,
+    PlannedCall,
     Prepare,
     Recall,
     SignCheckpoint,
     Summarize,
     Thaw,
-    PlannedCall,
 )
 
 

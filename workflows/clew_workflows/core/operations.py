@@ -67,7 +67,7 @@ def is_known(state: State, op_id: str) -> bool:
 
 def find_pending_op(state: State) -> ContextOperation | None:
     """Find the `replace` or `switch` that waits for the run to end."""
-    return next((waiting for waiting in state.pending_ops if waiting.operation.overtakes), None)
+    return next((waiting for waiting in state.pending_ops if waiting.operation.supersedes), None)
 
 
 def apply_deferred(state: State, at: Moment) -> Decision:
@@ -165,7 +165,7 @@ def _must_wait(state: State, command: ContextOperation) -> bool:
 
 
 def _supersedes(command: ContextOperation, waiting: ContextOperation) -> bool:
-    return command.operation.overtakes and waiting.operation.overtakes
+    return command.operation.supersedes and waiting.operation.supersedes
 
 
 def _needs_summary(command: ContextOperation) -> bool:

@@ -15,11 +15,11 @@ from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import LateCall, RequestedCall, Run, State
 from clew_workflows.protocol import (
     Failure,
+    PlannedCall,
     RequestedTool,
     RunTool,
     RunTools,
     ToolAnswered,
-    PlannedCall,
     ToolReturned,
     make_idempotency_key,
 )

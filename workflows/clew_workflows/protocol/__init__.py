@@ -1,6 +1,6 @@
 """The inputs and the answers of activities, and the task queues between workflows and activities."""
 
-from clew_workflows.protocol.archive import ArchiveRef, Archiving, Recall, Recalled, Thaw, Thawed, Thresholds
+from clew_workflows.protocol.archive import ArchiveRef, Archiving, Recall, Recalled, Thaw, Thawed
 from clew_workflows.protocol.checkpoints import (
     CheckpointSignature,
     DraftQuery,
@@ -15,14 +15,15 @@ from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, ModelR
 from clew_workflows.protocol.packed import Packed, inflate
 from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
 from clew_workflows.protocol.queues import name_model_queue, name_tool_queue
+from clew_workflows.protocol.rollover import RolloverThresholds
 from clew_workflows.protocol.summaries import Summarize, Summarized, WrittenSummary
 from clew_workflows.protocol.tools import (
     STORING_SECONDS,
+    PlannedCall,
     ResolvedTool,
     RunTool,
     RunTools,
     ToolAnswered,
-    PlannedCall,
     ToolReturned,
     make_idempotency_key,
 )
@@ -45,12 +46,14 @@ __all__ = [
     "OpenCheckpoint",
     "OpenedCheckpoint",
     "Packed",
+    "PlannedCall",
     "Prepare",
     "Prepared",
     "Recall",
     "Recalled",
     "RequestedTool",
     "ResolvedTool",
+    "RolloverThresholds",
     "RunTool",
     "RunTools",
     "SessionEffect",
@@ -59,9 +62,7 @@ __all__ = [
     "Summarized",
     "Thaw",
     "Thawed",
-    "Thresholds",
     "ToolAnswered",
-    "PlannedCall",
     "ToolReturned",
     "WrittenSummary",
     "inflate",

@@ -13,7 +13,7 @@ from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.model_calls import CallModel, ModelAnswered
 from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
 from clew_workflows.protocol.summaries import Summarize, Summarized
-from clew_workflows.protocol.tools import RunTools, PlannedCall, ToolReturned
+from clew_workflows.protocol.tools import PlannedCall, RunTools, ToolReturned
 
 SessionEffect = Prepare | DescribeModel | CallModel | RunTools | Summarize
 """The effects of decisions, one at a time. The tool calls of a round run in parallel."""

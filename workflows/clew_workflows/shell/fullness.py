@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from temporalio import workflow
 
-from clew_workflows.protocol import Thresholds
+from clew_workflows.protocol import RolloverThresholds
 
 FULL = 3.0
 """Multiple of a threshold from which on no new message is accepted."""
@@ -30,7 +30,7 @@ class Fullness:
     _fetched_events: int = 0
     _fetched_bytes: int = 0
 
-    def measure(self, thresholds: Thresholds) -> float:
+    def measure(self, thresholds: RolloverThresholds) -> float:
         """Measure the history: 1.0 is the first threshold that is reached.
 
         Entries that were carried over or fetched from the archive do not count. The next workflow run would have to

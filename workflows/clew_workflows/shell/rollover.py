@@ -54,7 +54,7 @@ class Rollover:
     def due(self) -> bool:
         """Whether the next workflow run should begin: between requests, between steps if it is urgent."""
         state = self._runtime.state
-        if state.archive is None or self.pause:
+        if state.archive is None or self.store_retry_delay:
             return False
         if state.phase in _STAYING:
             return False
@@ -70,7 +70,7 @@ class Rollover:
         return archive is not None and self._fullness.measure(archive.thresholds) >= FULL
 
     @property
-    def pause(self) -> timedelta | None:
+    def store_retry_delay(self) -> timedelta | None:
         """The time until the next attempt, after the store did not answer; None: try now.
 
         A session that has become full since the last attempt tries at once: it accepts no new messages anyway.
@@ -81,7 +81,7 @@ class Rollover:
     async def roll(self) -> None:
         """Archive all entries and continue as new. Returns if that cannot be done at present."""
         runtime = self._runtime
-        self._ask_again_at = workflow.time() + runtime.waits.pause.total_seconds()
+        self._ask_again_at = workflow.time() + runtime.waits.store_retry.total_seconds()
         self._full_when_asked = self.full
         if isinstance(await self._archive(None if self.full else runtime.waits.store), Failure):
             return

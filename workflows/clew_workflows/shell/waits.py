@@ -14,10 +14,10 @@ class Waits:
 
     Attributes:
         store: The time for the archive's store to answer while the session can continue without it.
-        pause: The time between two attempts, after the store did not answer.
+        store_retry: The time between two attempts, after the store did not answer.
         caller: The time until a caller that waits for an outcome is answered `running`.
     """
 
     store: timedelta = timedelta(seconds=15)
-    pause: timedelta = timedelta(seconds=60)
+    store_retry: timedelta = timedelta(seconds=60)
     caller: timedelta = timedelta(seconds=MAX_WAIT_SECONDS)
