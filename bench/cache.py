@@ -44,12 +44,12 @@ from clew.context.contexts import build_context, rebuild_context
 from clew.context.projection import Projection
 from clew.contract import ModelOptions, SessionConfig
 from clew.contract.payloads import AssistantMessage, ConfigPayload, Payload, UserMessage
+from clew.local import model_server, temporal_server, worker_process
 from clew.model.tokens import load_encoding
 from clew.thread.entries import DEFAULT_LANE, Draft
 from clew.thread.thread import Thread
 from clew_activities.providers import ModelRequest, Provider, RedactedDecoder, Redaction, load_providers, stream
 from clew_activities.providers.errors import EmptyReply, OutputExhausted
-from deploy.local import model_server, temporal_server, worker_process
 
 MODEL = "local:smollm2"
 SYSTEM = "You answer in a few words."

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 
-from deploy.local import Worker, worker_process
+from clew.local import Worker, worker_process
 
 # Log records that count as trouble: errors, nondeterminism and deadlocks.
 _TROUBLE = (

@@ -21,10 +21,10 @@ from temporalio.client import Client
 
 from bench.endless import p95
 from clew import Clew, Session
+from clew.local import Reply, scripted_model, temporal_server
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
-from deploy.local import Reply, scripted_model, temporal_server
 
 ROUNDS, CALLERS, TURNS = 4, 4, 50
 WATCH_SECONDS = 0.05

@@ -20,10 +20,10 @@ from temporalio.client import WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from clew import Clew, Tool, tool
+from clew.local import Reply, ToolCall, scripted_model, temporal_server
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import make_worker
-from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 
 TURNS = 100
 QUESTION = "A question that a user might ask, in so many words. " * 17

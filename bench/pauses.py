@@ -26,9 +26,9 @@ from bench.chain import runs_of
 from clew import Clew, Session
 from clew.contract.payloads import InputPayload, MessagePayload
 from clew.errors import Idle
+from clew.local import Reply, Worker, scripted_model, temporal_server, worker_process
 from clew_activities.archive import Archive, Store
 from clew_audit.audit import audit_session
-from deploy.local import Reply, Worker, scripted_model, temporal_server, worker_process
 
 CALLERS = 4
 CALLS = 8

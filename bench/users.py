@@ -16,9 +16,9 @@ from bench.ledger import Ledger
 from clew import ContextPolicy, Session
 from clew.contract import ContextOperation, InputReceipt, OperationReceipt
 from clew.errors import Archived, ClewError, Closed, Refusal, ServerUnreachable, WorkerUnavailable
+from clew.local import Reply, ToolCall
 from clew.outcomes import RequestOutcome
 from clew.session.transport import make_input, translate_errors
-from deploy.local import Reply, ToolCall
 
 T = TypeVar("T")
 

@@ -26,8 +26,8 @@ from rich.table import Table
 
 from bench.chain import WorkflowRun, runs_of
 from clew import Clew, ContextPolicy
+from clew.local import Reply, scripted_model, temporal_server, worker_process
 from clew.model.tokens import _load_vocabulary, load_encoding
-from deploy.local import Reply, scripted_model, temporal_server, worker_process
 
 CONVERSATION_TOKENS = 209_000
 TOKENS_A_MESSAGE = 10_000

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
-from deploy.local import StartFailed, model_server, temporal_server, worker_process
+from clew.local import StartFailed, model_server, temporal_server, worker_process
 
 LOCAL_MODEL = "local:smollm2"
 

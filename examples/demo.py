@@ -22,7 +22,7 @@ from rich.table import Table
 
 from clew import Clew, Session, StreamState
 from clew.contract.payloads import RunPayload, ToolMessage
-from deploy.local import (
+from clew.local import (
     Reply,
     StartFailed,
     TemporalServer,

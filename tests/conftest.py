@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from clew import Clew
+from clew.local import TemporalServer, scripted_model, temporal_server
+from clew.local.scripted import Script
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
-from deploy.local import TemporalServer, scripted_model, temporal_server
-from deploy.local.scripted import Script
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack
 

@@ -26,6 +26,7 @@ ORDER = (
     "clew.context",
     "clew.tools",
     "clew.session",
+    "clew.local",
     "clew.cli",
     "clew_workflows.protocol",
     "clew_workflows.core",

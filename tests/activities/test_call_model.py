@@ -24,6 +24,7 @@ from clew.context.contexts import take_page
 from clew.contract import ContextQuery, ModelOptions
 from clew.contract.outputs import Context
 from clew.contract.policy import ContextPolicy
+from clew.local import Reply, scripted_model
 from clew.model.prices import compute_cost_usd
 from clew.outcomes import Usage
 from clew_activities import call_model
@@ -40,7 +41,6 @@ from clew_activities.providers.errors import (
 from clew_workflows.core import views
 from clew_workflows.protocol import ModelAnswered, ModelReply, RequestedTool
 from clew_workflows.shell import ingress
-from deploy.local import Reply, scripted_model
 from tests.support.session_harness import SessionHarness
 
 Answer = dict[str, Any] | Exception

@@ -12,12 +12,12 @@ import pytest
 
 from clew import Clew, Session
 from clew.errors import Closed
+from clew.local import temporal_server
 from clew_activities.archive import Archive, Store
 from clew_audit.audit import Report, audit_file, audit_session
 from clew_audit.histories import KIND, SavedHistories
 from clew_audit.json_lines import LineReader, LineWriter
 from clew_workflows.protocol import Packed
-from deploy.local import temporal_server
 from tests.support.rolling import name
 from tests.support.stack import Stack
 

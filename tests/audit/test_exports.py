@@ -10,11 +10,11 @@ import pytest
 
 from clew import Clew, Session
 from clew.errors import Closed, ThreadMismatch
+from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
 from clew_audit.exports import KIND, export_session, import_session
 from clew_audit.json_lines import FileDamaged, LineWriter
-from deploy.local import Reply, ToolCall
 from tests.support.audits import answer_or_hang, leave_open_work
 from tests.support.rolling import name
 from tests.support.stack import Stack, last

@@ -11,6 +11,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from clew import Clew, Session
 from clew.errors import ArchiveUnavailable, Closed, ThreadMismatch
+from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
@@ -18,7 +19,6 @@ from clew_activities.worker import make_worker
 from clew_audit.audit import audit_session
 from clew_audit.histories import ServerHistories
 from clew_audit.recovery import recover
-from deploy.local import temporal_server
 from tests.support import toolbox
 from tests.support.archives import Failing
 from tests.support.audits import answer_or_hang, leave_open_work, live_entries

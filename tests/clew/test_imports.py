@@ -56,3 +56,10 @@ def test_a_thread_is_projected_without_the_workers_libraries() -> None:
     here = build_context(writer.thread)
     assert (messages, meta) == (here.messages, here.meta.as_json())
     assert "install 'clew[worker]'" in refused
+
+
+def test_importing_the_package_imports_no_servers() -> None:
+    """`clew.local` is loaded only by the programs that start servers."""
+    script = "import clew, sys; print([name for name in sys.modules if name.startswith('clew.local')])"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

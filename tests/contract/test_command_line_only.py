@@ -7,8 +7,8 @@ import json
 import uuid
 from typing import Any
 
-from deploy.local import Reply, ToolCall
-from deploy.local.temporal import temporal_command
+from clew.local import Reply, ToolCall
+from clew.local.temporal import temporal_command
 from tests.support.stack import Stack, last
 
 

@@ -13,11 +13,11 @@ from clew import (
     Session,
 )
 from clew.context.contexts import rebuild_context
+from clew.local import Reply, ToolCall
 from clew.model.canonical import compute_digest
 from clew.thread.thread import Thread
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
-from deploy.local import Reply, ToolCall
 from tests.support.recipes import decode_request
 from tests.support.rolling import name, rolling, runs_of
 from tests.support.stack import Stack, last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clew.errors import TooLarge
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support.rolling import until
 from tests.support.stack import Stack, last
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from clew import ClearToolResults, Clew, ContextPolicy
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack
 

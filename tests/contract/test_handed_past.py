@@ -19,7 +19,7 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
 from clew import Clew
-from deploy.local import worker_process
+from clew.local import worker_process
 from tests.support.hostile_input import harmed, raw
 from tests.support.rolling import rolling
 from tests.support.stack import Stack

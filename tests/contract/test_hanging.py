@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from clew.local import Reply, ToolCall
 from clew_activities.worker import Capacity
-from deploy.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack, last

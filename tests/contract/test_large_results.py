@@ -11,10 +11,10 @@ from clew import (
     Entry,
     Session,
 )
+from clew.local import Reply, ToolCall
+from clew.local.scripted import Script
 from clew_activities.archive import Archive
 from clew_workflows.protocol import RolloverThresholds
-from deploy.local import Reply, ToolCall
-from deploy.local.scripted import Script
 from tests.support.rolling import name, rolling, runs_of
 from tests.support.stack import Stack, last
 

@@ -15,10 +15,10 @@ from clew import (
     Session,
 )
 from clew.errors import ContextOverflow
+from clew.local import Reply
 from clew.model.canonical import compute_digest
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
-from deploy.local import Reply
 from tests.support.recipes import decode_request
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack

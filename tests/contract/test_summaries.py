@@ -11,8 +11,8 @@ import pytest
 
 from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidInput, NothingToSummarize, Refusal
+from clew.local import Reply
 from clew_activities.summarize import INSTRUCTIONS
-from deploy.local import Reply
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack
 

@@ -11,8 +11,8 @@ import pytest
 
 from clew import ContextPolicy, RequestFailed, Session
 from clew.errors import Busy
+from clew.local import Reply, ToolCall
 from clew.thread.entries import Entry
-from deploy.local import Reply, ToolCall
 from tests.support.rolling import Slow
 from tests.support.stack import Stack, last
 from tests.support.workers import open_on, worker

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from clew import ContextPolicy, Entry
+from clew.local import Reply, ToolCall
 from clew.model.canonical import compute_digest
-from deploy.local import Reply, ToolCall
 from tests.support.recipes import decode_request
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack, last

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from clew.local.child import free_ports
 from deploy.chat import lock_database
-from deploy.local.child import free_ports
 from tests.support.processes import run_module
 
 

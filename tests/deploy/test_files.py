@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.child import ROOT
+from tests.support.processes import ROOT
 
 CONSTRAINTS = sorted((ROOT / "constraints").glob("*.txt"))
 REQUIREMENT = re.compile(r"(?m)^([a-z0-9-]+)==(\S+)(.*?)(?=^\S|\Z)", re.DOTALL)

@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from clew import Session
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support.stack import last
 
 

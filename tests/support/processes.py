@@ -4,8 +4,9 @@ import os
 import sys
 from asyncio import create_subprocess_exec, subprocess, timeout
 from collections.abc import Mapping
+from pathlib import Path
 
-from deploy.local.child import ROOT
+ROOT = Path(__file__).resolve().parents[2]
 
 
 async def run_module(

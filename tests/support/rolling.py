@@ -11,6 +11,7 @@ from typing import Any
 from obstore.store import MemoryStore
 
 from clew import Clew
+from clew.local import Reply
 from clew_activities.archive import Store, StoreUnavailable
 from clew_activities.archive.objects import Bucket
 from clew_activities.checkpoint_tokens import Keys
@@ -19,7 +20,6 @@ from clew_activities.tools import load_tools
 from clew_activities.worker import Capacity, make_worker
 from clew_activities.worker.assembly import DEFAULT_CAPACITY, WORKFLOWS
 from clew_workflows.protocol import RolloverThresholds
-from deploy.local import Reply
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack, last
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from clew import Clew, ContextPolicy, Session
+from clew.local import Reply, ToolCall, scripted_model, temporal_server
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
 from clew_workflows.protocol import RolloverThresholds
-from deploy.local import Reply, ToolCall, scripted_model, temporal_server
 from tests.support import toolbox
 
 FOLDER = Path(__file__).parents[1] / "histories"

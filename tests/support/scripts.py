@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support.stack import last
 
 

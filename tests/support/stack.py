@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clew import Clew, Session
+from clew.local import Reply, ScriptedModel, TemporalServer
+from clew.local.scripted import Script
 from clew_activities.archive import Store
 from clew_activities.checkpoint_tokens import Keys
-from deploy.local import Reply, ScriptedModel, TemporalServer
-from deploy.local.scripted import Script
 
 KEYS = Keys({"test": b"k" * 32})
 """The keys with which the worker signs checkpoints."""

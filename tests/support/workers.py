@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from clew import Clew, Session
-from deploy.local import Worker, worker_process
+from clew.local import Worker, worker_process
 from tests.support.stack import Stack
 
 

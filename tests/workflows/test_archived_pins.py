@@ -9,8 +9,8 @@ import pytest
 
 from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidOperation
-from deploy.local import Reply, ToolCall
-from deploy.local.scripted import Script
+from clew.local import Reply, ToolCall
+from clew.local.scripted import Script
 from tests.support.rolling import name, rolling, until
 from tests.support.stack import Stack, last
 

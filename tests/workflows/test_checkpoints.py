@@ -27,12 +27,12 @@ from clew.errors import (
     TooLarge,
     UnknownLane,
 )
+from clew.local import Reply, ToolCall
 from clew.model.messages import Message, list_call_ids
 from clew.thread.entries import Draft
 from clew_activities.checkpoint_tokens import Keys
 from clew_workflows.core.checkpoints import draft_checkpoint, make_restore_operation
 from clew_workflows.protocol import RolloverThresholds
-from deploy.local import Reply, ToolCall
 from tests.support import session_harness, toolbox
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack, last

@@ -24,7 +24,7 @@ from clew.errors import (
     RequestMismatch,
     UnknownApproval,
 )
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.rolling import Slow
 from tests.support.stack import Stack, last

@@ -15,8 +15,8 @@ from clew import (
     Session,
 )
 from clew.errors import InvalidInput, NotFound
+from clew.local import Reply
 from clew_activities.archive import Store
-from deploy.local import Reply
 from tests.support.rolling import name, rolling
 from tests.support.scripts import script
 from tests.support.stack import Stack

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support.histories import payloads
 from tests.support.stack import Stack, last
 

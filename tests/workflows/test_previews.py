@@ -11,9 +11,9 @@ import pytest
 from clew import ContextPolicy, Session
 from clew.contract import ContextQuery, PendingMessage
 from clew.errors import EmptyContent, InvalidInput, InvalidTokenBudget
+from clew.local import Reply, ToolCall
 from clew_workflows.core import views
 from clew_workflows.core.state import Learned
-from deploy.local import Reply, ToolCall
 from tests.support import session_harness
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack, last

@@ -12,9 +12,9 @@ from temporalio.exceptions import ApplicationError
 
 from clew import Clew, ContextPolicy
 from clew.context.contexts import build_context
+from clew.local import Reply
 from clew.thread import Thread
 from clew_activities.archive import Store
-from deploy.local import Reply
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack
 

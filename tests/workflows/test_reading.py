@@ -28,10 +28,10 @@ from clew.errors import (
     InvalidInput,
     NotFound,
 )
+from clew.local import Reply, ToolCall, temporal_server
 from clew.thread import Thread
 from clew_activities.archive import Archive, Store
 from clew_workflows.protocol import RolloverThresholds
-from deploy.local import Reply, ToolCall, temporal_server
 from tests.support.hostile_input import MALFORMED
 from tests.support.impatient import HASTY
 from tests.support.rolling import Fickle, name, rolling, runs_of

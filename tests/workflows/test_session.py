@@ -28,7 +28,7 @@ from clew.errors import (
     TooLarge,
     UnknownRequest,
 )
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support.histories import payloads
 from tests.support.impatient import IMPATIENT
 from tests.support.rolling import name, rolling

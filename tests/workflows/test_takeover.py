@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from clew import Clew, Session
+from clew.local import Reply, ToolCall
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import SessionWorker, make_worker
-from deploy.local import Reply, ToolCall
 from tests.support.rolling import runs_of
 from tests.support.schemas import SLOW, SLOW_ANSWER, is_running, validations
 from tests.support.stack import Stack, last

@@ -18,7 +18,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from clew import Clew
-from deploy.local import Reply, TemporalServer, ToolCall, worker_process
+from clew.local import Reply, TemporalServer, ToolCall, worker_process
 from tests.support.stack import Stack
 
 ROOT = Path(__file__).parents[3]

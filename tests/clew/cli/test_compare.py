@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew import Clew, ContextPolicy, Session
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support.command_line import hide_worker_extra, open_terminal
 from tests.support.command_line import run_clew as command
 from tests.support.rolling import name

@@ -13,8 +13,8 @@ import pytest
 from clew import Session
 from clew.cli import reach, talk
 from clew.errors import WorkerUnavailable
-from deploy.local import Reply, ToolCall
-from deploy.local.child import free_ports
+from clew.local import Reply, ToolCall
+from clew.local.child import free_ports
 from tests.support.command_line import PATIENCE_SECONDS, open_terminal, read_error, run_clew, start_command
 from tests.support.stack import Stack, last
 

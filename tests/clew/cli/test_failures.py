@@ -15,8 +15,8 @@ import pytest
 from clew import Clew
 from clew.cli import reach
 from clew.errors import ServerUnreachable, WorkerUnavailable
-from deploy.local import Reply
-from deploy.local.child import free_ports
+from clew.local import Reply
+from clew.local.child import free_ports
 from tests.support.command_line import make_environment, read_error, run_clew, start_command
 from tests.support.stack import Stack
 

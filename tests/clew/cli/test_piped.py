@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from clew import RequestOutcome
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support.command_line import run_clew
 from tests.support.stack import Stack, last
 

@@ -7,7 +7,7 @@ import json
 from http import HTTPStatus
 from typing import Any
 
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support import toolbox
 from tests.support.command_line import open_terminal, run_clew
 from tests.support.stack import Stack, last

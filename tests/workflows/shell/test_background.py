@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from clew.errors import InvalidInput
+from clew.local import Reply, ToolCall
 from clew_workflows.core import decisions
 from clew_workflows.protocol import ModelAnswered, ToolReturned
-from deploy.local import Reply, ToolCall
 from tests.support.rolling import name, rolling
 from tests.support.stack import Stack, last
 

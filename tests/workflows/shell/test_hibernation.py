@@ -14,10 +14,10 @@ from temporalio.client import WorkflowFailureError
 
 from clew import Clew, Closed
 from clew.errors import ArchiveUnavailable, ThreadMismatch
+from clew.local import Reply
 from clew_activities.archive import Archive, Head
 from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.shell import execution
-from deploy.local import Reply
 from tests.support.impatient import IMPATIENT
 from tests.support.rolling import Fickle, name, rolling, runs_of, until
 from tests.support.stack import Stack

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from clew import Clew, Session
+from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
 from clew_audit.exports import export_session, import_session
-from deploy.local import Reply, ToolCall
 from tests.support.rolling import name, runs_of
 from tests.support.stack import Stack, last
 

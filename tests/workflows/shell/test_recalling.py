@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from temporalio import workflow
 
+from clew.local import Reply, ToolCall
 from clew_workflows.core import carried
 from clew_workflows.protocol import Effect, Failure, Recall, RolloverThresholds
 from clew_workflows.shell import execution
-from deploy.local import Reply, ToolCall
 from tests.support.impatient import IMPATIENT
 from tests.support.rolling import name, rolling, runs_of, until
 from tests.support.stack import Stack

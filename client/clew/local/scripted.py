@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from deploy.local.child import LOOPBACK
+from clew.local.child import LOOPBACK
 
 _MAX_HEADER_BYTES = 64 * 1024
 

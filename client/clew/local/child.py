@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = "127.0.0.1"
 _LEASH = Path(__file__).with_name("leash.py")
 _FIRST_POLL_SECONDS = 0.02
@@ -81,21 +80,23 @@ async def child_process(
     command: Sequence[str | Path],
     *,
     env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
     grace_seconds: float = 5.0,
 ) -> AsyncIterator[Child]:
-    """Run `command` in the checkout's directory for as long as the context lasts.
+    """Run `command` for as long as the context lasts.
 
     Args:
         name: The part's name, in the log file's name and in errors.
         command: The program and its arguments.
         env: The child's complete environment; None: this process's own.
+        folder: The child's current folder; None: this process's own.
         grace_seconds: Seconds between SIGTERM and SIGKILL when the context ends.
 
     Yields:
         The child, started but not necessarily ready: see `Child.wait_until`.
     """
-    with tempfile.TemporaryDirectory(prefix=f"clew-{name}-", ignore_cleanup_errors=True) as folder:
-        log = Path(folder, f"{name}.log")
+    with tempfile.TemporaryDirectory(prefix=f"clew-{name}-", ignore_cleanup_errors=True) as scratch:
+        log = Path(scratch, f"{name}.log")
         watched, held = os.pipe()
         output = os.open(log, os.O_WRONLY | os.O_CREAT)
         try:
@@ -105,7 +106,7 @@ async def child_process(
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 env=env,
-                cwd=ROOT,
+                cwd=folder,
                 pass_fds=[watched],
             )
             child = Child(name, process, log)
@@ -141,4 +142,4 @@ async def accepts_connections(port: int) -> bool:
     return True
 
 
-__all__ = ["LOOPBACK", "ROOT", "Child", "StartFailed", "accepts_connections", "child_process", "free_ports"]
+__all__ = ["LOOPBACK", "Child", "StartFailed", "accepts_connections", "child_process", "free_ports"]

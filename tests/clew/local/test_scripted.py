@@ -12,8 +12,8 @@ import httpx
 import openai
 import pytest
 
-from deploy.local import Reply, ScriptedModel, ToolCall, scripted_model
-from deploy.local.scripted import Script
+from clew.local import Reply, ScriptedModel, ToolCall, scripted_model
+from clew.local.scripted import Script
 
 QUESTION: Any = [{"role": "user", "content": "Where is my order?"}]
 

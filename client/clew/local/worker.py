@@ -1,4 +1,4 @@
-"""The project's worker, started as a user starts it: `python worker.py`."""
+"""A worker in a process of its own, started as a user starts it: `python -m clew.worker`."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clew import Clew, WorkerUnavailable
-from deploy.local.child import LOOPBACK, ROOT, Child, child_process
+from clew.local.child import LOOPBACK, Child, child_process
 
 _READY = "worker ready"
 _START_SECONDS = 60.0
@@ -54,15 +54,17 @@ async def worker_process(
     tools: Sequence[str] = (),
     namespace: str = "default",
     task_queue: str = "clew",
+    folder: Path | None = None,
 ) -> AsyncIterator[Worker]:
     """Run a worker. Entering the context waits until it polls; leaving the context stops it.
 
     Args:
         address: The Temporal frontend, `host:port`.
         env: Added to this process's environment, for example provider keys and base URLs.
-        tools: Modules that define tools, importable from the checkout.
+        tools: Modules that define tools, importable in `folder` or installed.
         namespace: Temporal's namespace.
         task_queue: The worker's task queue.
+        folder: The worker's current folder, from which it imports modules; None: this process's own.
 
     Raises:
         StartFailed: The worker ended, or did not begin to poll in time.
@@ -78,8 +80,10 @@ async def worker_process(
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
     direct = {"NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK}
     environment = {**inherited, **direct, **(env or {}), **settings}
-    command = [sys.executable, str(ROOT / "worker.py")]
-    async with child_process("worker", command, env=environment, grace_seconds=_LEAVE_SECONDS) as child:
+    command = [sys.executable, "-m", "clew.worker"]
+    async with child_process(
+        "worker", command, env=environment, folder=folder, grace_seconds=_LEAVE_SECONDS
+    ) as child:
 
         async def ready() -> bool:
             # The worker logs that it begins to poll; the server knows it after the first poll has arrived.
