@@ -9,6 +9,7 @@ from temporalio import activity
 
 from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonicalize
+from clew.tools import ExternalTool, RemoteTool, ToolDefinition
 from clew_activities.archive import Archive
 from clew_activities.archive_activities import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
@@ -21,12 +22,16 @@ from clew_activities.tools import Tools
 from clew_workflows.protocol import (
     ArchiveRef,
     DescribeModel,
+    ExternalRoute,
     Failure,
+    FunctionRoute,
     ModelProfile,
     Prepare,
     Prepared,
+    RemoteRoute,
     ResolvedTool,
     RolloverThresholds,
+    Route,
 )
 
 log = logging.getLogger("clew.worker")
@@ -99,6 +104,7 @@ class PrepareActivities:
         resolved = tuple(
             ResolvedTool(
                 spec=tool.spec,
+                route=make_route(tool),
                 timeout_seconds=tool.timeout_seconds,
                 max_attempts=tool.retries + 1,
                 idempotent=tool.idempotent,
@@ -136,6 +142,17 @@ class PrepareActivities:
         except ProviderError as error:
             return Failure(type=error.type, message=str(error))
         return None
+
+
+def make_route(tool: ToolDefinition) -> Route:
+    """Make the route of a tool's calls."""
+    match tool:
+        case RemoteTool():
+            return RemoteRoute(type="remote", task_queue=tool.task_queue, activity=tool.activity)
+        case ExternalTool():
+            return ExternalRoute(type="external")
+        case _:
+            return FunctionRoute(type="function")
 
 
 def make_profile(model: str) -> ModelProfile:

@@ -60,7 +60,7 @@ class ToolActivities:
         async with send_heartbeats(lambda: dict(progress)):
             # If the worker has a tool of that name itself, the worker's is used.
             tool = self._tools.get(call.name, read_result if call.name == read_result.name else None)
-            if tool is None:
+            if not isinstance(tool, Tool):
                 return _make_error(f"tool {call.name!r} is not registered on the worker", call)
             context = ToolContext(
                 session_id=info.workflow_id or "",

@@ -1,14 +1,17 @@
-"""The tools of a worker, imported from the modules that its environment names."""
+"""The tools of a worker, from the modules and files that its environment names."""
 
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from clew.tools import Tool
+from clew.tools import Tool, ToolDefinition, make_tool
+from clew_workflows.core.argument_schemas import make_validator
 
-Tools = Mapping[str, Tool[..., Any]]
+Tools = Mapping[str, ToolDefinition]
 """Every tool of a worker by its name."""
 
 
@@ -16,24 +19,55 @@ class ToolsUnusable(Exception):
     """The tools modules cannot be used. The message names the module and says what to do."""
 
 
-def load_tools(modules: Iterable[str]) -> Tools:
-    """Import modules and collect their tools by name.
+def load_tools(sources: Iterable[str]) -> Tools:
+    """Import modules, read JSON files, and collect their tools by name.
+
+    Args:
+        sources: Names of modules, and paths of files that end in `.json`: each holds a list of declarations.
 
     Raises:
-        ToolsUnusable: a module cannot be imported or defines no tool, or two tools have one name.
+        ToolsUnusable: a module cannot be imported or defines no tool, a file cannot be used, two tools have one name,
+            or the parameters of a tool are not valid JSON Schema.
     """
-    tools: dict[str, Tool[..., Any]] = {}
-    for name in modules:
-        try:
-            module = importlib.import_module(name)
-        # A script that exits when imported would end the worker without a message.
-        except (Exception, SystemExit) as error:
-            message = f"{type(error).__name__}: {error}"
-            raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {message}") from error
-        tools_of_module = [value for value in vars(module).values() if isinstance(value, Tool)]
-        if not tools_of_module:
-            raise ToolsUnusable(f"the tools module {name!r} defines no tool: decorate functions with clew.tool")
-        for tool in tools_of_module:
+    tools: dict[str, ToolDefinition] = {}
+    for source in sources:
+        for tool in _read_file(source) if source.endswith(".json") else _import_module(source):
             if tools.setdefault(tool.name, tool) is not tool:
                 raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
+            _check_schema(tool)
     return tools
+
+
+def _import_module(name: str) -> list[ToolDefinition]:
+    try:
+        module = importlib.import_module(name)
+    # A script that exits when imported would end the worker without a message.
+    except (Exception, SystemExit) as error:
+        message = f"{type(error).__name__}: {error}"
+        raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {message}") from error
+    tools = [value for value in vars(module).values() if isinstance(value, ToolDefinition)]
+    if not tools:
+        raise ToolsUnusable(f"the tools module {name!r} defines no tool: decorate functions with clew.tool")
+    return tools
+
+
+def _read_file(path: str) -> list[ToolDefinition]:
+    try:
+        declarations: Any = json.loads(Path(path).read_bytes())
+        if not isinstance(declarations, list) or not all(isinstance(item, dict) for item in declarations):
+            raise TypeError("it must hold a list of objects, one for each tool")
+        return [make_tool(declaration) for declaration in declarations]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ToolsUnusable(f"the tools file {path!r} cannot be used: {error}") from error
+
+
+def _check_schema(tool: ToolDefinition) -> None:
+    """Check a schema that its author has written. That of a function is made from its signature."""
+    if isinstance(tool, Tool):
+        return
+    try:
+        make_validator(tool.spec["parameters"])
+    except ValueError as error:
+        raise ToolsUnusable(
+            f"the parameters of tool {tool.name!r} are not valid JSON Schema: {str(error)[:500]}"
+        ) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from clew import Tool, ToolContext, tool
+from clew.tools import external_tool
 from clew_activities.archive import Archive, Store
 from clew_activities.run_tool import ToolActivities
 from clew_activities.stored_results import Results
@@ -669,3 +672,37 @@ def test_a_module_that_cannot_be_imported_is_told(
     with pytest.raises(ToolsUnusable, match=reason) as caught:
         load_tools([name])
     assert repr(name) in str(caught.value)
+
+
+DECLARED = {"name": "ask", "description": "", "parameters": {"type": "object"}, "external": True}
+
+
+def test_declarations_are_read_from_a_file(tmp_path: Path, modules: Callable[..., str]) -> None:
+    """Beside those of modules, under the same rule for names."""
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([DECLARED]))
+    assert set(load_tools([str(file), modules("first_tools", one=one)])) == {"ask", "one"}
+    file.write_text(json.dumps([DECLARED, DECLARED]))
+    with pytest.raises(ToolsUnusable, match="two tools are called 'ask'"):
+        load_tools([str(file)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "{", "{}", "[1]", "[{}]", "[" * 5000, json.dumps([DECLARED | {"parameters": {"type": "thing"}}])],
+    ids=lambda text: str(text)[:10],
+)
+def test_a_file_that_cannot_be_used_is_named(text: str | None, tmp_path: Path) -> None:
+    """It is no list of declarations, or is not there."""
+    file = tmp_path / "tools.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ToolsUnusable, match=re.escape(str(file))):
+        load_tools([str(file)])
+
+
+def test_parameters_are_valid_json_schema(modules: Callable[..., str]) -> None:
+    """Those that an author has written are compiled when the worker starts."""
+    broken = external_tool("ask", "", {"type": "object", "properties": {"a": {"type": "thing"}}})
+    with pytest.raises(ToolsUnusable, match="parameters of tool 'ask' are not valid JSON Schema"):
+        load_tools([modules("broken_schema", ask=broken)])

@@ -12,7 +12,16 @@ from pydantic import BaseModel
 import clew
 from clew import errors
 
-FACES = ("clew", "clew.contract", "clew.errors", "clew.thread", "clew.context", "clew.model", "clew.session")
+FACES = (
+    "clew",
+    "clew.contract",
+    "clew.errors",
+    "clew.thread",
+    "clew.context",
+    "clew.model",
+    "clew.session",
+    "clew.tools",
+)
 
 
 def members(module: ModuleType) -> set[str]:

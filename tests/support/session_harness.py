@@ -41,13 +41,17 @@ from clew_workflows.protocol import (
     CallModel,
     DescribeModel,
     Event,
+    ExternalRoute,
     Failure,
+    FunctionRoute,
     ModelAnswered,
     ModelProfile,
     ModelReply,
     Prepared,
+    RemoteRoute,
     RequestedTool,
     ResolvedTool,
+    Route,
     RunTools,
     SessionEffect,
     ToolAnswered,
@@ -64,9 +68,18 @@ PARAMETERS: Any = {
 
 
 def make_tool(name: str) -> ResolvedTool:
-    """Make a resolved tool. One whose name begins with `ask_` requires approval."""
+    """Make a resolved tool. One whose name begins with `ask_` requires approval.
+
+    One whose name ends with `_outside` is external, with `_remote` an activity of another worker.
+    """
     spec: Any = {"name": name, "description": "", "parameters": PARAMETERS}
-    return ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, requires_approval=name.startswith("ask_"))
+    route: Route = FunctionRoute(type="function")
+    if name.endswith("_outside"):
+        route = ExternalRoute(type="external")
+    elif name.endswith("_remote"):
+        route = RemoteRoute(type="remote", task_queue="other", activity=name)
+    approved = name.startswith("ask_")
+    return ResolvedTool(spec=spec, route=route, timeout_seconds=60, max_attempts=1, requires_approval=approved)
 
 
 def make_reply(schema_problem: str | None = None, needs_summary: bool = False, **reply: Any) -> ModelAnswered:

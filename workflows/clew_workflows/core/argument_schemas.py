@@ -20,12 +20,12 @@ def find_argument_problem(arguments: dict[str, Any], schema: dict[str, Any]) -> 
     """
     try:
         check_arguments(arguments, schema)
-        if _make_validator(schema).is_valid(arguments):
+        if make_validator(schema).is_valid(arguments):
             return None
         missing = [name for name in schema.get("required", ()) if name not in arguments]
         if missing:
             return f"{missing[0]}: it is missing"
-        single = _make_validator(schema | {"required": []})
+        single = make_validator(schema | {"required": []})
         wrong = next((name for name in arguments if not single.is_valid({name: arguments[name]})), None)
     except ValueError as error:
         return str(error)[:500]
@@ -37,7 +37,7 @@ def find_argument_problem(arguments: dict[str, Any], schema: dict[str, Any]) -> 
     return f"{wrong[:50]}: it is not of the form {form[:MAX_SHOWN_CHARACTERS]}"
 
 
-def _make_validator(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
+def make_validator(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
     """Make a validator whose patterns take linear time, and which fetches no other schema.
 
     Raises:

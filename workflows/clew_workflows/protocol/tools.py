@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
 
 from clew.contract.payloads import StoredResult
 from clew.model.messages import ToolSpec
@@ -13,11 +15,54 @@ STORING_SECONDS = 20.0
 """Seconds that a tool's activity has to store a large result, after the tool has returned."""
 
 
+class FunctionRoute(Value):
+    """A call runs a function on a worker of Clew's.
+
+    Attributes:
+        type: `function`.
+        task_queue: The deployment whose workers run the function; None: the session's own.
+        takes_context: The function takes a `ToolContext`.
+    """
+
+    type: Literal["function"]
+    task_queue: str | None = None
+    takes_context: bool = False
+
+
+class RemoteRoute(Value):
+    """A call is an activity of another worker.
+
+    Attributes:
+        type: `remote`.
+        task_queue: The task queue of the activity.
+        activity: The name of the activity.
+    """
+
+    type: Literal["remote"]
+    task_queue: str
+    activity: str
+
+
+class ExternalRoute(Value):
+    """A call waits until its result is submitted.
+
+    Attributes:
+        type: `external`.
+    """
+
+    type: Literal["external"]
+
+
+Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute, Field(discriminator="type")]
+"""How the calls of a tool are carried out."""
+
+
 class ResolvedTool(Value):
     """A tool's schema, and how its calls are carried out.
 
     Attributes:
         spec: The name, the description and the JSON Schema of the parameters.
+        route: How a call is carried out.
         timeout_seconds: The time for one attempt.
         max_attempts: Attempts, where an attempt failed.
         idempotent: A call may be repeated. A call of another tool is attempted once.
@@ -25,6 +70,7 @@ class ResolvedTool(Value):
     """
 
     spec: ToolSpec
+    route: Route
     timeout_seconds: float
     max_attempts: int
     idempotent: bool = True

@@ -1,15 +1,9 @@
-"""Tools: functions that a model may call, with a schema made from their signature.
-
-@tool
-def lookup_order(order_id: str) -> dict[str, str]:
-'''Where an order is and when it arrives.'''
-"""
+"""Function tools: Python functions that a model may call, with a schema made from their signature."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -18,48 +12,21 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
-from clew.contract.schemas import check_arguments, check_schema
-from clew.model.canonical import canonicalize
-from clew.model.messages import ToolSpec
+from clew.contract.schemas import check_arguments
+from clew.tools.context import ToolContext
+from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, check_name, make_spec
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DEFAULT_TIMEOUT_SECONDS = 60.0
-"""Timeout of one attempt of a tool that sets none."""
-MAX_TIMEOUT_SECONDS = 30 * 86400.0
-"""Longest timeout of a tool: the longest time of a request."""
-MAX_RETRIES = 1000
-"""Most retries of a tool call."""
 
-
-@dataclass(frozen=True, slots=True)
-class ToolContext:
-    """The call that a tool serves. A tool that declares a parameter of this type receives it.
+class Tool(ToolDefinition, Generic[P, R]):
+    """A function with its schema for models and its settings for workers. Calling it calls the function.
 
     Attributes:
-        session_id: The session's id, which is the workflow's id.
-        request_id: The request in whose run the model called the tool.
-        tool_call_id: The id of the call, unique in the session's thread.
-        idempotency_key: The same for every attempt of the call, and different for other calls: pass it to services
-            that have effects.
-        attempt: The number of the attempt, from 1 on.
+        function: The function.
+        is_async: Whether it is a coroutine function.
     """
-
-    session_id: str
-    request_id: str
-    tool_call_id: str
-    idempotency_key: str
-    attempt: int
-    _report: Callable[[str], None] = field(repr=False, default=lambda _progress: None)
-
-    def heartbeat(self, progress: str) -> None:
-        """Report progress. Clew itself reports that the tool is alive."""
-        self._report(progress)
-
-
-class Tool(Generic[P, R]):
-    """A function with its schema for models and its settings for workers. Calling it calls the function."""
 
     def __init__(
         self,
@@ -71,50 +38,28 @@ class Tool(Generic[P, R]):
         idempotent: bool,
         requires_approval: bool,
     ) -> None:
-        self.function = function
-        self.name: str = name if name else getattr(function, "__name__", "")
-        if (
-            not self.name.replace("_", "").replace("-", "").isalnum()
-            or not self.name.isascii()
-            or len(self.name) > 64
-        ):
-            raise TypeError(f"a tool's name has 1 to 64 letters, digits, '_' or '-', not {self.name!r}")
-        # Temporal limits both numbers.
-        if not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS or retries not in range(MAX_RETRIES + 1):
-            raise TypeError(
-                f"tool {self.name!r}: the timeout is more than 0 and at most {MAX_TIMEOUT_SECONDS:.0f} seconds, "
-                f"retries are from 0 to {MAX_RETRIES}"
-            )
+        name = name or str(getattr(function, "__name__", ""))
+        check_name(name)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"tool {self.name!r}: it is a generator, and a model reads the value that a tool returns")
-        self.timeout_seconds = timeout_seconds
-        if retries and not idempotent:
-            raise TypeError(f"tool {self.name!r}: a tool that is not idempotent cannot be retried")
-        self.retries = retries
-        self.idempotent = idempotent
-        self.requires_approval = requires_approval
+            raise TypeError(f"tool {name!r}: it is a generator, and a model reads the value that a tool returns")
+        self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         try:
-            self._context_parameter, self._arguments = _make_arguments_model(self.name, function)
-            self.spec: ToolSpec = {
-                "name": self.name,
-                "description": inspect.getdoc(function) or "",
-                "parameters": _make_schema(self._arguments),
-            }
-            canonicalize(self.spec)
+            self._context_parameter, self._arguments = _make_arguments_model(name, function)
+            parameters = _make_schema(self._arguments)
         except (PydanticUserError, NameError, ValueError) as error:
-            raise TypeError(f"tool {self.name!r} has no JSON Schema: {error}") from error
-        try:
-            check_schema(self.spec["parameters"])
-        except ValueError as error:
-            raise TypeError(f"tool {self.name!r} has parameters that are too costly to validate: {error}") from error
+            raise TypeError(f"tool {name!r} has no JSON Schema: {error}") from error
+        super().__init__(
+            make_spec(name, inspect.getdoc(function) or "", parameters),
+            timeout_seconds=timeout_seconds,
+            retries=retries,
+            idempotent=idempotent,
+            requires_approval=requires_approval,
+        )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function."""
         return self.function(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<tool {self.name}>"
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
         """Validate the JSON arguments of a call and return them as keyword arguments.

@@ -1,0 +1,89 @@
+"""The base of all tools: the schema that models read, and the settings of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clew.contract.schemas import check_schema
+from clew.model.canonical import canonicalize
+from clew.model.messages import ToolSpec
+
+DEFAULT_TIMEOUT_SECONDS = 60.0
+"""Timeout of one attempt of a tool that sets none."""
+MAX_TIMEOUT_SECONDS = 30 * 86400.0
+"""Longest timeout of a tool: the longest time of a request."""
+MAX_RETRIES = 1000
+"""Most retries of a tool call."""
+
+
+class ToolDefinition:
+    """A tool that sessions can have: its schema for models, and the settings of its calls.
+
+    `Tool`, `RemoteTool` and `ExternalTool` say how a call is carried out.
+
+    Attributes:
+        name: The name of the tool.
+        spec: The name, the description and the JSON Schema of the parameters, as models read them.
+        timeout_seconds: The time for one attempt of a call.
+        retries: The most repetitions of an attempt that failed.
+        idempotent: Whether a call may run again when it is not known whether it has run.
+        requires_approval: Whether a person must approve each call.
+    """
+
+    def __init__(
+        self,
+        spec: ToolSpec,
+        *,
+        timeout_seconds: float,
+        retries: int = 0,
+        idempotent: bool = True,
+        requires_approval: bool = False,
+    ) -> None:
+        self.name = spec["name"]
+        check_name(self.name)
+        # Temporal limits both numbers.
+        if not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS or retries not in range(MAX_RETRIES + 1):
+            raise TypeError(
+                f"tool {self.name!r}: the timeout is more than 0 and at most {MAX_TIMEOUT_SECONDS:.0f} seconds, "
+                f"retries are from 0 to {MAX_RETRIES}"
+            )
+        if retries and not idempotent:
+            raise TypeError(f"tool {self.name!r}: a tool that is not idempotent cannot be retried")
+        try:
+            canonicalize(spec)
+        except ValueError as error:
+            raise TypeError(f"tool {self.name!r} has no JSON Schema: {error}") from error
+        try:
+            check_schema(spec["parameters"])
+        except ValueError as error:
+            raise TypeError(f"tool {self.name!r} has parameters that are too costly to validate: {error}") from error
+        self.spec = spec
+        self.timeout_seconds = timeout_seconds
+        self.retries = retries
+        self.idempotent = idempotent
+        self.requires_approval = requires_approval
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}>"
+
+
+def make_spec(name: str, description: str, parameters: Mapping[str, Any]) -> ToolSpec:
+    """Make the spec of a tool whose parameters come as JSON Schema.
+
+    Raises:
+        TypeError: the parameters are not the schema of an object.
+    """
+    if parameters.get("type") != "object":
+        raise TypeError(f"tool {name!r}: the parameters are a JSON Schema with the type 'object'")
+    return {"name": name, "description": description, "parameters": {**parameters}}
+
+
+def check_name(name: str) -> None:
+    """Check the name of a tool.
+
+    Raises:
+        TypeError: the name has other characters than ASCII letters, digits, `_` and `-`, or not 1 to 64 of them.
+    """
+    if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii() or len(name) > 64:
+        raise TypeError(f"a tool's name has 1 to 64 letters, digits, '_' or '-', not {name!r}")
