@@ -21,7 +21,7 @@ from clew.model.messages import ToolCall
 from clew.outcomes import OutcomeError, Usage
 from clew.thread.entries import Draft, Refs
 from clew_workflows.core.state import Input, Request, RequestedCall, Run, State
-from clew_workflows.protocol import Failure, FunctionRoute, ModelAnswered, ResolvedTool, ToolAnswered
+from clew_workflows.protocol import Failure, ModelAnswered, ResolvedTool, ToolAnswered
 
 _OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema"}
 """Fields of a message that its entry holds outside of `settings`."""
@@ -145,10 +145,8 @@ def dump_configuration(state: State) -> dict[str, Any]:
 
 def make_unresolved_tools(config: ConfigPayload) -> tuple[ResolvedTool, ...]:
     """Make tools from the schemas in a `config` entry. A worker resolves them again before one is called."""
-    route = FunctionRoute(type="function")
     return tuple(
-        ResolvedTool(spec=spec, route=route, timeout_seconds=60, max_attempts=1, idempotent=False)
-        for spec in config.tools
+        ResolvedTool(spec=spec, timeout_seconds=60, max_attempts=1, idempotent=False) for spec in config.tools
     )
 
 

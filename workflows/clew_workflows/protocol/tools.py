@@ -62,19 +62,19 @@ class ResolvedTool(Value):
 
     Attributes:
         spec: The name, the description and the JSON Schema of the parameters.
-        route: How a call is carried out.
         timeout_seconds: The time for one attempt.
         max_attempts: Attempts, where an attempt failed.
         idempotent: A call may be repeated. A call of another tool is attempted once.
         requires_approval: A person must approve each call.
+        route: How a call is carried out.
     """
 
     spec: ToolSpec
-    route: Route
     timeout_seconds: float
     max_attempts: int
     idempotent: bool = True
     requires_approval: bool = False
+    route: Route = FunctionRoute(type="function")
 
 
 class RunTool(Value):
