@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any, Literal, TypeVar
 
 from bench.ledger import Ledger
-from clew import ContextPolicy, Session
+from clew import ContextPolicy, Request, Session
 from clew.contract import ContextOperation, InputReceipt, OperationReceipt
 from clew.errors import Archived, ClewError, Closed, Refusal, ServerUnreachable, WorkerUnavailable
 from clew.local import Reply, ToolCall
@@ -124,7 +124,8 @@ class User:
         return outcome
 
     async def _request_outcome(self, request_id: str, arguments: dict[str, Any]) -> RequestOutcome:
-        return await (await self._session.message(request_id=request_id, **arguments)).result()
+        request: Request = await self._session.message(request_id=request_id, **arguments)
+        return await request.result()
 
     async def _beside(self, what: str, request_id: str) -> None:
         match what:

@@ -17,6 +17,7 @@ from clew.model.prices import Prices, compute_cost_usd
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.prices import find_prices
 from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
+from clew_activities.providers.answer_object import AnswerDecoder, is_object_schema, make_object_schema
 from clew_activities.providers.errors import ContextLengthExceeded
 from clew_activities.session_queries import get_own_session, query_session
 from clew_activities.structured_output import SchemaUnusable, Validation
@@ -58,15 +59,17 @@ class ModelActivities:
                 schema = context.output_schema
                 if schema is not None and call.iteration == 1:
                     await self._validation.check(schema)
+                form = schema if schema is None or is_object_schema(schema) else make_object_schema(schema)
                 request = ModelRequest(
                     model=model,
                     messages=context.messages,
                     tools=context.tool_spec,
                     options=call.options,
-                    output_schema=schema,
+                    output_schema=form,
                     cache_key=_make_cache_key(call),
                 )
-                decoder = RedactedDecoder(provider.make_decoder(), self._providers.redaction)
+                reading = provider.make_decoder() if form is schema else AnswerDecoder(provider.make_decoder())
+                decoder = RedactedDecoder(reading, self._providers.redaction)
                 reply = add_price(prices, _fit_reply(await stream(self._http, provider, request, decoder)))
                 problem = None
                 if schema is not None and not reply.tool_calls:

@@ -8,7 +8,8 @@ mypy and pyright read this file: a missing error makes its `ignore` unused, whic
 from __future__ import annotations
 
 import inspect
-from typing import get_type_hints
+from dataclasses import dataclass
+from typing import Literal, TypedDict, assert_type, get_type_hints
 
 import pytest
 from pydantic import BaseModel
@@ -20,8 +21,9 @@ from clew.session import options
 
 async def misspell(session: Session, clew: Clew) -> None:
     """Calls with mistakes. Only for the type checkers, never called."""
+    await session.ask("hello", answer=3)  # type: ignore[call-overload]
     await session.ask("hello", modle="openai:gpt-4o")  # type: ignore[call-overload]
-    await session.message("hello", max_iteration=3)  # type: ignore[call-arg]
+    await session.message("hello", max_iteration=3)  # type: ignore[call-overload]
     await session.steer("shorter", att="step")  # type: ignore[call-arg]
     await session.steer("shorter", at="now")  # type: ignore[arg-type]
     await session.inject("done", sauce="ci")  # type: ignore[call-arg]
@@ -37,6 +39,36 @@ class Answer(BaseModel):
     """An answer's form."""
 
     city: str
+
+
+@dataclass
+class Point:
+    """Another form."""
+
+    x: int
+
+
+class Row(TypedDict):
+    """Another form."""
+
+    x: int
+
+
+async def infer(session: Session) -> None:
+    """The type of an answer is the one that was asked for. Only for the type checkers, never called."""
+    assert_type(await session.ask("?"), str)
+    assert_type(await session.ask("?", answer=None), str)
+    assert_type(await session.ask("?", answer=Answer), Answer)
+    assert_type(await session.ask("?", answer=list[int]), list[int])
+    assert_type(await session.ask("?", answer=int | str), int | str)
+    assert_type(await session.ask("?", answer=list[Row] | None), list[Row] | None)
+    assert_type(await session.ask("?", answer=Point), Point)
+    assert_type(await session.ask("?", answer=Literal["yes", "no"]), Literal["yes", "no"])
+    request = await session.message("?", answer=dict[str, Answer])
+    assert_type((await request.result()).value, dict[str, Answer])
+    assert_type(await request.answer(), dict[str, Answer])
+    assert_type(await session.request("r-1", answer=list[int]).answer(), list[int])
+    assert_type(await session.request("r-1").answer(), str)
 
 
 async def spell(session: Session, clew: Clew) -> None:

@@ -348,23 +348,54 @@ class City(BaseModel):
 
 
 async def test_an_answer_comes_in_the_form_asked_for(stack: Stack) -> None:
-    """The schema reaches the provider; what does not fit gets one more turn, and then is a typed failure."""
-    replies = [Reply("Oslo, I think"), Reply('{"name": "Oslo", "people": 700000}')]
+    """The schema reaches the provider; a model whose answer does not fit reads why, until its calls are used up."""
+    replies = [Reply("Oslo, I think"), Reply('{"name": 7, "people": 0}'), Reply('{"name": "Oslo", "people": 700000}')]
     session = await stack.open(lambda _body: replies.pop(0))
     assert await session.ask("Which?", answer=City) == City(name="Oslo", people=700_000)
     model = (await session.status()).model
     sent = stack.requests_to(model)
     assert sent[0]["response_format"]["json_schema"]["schema"] == City.model_json_schema()
-    assert "not of the form asked for" in sent[1]["messages"][-1]["content"]
+    assert "it is not JSON" in sent[1]["messages"][-1]["content"]
+    assert "name: 7 is not of type" in sent[2]["messages"][-1]["content"]
     context = await session.context(call_id="call-1")
     assert context.output_schema == City.model_json_schema()
-    stubborn = await stack.open("never JSON")
+    stubborn = await stack.open("never JSON", max_iterations=3)
     with pytest.raises(RequestFailed) as failed:
         await stubborn.ask("Which?", answer=City)
     assert failed.value.outcome.error is not None
-    assert failed.value.outcome.error.type == "invalid_output"
+    assert (failed.value.outcome.error.type, failed.value.outcome.iterations) == ("invalid_output", 3)
     with pytest.raises(RequestFailed, match="output_schema cannot be used"):
         await stubborn.ask("Which?", output_schema={"type": 7})
+
+
+async def test_an_answer_is_of_any_type(stack: Stack) -> None:
+    """The model is asked for an object; the thread, the outcome and the caller have the value."""
+    replies = [Reply('{"value": [1, "two"]}'), Reply('{"value": [1, 2]}'), Reply('{"value": null}'), Reply("[1]")]
+    session = await stack.open(lambda _body: replies.pop(0))
+    request = await session.message("Which?", answer=list[int])
+    outcome = await request.result()
+    assert (outcome.value, outcome.answer, await request.answer()) == ([1, 2], "[1, 2]", [1, 2])
+    assert await session.request(request.request_id).answer() == "[1, 2]"
+    assert (await session.request(request.request_id, answer=tuple[int, int]).result()).value == (1, 2)
+    first, second = stack.requests_to((await session.status()).model)
+    assert first["response_format"]["json_schema"]["schema"]["required"] == ["value"]
+    assert '1: "two" is not of type "integer"' in second["messages"][-1]["content"]
+    asked = await session.context(call_id="call-2")
+    assert asked.output_schema == {"type": "array", "items": {"type": "integer"}}
+    assert await session.ask("And?", answer=City | None) is None
+    assert await session.ask("Without an object?", answer=list[int]) == [1]
+
+
+async def test_an_outcome_without_an_answer_has_no_value(stack: Stack) -> None:
+    """The outcome is returned; its value raises what `answer` raises."""
+    session = await stack.open("never JSON", max_iterations=1)
+    request = await session.message("Which?", answer=list[int])
+    outcome = await request.result()
+    assert (outcome.status, outcome.answer) == ("failed", None)
+    with pytest.raises(RequestFailed, match="it is not JSON"):
+        _ = outcome.value
+    with pytest.raises(RequestFailed, match="it is not JSON"):
+        await request.answer()
 
 
 async def test_a_queued_message_is_served_by_the_session_as_it_is_then(stack: Stack) -> None:

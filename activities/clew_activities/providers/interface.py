@@ -85,7 +85,8 @@ class ModelRequest:
         messages: The context, oldest message first. Any number of them have the role `system`.
         tools: The tools that the model may call.
         options: `max_output_tokens` is always set. The server chooses the other options that are absent.
-        output_schema: A JSON Schema that the reply's text must match as a JSON value; None: any text.
+        output_schema: A JSON Schema that the reply's text must match as a JSON value, and whose root is an object;
+            None: any text.
         cache_key: Requests with the same key usually share a prefix. It reveals nothing about the session.
     """
 

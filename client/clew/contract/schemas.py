@@ -43,8 +43,10 @@ _ITEMS = ("items", "prefixItems", "additionalItems", "contains")
 _OTHER_PROPERTIES = ("additionalProperties", "patternProperties")
 _PARTS = frozenset((*_ITEMS, *_OTHER_PROPERTIES, "properties", "propertyNames"))
 _DEFINITIONS = ("$defs", "definitions")
-# Keywords that hold subschemas by name.
-_BY_NAME = frozenset((*_DEFINITIONS, "properties", "patternProperties", "dependentSchemas", "dependencies"))
+SUBSCHEMA_KEYWORDS = frozenset((*_SAME_VALUE, *_PARTS, *_DEFINITIONS)) - {"$ref"}
+"""Keywords whose content is a subschema, a list of them, or has them by name."""
+KEYWORDS_BY_NAME = frozenset((*_DEFINITIONS, "properties", "patternProperties", "dependentSchemas", "dependencies"))
+"""Keywords that have subschemas by name."""
 _REFUSED = {
     "$anchor": "refer to definitions by their path, such as '#/$defs/name'",
     "$dynamicAnchor": "refer to definitions by their path, such as '#/$defs/name'",
@@ -341,7 +343,7 @@ def _list_part_subschemas(subschema: Subschema, part: str | _Part) -> Iterator[S
 def _list_subschemas(keyword: str, content: Any) -> list[Subschema]:
     """List the subschemas in a keyword's content, without `true` and `false`, which need no visit."""
     if isinstance(content, dict):
-        content = content.values() if keyword in _BY_NAME else (content,)
+        content = content.values() if keyword in KEYWORDS_BY_NAME else (content,)
     return [item for item in content if isinstance(item, dict)] if isinstance(content, Iterable) else []
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, TypeVar, overload
+from typing import Any, Generic, cast
 
-from pydantic import BaseModel
+from pydantic import PrivateAttr, TypeAdapter
 from temporalio.client import WorkflowUpdateHandle
+from typing_extensions import TypeVar
 
 from clew.contract import AwaitRequestInput, EntriesQuery
 from clew.contract.payloads import AssistantMessage
@@ -17,7 +18,8 @@ from clew.session._reader import read_entries
 from clew.session.handle import SessionHandle
 from clew.session.transport import translate_errors
 
-M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T", default=str)
+"""The type of the answer."""
 
 FIRST_PAUSE_SECONDS = 0.05
 """Seconds until the outcome is asked for again, the first time that the answer is `running`."""
@@ -25,7 +27,30 @@ LONGEST_PAUSE_SECONDS = 10.0
 """Longest of these pauses, in seconds; each is twice as long as the one before."""
 
 
-class Request:
+class Outcome(RequestOutcome, Generic[T]):
+    """The outcome of a request whose answer has a type.
+
+    Attributes:
+        answer: The answer's text; None: the request has not completed.
+    """
+
+    answer: str | None = None
+    _type: TypeAdapter[T] = PrivateAttr()
+
+    @property
+    def value(self) -> T:
+        """The answer as a value of its type.
+
+        Raises:
+            RequestFailed: the request ended without an answer.
+            pydantic.ValidationError: the answer does not match the type. Types may check more than their schemas.
+        """
+        if self.answer is None:
+            raise RequestFailed(self)
+        return self._type.validate_json(self.answer)
+
+
+class Request(Generic[T]):
     """A request of a session. `Session.message` and `Session.request` return it.
 
     Attributes:
@@ -68,26 +93,59 @@ class Request:
                 self._outcome = outcome
         return self._outcome
 
-    @overload
-    async def answer(self) -> str: ...
-
-    @overload
-    async def answer(self, form: type[M]) -> M: ...
-
-    async def answer(self, form: type[M] | None = None) -> str | M:
-        """Wait for the answer and return its text, or with `form` an instance of that pydantic model.
+    async def answer(self) -> T:
+        """Wait for the answer and return its text, or its value if the request has an answer type.
 
         Raises:
             RequestFailed: the request ended without an answer.
-            pydantic.ValidationError: the answer does not match `form`.
+            pydantic.ValidationError: the answer does not match the type. Types may check more than their schemas.
         """
-        outcome = await self.result()
+        return cast("T", await self._read_text(await self.result()))
+
+    async def _read_text(self, outcome: RequestOutcome) -> str:
         if outcome.status != "completed" or outcome.answer_seq is None:
             raise RequestFailed(outcome)
         query = EntriesQuery(from_seq=outcome.answer_seq, limit=1)
         (entry,) = [entry async for entry in read_entries(self._handle, query)]
-        text = entry.read(AssistantMessage).content
-        return text if form is None else form.model_validate_json(text)
+        return entry.read(AssistantMessage).content
 
     async def _ask_again(self) -> WorkflowUpdateHandle[dict[str, Any]]:
         return await self._handle.send("await_request", AwaitRequestInput(request_id=self.request_id))
+
+
+class TypedRequest(Request[T]):
+    """A request whose answer has a type. `Session.message` and `Session.request` return it, given an `answer`."""
+
+    def __init__(
+        self,
+        handle: SessionHandle,
+        request_id: str,
+        answer: TypeAdapter[T],
+        update: WorkflowUpdateHandle[dict[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(handle, request_id, update)
+        self._type = answer
+        self._typed: Outcome[T] | None = None
+
+    async def result(self) -> Outcome[T]:
+        """Wait until the request ends and return its outcome with its answer; raises as `Request.result` does."""
+        if self._typed is None:
+            outcome = await super().result()
+            ended_well = outcome.status == "completed" and outcome.answer_seq is not None
+            answer = await self._read_text(outcome) if ended_well else None
+            self._typed = Outcome(**dict(outcome), answer=answer)
+            self._typed._type = self._type
+        return self._typed
+
+    async def answer(self) -> T:
+        """Wait for the answer and return its value; raises as `Request.answer` does."""
+        return (await self.result()).value
+
+
+def make_request(
+    handle: SessionHandle, request_id: str, answer: Any, update: WorkflowUpdateHandle[dict[str, Any]] | None = None
+) -> Request[Any]:
+    """Make the handle of a request; `answer` is the type of its answer, None: its text."""
+    if answer is None:
+        return Request(handle, request_id, update)
+    return TypedRequest(handle, request_id, TypeAdapter(answer), update)

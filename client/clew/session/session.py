@@ -6,8 +6,9 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 from temporalio.client import Client
+from typing_extensions import TypeForm
 
 from clew.contract import (
     FORK_WORKFLOW,
@@ -18,15 +19,11 @@ from clew.contract import (
     CloseInput,
     ConfigureInput,
     ContextOperation,
-    ContextQuery,
-    EntriesQuery,
     ForkSessionInput,
     HibernateInput,
     MessageInput,
     SubmitInput,
     SummarizeInput,
-    TranscriptQuery,
-    WindowQuery,
 )
 from clew.contract.outputs import (
     ApprovalReceipt,
@@ -34,39 +31,29 @@ from clew.contract.outputs import (
     CheckpointReceipt,
     CloseReceipt,
     ConfigureReceipt,
-    Context,
     HibernateReceipt,
     InputReceipt,
     OperationReceipt,
-    SessionStatus,
     StreamState,
     SummaryReceipt,
-    TranscriptMessage,
-    Window,
 )
-from clew.contract.policy import ContextPolicy
 from clew.model.messages import Message
 from clew.session._reader import (
-    read_context,
-    read_entries,
     read_last_seq,
-    read_status,
-    read_transcript,
-    read_window,
 )
+from clew.session._reads import SessionReads
 from clew.session._streaming import stream_reply
 from clew.session.handle import SessionHandle
-from clew.session.options import ConfigChanges, EntryFilters, InputOptions, MessageOptions
-from clew.session.request import Request
+from clew.session.options import ConfigChanges, InputOptions, MessageOptions
+from clew.session.request import Request, TypedRequest, make_request
 from clew.session.transport import make_input
-from clew.thread.entries import Entry
 
-M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 Reason = Literal["manual", "restore", "compaction", "system"]
 """Why a context is replaced, stored with the operation's entry."""
 
 
-class Session:
+class Session(SessionReads):
     """One durable session. It serves one request at a time: use two sessions for two conversations.
 
     Attributes:
@@ -74,8 +61,8 @@ class Session:
     """
 
     def __init__(self, client: Client, session_id: str, task_queue: str = TASK_QUEUE) -> None:
+        super().__init__(SessionHandle(client, session_id, task_queue))
         self.id = session_id
-        self._handle = SessionHandle(client, session_id, task_queue)
 
     def __repr__(self) -> str:
         return f"<session {self.id}>"
@@ -84,39 +71,60 @@ class Session:
     async def ask(self, content: str, *, answer: None = None, **options: Unpack[MessageOptions]) -> str: ...
 
     @overload
-    async def ask(self, content: str, *, answer: type[M], **options: Unpack[MessageOptions]) -> M: ...
+    async def ask(self, content: str, *, answer: TypeForm[T], **options: Unpack[MessageOptions]) -> T: ...
 
-    async def ask(self, content: str, *, answer: type[M] | None = None, **options: Unpack[MessageOptions]) -> str | M:
+    async def ask(self, content: str, *, answer: Any = None, **options: Unpack[MessageOptions]) -> Any:
         """Send a message and wait for the answer. Takes the options of `message`.
-
-        With `answer`, a pydantic model, the answer must meet its JSON Schema and is returned as an instance.
 
         Raises:
             RequestFailed: the request ended without an answer.
             Refusal: the session refused the message. Nothing has changed.
+            pydantic.ValidationError: the answer does not match the type `answer`. Types may check more than their
+                schemas.
         """
-        if answer is None:
-            return await (await self.message(content, **options)).answer()
-        options = {**options, "output_schema": answer.model_json_schema()}
-        return await (await self.message(content, **options)).answer(answer)
+        request: Request[Any] = await self.message(content, answer=answer, **options)
+        return await request.answer()
 
-    async def message(self, content: str, **options: Unpack[MessageOptions]) -> Request:
+    @overload
+    async def message(self, content: str, *, answer: None = None, **options: Unpack[MessageOptions]) -> Request: ...
+
+    @overload
+    async def message(
+        self, content: str, *, answer: TypeForm[T], **options: Unpack[MessageOptions]
+    ) -> TypedRequest[T]: ...
+
+    async def message(self, content: str, *, answer: Any = None, **options: Unpack[MessageOptions]) -> Request[Any]:
         """Send a message and return when it is accepted. From then on it is durable.
+
+        `answer` is the type of the answer: any type of which pydantic makes a JSON Schema, which takes the place of
+        `output_schema`. The answer must meet the schema.
 
         Raises:
             Refusal: the session refused the message. Nothing has changed.
+            pydantic.PydanticUserError: pydantic makes no JSON Schema of the type.
         """
+        if answer is not None:
+            options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
         # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
         # Temporal would answer a repeated message with the first one's refusal.
         update_id = uuid.uuid4().hex
         update = await self._handle.send(
             "message", make_input(MessageInput, {**options, "content": content}), update_id
         )
-        return Request(self._handle, options.get("request_id") or update_id, update)
+        return make_request(self._handle, options.get("request_id") or update_id, answer, update)
 
-    def request(self, request_id: str) -> Request:
-        """Make a handle of a request that any client has sent, without checking that the request exists."""
-        return Request(self._handle, request_id)
+    @overload
+    def request(self, request_id: str, *, answer: None = None) -> Request: ...
+
+    @overload
+    def request(self, request_id: str, *, answer: TypeForm[T]) -> TypedRequest[T]: ...
+
+    def request(self, request_id: str, *, answer: Any = None) -> Request[Any]:
+        """Make a handle of a request that any client has sent, without checking that the request exists.
+
+        `answer`: the type of the answer, as in `message`.
+        """
+        return make_request(self._handle, request_id, answer)
 
     async def steer(self, content: str, **options: Unpack[InputOptions]) -> InputReceipt:
         """Send the active run a user's correction. It reads it after the answer, or before the next model call.
@@ -266,71 +274,6 @@ class Session:
         async for state in stream_reply(self._handle, request):
             yield state
 
-    async def status(self) -> SessionStatus:
-        """Read what the session is doing, its configuration and its usage."""
-        return await read_status(self._handle)
-
-    async def context(
-        self,
-        *,
-        context_ref: str | None = None,
-        at_seq: int | None = None,
-        call_id: str | None = None,
-        context_policy: ContextPolicy | None = None,
-        pending: Sequence[str | Mapping[str, Any]] | None = None,
-    ) -> Context:
-        """Read a lane's context: the current one, the one at a seq, that of a model call, or a preview.
-
-        With `pending`, messages that a user might send next, it is a preview of the call that would follow:
-        `meta.fits` says whether they fit, `meta.input_cost_usd` what the prompt costs. Nothing is committed.
-        `context_policy` overrides fields of the policy in force.
-
-        Raises:
-            InvalidInput: there is no such model call, or fields of the policy contradict each other.
-            InvalidTokenBudget: the policy leaves no budget for messages.
-            NotFound: there is no such session.
-        """
-        query = {
-            "context_ref": context_ref,
-            "at_seq": at_seq,
-            "call_id": call_id,
-            "context_policy": context_policy,
-            "pending": None if pending is None else [_make_user_message(message) for message in pending],
-        }
-        return await read_context(self._handle, make_input(ContextQuery, query))
-
-    async def transcript(
-        self,
-        *,
-        context_ref: str | None = None,
-        from_seq: int = 0,
-        limit: int | None = None,
-        include_system: bool = False,
-    ) -> list[TranscriptMessage]:
-        """Read a lane's messages in order, each with its seq."""
-        fields = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
-        query = make_input(TranscriptQuery, fields)
-        return [message async for message in read_transcript(self._handle, query)]
-
-    async def window(self, token_budget: int, *, context_ref: str | None = None) -> Window:
-        """Read the newest messages that fit a token budget."""
-        query = make_input(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
-        return await read_window(self._handle, query)
-
-    async def entries(
-        self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
-    ) -> list[Entry]:
-        """Read the thread's entries that meet the filters, in order."""
-        return [entry async for entry in self.read(from_seq=from_seq, limit=limit, **filters)]
-
-    async def read(
-        self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
-    ) -> AsyncIterator[Entry]:
-        """Read entries like `entries`, but one by one: at most a page of the thread is in memory."""
-        query = make_input(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
-        async for entry in read_entries(self._handle, query):
-            yield entry
-
     async def checkpoint(self, context_ref: str | None = None, *, expires_seconds: int | None = None) -> str:
         """Write a lane's context and the configuration into a signed token, for `Clew.restore`.
 
@@ -411,7 +354,3 @@ async def _resolve(
 ) -> ApprovalReceipt:
     command = {"tool_call_id": tool_call_id, "decision": decision, "reason": reason, "arguments": arguments}
     return await handle.call("resolve_approval", make_input(ApprovalInput, command), ApprovalReceipt)
-
-
-def _make_user_message(message: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"role": "user", "content": message} if isinstance(message, str) else message

@@ -448,24 +448,19 @@ def test_the_sessions_own_input_ids_cannot_be_taken(minted: bool) -> None:
         assert session.steer("another", free).input_id == free
 
 
-def test_an_answer_of_another_form_is_repaired_once() -> None:
-    """One turn more, which says what is wrong; then a typed failure."""
-    for second, end in (("{}", ("completed", "final_answer")), ("no", ("failed", "invalid_output"))):
-        session = SessionHarness()
+def test_an_answer_of_another_form_is_repaired_within_the_model_calls_of_the_run() -> None:
+    """Each turn says what is wrong; after the last model call of the run it fails with `invalid_output`."""
+    for last, end in (("{}", ("completed", "final_answer")), ("no", ("failed", "invalid_output"))):
+        session = SessionHarness(max_iterations=3)
         request_id = session.ask(output_schema={"type": "object"})
         assert session.build_context(session.call).output_schema == {"type": "object"}
-        session.reply("no", schema_problem="it is not JSON")
-        assert "it is not JSON" in session.user_texts[-1]
-        assert session.thread[session.thread.last_seq].payload["source"] == "repair"
-        session.reply(second, schema_problem=None if second == "{}" else "it is not JSON")
+        for problem in ("it is not JSON", "a.0: 1 is not of type string"):
+            session.reply("no", schema_problem=problem)
+            assert problem in session.user_texts[-1]
+            assert session.thread[session.thread.last_seq].payload["source"] == "repair"
+        session.reply(last, schema_problem=None if last == "{}" else "b: it is missing")
         assert session.find_ending(request_id) == end
-
-
-def test_there_is_no_repair_beyond_max_iterations() -> None:
-    session = SessionHarness(max_iterations=1)
-    request_id = session.ask(output_schema={"type": "object"})
-    session.reply("no", schema_problem="it is not JSON")
-    assert session.find_ending(request_id) == ("failed", "invalid_output")
+    assert "b: it is missing" in session.find_outcome(request_id)["error"]["message"]
 
 
 def test_a_result_in_doubt_says_so() -> None:

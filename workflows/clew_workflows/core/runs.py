@@ -310,13 +310,11 @@ def _commit_inputs(state: State, inputs: tuple[Input, ...]) -> Decision:
 
 
 def _ask_again(state: State, problem: str, exhausted: bool, at: Moment) -> Decision:
-    """Ask the model once to correct an answer that violates `output_schema`; fail the run after a second one."""
-    run = get_run(state)
-    if run.repaired or exhausted:
+    """Ask the model to correct an answer that violates `output_schema`; fail the run after its last model call."""
+    if exhausted:
         message = f"the answer is not what output_schema asks for: {problem}"
         return fail_run(state, Failure(type="invalid_output", message=message, retryable=True), at)
     number = state.inputs + 1
     prompt = f"Your answer is not of the form asked for: {problem}\nAnswer again with nothing but JSON of that form."
     request = Input(f"input-{number}", "repair", prompt, "terminal", "drop", "repair")
-    state = replace(state, run=replace(run, repaired=True), inputs=number)
-    return _commit_inputs(state, (request,)).then(call_model, at)
+    return _commit_inputs(replace(state, inputs=number), (request,)).then(call_model, at)

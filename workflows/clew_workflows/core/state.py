@@ -170,7 +170,6 @@ class Run:
         opened_seq: The seq of the message that opened the run.
         joined: The ids of the requests that have joined the run.
         paused_at: When the run began to wait for approvals, in seconds of the workflow's clock; None if it does not.
-        repaired: The model was asked to correct its answer, which happens once a run.
         tightened: A refused context was shortened, which happens once a run.
         iteration: The number of the newest model call; 0 before the first.
         call: The newest model call.
@@ -186,7 +185,6 @@ class Run:
     opened_seq: int
     joined: tuple[str, ...] = ()
     paused_at: float | None = None
-    repaired: bool = False
     tightened: bool = False
     iteration: int = 0
     call: CallModel | None = None
