@@ -72,7 +72,7 @@ async def control(session: Session) -> None:
     cancelled = await session.message("slowly")
     await session.cancel()
     await cancelled.result()
-    await (await session.message("in a form", output_schema={"type": "object"})).result()
+    await (await session.message("in a form", output_schema={"type": "object"}, max_iterations=3)).result()
     await session.close()
 
 
