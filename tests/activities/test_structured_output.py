@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from clew.contract.schemas import check_schema
 from clew_activities import validation_process
 from clew_activities.structured_output import SchemaUnusable, Validation
-from tests.support.schemas import SLOW, SLOW_ANSWER, Schema, is_running, validations
+from tests.support.schemas import SLOW, SLOW_ANSWER, Schema, is_running, list_validations
 
 
 class Sum(BaseModel):
@@ -157,13 +157,13 @@ async def test_what_passes_the_door_ends(costly: str, validation: Validation) ->
 async def test_a_cancelled_validation_leaves_no_process(validation: Validation) -> None:
     """Neither running nor as a zombie."""
     task = asyncio.create_task(validation.find_problem(SLOW_ANSWER, SLOW))
-    while not (processes := validations(os.getpid())):
+    while not (processes := list_validations(os.getpid())):
         await asyncio.wait([task], timeout=0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     deadline = time.monotonic() + 60
-    while processes[0] in validations(os.getpid()):
+    while processes[0] in list_validations(os.getpid()):
         assert time.monotonic() < deadline
         os.sched_yield()
 
@@ -176,7 +176,7 @@ def test_a_validation_that_is_cancelled_while_all_threads_are_busy_leaves_no_pro
         loop.set_default_executor(ThreadPoolExecutor(1))
         blocked = loop.run_in_executor(None, gate.wait)
         task = asyncio.create_task(Validation().find_problem(SLOW_ANSWER, SLOW))
-        while not validations(os.getpid()):
+        while not list_validations(os.getpid()):
             await asyncio.wait([task], timeout=0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -184,7 +184,7 @@ def test_a_validation_that_is_cancelled_while_all_threads_are_busy_leaves_no_pro
         gate.set()
         await blocked
         await loop.shutdown_default_executor()
-        return validations(os.getpid())
+        return list_validations(os.getpid())
 
     assert asyncio.run(cancel_early()) == []
 
@@ -201,7 +201,7 @@ def test_a_killed_worker_leaves_no_process() -> None:
     assert worker_input is not None
     with worker_input:
         json.dump([SLOW_ANSWER, SLOW], worker_input)
-    while not (processes := validations(worker.pid)):
+    while not (processes := list_validations(worker.pid)):
         assert worker.poll() is None
     worker.kill()
     worker.wait()

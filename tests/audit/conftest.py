@@ -8,16 +8,16 @@ import pytest
 
 from clew import Clew, Session
 from clew_activities.archive import Archive
-from tests.support.rolling import name, rolling
+from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.scenarios import control
-from tests.support.scenarios import script as controlled
+from tests.support.scenarios import reply_as_scenario as controlled
 from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="session")
 async def clew(stack: Stack) -> AsyncIterator[Clew]:
     """A client whose worker's sessions roll over after some 80 events."""
-    async with rolling(stack) as clew:
+    async with run_rolling_worker(stack) as clew:
         yield clew
 
 
@@ -30,8 +30,8 @@ def archive(stack: Stack) -> Archive:
 @pytest.fixture(scope="session")
 async def long_session(stack: Stack, clew: Clew) -> Session:
     """A session with many runs, tools, lanes, steering, a cancel, approvals, a hibernation; it is open."""
-    model = stack.model(controlled)
-    session = await clew.open(name(), model=model, tools=["add"], system_prompt="Be brief.")
+    model = stack.add_model(controlled)
+    session = await clew.open(make_id(), model=model, tools=["add"], system_prompt="Be brief.")
     for turn in range(12):
         await session.ask(f"turn {turn}")
     await session.ask("use tools")

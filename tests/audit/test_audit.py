@@ -18,7 +18,7 @@ from clew_audit.audit import Report, audit_file, audit_session
 from clew_audit.histories import KIND, SavedHistories
 from clew_audit.json_lines import LineReader, LineWriter
 from clew_workflows.protocol import Packed
-from tests.support.rolling import name
+from tests.support.rolling import make_id
 from tests.support.stack import Stack
 
 
@@ -62,7 +62,7 @@ async def test_a_file_of_histories_needs_no_server(archive: Archive, saved: byte
 async def test_there_is_nothing_to_audit_of_no_session(clew: Clew, archive: Archive) -> None:
     """That is an error, and not a clean audit."""
     with pytest.raises(Closed, match="there is no session"):
-        await audit_session(clew.temporal, archive, name())
+        await audit_session(clew.temporal, archive, make_id())
 
 
 @pytest.mark.parametrize("kind", ["sessions", "segments", "nodes", "states"])

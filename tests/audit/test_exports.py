@@ -16,8 +16,8 @@ from clew_audit.audit import audit_session
 from clew_audit.exports import KIND, export_session, import_session
 from clew_audit.json_lines import FileDamaged, LineWriter
 from tests.support.audits import answer_or_hang, leave_open_work
-from tests.support.rolling import name
-from tests.support.stack import Stack, last
+from tests.support.rolling import make_id
+from tests.support.stack import Stack, get_last_message
 
 
 def nested(levels: int) -> list[Any]:
@@ -38,7 +38,7 @@ async def exported(clew: Clew, archive: Archive, long_session: Session) -> bytes
 async def import_file(clew: Clew, archive: Archive, data: bytes, session_id: str | None = None) -> Session:
     """A session made of a file."""
     new, count = await import_session(
-        clew.temporal, archive, io.BytesIO(data), session_id=session_id or name(), task_queue=clew.task_queue
+        clew.temporal, archive, io.BytesIO(data), session_id=session_id or make_id(), task_queue=clew.task_queue
     )
     assert count == len(data.splitlines()) - 2
     return clew.session(new)
@@ -86,7 +86,7 @@ async def test_an_exported_run_in_progress_is_ended_where_it_arrives(
 ) -> None:
     """What was exported in the middle of a run goes on after a close of it, and with approvals as they were."""
     session = await clew.open(
-        name(), model=stack.model(answer_or_hang), tools=["wait_for"], on_busy="queue", metadata={"team": "a"}
+        make_id(), model=stack.add_model(answer_or_hang), tools=["wait_for"], on_busy="queue", metadata={"team": "a"}
     )
     await session.ask("hello")
     await leave_open_work(session)
@@ -102,20 +102,20 @@ async def test_an_exported_run_in_progress_is_ended_where_it_arrives(
 
 async def test_a_hibernating_session_is_exported_from_its_archive(stack: Stack, clew: Clew, archive: Archive) -> None:
     """No run of its workflow is needed."""
-    session = await clew.open(name(), model=stack.model("fine"))
+    session = await clew.open(make_id(), model=stack.add_model("fine"))
     await session.ask("hello")
     await session.hibernate()
     file = io.BytesIO()
     assert await export_session(clew.temporal, archive, session.id, file) == 5
     with pytest.raises(Closed, match="there is no session"):
-        await export_session(clew.temporal, archive, name(), io.BytesIO())
+        await export_session(clew.temporal, archive, make_id(), io.BytesIO())
 
 
 async def test_large_results_travel_with_the_thread(stack: Stack, clew: Clew, archive: Archive) -> None:
     """The model can read large results in the imported session; a lost one is reported, and the import goes on."""
 
     def script(body: dict[str, Any]) -> Reply:
-        newest = last(body)
+        newest = get_last_message(body)
         if newest["role"] == "tool":
             return Reply(newest["content"])
         if newest["content"] == "flood":
@@ -124,12 +124,12 @@ async def test_large_results_travel_with_the_thread(stack: Stack, clew: Clew, ar
         return Reply(tool_calls=(ToolCall("read_result", reading),))
 
     limits = {"max_tool_result_bytes": 1_024}
-    session = await clew.open(name(), model=stack.model(script), tools=["flood"], limits=limits)
+    session = await clew.open(make_id(), model=stack.add_model(script), tools=["flood"], limits=limits)
     await session.ask("flood")
     file = io.BytesIO()
     count = await export_session(clew.temporal, archive, session.id, file)
     new, import_file = await import_session(
-        clew.temporal, archive, io.BytesIO(file.getvalue()), session_id=name(), task_queue=clew.task_queue
+        clew.temporal, archive, io.BytesIO(file.getvalue()), session_id=make_id(), task_queue=clew.task_queue
     )
     assert (import_file, len(file.getvalue().splitlines())) == (count, count + 3)
     assert (await clew.session(new).ask("read")).startswith("xxxxxxxxxx\n[bytes 4990 to 5000 of 5000")
@@ -140,7 +140,7 @@ async def test_large_results_travel_with_the_thread(stack: Stack, clew: Clew, ar
     (row,) = [row["result"] for row in map(json.loads, file.getvalue().splitlines()) if "result" in row]
     assert (row["digest"], "text" in row) == (stored["digest"], False)
     assert "is missing" in row["problem"]
-    await import_session(clew.temporal, archive, io.BytesIO(file.getvalue()), session_id=name(), task_queue="x")
+    await import_session(clew.temporal, archive, io.BytesIO(file.getvalue()), session_id=make_id(), task_queue="x")
 
 
 @pytest.mark.parametrize("damage", ["cut", "one line less", "one byte", "empty"])
@@ -153,7 +153,7 @@ async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported:
         "one byte": exported.replace(b"turn 3", b"turn 4", 1),
         "empty": b"",
     }[damage]
-    new = name()
+    new = make_id()
     with pytest.raises(FileDamaged):
         await import_file(clew, archive, damaged, new)
     assert await archive.read_head(new) is None
@@ -176,7 +176,7 @@ async def test_what_no_session_could_hold_is_refused(
     clew: Clew, archive: Archive, row: dict[str, Any], reason: str
 ) -> None:
     """Before any of it is in the archive: an entry or a result beyond every size, JSON without an end."""
-    file, new = io.BytesIO(), name()
+    file, new = io.BytesIO(), make_id()
     writer = LineWriter(file, KIND, {"session_id": new})
     writer.write_row(row)
     writer.end()

@@ -21,14 +21,14 @@ from clew_audit.histories import ServerHistories
 from clew_audit.recovery import recover
 from tests.support import toolbox
 from tests.support.archives import Failing
-from tests.support.audits import answer_or_hang, leave_open_work, live_entries
-from tests.support.rolling import OFTEN, name, until
+from tests.support.audits import answer_or_hang, leave_open_work, query_live_entries
+from tests.support.rolling import OFTEN, make_id, wait_until
 from tests.support.stack import Stack
 
 
 async def begun(stack: Stack, clew: Clew, turns: int) -> Session:
     """A session that has talked for some turns."""
-    session = await clew.open(name(), model=stack.model(answer_or_hang), tools=["wait_for", "add"])
+    session = await clew.open(make_id(), model=stack.add_model(answer_or_hang), tools=["wait_for", "add"])
     for turn in range(turns):
         await session.ask(f"turn {turn}")
     return session
@@ -43,7 +43,7 @@ async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: A
     """Every entry is intact, what ran and what waited has its end, and the next message works."""
     session = await begun(stack, clew, turns)
     await leave_open_work(session)
-    before = await live_entries(session)
+    before = await query_live_entries(session)
     await terminate(clew, session)
     await clew.temporal.get_workflow_handle(session.id).describe()
     with pytest.raises(ThreadMismatch, match="clew recover"):
@@ -70,15 +70,15 @@ async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: A
 async def test_a_session_that_needs_no_recovery_is_left_alone(stack: Stack, clew: Clew, archive: Archive) -> None:
     """A running or hibernating session is reported as such and not changed; an unknown id is an error."""
     session = await begun(stack, clew, 1)
-    before = await live_entries(session)
+    before = await query_live_entries(session)
     assert (await recover(clew.temporal, archive, session.id, task_queue="nowhere")).status == "running"
-    assert await live_entries(session) == before
+    assert await query_live_entries(session) == before
     await session.hibernate()
     head = await archive.read_head(session.id)
     assert (await recover(clew.temporal, archive, session.id, task_queue="nowhere")).status == "whole"
     assert await archive.read_head(session.id) == head
     with pytest.raises(Closed, match="nothing to recover"):
-        await recover(clew.temporal, archive, name(), task_queue="nowhere")
+        await recover(clew.temporal, archive, make_id(), task_queue="nowhere")
 
 
 @pytest.mark.parametrize("head", ["damaged", "lost"])
@@ -95,7 +95,7 @@ async def test_the_history_finds_an_archive_without_its_head(
         return not described.raw_description.pending_activities
 
     # What a rollover is writing would be written after the head is lost.
-    await until(at_rest)
+    await wait_until(at_rest)
     await terminate(clew, session)
     if head == "damaged":
         await stack.store.put(path, b"garbage")
@@ -112,7 +112,7 @@ async def test_the_history_finds_an_archive_without_its_head(
 async def test_a_signal_that_nobody_has_seen_leaves_a_fact(stack: Stack, archive: Archive) -> None:
     """What came between the last task of the workflow and its termination does not disappear silently."""
     clew = Clew(stack.clew.temporal, f"deserted-{uuid.uuid4().hex}")
-    session = await clew.open(name(), model="scripted:any")
+    session = await clew.open(make_id(), model="scripted:any")
     await session._handle.workflow.signal("steer", {"content": "too late"})
     await terminate(clew, session)
     done = await recover(clew.temporal, archive, session.id, task_queue="nowhere")
@@ -236,7 +236,7 @@ async def test_a_recovery_that_was_cut_off_is_repeated(
     """Whichever write to the store fails, attempts that are repeated make one session, with nothing twice."""
     session = await begun(stack, clew, 2)
     await leave_open_work(session)
-    before = await live_entries(session)
+    before = await query_live_entries(session)
     await terminate(clew, session)
     fail_at, status = 0, ""
     while not status:
@@ -248,7 +248,7 @@ async def test_a_recovery_that_was_cut_off_is_repeated(
     assert fail_at == 5
     assert status == ("restarted" if lost else "recovered")
     assert (await session.ask("and now?")).startswith("I read")
-    after = await live_entries(session)
+    after = await query_live_entries(session)
     assert after[: len(before)] == before
     assert [row["kind"] for row in after[len(before) :]].count("run") == 3
     assert (await audit_session(clew.temporal, archive, session.id)).clean

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from clew import Clew, Session
-from tests.support.provider_server import FakeServer, fake_server
+from tests.support.provider_server import FakeServer, run_fake_server
 from tests.support.stack import Stack
-from tests.support.workers import worker
+from tests.support.workers import run_worker_process
 
 KEY = "polly-0123456789-wants-a-cracker"
 
@@ -32,9 +32,9 @@ END = events(("count", {"in": 12, "out": 3}), ("end", {"why": "done"}))
 async def parrot_session(stack: Stack, **config: Any) -> AsyncIterator[tuple[FakeServer, Session, Any]]:
     """A parrot's server, a session that uses it, and the worker's log."""
     queue = f"queue-{uuid.uuid4().hex}"
-    async with fake_server() as server:
+    async with run_fake_server() as server:
         settings = {"CLEW_PROVIDERS": "tests.support.parrot", "PARROT_URL": server.url, "PARROT_KEY": KEY}
-        async with worker(stack, queue, **settings) as process:
+        async with run_worker_process(stack, queue, **settings) as process:
             clew = Clew(stack.clew.temporal, queue)
             session = await clew.open(f"test-{uuid.uuid4().hex}", model="parrot:grey", **config)
             yield server, session, process.log

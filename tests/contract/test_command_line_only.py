@@ -9,7 +9,7 @@ from typing import Any
 
 from clew.local import Reply, ToolCall
 from clew.local.temporal import temporal_command
-from tests.support.stack import Stack, last
+from tests.support.stack import Stack, get_last_message
 
 
 async def temporal(stack: Stack, *arguments: str) -> tuple[int, Any]:
@@ -33,12 +33,12 @@ async def test_a_session_needs_no_python(stack: Stack) -> None:
     """Start, message, await, every query, a refusal and close work by name and with plain JSON."""
 
     def script(body: dict[str, Any]) -> Reply:
-        if last(body)["role"] == "user":
+        if get_last_message(body)["role"] == "user":
             return Reply(tool_calls=(ToolCall("add", {"a": 40, "b": 2}),))
-        return Reply(f"It is {last(body)['content']}.")
+        return Reply(f"It is {get_last_message(body)['content']}.")
 
     session = f"cli-{uuid.uuid4().hex}"
-    model = stack.model(script)
+    model = stack.add_model(script)
     workflow = ("--workflow-id", session)
 
     async def update(name: str, argument: dict[str, Any]) -> tuple[int, Any]:

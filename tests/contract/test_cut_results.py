@@ -19,8 +19,8 @@ from clew.thread.thread import Thread
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
 from tests.support.recipes import decode_request
-from tests.support.rolling import name, rolling, runs_of
-from tests.support.stack import Stack, last
+from tests.support.rolling import list_runs, make_id, run_rolling_worker
+from tests.support.stack import Stack, get_last_message
 
 CLEARING = ClearToolResults(keep=2, min_tokens=1000)
 
@@ -34,7 +34,7 @@ def flooding(calls: int, size: int, rounds: int = 1) -> Any:
         done = sum(bool(message.get("tool_calls")) for message in body["messages"][newest_user:])
         if text.startswith("flood") and done < rounds:
             return Reply(tool_calls=tuple(ToolCall("flood", {"size": size}, f"c{n}") for n in range(calls)))
-        return Reply(f"{last(body)['role']} {done}")
+        return Reply(f"{get_last_message(body)['role']} {done}")
 
     return script
 
@@ -48,7 +48,7 @@ async def assert_made_again(stack: Stack, clew: Clew, session: Session) -> list[
     entries = await session.entries()
     thread = Thread(entries)
     replies = [(entry, entry.recipe) for entry in entries if entry.recipe]
-    received = stack.requests_to((await session.status()).model)
+    received = stack.list_requests((await session.status()).model)
     for (entry, recipe), body in zip(replies, received, strict=True):
         digest = recipe.digest
         assert compute_digest(decode_request(body)) == digest
@@ -68,7 +68,7 @@ async def test_a_result_larger_than_the_window_is_shown_in_part(
     """The run completes; the marker names the stored bytes, and `read_result` reads the rest."""
 
     def script(body: dict[str, Any]) -> Reply:
-        newest = last(body)
+        newest = get_last_message(body)
         if newest["role"] == "user":
             return Reply(tool_calls=(ToolCall("flood", {"size": 70_000}),))
         if newest["tool_call_id"] == "tool-1":
@@ -102,12 +102,12 @@ async def test_many_large_results_are_shown_in_part(
         assert await session.ask("flood") == "tool 3"
         await assert_made_again(stack, stack.clew, session)
         return
-    async with rolling(stack) as clew:
-        session = await clew.open(name(), model=stack.model(script), tools=["flood"], context_policy=chosen)
+    async with run_rolling_worker(stack) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(script), tools=["flood"], context_policy=chosen)
         for number in range(3):
             assert await session.ask(f"flood {number}") == "tool 3"
             assert (await session.ask("and now?")).startswith("user")
-        assert len(await runs_of(clew, session.id)) > 1
+        assert len(await list_runs(clew, session.id)) > 1
         recipes = await assert_made_again(stack, clew, session)
         assert all(recipe["input_tokens"] <= 28_000 for recipe in recipes)
 
@@ -117,7 +117,7 @@ async def test_a_checkpoint_of_what_was_cut_names_no_result_of_another_session(s
     session = await stack.open(flooding(1, 70_000), tools=["flood"], context_policy=policy(8000, "sliding"))
     await session.ask("flood")
     token = await session.checkpoint()
-    restored = await stack.clew.restore(token, session_id=name())
+    restored = await stack.clew.restore(token, session_id=make_id())
     (content,) = [m["content"] for m in (await restored.context()).messages if m["role"] == "tool"]
     assert " of 70000 are left out]\n" in content
     assert await restored.ask("and now?") == "user 0"
@@ -128,7 +128,7 @@ async def test_what_the_user_said_in_a_long_run_is_never_left_out(stack: Stack) 
     """A correction during a run is in every later context, in all workflow runs."""
     steps = iter(range(10**6))
 
-    async with rolling(stack) as clew:
+    async with run_rolling_worker(stack) as clew:
         session: Session | None = None
 
         def script(body: dict[str, Any]) -> Reply:
@@ -138,15 +138,15 @@ async def test_what_the_user_said_in_a_long_run_is_never_left_out(stack: Stack) 
 
         chosen = ContextPolicy(max_input_tokens=3000, reserve_output_tokens=500)
         session = await clew.open(
-            name(), model=stack.model(script), tools=["flood"], context_policy=chosen, max_iterations=50,
+            make_id(), model=stack.add_model(script), tools=["flood"], context_policy=chosen, max_iterations=50,
             steering="step",
         )  # fmt: skip
         request = await session.message("do it")
         await session.steer("never touch prod")
         await session.steer("be quick")
         assert (await request.result()).status == "completed"
-        assert len(await runs_of(clew, session.id)) > 1
+        assert len(await list_runs(clew, session.id)) > 1
         await assert_made_again(stack, clew, session)
-        newest = stack.requests_to((await session.status()).model)[-1]
+        newest = stack.list_requests((await session.status()).model)[-1]
         texts = [message["content"] for message in newest["messages"] if message["role"] == "user"]
         assert texts == ["do it", "never touch prod", "be quick"]

@@ -6,8 +6,8 @@ from typing import Any
 
 from clew.errors import TooLarge
 from clew.local import Reply, ToolCall
-from tests.support.rolling import until
-from tests.support.stack import Stack, last
+from tests.support.rolling import wait_until
+from tests.support.stack import Stack, get_last_message
 
 CALLS = 20
 
@@ -16,7 +16,7 @@ async def test_a_round_of_large_edited_arguments_runs(stack: Stack) -> None:
     """All its calls are scheduled in one workflow task: what would make that too large for the server is refused."""
 
     def script(body: dict[str, Any]) -> Reply:
-        if last(body)["role"] == "user":
+        if get_last_message(body)["role"] == "user":
             return Reply(tool_calls=tuple(ToolCall("open_gate", {"gate": str(number)}) for number in range(CALLS)))
         return Reply("fine")
 
@@ -26,7 +26,7 @@ async def test_a_round_of_large_edited_arguments_runs(stack: Stack) -> None:
     async def all_wait() -> bool:
         return len((await session.status()).pending_approvals) == CALLS
 
-    await until(all_wait)
+    await wait_until(all_wait)
     refused = 0
     for number in range(1, CALLS + 1):
         try:

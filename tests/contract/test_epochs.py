@@ -8,7 +8,7 @@ import pytest
 
 from clew import ClearToolResults, Clew, ContextPolicy
 from clew.local import Reply, ToolCall
-from tests.support.rolling import name, rolling
+from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
 
 CLEARING = ClearToolResults(keep=1, min_tokens=120)
@@ -24,7 +24,7 @@ async def test_consecutive_requests_begin_alike(stack: Stack, runs: str, clears:
     if runs == "one run":
         await begin_alike(stack, stack.clew, clears)
     else:
-        async with rolling(stack) as clew:
+        async with run_rolling_worker(stack) as clew:
             await begin_alike(stack, clew, clears)
 
 
@@ -47,13 +47,13 @@ async def begin_alike(stack: Stack, clew: Clew, clears: ClearToolResults | None)
         clear_tool_results=clears,
     )
     session = await clew.open(
-        name(), model=stack.model(script), tools=["flood"], system_prompt="Be brief.", context_policy=policy
+        make_id(), model=stack.add_model(script), tools=["flood"], system_prompt="Be brief.", context_policy=policy
     )
     for turn in range(45):
         await session.ask(("flood it" if turn % 3 == 0 else "tell") + f", for the {turn}. time, how it stands")
     replies = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
     model = (await session.status()).model
-    requests = stack.requests_to(model)
+    requests = stack.list_requests(model)
     assert len(requests) == len(replies)
     recipes = [entry.payload["recipe"] for entry in replies]
     cuts = 0

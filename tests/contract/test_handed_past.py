@@ -20,8 +20,8 @@ from temporalio.exceptions import ApplicationError
 
 from clew import Clew
 from clew.local import worker_process
-from tests.support.hostile_input import harmed, raw
-from tests.support.rolling import rolling
+from tests.support.hostile_input import is_harm, make_raw
+from tests.support.rolling import run_rolling_worker
 from tests.support.stack import Stack
 
 MEGABYTE = 1 << 20
@@ -33,7 +33,7 @@ def bomb() -> RawValue:
     stream = zlib.compressobj(9)
     data = b"".join([*(stream.compress(bytes(MEGABYTE)) for _ in range(512)), stream.flush()])
     packed = {"version": 1, "zlib": base64.b64encode(data).decode()}
-    return raw(json.dumps({"config": {"model": "scripted:any"}, "carried": packed}).encode())
+    return make_raw(json.dumps({"config": {"model": "scripted:any"}, "carried": packed}).encode())
 
 
 async def past_of(stack: Stack) -> RawValue:
@@ -41,7 +41,7 @@ async def past_of(stack: Stack) -> RawValue:
     session = await stack.open()
     await session.ask("hello")
     answer = await stack.clew.temporal.get_workflow_handle(session.id).query("carried")
-    return raw(json.dumps({"config": {"model": "scripted:any"}, "carried": answer["carried"]}).encode())
+    return make_raw(json.dumps({"config": {"model": "scripted:any"}, "carried": answer["carried"]}).encode())
 
 
 async def start(clew: Clew, argument: RawValue, **options: Any) -> WorkflowHandle[Any, Any]:
@@ -67,7 +67,7 @@ async def assert_refused(handle: WorkflowHandle[Any, Any], word: str = "carried"
     assert isinstance(failed.value.cause, ApplicationError)
     assert (failed.value.cause.type, failed.value.cause.non_retryable) == ("invalid_input", True)
     assert word in failed.value.cause.message
-    assert not [event for event in (await handle.fetch_history()).events if harmed(event)]
+    assert not [event for event in (await handle.fetch_history()).events if is_harm(event)]
 
 
 async def test_a_past_from_a_caller_is_refused(stack: Stack) -> None:
@@ -87,7 +87,7 @@ async def test_a_run_that_the_server_repeats_brings_no_past(stack: Stack) -> Non
     handle = await start(later, past, retry_policy=SOON, run_timeout=timedelta(seconds=2))
     newest = later.temporal.get_workflow_handle(handle.id)
     await run_after(later, handle)
-    async with rolling(stack, task_queue=later.task_queue):
+    async with run_rolling_worker(stack, task_queue=later.task_queue):
         with pytest.raises(WorkflowFailureError) as failed:
             await newest.result()
     assert isinstance(failed.value.cause, ApplicationError)
@@ -100,7 +100,7 @@ async def test_a_run_that_the_server_repeats_brings_no_past(stack: Stack) -> Non
 @pytest.mark.parametrize("carries", [True, False])
 async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> None:
     """Each run of a cron schedule is refused. The server continues the schedule."""
-    argument = await past_of(stack) if carries else raw(b'{"config": {"model": "scripted:any"}}')
+    argument = await past_of(stack) if carries else make_raw(b'{"config": {"model": "scripted:any"}}')
     first = await start(stack.clew, argument, cron_schedule="@every 1s")
     try:
         second = await run_after(stack.clew, first)
@@ -109,7 +109,7 @@ async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> No
         await stack.clew.temporal.get_workflow_handle(first.id).terminate()
     for run_id in (first.result_run_id, second.run_id):
         history = await stack.clew.temporal.get_workflow_handle(first.id, run_id=run_id).fetch_history()
-        assert not [event for event in history.events if harmed(event)]
+        assert not [event for event in history.events if is_harm(event)]
         failure = last_failure(history.events[-1])
         assert failure.application_failure_info.type == "invalid_input"
         assert "cron" in failure.message
@@ -123,7 +123,7 @@ async def test_a_bomb_is_refused_in_little_memory(stack: Stack) -> None:
     assert 500_000 < len(argument.payload.data) < 1_000_000
     settings = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}
     async with worker_process(stack.server.address, env=settings, task_queue=clew.task_queue) as worker:
-        session = await clew.open(f"test-{uuid.uuid4().hex}", model=stack.model("fine"))
+        session = await clew.open(f"test-{uuid.uuid4().hex}", model=stack.add_model("fine"))
         assert await session.ask("hello") == "fine"
         before = peak_bytes(worker.pid)
         for _ in range(3):

@@ -10,8 +10,8 @@ import pytest
 from clew.local import Reply, ToolCall
 from clew_activities.worker import Capacity
 from tests.support import toolbox
-from tests.support.rolling import name, rolling
-from tests.support.stack import Stack, last
+from tests.support.rolling import make_id, run_rolling_worker
+from tests.support.stack import Stack, get_last_message
 
 FEW = Capacity(model_calls=2, tool_calls=2, store_calls=2)
 
@@ -28,19 +28,21 @@ async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: S
         await release.wait()
         return Reply("at last")
 
-    async with rolling(stack, capacity=FEW) as clew, asyncio.timeout(60):
-        gate = name()
+    async with run_rolling_worker(stack, capacity=FEW) as clew, asyncio.timeout(60):
+        gate = make_id()
         replies = [Reply(tool_calls=(ToolCall("tell_and_wait", {"gate": gate}),)), Reply("done")]
-        busy = await clew.open(name(), model=stack.model(lambda _body: replies.pop(0)), tools=["tell_and_wait"])
+        busy = await clew.open(
+            make_id(), model=stack.add_model(lambda _body: replies.pop(0)), tools=["tell_and_wait"]
+        )
         running = await busy.message("use the tool")
-        await toolbox.gate(f"{gate}-started").wait()
-        hanging = [await clew.open(name(), model=stack.model(hang)) for _ in range(3)]
+        await toolbox.get_gate(f"{gate}-started").wait()
+        hanging = [await clew.open(make_id(), model=stack.add_model(hang)) for _ in range(3)]
         requests = [await session.message("hang") for session in hanging]
         await both.wait()
-        toolbox.gate(gate).set()
+        toolbox.get_gate(gate).set()
         while not [entry for entry in await busy.entries(kind="ai_message") if entry.payload["role"] == "tool"]:
             pass
-        idle = await clew.open(name(), model=stack.model("fine"))
+        idle = await clew.open(make_id(), model=stack.add_model("fine"))
         branch = await idle.fork(at_seq=0)
         while (await branch.status()).status != "idle":
             pass
@@ -56,18 +58,18 @@ async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: S
 
 async def test_a_tool_that_blocks_holds_no_other_session(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
     """Other sessions and other async tools run, heartbeats arrive, and the log names the tool."""
-    gate = name()
+    gate = make_id()
 
     def script(body: dict[str, Any]) -> Reply:
-        message = last(body)
+        message = get_last_message(body)
         if message["role"] == "tool":
             return Reply(message["content"])
-        calls = {"block": ToolCall("block", {"gate": gate}), "open": ToolCall("open_gate", {"gate": name()})}
+        calls = {"block": ToolCall("block", {"gate": gate}), "open": ToolCall("open_gate", {"gate": make_id()})}
         return Reply(tool_calls=(calls[message["content"]],))
 
     blocked = await stack.open(script, tools=["block"])
     running = await blocked.message("block")
-    await toolbox.gate(f"{gate}-started").wait()
+    await toolbox.get_gate(f"{gate}-started").wait()
     try:
         async with asyncio.timeout(30):
             idle = await stack.open("fine")
@@ -77,7 +79,7 @@ async def test_a_tool_that_blocks_holds_no_other_session(stack: Stack, caplog: p
             other = await stack.open(script, tools=["open_gate"])
             assert await other.ask("open") == "opened"
     finally:
-        toolbox.gate(gate).set()
+        toolbox.get_gate(gate).set()
     assert await running.answer() == "at last"
     (call,) = [entry for entry in await blocked.entries(kind="ai_message") if entry.payload["role"] == "tool"]
     assert not call.payload.get("is_error")

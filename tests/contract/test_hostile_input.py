@@ -22,8 +22,8 @@ from clew.errors import InvalidInput
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_file, audit_session
 from clew_audit.histories import SavedHistories
-from tests.support.hostile_input import MALFORMED, assert_unharmed, raw
-from tests.support.schemas import chained
+from tests.support.hostile_input import MALFORMED, assert_unharmed, make_raw
+from tests.support.schemas import make_chain
 from tests.support.stack import Stack
 
 
@@ -51,7 +51,7 @@ async def test_a_schema_that_takes_the_machine_is_refused_and_leaves_nothing(sta
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     before = (await handle.describe()).raw_description.workflow_execution_info.history_length
     for keyword in ("allOf", "anyOf", "oneOf"):
-        bomb = chained(30, lambda ref, keyword=keyword: {keyword: [ref, ref]})  # type: ignore[misc]
+        bomb = make_chain(30, lambda ref, keyword=keyword: {keyword: [ref, ref]})  # type: ignore[misc]
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await handle.execute_update("message", {"content": "hello", "output_schema": bomb})
         assert isinstance(refused.value.cause, ApplicationError)
@@ -102,30 +102,34 @@ def starts(model: str) -> dict[str, tuple[Sequence[RawValue], str]]:
     return {
         what: (args, "too_large" if what == "too large" else "invalid_input") for what, args in MALFORMED.items()
     } | {
-        "no config": ((raw(b"{}"),), "invalid_input"),
-        "a config of the wrong type": ((raw(b'{"config":[]}'),), "invalid_input"),
-        "no model": ((raw(b'{"config":{}}'),), "invalid_input"),
-        "an address for a model": ((raw(b'{"config":{"model":"http://evil/v1"}}'),), "invalid_input"),
-        "an unknown field": ((raw(b'{"config":' + config + b',"base_url":"http://evil"}}'),), "invalid_input"),
-        "another strategy": ((raw(b'{"config":' + config + b',"strategy":"cot"}}'),), "unsupported_strategy"),
+        "no config": ((make_raw(b"{}"),), "invalid_input"),
+        "a config of the wrong type": ((make_raw(b'{"config":[]}'),), "invalid_input"),
+        "no model": ((make_raw(b'{"config":{}}'),), "invalid_input"),
+        "an address for a model": ((make_raw(b'{"config":{"model":"http://evil/v1"}}'),), "invalid_input"),
+        "an unknown field": ((make_raw(b'{"config":' + config + b',"base_url":"http://evil"}}'),), "invalid_input"),
+        "another strategy": ((make_raw(b'{"config":' + config + b',"strategy":"cot"}}'),), "unsupported_strategy"),
         "no budget": (
-            (raw(b'{"config":' + config + b',"context_policy":{"max_input_tokens":10}}}'),),
+            (make_raw(b'{"config":' + config + b',"context_policy":{"max_input_tokens":10}}}'),),
             "invalid_token_budget",
         ),
         "what does not go together": (
-            (raw(b'{"config":' + config + b',"context_policy":{"window":"epoch","token_estimator":"heuristic"}}}'),),
+            (
+                make_raw(
+                    b'{"config":' + config + b',"context_policy":{"window":"epoch","token_estimator":"heuristic"}}}'
+                ),
+            ),
             "invalid_input",
         ),
         "an unknown projector": (
-            (raw(b'{"config":' + config + b',"context_policy":{"projector":"magic"}}}'),),
+            (make_raw(b'{"config":' + config + b',"context_policy":{"projector":"magic"}}}'),),
             "invalid_input",
         ),
         "carried by nobody": (
-            (raw(b'{"config":' + config + b'},"carried":{"version":1,"zlib":"AAAA"}}'),),
+            (make_raw(b'{"config":' + config + b'},"carried":{"version":1,"zlib":"AAAA"}}'),),
             "invalid_input",
         ),
         "a long prompt": (
-            (raw(b'{"config":' + config + b',"system_prompt":"' + b"p" * 65_537 + b'"}}'),),
+            (make_raw(b'{"config":' + config + b',"system_prompt":"' + b"p" * 65_537 + b'"}}'),),
             "too_large",
         ),
     }
@@ -139,7 +143,7 @@ async def start(stack: Stack, args: Sequence[RawValue], workflow: str = "AgentSe
 
 async def test_a_start_that_cannot_be_used_ends_at_once_with_its_word(stack: Stack) -> None:
     """The workflow fails; it does not keep running with failing workflow tasks."""
-    for what, (args, word) in starts(stack.model("fine")).items():
+    for what, (args, word) in starts(stack.add_model("fine")).items():
         handle = await start(stack, args)
         with pytest.raises(WorkflowFailureError) as failed:
             await handle.result()
@@ -154,7 +158,7 @@ async def test_a_start_that_cannot_be_used_ends_at_once_with_its_word(stack: Sta
 
 async def test_an_unknown_workflow_type_and_a_bad_session_id_end_at_once(stack: Stack) -> None:
     """An unknown workflow type and an id outside the contract fail with `invalid_input`."""
-    good = raw(f'{{"config":{{"model":"{stack.model("fine")}"}}}}'.encode())
+    good = make_raw(f'{{"config":{{"model":"{stack.add_model("fine")}"}}}}'.encode())
     handles = [
         await start(stack, [good], workflow="AgentSesion"),
         await stack.clew.temporal.start_workflow(
@@ -178,7 +182,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 async def test_what_is_accepted_can_be_read_again_however_deep_it_is_nested(stack: Stack) -> None:
     """The deepest accepted schema can be read live, archived and by a replay; a deeper one is refused."""
-    model = stack.model("1")
+    model = stack.add_model("1")
     session = await stack.clew.open(f"test-{uuid.uuid4().hex}", model=model)
     with pytest.raises(InvalidInput, match="nested over 64 levels deep"):
         await session.message("a number, please", output_schema=nested(65))
@@ -203,7 +207,7 @@ async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
         with pytest.raises(WorkflowUpdateFailedError):
             await handle.execute_update("message", args=list(args))
     await assert_unharmed(stack, session.id)
-    refused = [await start(stack, args) for args, _word in starts(stack.model("fine")).values()]
+    refused = [await start(stack, args) for args, _word in starts(stack.add_model("fine")).values()]
     for each in refused:
         with pytest.raises(WorkflowFailureError):
             await each.result()

@@ -15,8 +15,8 @@ from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
 from clew_activities.archive import Archive
 from clew_workflows.protocol import RolloverThresholds
-from tests.support.rolling import name, rolling, runs_of
-from tests.support.stack import Stack, last
+from tests.support.rolling import list_runs, make_id, run_rolling_worker
+from tests.support.stack import Stack, get_last_message
 
 SMALL = {"max_tool_result_bytes": 1000}
 
@@ -25,7 +25,7 @@ def reader(size: int, **reading: Any) -> Script:
     """Make a model that calls `flood` or `read_result` on request, and repeats the result."""
 
     def script(body: dict[str, Any]) -> Reply:
-        newest = last(body)
+        newest = get_last_message(body)
         match newest["role"], newest["content"]:
             case "user", "flood":
                 return Reply(tool_calls=(ToolCall("flood", {"size": size}),))
@@ -92,7 +92,7 @@ async def test_a_session_whose_policy_clears_has_the_tool_for_it(stack: Stack) -
     clearing = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
 
     def script(body: dict[str, Any]) -> Reply:
-        newest = last(body)
+        newest = get_last_message(body)
         if newest["content"] == "read on":
             call_id = next(message["tool_call_id"] for message in body["messages"] if message["role"] == "tool")
             return Reply(tool_calls=(ToolCall("read_result", {"tool_call_id": call_id}),))
@@ -132,15 +132,15 @@ async def test_fifty_megabytes_leave_no_trace_in_the_history(stack: Stack) -> No
 async def test_an_archived_result_is_read_on_in_all_the_same(stack: Stack) -> None:
     """A result whose entry is archived can still be read, also after the session hibernated."""
     often = RolloverThresholds(events=50, bytes=100_000, updates=10, signals=10)
-    async with rolling(stack, often) as clew:
-        model = stack.model(reader(100_000, offset=99_990))
-        session = await clew.open(name(), model=model, tools=["flood"], limits=SMALL)
+    async with run_rolling_worker(stack, often) as clew:
+        model = stack.add_model(reader(100_000, offset=99_990))
+        session = await clew.open(make_id(), model=model, tools=["flood"], limits=SMALL)
         await session.ask("flood")
         turn = 0
         while (await session.status()).first_live_seq < 4:
             turn += 1
             assert await session.ask(f"turn {turn} {'.' * 3000}") == "fine"
-        assert len(await runs_of(clew, session.id)) > 1
+        assert len(await list_runs(clew, session.id)) > 1
         assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 99990 to 100000 of 100000; this is the end]"
         await session.hibernate()
         again = await clew.open(session.id, model=model)

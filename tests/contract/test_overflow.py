@@ -20,7 +20,7 @@ from clew.model.canonical import compute_digest
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
 from tests.support.recipes import decode_request
-from tests.support.rolling import name, rolling
+from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
 
 LIMIT = 1_500
@@ -45,7 +45,7 @@ def strict(body: dict[str, Any]) -> Reply:
 
 async def opened(stack: Stack, clew: Clew, **config: Any) -> Session:
     options = {"max_output_tokens": OUTPUT}
-    return await clew.open(name(), model=stack.model(strict), model_options=options, **config)
+    return await clew.open(make_id(), model=stack.add_model(strict), model_options=options, **config)
 
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
@@ -57,7 +57,7 @@ async def test_a_session_learns_what_its_model_takes(stack: Stack, runs: str) ->
     if runs == "one run":
         await learns(stack, stack.clew)
     else:
-        async with rolling(stack) as clew:
+        async with run_rolling_worker(stack) as clew:
             await learns(stack, clew)
 
 
@@ -77,7 +77,7 @@ async def learns(stack: Stack, clew: Clew) -> None:
         assert again.refs["iteration"] == error.refs["iteration"]
         assert again.payload["recipe"]["context_policy"]["max_input_tokens"] <= retried["budget"] + 2_000
         assert again.payload["recipe"]["input_tokens"] <= retried["budget"]
-    received = stack.requests_to((await session.status()).model)
+    received = stack.list_requests((await session.status()).model)
     taken = [body for body in received if counted(body) + OUTPUT <= LIMIT]
     assert len(received) == len(taken) + len(errors)
     for entry, body in zip(replies, taken, strict=True):
@@ -110,7 +110,7 @@ async def test_a_provider_that_counts_more_is_believed(stack: Stack) -> None:
         return Reply("It is what it is, and nothing besides. " * 2)
 
     policy = ContextPolicy(window="epoch", max_input_tokens=1_000, reserve_output_tokens=200, keep_last_turns=1)
-    session = await stack.clew.open(name(), model=stack.model(generous), context_policy=policy)
+    session = await stack.clew.open(make_id(), model=stack.add_model(generous), context_policy=policy)
     for number in range(20):
         await session.ask(f"{number} " + '"quoted" ' * 20)
     recipes = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]

@@ -13,7 +13,7 @@ from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidInput, NothingToSummarize, Refusal
 from clew.local import Reply
 from clew_activities.summarize import INSTRUCTIONS
-from tests.support.rolling import name, rolling
+from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
 
 POLICY = ContextPolicy(max_input_tokens=1000, reserve_output_tokens=200, keep_last_turns=1)
@@ -51,7 +51,7 @@ async def test_a_summary_is_written_on_request(stack: Stack) -> None:
     assert (entry.seq, entry.payload["from_seq"], entry.payload["to_seq"], entry.tokens) == (
         receipt.seq, receipt.from_seq, receipt.to_seq, receipt.tokens,
     )  # fmt: skip
-    (request,) = filter(wants_summary, stack.requests_to((await session.status()).model))
+    (request,) = filter(wants_summary, stack.list_requests((await session.status()).model))
     prompt = request["messages"][1]["content"]
     assert "user: question 0" in prompt
     assert "user: question 2" in prompt
@@ -76,7 +76,7 @@ async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(stack: Stack
     for number in range(3):
         await session.ask(f"{number}: " + "many words of it " * 220)
     await session.summarize()
-    requests = list(filter(wants_summary, stack.requests_to((await session.status()).model)))
+    requests = list(filter(wants_summary, stack.list_requests((await session.status()).model)))
     assert len(requests) > 2
     for before, after in pairwise(requests):
         summary = f"They talked, in {len(before['messages'][1]['content'])} characters."
@@ -111,7 +111,7 @@ async def test_a_session_that_may_spend_no_more_writes_no_summary(stack: Stack) 
     await session.configure(limits={"max_total_tokens": 1})
     with pytest.raises(Refusal, match="its limits allow"):
         await session.summarize()
-    assert not list(filter(wants_summary, stack.requests_to((await session.status()).model)))
+    assert not list(filter(wants_summary, stack.list_requests((await session.status()).model)))
 
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
@@ -121,14 +121,14 @@ async def test_a_session_keeps_its_context_in_bounds_by_itself(stack: Stack, run
     if runs == "one run":
         await keep_in_bounds(stack, stack.clew, how)
     else:
-        async with rolling(stack) as clew:
+        async with run_rolling_worker(stack) as clew:
             await keep_in_bounds(stack, clew, how)
 
 
 async def keep_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
     policy = POLICY.model_copy(update={"summarization": how})
-    model = stack.model(script)
-    session = await clew.open(name(), model=model, context_policy=policy, on_busy="queue")
+    model = stack.add_model(script)
+    session = await clew.open(make_id(), model=model, context_policy=policy, on_busy="queue")
     await session.ask("Never forget the number 4711.")
     (first,) = [message["seq"] for message in await session.transcript(limit=1)]
     await session.pin(first, op_id="keep")
@@ -146,7 +146,7 @@ async def keep_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
     assert {entry.kind for entry in entries} == {"summary" if how == "request_new" else "ai_context_operation"}
     contexts = [
         [message["content"] for message in body["messages"]]
-        for body in stack.requests_to(model)
+        for body in stack.list_requests(model)
         if not wants_summary(body)
     ]
     assert all("Never forget the number 4711." in messages for messages in contexts)
@@ -162,13 +162,13 @@ async def test_a_compaction_is_undone_by_expand(stack: Stack, runs: str) -> None
     if runs == "one run":
         await undo(stack, stack.clew)
     else:
-        async with rolling(stack) as clew:
+        async with run_rolling_worker(stack) as clew:
             await undo(stack, clew)
 
 
 async def undo(stack: Stack, clew: Clew) -> None:
     policy = POLICY.model_copy(update={"max_input_tokens": 8000})
-    session = await clew.open(name(), model=stack.model(script), context_policy=policy, on_busy="queue")
+    session = await clew.open(make_id(), model=stack.add_model(script), context_policy=policy, on_busy="queue")
     for number in range(4):
         await session.ask(f"question {number}")
     before = await contents(session)

@@ -14,7 +14,7 @@ from temporalio.common import RawValue
 from temporalio.service import RPCError
 
 from clew.errors import REFUSALS
-from tests.support.hostile_input import MALFORMED, assert_unharmed, raw
+from tests.support.hostile_input import MALFORMED, assert_unharmed, make_raw
 from tests.support.stack import Stack
 
 SESSIONS = 20
@@ -69,12 +69,14 @@ def arguments(chance: random.Random) -> list[RawValue]:
             return [RawValue(Payload(metadata={"encoding": chance.randbytes(6)}, data=chance.randbytes(40)))]
         case 2:
             data = json.dumps({"op_id": "o", "content": "hello", "surprise": value(chance)})
-            return [raw(data.encode())] * chance.choice([1, 2])
+            return [make_raw(data.encode())] * chance.choice([1, 2])
         case 3:
-            return [raw(b'{"content":"' + b"a" * chance.choice([262_120, 262_131, 262_132, 262_200]) + b'","x":1}')]
+            return [
+                make_raw(b'{"content":"' + b"a" * chance.choice([262_120, 262_131, 262_132, 262_200]) + b'","x":1}')
+            ]
         case _:
             fields = {chance.choice(FIELDS): value(chance) for _ in range(chance.randrange(6))}
-            return [raw(json.dumps(fields).encode())]
+            return [make_raw(json.dumps(fields).encode())]
 
 
 async def bombard(handle: WorkflowHandle[Any, Any], chance: random.Random) -> None:
@@ -107,7 +109,7 @@ async def test_every_session_goes_on(stack: Stack) -> None:
     handles = [stack.clew.temporal.get_workflow_handle(session.id) for session in sessions]
     await asyncio.gather(*(bombard(handle, random.Random(seed)) for seed, handle in enumerate(handles)))
     for session in sessions:
-        await session.configure(model=stack.model("fine"), tools=[], on_busy="queue")
+        await session.configure(model=stack.add_model("fine"), tools=[], on_busy="queue")
         await session.switch_context("afterwards", op_id="the last one")
         await assert_unharmed(stack, session.id)
         entries = await session.entries()

@@ -13,16 +13,16 @@ from clew import ContextPolicy, RequestFailed, Session
 from clew.errors import Busy
 from clew.local import Reply, ToolCall
 from clew.thread.entries import Entry
-from tests.support.rolling import Slow
-from tests.support.stack import Stack, last
-from tests.support.workers import open_on, worker
+from tests.support.rolling import SlowModel
+from tests.support.stack import Stack, get_last_message
+from tests.support.workers import open_session_on, run_worker_process
 
 
 def payer(folder: Path) -> Any:
     """Make a model that pays twice, and then repeats the results."""
 
     def script(body: dict[str, Any]) -> Reply:
-        if last(body)["content"] == "pay":
+        if get_last_message(body)["content"] == "pay":
             amounts = (5, 500)
             return Reply(
                 tool_calls=tuple(ToolCall("pay", {"folder": str(folder), "cents": cents}) for cents in amounts)
@@ -128,12 +128,12 @@ async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(sta
 async def test_a_worker_that_dies_in_the_middle_of_a_round_leaves_the_truth(stack: Stack, tmp_path: Path) -> None:
     """A call that has returned does not run again, one in flight is in doubt, and the model reads both."""
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(stack, queue) as first:
-        session = await open_on(stack, queue, payer(tmp_path), tools=["pay"])
+    async with run_worker_process(stack, queue) as first:
+        session = await open_session_on(stack, queue, payer(tmp_path), tools=["pay"])
         request = await session.message("pay")
         await half_paid(session, tmp_path)
         await first.kill()
-        async with worker(stack, queue):
+        async with run_worker_process(stack, queue):
             paid, doubt = (await request.answer()).split(" | ")
     assert paid == "paid 5"
     assert doubt.startswith("in doubt (worker_lost)")
@@ -153,23 +153,23 @@ async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(stack: 
 
 async def test_an_interrupt_does_not_wait_for_an_automatic_summary(stack: Stack) -> None:
     """A message is answered at once although the automatic summary hangs, with every `on_busy`."""
-    summarizer = Slow()
+    summarizer = SlowModel()
     policy = ContextPolicy(
         max_input_tokens=400,
         reserve_output_tokens=100,
         keep_last_turns=1,
         summarization="request_new",
-        summarization_model=stack.model(summarizer),
+        summarization_model=stack.add_model(summarizer),
     )
     session = await stack.open("word " * 60, context_policy=policy)
     for number in range(4):
         await session.ask(f"question {number} " + "word " * 60)
-    await summarizer.was_asked()
+    await summarizer.wait_for_call()
     assert (await session.status()).status == "summarizing"
     for on_busy in ("reject", "interrupt", "queue"):
         async with asyncio.timeout(20):
             await session.ask("now " + "word " * 60, on_busy=on_busy)
-        await summarizer.was_asked()
+        await summarizer.wait_for_call()
     await session.cancel()
     summarizer.release(10)
     assert (await session.status()).status == "idle"

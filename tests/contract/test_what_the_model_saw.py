@@ -9,15 +9,15 @@ from clew import ContextPolicy, Entry
 from clew.local import Reply, ToolCall
 from clew.model.canonical import compute_digest
 from tests.support.recipes import decode_request
-from tests.support.rolling import name, rolling
-from tests.support.stack import Stack, last
+from tests.support.rolling import make_id, run_rolling_worker
+from tests.support.stack import Stack, get_last_message
 
 
 async def test_every_digest_is_that_of_what_was_received(stack: Stack) -> None:
     """Recipe, `context(call_id=…)` and the wire agree, over lanes, operations, tools, truncation and schemas."""
 
     def script(body: dict[str, Any]) -> Reply:
-        newest = last(body)
+        newest = get_last_message(body)
         if newest["role"] == "user" and "add" in newest["content"]:
             return Reply("", tool_calls=tuple(ToolCall("add", {"a": n, "b": 1}, f"c{n}") for n in range(2)))
         return Reply("{}" if "form" in newest["content"] else f"I read {len(body['messages'])} · {newest['content']}")
@@ -35,7 +35,7 @@ async def test_every_digest_is_that_of_what_was_received(stack: Stack) -> None:
     await session.configure(system_prompt="Be kind.", tools=[])
     await session.switch_context("default", op_id="o-3")
     await session.ask("in a form", output_schema={"type": "object"}, context_policy=ContextPolicy(max_messages=3))
-    received = stack.requests_to((await session.status()).model)
+    received = stack.list_requests((await session.status()).model)
     replies = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
     assert len(replies) == len(received) == 10
     truncated = 0
@@ -56,15 +56,15 @@ async def test_what_was_received_is_what_any_language_reads(stack: Stack) -> Non
     """`ReadContext` with a plain dict answers each call of a rolled-over session and of a closed one."""
 
     def script(body: dict[str, Any]) -> Reply:
-        newest = last(body)
+        newest = get_last_message(body)
         if newest["role"] == "user" and "add" in newest["content"]:
             return Reply("", tool_calls=tuple(ToolCall("add", {"a": n, "b": 1}, f"c{n}") for n in range(2)))
         return Reply("{}" if "form" in newest["content"] else f"I read {len(body['messages'])}" + " words" * 600)
 
     policy = ContextPolicy(max_input_tokens=4000, reserve_output_tokens=100)
-    async with rolling(stack) as clew:
+    async with run_rolling_worker(stack) as clew:
         session = await clew.open(
-            name(), model=stack.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
+            make_id(), model=stack.add_model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
         )
         for number in range(24):
             await session.ask(f"{number} " + ("please add " if number % 5 == 4 else "some ") * 150)
@@ -72,14 +72,14 @@ async def test_what_was_received_is_what_any_language_reads(stack: Stack) -> Non
         await session.ask("in a form", output_schema=shape, context_policy=ContextPolicy(max_messages=3))
         model = (await session.status()).model
         assert (await session.status()).first_live_seq > 0
-        received = stack.requests_to(model)
+        received = stack.list_requests(model)
         replies = [entry for entry in await session.entries() if "recipe" in entry.payload]
         assert len(replies) == len(received)
 
         async def check(entry: Entry, body: dict[str, Any]) -> None:
             query = {"session_id": session.id, "call_id": entry.refs["call_id"]}
             read = await clew.temporal.execute_workflow(
-                "ReadContext", query, id=name(), task_queue=clew.task_queue, result_type=dict
+                "ReadContext", query, id=make_id(), task_queue=clew.task_queue, result_type=dict
             )
             wire = decode_request(body)
             assert (read["messages"], read["tool_spec"]) == (wire["messages"], wire["tool_spec"])

@@ -15,18 +15,18 @@ from clew_activities.archive import Archive, Head, Store, StoreUnavailable
 FOLDER = "default/families/s-root"
 
 
-def entry(seq: int, kind: EntryKind = "ai_message", text: str = "", tag: str = "") -> Entry:
+def make_entry(seq: int, kind: EntryKind = "ai_message", text: str = "", tag: str = "") -> Entry:
     """Make an entry; `tag` makes it differ from other entries with the same seq."""
     payload = {"context_ref": "default", "role": "user", "content": text or f"message {seq}", "number": 2**60 + seq}
     return Entry(seq, f"{tag}e{seq}", kind, "2026-01-01T00:00:00.000Z", payload, {"request_id": "r"}, seq)
 
 
-def run(start: int, count: int, tag: str = "") -> list[Entry]:
+def make_entries(start: int, count: int, tag: str = "") -> list[Entry]:
     """Make consecutive entries."""
-    return [entry(seq, tag=tag) for seq in range(start, start + count)]
+    return [make_entry(seq, tag=tag) for seq in range(start, start + count)]
 
 
-def json_values() -> st.SearchStrategy[object]:
+def draw_json() -> st.SearchStrategy[object]:
     """Draw any JSON value."""
     text = st.text(st.characters(codec="utf-8"), max_size=20)
     leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
@@ -34,7 +34,7 @@ def json_values() -> st.SearchStrategy[object]:
 
 
 @st.composite
-def threads(draw: st.DrawFn) -> list[Entry]:
+def draw_threads(draw: st.DrawFn) -> list[Entry]:
     """Draw consecutive entries of all kinds, with any payload."""
     start = draw(st.integers(0, 1000))
     texts = st.text(st.characters(codec="utf-8"), max_size=10)
@@ -44,7 +44,7 @@ def threads(draw: st.DrawFn) -> list[Entry]:
             draw(texts),
             draw(st.sampled_from(get_args(EntryKind))),
             "2026-01-01T00:00:00.000Z",
-            draw(st.dictionaries(texts, json_values(), max_size=3)),
+            draw(st.dictionaries(texts, draw_json(), max_size=3)),
             cast("Refs", draw(st.dictionaries(texts, texts, max_size=2))),
             draw(st.integers(0, 10_000)),
         )
@@ -116,17 +116,17 @@ class Failing(Store):
         self._counted("list", prefix, after=True)
 
 
-async def objects(store: Store, folder: str = "default") -> set[str]:
+async def list_objects(store: Store, folder: str = "default") -> set[str]:
     """List the paths of all objects in a folder of a store."""
     return {path async for path in store.list(folder)}
 
 
-async def begin(archive: Archive, session_id: str, entries: list[Entry]) -> Head:
+async def begin_archive(archive: Archive, session_id: str, entries: list[Entry]) -> Head:
     """Write the archive of a new session."""
-    return await extend(archive, Head(session_id=session_id, family=session_id), entries)
+    return await extend_archive(archive, Head(session_id=session_id, family=session_id), entries)
 
 
-async def extend(archive: Archive, head: Head, entries: list[Entry]) -> Head:
+async def extend_archive(archive: Archive, head: Head, entries: list[Entry]) -> Head:
     """Write as a rollover does: append, write the state, set the head."""
     root, last_seq = await archive.append(head.family, head.root, entries)
     state = await archive.write_state(head.family, f"{head.session_id} at {last_seq}".encode())
@@ -135,7 +135,7 @@ async def extend(archive: Archive, head: Head, entries: list[Entry]) -> Head:
     return longer
 
 
-async def fork(archive: Archive, source: str, session_id: str, at_seq: int) -> Head:
+async def fork_archive(archive: Archive, source: str, session_id: str, at_seq: int) -> Head:
     """Write as a fork does: join the family, cut, set the head."""
     origin = await archive.join(source, session_id)
     assert origin.root is not None
@@ -145,6 +145,6 @@ async def fork(archive: Archive, source: str, session_id: str, at_seq: int) -> H
     return head
 
 
-async def thread(archive: Archive, head: Head) -> list[Entry]:
+async def read_thread(archive: Archive, head: Head) -> list[Entry]:
     """Read all archived entries of a session."""
     return [entry async for entry in archive.read(head.family, head.root)]

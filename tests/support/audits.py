@@ -8,12 +8,12 @@ from typing import Any
 
 from clew import Session
 from clew.local import Reply, ToolCall
-from tests.support.stack import last
+from tests.support.stack import get_last_message
 
 
 def answer_or_hang(body: dict[str, Any]) -> Reply:
     """Reply with the number of messages, or with a call of a tool that never returns if the user says `hang`."""
-    if last(body)["role"] == "user" and last(body)["content"] == "hang":
+    if get_last_message(body)["role"] == "user" and get_last_message(body)["content"] == "hang":
         return Reply(tool_calls=(ToolCall("wait_for", {"gate": f"never-{uuid.uuid4().hex}"}),))
     return Reply(f"I read {len(body['messages'])}")
 
@@ -27,7 +27,7 @@ async def leave_open_work(session: Session) -> None:
     await session.steer("hurry", input_id="hurries")
 
 
-async def live_entries(session: Session) -> list[dict[str, Any]]:
+async def query_live_entries(session: Session) -> list[dict[str, Any]]:
     """Query the live part of a session's thread."""
     first = (await session.status()).first_live_seq
     return [entry.as_json() for entry in await session.entries(from_seq=first)]

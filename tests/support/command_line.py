@@ -28,8 +28,8 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\r")
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The end of a command.
+class CommandResult:
+    """The result of a command.
 
     Attributes:
         code: Its exit code.
@@ -68,13 +68,15 @@ def hide_worker_extra(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
-async def run_clew(*arguments: str, address: str | None = None, stdin: str | bytes = b"", **settings: str) -> Ended:
+async def run_clew(
+    *arguments: str, address: str | None = None, stdin: str | bytes = b"", **settings: str
+) -> CommandResult:
     """Run the command with its output piped."""
     process = await start_command(*arguments, address=address, **settings)
     data = stdin.encode() if isinstance(stdin, str) else stdin
     out, err = await asyncio.wait_for(process.communicate(data), PATIENCE_SECONDS)
     assert process.returncode is not None
-    return Ended(process.returncode, out.decode(), err.decode())
+    return CommandResult(process.returncode, out.decode(), err.decode())
 
 
 async def start_command(*arguments: str, address: str | None = None, **settings: str) -> asyncio.subprocess.Process:
@@ -102,7 +104,7 @@ class Terminal:
         """All output, without colours and cursor movements."""
         return _ESCAPES.sub("", self.raw)
 
-    async def shows(self, text: str) -> str:
+    async def wait_for(self, text: str) -> str:
         """Wait for a text after the last awaited one; returns the output between the two."""
         try:
             # One limit for the loop: a progress display must not make this wait for ever.
@@ -120,7 +122,7 @@ class Terminal:
         """Type on the keyboard."""
         os.write(self._master, text.encode())
 
-    async def ended(self) -> int:
+    async def wait_for_end(self) -> int:
         """Wait for the end of the command; returns its exit code."""
         return await asyncio.wait_for(self._process.wait(), PATIENCE_SECONDS)
 
@@ -171,7 +173,7 @@ async def open_terminal(*arguments: str, address: str) -> AsyncIterator[Terminal
         await process.wait()
 
 
-def read_error(ended: Ended) -> tuple[int, str]:
+def read_error(ended: CommandResult) -> tuple[int, str]:
     """Parse the single line on stderr; returns the exit code and the error's type."""
     assert ended.out == ""
     assert ended.err.count("\n") == 1

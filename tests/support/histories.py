@@ -10,14 +10,14 @@ from temporalio.client import WorkflowHistory
 from tests.support.scenarios import FOLDER
 
 
-def payloads(value: Any) -> list[str]:
+def list_payloads(value: Any) -> list[str]:
     """List the decoded payloads of a history."""
     if isinstance(value, list):
-        return [payload for item in value for payload in payloads(item)]
+        return [payload for item in value for payload in list_payloads(item)]
     if not isinstance(value, dict):
         return []
     own = [base64.b64decode(value["data"]).decode()] if isinstance(value.get("data"), str) else []
-    return own + [payload for item in value.values() for payload in payloads(item)]
+    return own + [payload for item in value.values() for payload in list_payloads(item)]
 
 
 HISTORIES = [WorkflowHistory.from_json(file.stem, file.read_text()) for file in sorted(FOLDER.glob("*.json"))]

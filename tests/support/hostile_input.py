@@ -12,7 +12,7 @@ from temporalio.common import RawValue
 from tests.support.stack import Stack
 
 
-def raw(data: bytes, encoding: bytes = b"json/plain") -> RawValue:
+def make_raw(data: bytes, encoding: bytes = b"json/plain") -> RawValue:
     """Make a payload of arbitrary bytes, as any client could send it."""
     return RawValue(Payload(metadata={"encoding": encoding}, data=data))
 
@@ -22,26 +22,26 @@ REFERENCE = {"encoding": b"json/protobuf", "messageType": b"temporal.api.sdk.v1.
 
 MALFORMED: dict[str, Sequence[RawValue]] = {
     "no argument": (),
-    "three arguments": (raw(b'{"content":"a"}'), raw(b"1"), raw(b"null")),
-    "null": (raw(b"null"),),
-    "nothing": (raw(b"", b"binary/null"),),
-    "a string": (raw(b'"hello"'),),
-    "no JSON": (raw(b"{content"),),
-    "no UTF-8": (raw(b'{"content":"\xff\xfe"}'),),
-    "an unknown encoding": (raw(b"\x00\x01", b"application/x-unheard-of"),),
-    "encrypted": (raw(b"gibberish", b"binary/encrypted"),),
-    "protobuf": (raw(b"{}", b"json/protobuf"),),
-    "a reference to a store": (raw(b"{}", b"json/external-storage-reference"),),
+    "three arguments": (make_raw(b'{"content":"a"}'), make_raw(b"1"), make_raw(b"null")),
+    "null": (make_raw(b"null"),),
+    "nothing": (make_raw(b"", b"binary/null"),),
+    "a string": (make_raw(b'"hello"'),),
+    "no JSON": (make_raw(b"{content"),),
+    "no UTF-8": (make_raw(b'{"content":"\xff\xfe"}'),),
+    "an unknown encoding": (make_raw(b"\x00\x01", b"application/x-unheard-of"),),
+    "encrypted": (make_raw(b"gibberish", b"binary/encrypted"),),
+    "protobuf": (make_raw(b"{}", b"json/protobuf"),),
+    "a reference to a store": (make_raw(b"{}", b"json/external-storage-reference"),),
     "a reference to a driver": (RawValue(Payload(metadata=REFERENCE, data=b"{}")),),
     "a marked reference": (
         RawValue(Payload(metadata={"encoding": b"x", "__temporal_external_storage_reference": b"true"}, data=b"{}")),
     ),
     "no metadata": (RawValue(Payload(data=b"{}")),),
-    "a lone surrogate": (raw(b'{"content":"\\ud83d","reason":"\\ud83d"}'),),
-    "an unknown field": (raw(b'{"content":"a","surprise":1}'),),
-    "deep nesting": (raw(b'{"output_schema":' + b"[" * 5000 + b"]" * 5000 + b"}"),),
-    "not a number": (raw(b'{"content":"a","output_schema":{"x":NaN}}'),),
-    "too large": (raw(b'{"content":"' + b"a" * 300_000 + b'"}'),),
+    "a lone surrogate": (make_raw(b'{"content":"\\ud83d","reason":"\\ud83d"}'),),
+    "an unknown field": (make_raw(b'{"content":"a","surprise":1}'),),
+    "deep nesting": (make_raw(b'{"output_schema":' + b"[" * 5000 + b"]" * 5000 + b"}"),),
+    "not a number": (make_raw(b'{"content":"a","output_schema":{"x":NaN}}'),),
+    "too large": (make_raw(b'{"content":"' + b"a" * 300_000 + b'"}'),),
 }
 
 
@@ -49,10 +49,10 @@ async def assert_unharmed(stack: Stack, session_id: str) -> None:
     """Assert that the session still answers, and that none of its workflow tasks has failed."""
     assert await stack.clew.session(session_id).ask("still there?") == "fine"
     history = await stack.clew.temporal.get_workflow_handle(session_id).fetch_history()
-    assert not [event for event in history.events if harmed(event)]
+    assert not [event for event in history.events if is_harm(event)]
 
 
-def harmed(event: HistoryEvent) -> bool:
+def is_harm(event: HistoryEvent) -> bool:
     """Whether a workflow task failed or timed out after a worker had started it.
 
     A task that no worker started in time only shows a busy machine: the server dispatches it again.

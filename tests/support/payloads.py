@@ -22,7 +22,7 @@ OTHER_PAYLOADS: dict[EntryKind, dict[str, Any]] = {
 }
 
 
-def recipe(basis_seq: int, **fields: Any) -> dict[str, Any]:
+def make_recipe(basis_seq: int, **fields: Any) -> dict[str, Any]:
     """Make the recipe of a model call; `fields` replace its defaults."""
     return {
         "context_ref": "default",

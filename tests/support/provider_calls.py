@@ -24,7 +24,7 @@ ADD: ToolSpec = {
 HELLO: Message = {"role": "user", "content": "hello"}
 
 
-def request(
+def make_request(
     *messages: Message,
     model: str = "m",
     tools: Sequence[ToolSpec] = (),
@@ -43,7 +43,7 @@ def request(
     )
 
 
-def called(name: str = "add", call_id: str = "tc_1", content: str = "", **arguments: Any) -> Message:
+def make_call(name: str = "add", call_id: str = "tc_1", content: str = "", **arguments: Any) -> Message:
     return {
         "role": "assistant",
         "content": content,
@@ -51,17 +51,17 @@ def called(name: str = "add", call_id: str = "tc_1", content: str = "", **argume
     }
 
 
-def result(content: str, call_id: str = "tc_1") -> Message:
+def make_result(content: str, call_id: str = "tc_1") -> Message:
     return {"role": "tool", "content": content, "tool_call_id": call_id, "name": "add"}
 
 
-def fold(decoder: Decoder, events: Iterable[Any]) -> ModelReply:
+def decode(decoder: Decoder, events: Iterable[Any]) -> ModelReply:
     for event in events:
         decoder.feed("message", event if isinstance(event, str) else json.dumps(event))
     return decoder.finish()
 
 
-def sse(events: Iterable[Any]) -> bytes:
+def encode_events(events: Iterable[Any]) -> bytes:
     """Encode events as server-sent events, each named by its `type` if it has one."""
     frames = []
     for event in events:
@@ -70,15 +70,15 @@ def sse(events: Iterable[Any]) -> bytes:
     return "".join(frames).encode()
 
 
-def accepted(params: Any, body: dict[str, Any]) -> None:
+def assert_accepted(params: Any, body: dict[str, Any]) -> None:
     """Assert that a body is valid for the official package's type, and has no unknown field."""
     adapter = TypeAdapter(params)  # its iterators are lazy and need it alive
-    assert _drained(adapter.validate_python(body)) == body
+    assert _drain(adapter.validate_python(body)) == body
 
 
-def _drained(value: Any) -> Any:
+def _drain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _drained(item) for key, item in value.items()}
+        return {key: _drain(item) for key, item in value.items()}
     if isinstance(value, str | int | float | bool | None):
         return value
-    return [_drained(item) for item in value]
+    return [_drain(item) for item in value]

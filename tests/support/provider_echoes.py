@@ -9,19 +9,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from tests.support.provider_calls import sse
+from tests.support.provider_calls import encode_events
 from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import chunk, closing, delta, opening, start, tool
+from tests.support.provider_streams import (
+    close_message,
+    make_chunk,
+    make_delta,
+    make_tool,
+    open_message,
+    start_block,
+)
 
 WINDOW = 12
 """Consecutive characters of a key that count as a leak."""
 
 
-def _percent(text: str, pattern: str) -> str:
+def _quote(text: str, pattern: str) -> str:
     return "".join(pattern % ord(character) for character in text)
 
 
-def _in_the_middle(text: str, between: str) -> str:
+def _put_in_the_middle(text: str, between: str) -> str:
     return text[: len(text) // 2] + between + text[len(text) // 2 :]
 
 
@@ -31,17 +38,17 @@ FORMS: Mapping[str, Callable[[str], str]] = {
     "in upper case": str.upper,
     "quoted": lambda key: json.dumps({"key": key}),
     "quoted twice": lambda key: json.dumps(json.dumps({"key": f'"{key}"'})),
-    "escaped": lambda key: _percent(key, "\\u%04x"),
-    "escaped twice": lambda key: json.dumps(_percent(key, "\\u%04X")),
-    "escaped for Python": lambda key: _percent(key, "\\x%02x"),
-    "entities": lambda key: _percent(key, "&#%d;"),
-    "hexadecimal entities": lambda key: _percent(key, "&#x%X;"),
+    "escaped": lambda key: _quote(key, "\\u%04x"),
+    "escaped twice": lambda key: json.dumps(_quote(key, "\\u%04X")),
+    "escaped for Python": lambda key: _quote(key, "\\x%02x"),
+    "entities": lambda key: _quote(key, "&#%d;"),
+    "hexadecimal entities": lambda key: _quote(key, "&#x%X;"),
     "percent-encoded": lambda key: quote(key, safe=""),
-    "percent-encoded in full": lambda key: _percent(key, "%%%02X"),
-    "percent-encoded in lower case": lambda key: _percent(key, "%%%02x"),
-    "percent-encoded twice": lambda key: _percent(key, "%%25%02x"),
+    "percent-encoded in full": lambda key: _quote(key, "%%%02X"),
+    "percent-encoded in lower case": lambda key: _quote(key, "%%%02x"),
+    "percent-encoded twice": lambda key: _quote(key, "%%25%02x"),
     "percent-encoded in part": lambda key: "".join(
-        _percent(character, "%%%02x") if index % 3 else character for index, character in enumerate(key)
+        _quote(character, "%%%02x") if index % 3 else character for index, character in enumerate(key)
     ),
     "base64": lambda key: base64.b64encode(key.encode()).decode(),
     "base64 of a header": lambda key: base64.b64encode(f"Bearer {key}".encode()).decode(),
@@ -49,12 +56,12 @@ FORMS: Mapping[str, Callable[[str], str]] = {
     "base64 for URLs": lambda key: base64.urlsafe_b64encode(f"::{key}".encode()).decode().rstrip("="),
     "base64 in lines": lambda key: base64.encodebytes(f"Authorization: Bearer {key}, and more".encode()).decode(),
     "base64 percent-encoded": lambda key: quote(base64.b64encode(f"x{key}".encode()), safe=""),
-    "over lines": lambda key: _in_the_middle(key, "\n"),
-    "over lines of Windows": lambda key: _in_the_middle(key, "\r\n"),
-    "over lines of old": lambda key: _in_the_middle(key, "\r"),
-    "folded": lambda key: _in_the_middle(key, "\r\n\t  "),
-    "folded and quoted": lambda key: _in_the_middle(key, "\\r\\n  "),
-    "folded and percent-encoded": lambda key: _in_the_middle(key, "%0d%0A%20"),
+    "over lines": lambda key: _put_in_the_middle(key, "\n"),
+    "over lines of Windows": lambda key: _put_in_the_middle(key, "\r\n"),
+    "over lines of old": lambda key: _put_in_the_middle(key, "\r"),
+    "folded": lambda key: _put_in_the_middle(key, "\r\n\t  "),
+    "folded and quoted": lambda key: _put_in_the_middle(key, "\\r\\n  "),
+    "folded and percent-encoded": lambda key: _put_in_the_middle(key, "%0d%0A%20"),
     "a character a line": "\n".join,
 }
 """Encodings of a key; the key can be recovered from each."""
@@ -69,7 +76,7 @@ _READINGS: tuple[Callable[[str], str], ...] = (
 )
 
 
-def leaks(text: str, key: str) -> list[str]:
+def find_leaks(text: str, key: str) -> list[str]:
     """List the parts of a key that can be read in a text, in any form. It shares no code with the redaction."""
     views = {text}
     for _ in range(3):
@@ -87,32 +94,32 @@ def leaks(text: str, key: str) -> list[str]:
     return sorted(window for window in windows | encoded if any(window in view for view in views))
 
 
-def _head(*lines: str, status: str = "200 OK") -> bytes:
+def _make_head(*lines: str, status: str = "200 OK") -> bytes:
     return "\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode()
 
 
 _STREAMED = ("content-type: text/event-stream", "transfer-encoding: chunked")
 
 
-def _one_line(text: str) -> str:
+def _fold_line(text: str) -> str:
     """Fold a text as a header does: a line end would end the header."""
     return re.sub(r"[\r\n]+[ \t]*", "\r\n ", text)
 
 
 FAILURES: Mapping[str, Callable[[FakeServer, str], None]] = {
-    "malformed header": lambda server, key: server.answer_verbatim(_head(f"x echo {_one_line(key)}: no")),
-    "malformed status": lambda server, key: server.answer_verbatim(_head(status=_one_line(key))),
-    "malformed length": lambda server, key: server.answer_verbatim(_head(f"content-length: {_one_line(key)}")),
-    "broken chunk": lambda server, key: server.answer_verbatim(_head(*_STREAMED), key.encode() + b"\r\n"),
+    "malformed header": lambda server, key: server.answer_verbatim(_make_head(f"x echo {_fold_line(key)}: no")),
+    "malformed status": lambda server, key: server.answer_verbatim(_make_head(status=_fold_line(key))),
+    "malformed length": lambda server, key: server.answer_verbatim(_make_head(f"content-length: {_fold_line(key)}")),
+    "broken chunk": lambda server, key: server.answer_verbatim(_make_head(*_STREAMED), key.encode() + b"\r\n"),
     "broken chunk later": lambda server, key: server.answer_verbatim(
-        _head(*_STREAMED), b"2\r\n: \r\n", key.encode() + b"\r\n"
+        _make_head(*_STREAMED), b"2\r\n: \r\n", key.encode() + b"\r\n"
     ),
-    "content type": lambda server, key: server.answer_verbatim(_head(f"content-type: text/{_one_line(key)}")),
+    "content type": lambda server, key: server.answer_verbatim(_make_head(f"content-type: text/{_fold_line(key)}")),
     "compression": lambda server, key: server.answer_verbatim(
-        _head("content-type: text/event-stream", f"content-encoding: {_one_line(key)}")
+        _make_head("content-type: text/event-stream", f"content-encoding: {_fold_line(key)}")
     ),
     "redirect": lambda server, key: server.answer_verbatim(
-        _head(f"location: https://elsewhere/?key={_one_line(key)}", "content-length: 0", status="302 Found")
+        _make_head(f"location: https://elsewhere/?key={_fold_line(key)}", "content-length: 0", status="302 Found")
     ),
     "error body": lambda server, key: server.answer_json({"error": {"message": f"wrong key {key}."}}, 401),
     "error type": lambda server, key: server.answer_json({"error": {"type": key, "code": key}}, 400),
@@ -121,60 +128,64 @@ FAILURES: Mapping[str, Callable[[FakeServer, str], None]] = {
     "error cut": lambda server, key: server.answer(
         (b"x" * 1990 + b" " + key.encode()) * 40, status=500, content_type="text/plain"
     ),
-    "error event": lambda server, key: server.answer(sse([{"error": {"type": "overloaded_error", "message": key}}])),
-    "no event": lambda server, key: server.answer(sse([f"x {key}"])),
-    "no event, cut": lambda server, key: server.answer(sse([f"{'x' * 150} {key} {'y' * 5000}"])),
-    "refusal": lambda server, key: server.answer(sse([*[chunk(refusal=part) for part in key], chunk("stop")])),
+    "error event": lambda server, key: server.answer(
+        encode_events([{"error": {"type": "overloaded_error", "message": key}}])
+    ),
+    "no event": lambda server, key: server.answer(encode_events([f"x {key}"])),
+    "no event, cut": lambda server, key: server.answer(encode_events([f"{'x' * 150} {key} {'y' * 5000}"])),
+    "refusal": lambda server, key: server.answer(
+        encode_events([*[make_chunk(refusal=part) for part in key], make_chunk("stop")])
+    ),
 }
 """Answers that are failures, with a form of the key in them."""
 
 
-def _answer(server: FakeServer, *deltas: dict[str, Any], reason: str = "stop") -> None:
-    server.answer(sse([chunk(**fields) for fields in deltas] + [chunk(reason), "[DONE]"]))
+def _make_answer(server: FakeServer, *deltas: dict[str, Any], reason: str = "stop") -> None:
+    server.answer(encode_events([make_chunk(**fields) for fields in deltas] + [make_chunk(reason), "[DONE]"]))
 
 
-def _arguments(raw: str, name: str = "add") -> list[dict[str, Any]]:
+def _make_arguments(raw: str, name: str = "add") -> list[dict[str, Any]]:
     """Make a tool call whose arguments arrive one character at a time."""
-    pieces = [{"tool_calls": [tool(piece, index=0)]} for piece in raw]
-    return [{"tool_calls": [tool("", name, index=0, id="call_a")]}, *pieces]
+    pieces = [{"tool_calls": [make_tool(piece, index=0)]} for piece in raw]
+    return [{"tool_calls": [make_tool("", name, index=0, id="call_a")]}, *pieces]
 
 
 REPLIES: Mapping[str, Callable[[FakeServer, str], None]] = {
-    "text": lambda server, key: _answer(server, {"content": f"You sent {key}."}),
-    "text in pieces": lambda server, key: _answer(server, *[{"content": piece} for piece in f"You sent {key}."]),
-    "thinking in pieces": lambda server, key: _answer(
+    "text": lambda server, key: _make_answer(server, {"content": f"You sent {key}."}),
+    "text in pieces": lambda server, key: _make_answer(server, *[{"content": piece} for piece in f"You sent {key}."]),
+    "thinking in pieces": lambda server, key: _make_answer(
         server, *[{"reasoning_content": piece} for piece in f"They sent {key}."], {"content": "hm"}
     ),
     "whole": lambda server, key: server.answer_json(
         {"choices": [{"message": {"content": key}, "finish_reason": "stop"}]}
     ),
-    "cut": lambda server, key: _answer(server, {"content": "x" * (256 * 1024 - 30) + key + "y" * 100}),
-    "arguments": lambda server, key: _answer(server, *_arguments(json.dumps({"a": [{key: f"is {key}"}]}))),
-    "malformed arguments": lambda server, key: _answer(server, *_arguments(f'{{"a": "{key}')),
-    "tool name": lambda server, key: _answer(server, *_arguments("{}", name=f"tool {key}")),
-    "tool name, cut": lambda server, key: _answer(server, *_arguments("{}", name="x" * 230 + key)),
+    "cut": lambda server, key: _make_answer(server, {"content": "x" * (256 * 1024 - 30) + key + "y" * 100}),
+    "arguments": lambda server, key: _make_answer(server, *_make_arguments(json.dumps({"a": [{key: f"is {key}"}]}))),
+    "malformed arguments": lambda server, key: _make_answer(server, *_make_arguments(f'{{"a": "{key}')),
+    "tool name": lambda server, key: _make_answer(server, *_make_arguments("{}", name=f"tool {key}")),
+    "tool name, cut": lambda server, key: _make_answer(server, *_make_arguments("{}", name="x" * 230 + key)),
 }
 """Replies with a form of the key in them."""
 
 ANTHROPIC: Mapping[str, Callable[[FakeServer, str], None]] = {
     "blocks": lambda server, key: server.answer(
-        sse(
+        encode_events(
             [
-                opening(input_tokens=1),
-                start(0, type="thinking", thinking="", signature=""),
-                *[delta(0, type="thinking_delta", thinking=piece) for piece in f"hm {key}"],
-                delta(0, type="signature_delta", signature=key),
-                start(1, type="redacted_thinking", data=key),
-                start(2, type="text", text=""),
-                *[delta(2, type="text_delta", text=piece) for piece in f"ah {key}"],
-                start(3, type="tool_use", id=key, name="add", input={}),
-                *[delta(3, type="input_json_delta", partial_json=piece) for piece in json.dumps({key: [key]})],
-                *closing("tool_use"),
+                open_message(input_tokens=1),
+                start_block(0, type="thinking", thinking="", signature=""),
+                *[make_delta(0, type="thinking_delta", thinking=piece) for piece in f"hm {key}"],
+                make_delta(0, type="signature_delta", signature=key),
+                start_block(1, type="redacted_thinking", data=key),
+                start_block(2, type="text", text=""),
+                *[make_delta(2, type="text_delta", text=piece) for piece in f"ah {key}"],
+                start_block(3, type="tool_use", id=key, name="add", input={}),
+                *[make_delta(3, type="input_json_delta", partial_json=piece) for piece in json.dumps({key: [key]})],
+                *close_message("tool_use"),
             ]
         )
     ),
     "stop details": lambda server, key: server.answer(
-        sse([opening(), *closing("refusal", {"category": "x", "explanation": key})])
+        encode_events([open_message(), *close_message("refusal", {"category": "x", "explanation": key})])
     ),
 }
 """Answers of the Messages API with a form of the key in them."""

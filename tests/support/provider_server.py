@@ -95,7 +95,7 @@ class FakeServer:
 
 
 @asynccontextmanager
-async def fake_server() -> AsyncIterator[FakeServer]:
+async def run_fake_server() -> AsyncIterator[FakeServer]:
     """Run a fake server."""
     fake = FakeServer()
     tasks: set[asyncio.Task[None]] = set()

@@ -21,13 +21,13 @@ from clew_activities.worker import Capacity, make_worker
 from clew_activities.worker.assembly import DEFAULT_CAPACITY, WORKFLOWS
 from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
-from tests.support.stack import KEYS, Stack, last
+from tests.support.stack import KEYS, Stack, get_last_message
 
 OFTEN = RolloverThresholds(events=80, bytes=200_000, updates=40, signals=60)
 
 
 @asynccontextmanager
-async def rolling(
+async def run_rolling_worker(
     stack: Stack,
     thresholds: RolloverThresholds = OFTEN,
     store: Store | None = None,
@@ -56,12 +56,12 @@ async def rolling(
             yield clew
 
 
-def name() -> str:
+def make_id() -> str:
     """Make a unique session id."""
     return f"test-{uuid.uuid4().hex}"
 
 
-async def runs_of(clew: Clew, session_id: str) -> list[str]:
+async def list_runs(clew: Clew, session_id: str) -> list[str]:
     """List the workflow runs of a session, the newest first."""
     runs: list[str] = []
     run_id = (await clew.temporal.get_workflow_handle(session_id).describe()).run_id
@@ -72,13 +72,13 @@ async def runs_of(clew: Clew, session_id: str) -> list[str]:
     return runs
 
 
-async def until(holds: Callable[[], Awaitable[object]]) -> None:
+async def wait_until(holds: Callable[[], Awaitable[object]]) -> None:
     """Poll until a condition holds."""
     while not await holds():  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 
-class Fickle(Store):
+class FailingStore(Store):
     """A store with failures that a test switches on.
 
     Attributes:
@@ -118,20 +118,20 @@ class Fickle(Store):
         await super().put_new(path, data)
 
 
-class Slow:
+class SlowModel:
     """A model whose replies wait until the test releases them, one by one."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], Reply] | None = None) -> None:
         self.called: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._gate = asyncio.Semaphore(0)
-        self._answer = answer or (lambda body: Reply(f"re: {last(body)['content']}"))
+        self._answer = answer or (lambda body: Reply(f"re: {get_last_message(body)['content']}"))
 
     async def __call__(self, body: dict[str, Any]) -> Reply:
         self.called.put_nowait(body)
         await self._gate.acquire()
         return self._answer(body)
 
-    async def was_asked(self) -> dict[str, Any]:
+    async def wait_for_call(self) -> dict[str, Any]:
         """Wait for the next call, and return its body."""
         return await self.called.get()
 

@@ -125,7 +125,7 @@ async def compacting(session: Session) -> None:
     await session.pin(first, op_id="p-1")
     for turn in range(12):
         await session.ask(f"turn {turn} " + "word " * 40)
-        await at_rest(session)
+        await wait_until_idle(session)
     await session.ask("and " + "word " * 40)
     await session.ask("use tools")
     await session.configure(context_policy=ContextPolicy(summarization="use_existing"))
@@ -138,7 +138,7 @@ async def compacting(session: Session) -> None:
     await session.configure(context_policy=ContextPolicy(summarization="compact"))
     for turn in range(12):
         await session.ask(f"another turn {turn} " + "word " * 40)
-        await at_rest(session)
+        await wait_until_idle(session)
     await session.unpin(first, op_id="u-1")
     await session.ask("goodbye")
     await session.close()
@@ -149,7 +149,7 @@ async def doubts(session: Session) -> None:
     await session.configure(tools=["add", "ignore_cancel"])
     await session.ask("hello")
     first = await session.message("cut off", request_id="r-cut")
-    await toolbox.gate("doubts-started").wait()
+    await toolbox.get_gate("doubts-started").wait()
     await session.pin(2, op_id="p-1")
     await session.switch_context("draft", op_id="s-1")
     await session.switch_context("default", op_id="s-2")
@@ -158,14 +158,14 @@ async def doubts(session: Session) -> None:
     await session.cancel(reason="changed my mind")
     await first.result()
     await session.ask("and now?")
-    toolbox.gate("doubts").set()
+    toolbox.get_gate("doubts").set()
     while not any(entry.payload.get("late") for entry in await session.entries()):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     await session.ask("what was it?")
     await session.close("recorded")
 
 
-async def at_rest(session: Session) -> None:
+async def wait_until_idle(session: Session) -> None:
     """Wait until the session writes no summary: a message would cancel the summary."""
     while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query shows it
         await asyncio.sleep(0.02)
@@ -183,7 +183,7 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
 }
 
 
-def script(body: dict[str, Any]) -> Reply:
+def reply_as_scenario(body: dict[str, Any]) -> Reply:
     """Reply as the model of the scenarios."""
     newest = body["messages"][-1]
     size = len(str(body["messages"])) // 4
@@ -206,14 +206,18 @@ def script(body: dict[str, Any]) -> Reply:
             return Reply(f"I read {len(body['messages'])} messages.")
 
 
-def recorded(name: str) -> list[Path]:
+def list_recorded(name: str) -> list[Path]:
     """List the files of a scenario, one for each workflow run."""
     return sorted((*FOLDER.glob(f"{name}.json"), *FOLDER.glob(f"{name}.*.json")))
 
 
 async def record() -> None:
     """Record the missing scenarios."""
-    async with temporal_server(ui=False) as server, scripted_model(script) as model, make_http_client() as http:
+    async with (
+        temporal_server(ui=False) as server,
+        scripted_model(reply_as_scenario) as model,
+        make_http_client() as http,
+    ):
         clew = await Clew.connect(server.address, identity="recorder")
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
         tools = load_tools(["tests.support.toolbox"])
@@ -227,7 +231,7 @@ async def record() -> None:
             thresholds=OFTEN,
         ):
             for name, scenario in SCENARIOS.items():
-                if recorded(name):
+                if list_recorded(name):
                     continue
                 session = await clew.open(name, model="scripted:any", tools=["add"], system_prompt="Be brief.")
                 await scenario(session)

@@ -37,7 +37,7 @@ class Stack:
     store: Store
     names: itertools.count[int] = field(default_factory=itertools.count)
 
-    def model(self, script: Script | str) -> str:
+    def add_model(self, script: Script | str) -> str:
         """Register a model for one test; a string is its constant reply."""
         name = f"m{next(self.names)}"
         self.scripts[name] = (lambda _body: Reply(script)) if isinstance(script, str) else script
@@ -45,14 +45,14 @@ class Stack:
 
     async def open(self, script: Script | str = "fine", **config: Any) -> Session:
         """Open a session with a new id, and a model of its own."""
-        return await self.clew.open(f"test-{uuid.uuid4().hex}", model=self.model(script), **config)
+        return await self.clew.open(f"test-{uuid.uuid4().hex}", model=self.add_model(script), **config)
 
-    def requests_to(self, session_model: str) -> list[dict[str, Any]]:
+    def list_requests(self, session_model: str) -> list[dict[str, Any]]:
         """List the request bodies that a model has received."""
         return [body for body in self.provider.requests if body["model"] == session_model.partition(":")[2]]
 
 
-def last(body: dict[str, Any]) -> dict[str, Any]:
+def get_last_message(body: dict[str, Any]) -> dict[str, Any]:
     """Get the last message of a model's request body."""
     message: dict[str, Any] = body["messages"][-1]
     return message

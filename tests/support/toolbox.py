@@ -54,12 +54,12 @@ class Gate:
 _gates: dict[str, Gate] = {}
 
 
-def gate(name: str) -> Gate:
+def get_gate(name: str) -> Gate:
     """Get the gate with a name; the first call makes it."""
     return _gates.setdefault(name, Gate())
 
 
-_gate = gate
+_gate = get_gate
 """An alias, because tools have a parameter named `gate`."""
 
 

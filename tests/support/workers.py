@@ -13,7 +13,7 @@ from tests.support.stack import Stack
 
 
 @asynccontextmanager
-async def worker(stack: Stack, task_queue: str, **settings: str) -> AsyncIterator[Worker]:
+async def run_worker_process(stack: Stack, task_queue: str, **settings: str) -> AsyncIterator[Worker]:
     """Run a worker in a process of its own."""
     env = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url, **settings}
     address = stack.server.address
@@ -21,7 +21,7 @@ async def worker(stack: Stack, task_queue: str, **settings: str) -> AsyncIterato
         yield running
 
 
-async def open_on(stack: Stack, task_queue: str, script: Any, **config: Any) -> Session:
+async def open_session_on(stack: Stack, task_queue: str, script: Any, **config: Any) -> Session:
     """Open a session on the workers of one task queue."""
     clew = Clew(stack.clew.temporal, task_queue)
-    return await clew.open(f"test-{uuid.uuid4().hex}", model=stack.model(script), **config)
+    return await clew.open(f"test-{uuid.uuid4().hex}", model=stack.add_model(script), **config)

@@ -11,22 +11,22 @@ from clew import Clew, ContextPolicy, Session
 from clew.errors import InvalidOperation
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
-from tests.support.rolling import name, rolling, until
-from tests.support.stack import Stack, last
+from tests.support.rolling import make_id, run_rolling_worker, wait_until
+from tests.support.stack import Stack, get_last_message
 
 NARROW = ContextPolicy(max_input_tokens=3000, reserve_output_tokens=100, keep_last_turns=1)
 
 
 @pytest.fixture(scope="module")
 async def clew(stack: Stack) -> AsyncIterator[Clew]:
-    async with rolling(stack) as clew:
+    async with run_rolling_worker(stack) as clew:
         yield clew
 
 
 async def grown(stack: Stack, clew: Clew, script: Script | str = "fine", **config: Any) -> Session:
     """A session whose first messages are in the archive alone."""
     session = await clew.open(
-        name(), model=stack.model(script), system_prompt="Be brief.", context_policy=NARROW, **config
+        make_id(), model=stack.add_model(script), system_prompt="Be brief.", context_policy=NARROW, **config
     )
     for turn in range(30):
         await session.ask(f"turn {turn} " + "many words " * 250)
@@ -47,7 +47,7 @@ async def test_an_archived_pin_is_in_the_current_context_at_once(stack: Stack, c
     shown = await current(session)
     assert shown["messages"][1]["content"].startswith("turn 0 ")
     await session.ask("and now?")
-    (*_, newest) = stack.requests_to((await session.status()).model)
+    (*_, newest) = stack.list_requests((await session.status()).model)
     assert newest["messages"][1]["content"].startswith("turn 0 ")
     await session.unpin(1, op_id="o-2")
     assert not any(message["content"].startswith("turn 0 ") for message in (await current(session))["messages"])
@@ -82,8 +82,8 @@ async def test_a_pin_of_what_is_no_message_breaks_no_context(stack: Stack, clew:
     again = await clew.open(session.id)
     assert await again.ask("once more") == "fine"
     assert any(message["content"].startswith("turn 0 ") for message in (await current(again))["messages"])
-    body = stack.requests_to((await again.status()).model)[-1]
-    assert last(body)["content"] == "once more"
+    body = stack.list_requests((await again.status()).model)[-1]
+    assert get_last_message(body)["content"] == "once more"
 
 
 async def test_a_lane_that_is_taken_up_again_can_be_told_at_once(stack: Stack, clew: Clew) -> None:
@@ -101,7 +101,7 @@ async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(stack
     """A request that waits for a person comes before the session has fetched what the pin needs."""
 
     def script(body: dict[str, Any]) -> Reply:
-        newest = last(body)
+        newest = get_last_message(body)
         asks = newest["role"] == "user" and newest["content"] == "add"
         return Reply("", tool_calls=(ToolCall("add", {"a": 1, "b": 2}),)) if asks else Reply("fine")
 
@@ -113,7 +113,7 @@ async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(stack
     async def waits() -> bool:
         return (await session.status()).status == "awaiting_approval"
 
-    await until(waits)
+    await wait_until(waits)
     (call,) = (await session.status()).pending_approvals
     await session.approve(call["tool_call_id"])
     assert (await request.result()).status == "completed"

@@ -34,8 +34,8 @@ from clew_activities.checkpoint_tokens import Keys
 from clew_workflows.core.checkpoints import draft_checkpoint, make_restore_operation
 from clew_workflows.protocol import RolloverThresholds
 from tests.support import session_harness, toolbox
-from tests.support.rolling import name, rolling
-from tests.support.stack import Stack, last
+from tests.support.rolling import make_id, run_rolling_worker
+from tests.support.stack import Stack, get_last_message
 
 
 def payload_of(token: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ async def history_bytes(session: Session) -> int:
 
 def adding(body: dict[str, Any]) -> Reply:
     """A model that adds when it is told to, and says how much it was shown."""
-    if last(body)["content"] == "add":
+    if get_last_message(body)["content"] == "add":
         return Reply(tool_calls=(ToolCall("add", {"a": 2**60 + 1, "b": 2}),))
     return Reply(f"{len(body['messages'])} messages")
 
@@ -88,7 +88,7 @@ async def test_a_session_goes_on_from_a_checkpoint(stack: Stack) -> None:
     session = await stack.open(adding, **settings)
     assert await session.ask("add") == "4 messages"
     token = await session.checkpoint()
-    branch = await stack.clew.restore(token, name())
+    branch = await stack.clew.restore(token, make_id())
     assert await spoken(branch) == await spoken(session)
     assert await branch.ask("add") == "8 messages"
     assert await session.ask("on") == "6 messages"
@@ -205,7 +205,7 @@ async def test_a_checkpoint_is_refused_where_it_does_not_belong(
     """An expired one, and one that meets other tools, leave no session behind; the word travels to the caller."""
     session = await stack.open("fine", tools=["add"])
     token, short = await session.checkpoint(), await session.checkpoint(expires_seconds=1)
-    wanted = name()
+    wanted = make_id()
     await asyncio.sleep(1.5)
     with pytest.raises(TokenExpired):
         await stack.clew.restore(short, wanted)
@@ -222,8 +222,8 @@ async def test_without_a_key_there_are_no_checkpoints(stack: Stack) -> None:
     """Neither made nor restored, and the session goes on."""
     session = await stack.open("fine")
     token = await session.checkpoint()
-    async with rolling(stack, keys=Keys()) as clew:
-        there = await clew.open(name(), model=stack.model("fine"))
+    async with run_rolling_worker(stack, keys=Keys()) as clew:
+        there = await clew.open(make_id(), model=stack.add_model("fine"))
         with pytest.raises(CheckpointUnavailable, match="CLEW_CHECKPOINT_KEYS"):
             await there.checkpoint()
         with pytest.raises(CheckpointUnavailable, match="CLEW_CHECKPOINT_KEYS"):
@@ -233,8 +233,10 @@ async def test_without_a_key_there_are_no_checkpoints(stack: Stack) -> None:
 
 async def test_a_lane_that_is_archived_is_checkpointed_whole(stack: Stack) -> None:
     """What the session no longer holds of it is fetched first."""
-    async with rolling(stack, RolloverThresholds(events=50, bytes=100_000, updates=10, signals=10)) as clew:
-        session = await clew.open(name(), model=stack.model("fine"))
+    async with run_rolling_worker(
+        stack, RolloverThresholds(events=50, bytes=100_000, updates=10, signals=10)
+    ) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         await session.ask("in the default lane")
         await session.switch_context("draft", op_id="o-1")
         turn = 0
@@ -259,7 +261,7 @@ async def test_a_malformed_restoration_fails_at_once_with_its_word(stack: Stack,
     """No task of it fails again and again."""
     with pytest.raises(WorkflowFailureError) as failed:
         await stack.clew.temporal.execute_workflow(
-            "RestoreSession", args=arguments, id=name(), task_queue=stack.clew.task_queue
+            "RestoreSession", args=arguments, id=make_id(), task_queue=stack.clew.task_queue
         )
     assert isinstance(failed.value.cause, ApplicationError)
     assert failed.value.cause.type == "invalid_input"

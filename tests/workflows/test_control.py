@@ -26,8 +26,8 @@ from clew.errors import (
 )
 from clew.local import Reply, ToolCall
 from tests.support import toolbox
-from tests.support.rolling import Slow
-from tests.support.stack import Stack, last
+from tests.support.rolling import SlowModel
+from tests.support.stack import Stack, get_last_message
 
 
 async def said(session: Session) -> list[str]:
@@ -58,10 +58,10 @@ async def approvals_of(session: Session) -> list[dict[str, Any]]:
 
 async def test_what_is_steered_in_is_read_after_the_answer(stack: Stack) -> None:
     """By default an input never touches the call in flight: it follows the answer, and the run goes on with both."""
-    model = Slow()
+    model = SlowModel()
     session = await stack.open(model)
     request = await session.message("go", request_id="r")
-    await model.was_asked()
+    await model.wait_for_call()
     first = await session.steer("shorter", input_id="i-1")
     second = await session.inject("it rains", source="weather")
     assert (first.request_id, first.position, second.position) == ("r", 1, 2)
@@ -80,13 +80,13 @@ async def test_what_is_steered_in_is_read_after_the_answer(stack: Stack) -> None
 async def test_a_step_input_is_read_before_the_next_call(stack: Stack) -> None:
     """With `at="step"` the model reads it together with the tool's result."""
     calls = [Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}),)), Reply("done")]
-    model = Slow(lambda _body: calls.pop(0))
+    model = SlowModel(lambda _body: calls.pop(0))
     session = await stack.open(model, tools=["add"])
     request = await session.message("go")
-    await model.was_asked()
+    await model.wait_for_call()
     await session.steer("be quick", at="step")
     model.release()
-    body = await model.was_asked()
+    body = await model.wait_for_call()
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "tool", "user"]
     model.release()
     assert await request.answer() == "done"
@@ -107,10 +107,10 @@ async def test_an_idle_session_takes_no_input(stack: Stack) -> None:
 
 async def test_inputs_are_guarded_and_counted(stack: Stack) -> None:
     """A guard on another request is refused, and the sixty-fifth input too."""
-    model = Slow()
+    model = SlowModel()
     session = await stack.open(model)
     request = await session.message("go", request_id="r")
-    await model.was_asked()
+    await model.wait_for_call()
     with pytest.raises(RequestMismatch):
         await session.steer("no", expected_request_id="another")
     await session.steer("yes", expected_request_id="r")
@@ -125,10 +125,10 @@ async def test_inputs_are_guarded_and_counted(stack: Stack) -> None:
 async def test_what_a_failed_run_has_not_read_is_answered_by_a_follow_up(stack: Stack) -> None:
     """Input outlives the run that it was meant for, unless its sender said `drop`."""
     replies = [Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}),)), Reply("I read it")]
-    model = Slow(lambda _body: replies.pop(0))
+    model = SlowModel(lambda _body: replies.pop(0))
     session = await stack.open(model, tools=["add"], max_iterations=1)
     request = await session.message("go", request_id="r")
-    await model.was_asked()
+    await model.wait_for_call()
     await session.steer("mind this")
     await session.inject("never mind", on_failure="drop")
     model.release(2)
@@ -146,10 +146,10 @@ async def test_a_context_is_never_changed_under_a_run(stack: Stack) -> None:
     """Operations and configuration that come in the middle of a run wait for its end; of operations the latest."""
     gate = uuid.uuid4().hex
     replies = [Reply(tool_calls=(ToolCall("wait_for", {"gate": gate}),)), Reply("done"), Reply("next")]
-    model = Slow(lambda _body: replies.pop(0))
+    model = SlowModel(lambda _body: replies.pop(0))
     session = await stack.open(model, tools=["wait_for"], system_prompt="old")
     request = await session.message("go")
-    await model.was_asked()
+    await model.wait_for_call()
     model.release()
     one = await session.replace_context([{"role": "user", "content": "forget"}], op_id="o-1")
     two = await session.replace_context([{"role": "user", "content": "once"}], op_id="o-2")
@@ -159,14 +159,14 @@ async def test_a_context_is_never_changed_under_a_run(stack: Stack) -> None:
     pending = (await session.status()).pending_context_op
     assert pending is not None
     assert pending["op_id"] == "o-2"
-    toolbox.gate(gate).set()
-    body = await model.was_asked()
+    toolbox.get_gate(gate).set()
+    body = await model.wait_for_call()
     assert [message["content"] for message in body["messages"]][:2] == ["old", "go"]
     model.release()
     await request.answer()
     assert (await said(session))[-3:] == [f"{request.request_id} completed", "replace", "config"]
     request = await session.message("and now?")
-    body = await model.was_asked()
+    body = await model.wait_for_call()
     assert [message["content"] for message in body["messages"]] == ["new", "once", "and now?"]
     model.release()
     await request.answer()
@@ -199,7 +199,7 @@ async def test_configuration_changes_are_entries_and_hold_from_then_on(stack: St
     """A new model and new tools are resolved by a worker, then committed; unknown ones fail the next request."""
     session = await stack.open("first")
     await session.ask("hello")
-    receipt = await session.configure(model=stack.model("second"), tools=["add"])
+    receipt = await session.configure(model=stack.add_model("second"), tools=["add"])
     assert receipt.status == "applied"
     assert receipt.seq == 4
     entry = (await session.entries())[4]
@@ -215,10 +215,10 @@ async def test_configuration_changes_are_entries_and_hold_from_then_on(stack: St
 
 async def test_a_busy_session_does_as_it_is_told(stack: Stack) -> None:
     """`queue` waits its turn, `interrupt` takes it, `steer` joins the run and shares its outcome."""
-    model = Slow()
+    model = SlowModel()
     session = await stack.open(model, on_busy="queue")
     first = await session.message("first", request_id="first")
-    await model.was_asked()
+    await model.wait_for_call()
     queued = await session.message("queued", request_id="queued")
     joined = await session.message("joined", request_id="joined", on_busy="steer")
     with pytest.raises(Busy):
@@ -226,8 +226,8 @@ async def test_a_busy_session_does_as_it_is_told(stack: Stack) -> None:
     assert (await session.status()).queued_messages == 1
     model.release(2)
     assert await first.answer() == await joined.answer() == "re: joined"
-    await model.was_asked()
-    assert (await model.was_asked())["messages"][-1]["content"] == "queued"
+    await model.wait_for_call()
+    assert (await model.wait_for_call())["messages"][-1]["content"] == "queued"
     urgent = await session.message("urgent", request_id="urgent", on_busy="interrupt")
     assert (await queued.result()).termination_reason == "interrupted"
     model.release(2)
@@ -262,10 +262,10 @@ async def test_cancel_reaches_a_tool_and_closes_its_call(stack: Stack) -> None:
     replies = [Reply(tool_calls=(ToolCall("note_cancel", {"gate": gate}),)), Reply("fresh")]
     session = await stack.open(lambda _body: replies.pop(0), tools=["note_cancel"])
     request = await session.message("go")
-    await toolbox.gate(f"{gate}-started").wait()
+    await toolbox.get_gate(f"{gate}-started").wait()
     await session.cancel()
     assert (await request.result()).status == "cancelled"
-    await asyncio.wait_for(toolbox.gate(f"{gate}-cancelled").wait(), 5)
+    await asyncio.wait_for(toolbox.get_gate(f"{gate}-cancelled").wait(), 5)
     assert await session.ask("next") == "fresh"
     (closed,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
     assert closed.payload["content"] == "interrupted (cancelled): this call may have run"
@@ -277,19 +277,19 @@ async def test_a_tool_that_ignores_cancellation_holds_nobody_up(stack: Stack) ->
     replies = [Reply(tool_calls=(ToolCall("ignore_cancel", {"gate": gate}),)), Reply("fresh")]
     session = await stack.open(lambda _body: replies.pop(0), tools=["ignore_cancel"])
     request = await session.message("go")
-    await toolbox.gate(f"{gate}-started").wait()
+    await toolbox.get_gate(f"{gate}-started").wait()
     await session.cancel()
     assert (await request.result()).status == "cancelled"
     assert await session.ask("next") == "fresh"
-    toolbox.gate(gate).set()
+    toolbox.get_gate(gate).set()
 
 
 async def test_ten_waiting_callers_never_keep_a_cancel_out(stack: Stack) -> None:
     """The server takes ten updates in flight; those who wait never use them up."""
-    model = Slow()
+    model = SlowModel()
     session = await stack.open(model)
     request = await session.message("go", request_id="r")
-    await model.was_asked()
+    await model.wait_for_call()
     waiting = [asyncio.create_task(session.request("r").result()) for _ in range(10)]
     assert (await session.cancel()).cancelled
     assert {(await task).status for task in (*waiting, asyncio.create_task(request.result()))} == {"cancelled"}
@@ -299,7 +299,7 @@ async def test_a_tool_call_waits_for_approval(stack: Stack) -> None:
     """Pending calls show name and arguments, are decided upon in any order, edited or denied, and the run goes on."""
 
     def script(body: dict[str, Any]) -> Reply:
-        if last(body)["role"] == "user":
+        if get_last_message(body)["role"] == "user":
             return Reply(
                 tool_calls=tuple(ToolCall("add", {"a": number, "b": 1}, f"c{number}") for number in range(3))
             )
@@ -327,7 +327,9 @@ async def test_a_tool_call_waits_for_approval(stack: Stack) -> None:
 async def test_a_cancel_resolves_what_waits_for_approval(stack: Stack) -> None:
     """Nothing times out by itself, and a cancelled run asks nobody any more."""
     session = await stack.open(
-        lambda body: Reply(tool_calls=(ToolCall("guarded", {}),)) if last(body)["content"] == "go" else Reply("ok"),
+        lambda body: (
+            Reply(tool_calls=(ToolCall("guarded", {}),)) if get_last_message(body)["content"] == "go" else Reply("ok")
+        ),
         tools=["guarded"],
         request_timeout_seconds=1,
     )
@@ -353,7 +355,7 @@ async def test_an_answer_comes_in_the_form_asked_for(stack: Stack) -> None:
     session = await stack.open(lambda _body: replies.pop(0))
     assert await session.ask("Which?", answer=City) == City(name="Oslo", people=700_000)
     model = (await session.status()).model
-    sent = stack.requests_to(model)
+    sent = stack.list_requests(model)
     assert sent[0]["response_format"]["json_schema"]["schema"] == City.model_json_schema()
     assert "it is not JSON" in sent[1]["messages"][-1]["content"]
     assert "name: 7 is not of type" in sent[2]["messages"][-1]["content"]
@@ -400,10 +402,10 @@ async def test_an_outcome_without_an_answer_has_no_value(stack: Stack) -> None:
 
 async def test_a_queued_message_is_served_by_the_session_as_it_is_then(stack: Stack) -> None:
     """What was changed while it waited holds for it: the lane, the prompt, and a policy that leaves it no room."""
-    model = Slow()
+    model = SlowModel()
     session = await stack.open(model, on_busy="queue")
     first = await session.message("first")
-    await model.was_asked()
+    await model.wait_for_call()
     queued = await session.message("queued")
     cramped = await session.message("cramped", context_policy=ContextPolicy(max_input_tokens=2500))
     await session.switch_context("draft", op_id="o-1")
@@ -411,7 +413,7 @@ async def test_a_queued_message_is_served_by_the_session_as_it_is_then(stack: St
     await session.configure(system_prompt="new", context_policy=policy)
     model.release(2)
     await first.answer()
-    body = await model.was_asked()
+    body = await model.wait_for_call()
     assert [message["content"] for message in body["messages"]] == ["new", "queued"]
     assert await queued.answer() == "re: queued"
     assert (await cramped.result()).termination_reason == "invalid_token_budget"

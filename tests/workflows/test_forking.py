@@ -17,8 +17,8 @@ from clew import (
 from clew.errors import InvalidInput, NotFound
 from clew.local import Reply
 from clew_activities.archive import Store
-from tests.support.rolling import name, rolling
-from tests.support.scripts import script
+from tests.support.rolling import make_id, run_rolling_worker
+from tests.support.scripts import reply_as_told
 from tests.support.stack import Stack
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="module")
 async def clew(stack: Stack) -> AsyncIterator[Clew]:
-    async with rolling(stack) as clew:
+    async with run_rolling_worker(stack) as clew:
         yield clew
 
 
@@ -64,7 +64,11 @@ async def test_a_fork_at_any_entry_sees_what_its_parent_saw(stack: Stack, clew: 
     """At every seq of a thread with tool groups, lanes, operations and configurations, archived or live."""
     policy = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100)
     parent = await clew.open(
-        name(), model=stack.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
+        make_id(),
+        model=stack.add_model(reply_as_told),
+        tools=["add"],
+        system_prompt="Be exact.",
+        context_policy=policy,
     )
     await talk(parent, "one " + "word " * 20, "please add", "two")
     await parent.switch_context("draft", op_id="o-1")
@@ -94,8 +98,8 @@ async def test_a_fork_at_any_entry_sees_what_its_parent_saw(stack: Stack, clew: 
 
 async def test_forks_go_their_own_ways(stack: Stack, clew: Clew) -> None:
     """What one says is not in the other; configuration, lane and known requests are those of the fork's entry."""
-    model, other = stack.model("fine"), stack.model("other")
-    parent = await clew.open(name(), model=model)
+    model, other = stack.add_model("fine"), stack.add_model("other")
+    parent = await clew.open(make_id(), model=model)
     await (await parent.message("one", request_id="r-1")).result()
     at_seq = (await parent.status()).rev - 1
     await parent.configure(model=other, system_prompt="Be late.")
@@ -123,7 +127,7 @@ async def test_forks_go_their_own_ways(stack: Stack, clew: Clew) -> None:
 @pytest.mark.slow
 async def test_a_fork_of_a_fork_and_of_who_sleeps(stack: Stack, clew: Clew) -> None:
     """A parent that hibernates is not woken; it has the fork in its thread, and knows of it when it wakes."""
-    parent = await clew.open(name(), model=stack.model("fine"))
+    parent = await clew.open(make_id(), model=stack.add_model("fine"))
     await talk(parent, *(f"turn {turn}" for turn in range(25)))
     await parent.hibernate()
     thread = await parent.entries()
@@ -137,7 +141,7 @@ async def test_a_fork_of_a_fork_and_of_who_sleeps(stack: Stack, clew: Clew) -> N
     assert [entry.seq for entry in whole] == list(range(len(thread) + 2))
     for session in (child, grandchild, late):
         await talk(session, "and on")
-    awake = await clew.open(parent.id, model=stack.model("ignored"))
+    awake = await clew.open(parent.id, model=stack.add_model("ignored"))
     await talk(awake, *(f"more {turn}" for turn in range(25)))
     entries = await awake.entries()
     assert entries[: len(whole)] == whole
@@ -147,7 +151,7 @@ async def test_a_fork_of_a_fork_and_of_who_sleeps(stack: Stack, clew: Clew) -> N
 
 async def test_many_forks_at_once_of_who_sleeps(stack: Stack, clew: Clew) -> None:
     """Each of them is in the parent's thread, and none has taken another's place."""
-    parent = await clew.open(name(), model=stack.model("fine"))
+    parent = await clew.open(make_id(), model=stack.add_model("fine"))
     await talk(parent, "one", "two")
     await parent.hibernate()
     thread = await parent.entries()
@@ -164,9 +168,9 @@ async def test_many_forks_at_once_of_who_sleeps(stack: Stack, clew: Clew) -> Non
 
 async def test_the_same_fork_is_made_once(stack: Stack, clew: Clew) -> None:
     """Asked for again it is answered again; under an id that is another session's it is refused."""
-    parent = await clew.open(name(), model=stack.model("fine"))
+    parent = await clew.open(make_id(), model=stack.add_model("fine"))
     await talk(parent, "one", "two")
-    fork_id = name()
+    fork_id = make_id()
     first, *others = await asyncio.gather(parent.fork(3, fork_id), parent.fork(3, fork_id), parent.fork(3, fork_id))
     assert {first.id, *(other.id for other in others)} == {fork_id}
     assert (await first.status()).rev == 5
@@ -192,7 +196,7 @@ async def test_a_session_is_forked_while_it_runs(stack: Stack, clew: Clew) -> No
             await free.wait()
         return Reply("done")
 
-    parent = await clew.open(name(), model=stack.model(slow))
+    parent = await clew.open(make_id(), model=stack.add_model(slow))
     await talk(parent, "quick")
     request = await parent.message("slow")
     fork = await parent.fork()
@@ -206,7 +210,7 @@ async def test_a_session_is_forked_while_it_runs(stack: Stack, clew: Clew) -> No
 
 async def family(stack: Stack, clew: Clew) -> list[Session]:
     """A parent that has an archive of its own, its fork, and the fork's fork, each with words of its own."""
-    parent = await clew.open(name(), model=stack.model("fine"))
+    parent = await clew.open(make_id(), model=stack.add_model("fine"))
     await talk(parent, *(f"turn {turn}" for turn in range(15)))
     child = await parent.fork(30)
     await talk(child, *(f"child {turn}" for turn in range(15)))
@@ -220,7 +224,7 @@ async def family(stack: Stack, clew: Clew) -> list[Session]:
 async def test_sessions_are_deleted_in_any_order(stack: Stack, order: tuple[int, ...]) -> None:
     """What is deleted is gone at once; what others need stays; with the last one nothing is left."""
     store = Store.from_url("memory://")
-    async with rolling(stack, store=store) as clew:
+    async with run_rolling_worker(stack, store=store) as clew:
         members = await family(stack, clew)
         threads = {session.id: await session.entries() for session in members}
         deleted = 0
@@ -242,9 +246,9 @@ async def test_sessions_are_deleted_in_any_order(stack: Stack, order: tuple[int,
 async def test_a_session_that_was_never_archived_is_forked_and_deleted(stack: Stack) -> None:
     """A fork of a young session is whole, whichever is deleted first."""
     store = Store.from_url("memory://")
-    async with rolling(stack, store=store) as clew:
+    async with run_rolling_worker(stack, store=store) as clew:
         for parent_first in (True, False):
-            parent = await clew.open(name(), model=stack.model("fine"))
+            parent = await clew.open(make_id(), model=stack.add_model("fine"))
             await talk(parent, "one")
             fork = await parent.fork()
             await clew.delete((parent if parent_first else fork).id)

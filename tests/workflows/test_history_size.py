@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clew.local import Reply, ToolCall
-from tests.support.histories import payloads
-from tests.support.stack import Stack, last
+from tests.support.histories import list_payloads
+from tests.support.stack import Stack, get_last_message
 
 
 async def history_of(stack: Stack, session_id: str) -> tuple[int, int]:
@@ -35,7 +35,7 @@ async def test_a_round_of_one_tool_adds_at_most_twelve_events(stack: Stack) -> N
     """A turn with one tool call has at most twelve events more than one without."""
 
     def script(body: dict[str, Any]) -> Reply:
-        if last(body)["content"] == "add":
+        if get_last_message(body)["content"] == "add":
             return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
         return Reply("fine")
 
@@ -54,7 +54,7 @@ async def test_every_text_is_in_the_history_once(stack: Stack) -> None:
     texts = {name: f"{name}-{uuid.uuid4().hex}" for name in ("prompt", "question", "answer", "arguments", "said")}
 
     def script(body: dict[str, Any]) -> Reply:
-        if last(body)["role"] == "user":
+        if get_last_message(body)["role"] == "user":
             return Reply(texts["said"], tool_calls=(ToolCall("add", {"a": texts["arguments"], "b": 1}),))
         return Reply(texts["answer"])
 
@@ -63,6 +63,6 @@ async def test_every_text_is_in_the_history_once(stack: Stack) -> None:
     await request.answer()
     await session.request(request.request_id).result()
     history = await stack.clew.temporal.get_workflow_handle(session.id).fetch_history()
-    whole = "\n".join(payloads(json.loads(history.to_json())))
+    whole = "\n".join(list_payloads(json.loads(history.to_json())))
     counts = {name: whole.count(text) for name, text in texts.items()}
     assert counts == {"prompt": 1, "question": 1, "answer": 1, "said": 1, "arguments": 2}

@@ -12,7 +12,7 @@ from temporalio.client import WorkflowHistory
 from clew import Clew, ContextPolicy, RequestFailed
 from clew_activities.model_table import choose_policy
 from clew_activities.prices import find_prices
-from tests.support.rolling import name, rolling, runs_of
+from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
 
 OTHER = "scripted:gpt-4o"
@@ -44,13 +44,13 @@ asyncio.run(replayer.replay_workflow(WorkflowHistory.from_json("replayed", sys.s
 @pytest.fixture
 def other(stack: Stack) -> str:
     """The model that the table knows, which answers here."""
-    stack.scripts[OTHER.partition(":")[2]] = stack.scripts[stack.model("fine").partition(":")[2]]
+    stack.scripts[OTHER.partition(":")[2]] = stack.scripts[stack.add_model("fine").partition(":")[2]]
     return OTHER
 
 
 async def histories(clew: Clew, session_id: str) -> list[WorkflowHistory]:
     """The histories of a session's runs, the newest first."""
-    handles = [clew.temporal.get_workflow_handle(session_id, run_id=run) for run in await runs_of(clew, session_id)]
+    handles = [clew.temporal.get_workflow_handle(session_id, run_id=run) for run in await list_runs(clew, session_id)]
     return [await handle.fetch_history() for handle in handles]
 
 
@@ -68,8 +68,8 @@ def scheduled(history: WorkflowHistory, activity: str) -> int:
 
 async def test_a_messages_own_model_is_asked_about_once(stack: Stack, other: str) -> None:
     """Under its policy it is called, and the session knows it in the next runs of its workflow too."""
-    async with rolling(stack) as clew:
-        session = await clew.open(name(), model=stack.model("fine"))
+    async with run_rolling_worker(stack) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         for turn in range(20):
             await session.ask(f"turn {turn}", model=other if turn % 4 == 0 else None)
         runs = await histories(clew, session.id)
@@ -86,7 +86,7 @@ async def test_replays_need_no_table(stack: Stack, other: str) -> None:
     await session.ask("hello", model=other)
     await session.configure(model=other)
     await session.ask("hello again")
-    await session.ask("and again", model=stack.model("fine"))
+    await session.ask("and again", model=stack.add_model("fine"))
     await session.close()
     (history,) = await histories(stack.clew, session.id)
     ran = await asyncio.to_thread(replay_elsewhere, history)
@@ -95,7 +95,7 @@ async def test_replays_need_no_table(stack: Stack, other: str) -> None:
 
 async def test_what_was_charged_is_in_the_thread(stack: Stack, other: str) -> None:
     """A call's recipe has the prices that it was counted by; a preview is priced by what a worker has told."""
-    session = await stack.clew.open(name(), model=other)
+    session = await stack.clew.open(make_id(), model=other)
     await session.ask("hello")
     (recipe,) = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]
     (price,) = find_prices(other)
@@ -118,16 +118,16 @@ async def test_a_model_without_a_price_is_not_called_under_a_limit_of_cost(stack
     await session.ask("hello", model=other)
     with pytest.raises(RequestFailed, match="has cost"):
         await session.ask("hello", model=other)
-    assert len(stack.requests_to((await session.status()).model)) == 0
+    assert len(stack.list_requests((await session.status()).model)) == 0
 
 
 async def test_a_summary_is_written_in_pieces_that_its_model_takes(stack: Stack) -> None:
     """Its window is the worker's knowledge; the policy's is taken for it only where that has none."""
-    stack.scripts["gpt-4"] = stack.scripts[stack.model("in short").partition(":")[2]]
-    for model, calls in (("scripted:gpt-4", 4), (stack.model("in short"), 1)):
+    stack.scripts["gpt-4"] = stack.scripts[stack.add_model("in short").partition(":")[2]]
+    for model, calls in (("scripted:gpt-4", 4), (stack.add_model("in short"), 1)):
         policy = ContextPolicy(max_input_tokens=60_000, keep_last_turns=0, summarization_model=model)
         session = await stack.open(context_policy=policy)
         for _ in range(4):
             await session.ask("word " * 4_000)
         await session.summarize()
-        assert len(stack.requests_to(model)) == calls
+        assert len(stack.list_requests(model)) == calls

@@ -15,8 +15,8 @@ from clew.local import Reply, ToolCall
 from clew_workflows.core import views
 from clew_workflows.core.state import Learned
 from tests.support import session_harness
-from tests.support.rolling import name, rolling
-from tests.support.stack import Stack, last
+from tests.support.rolling import make_id, run_rolling_worker
+from tests.support.stack import Stack, get_last_message
 
 SHORT = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100, keep_last_turns=2)
 
@@ -92,7 +92,7 @@ async def asked_as_previewed(stack: Stack, session: Session, content: str, **own
 
 
 def adding(body: dict[str, Any]) -> Reply:
-    newest = last(body)
+    newest = get_last_message(body)
     if newest["role"] == "user" and "add" in newest["content"]:
         return Reply("", tool_calls=(ToolCall("add", {"a": 1, "b": 1}),))
     return Reply("so it is " + "indeed " * 20)
@@ -134,8 +134,8 @@ async def test_a_preview_is_made_while_a_run_is_active(stack: Stack) -> None:
 
 async def test_a_session_that_sleeps_or_has_rolled_over_is_previewed(stack: Stack) -> None:
     """Asleep, and where the lane is archived alone: as it would be asked when it goes on."""
-    async with rolling(stack) as clew:
-        session = await clew.open(name(), model=stack.model("fine"), context_policy=SHORT)
+    async with run_rolling_worker(stack) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"), context_policy=SHORT)
         for turn in range(20):
             await session.ask(f"turn {turn} " + "words " * 100)
         wide = ContextPolicy(max_input_tokens=50_000)
@@ -148,7 +148,7 @@ async def test_a_session_that_sleeps_or_has_rolled_over_is_previewed(stack: Stac
                 "pending": [{"role": "user", "content": "all of it"}],
                 "context_policy": wide.model_dump(mode="json", exclude_unset=True),
             },
-            id=name(),
+            id=make_id(),
             task_queue=clew.task_queue,
             result_type=dict,
         )

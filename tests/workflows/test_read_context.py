@@ -15,20 +15,20 @@ from clew.context.contexts import build_context
 from clew.local import Reply
 from clew.thread import Thread
 from clew_activities.archive import Store
-from tests.support.rolling import name, rolling
+from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
 async def clew(stack: Stack) -> AsyncIterator[Clew]:
-    async with rolling(stack) as clew:
+    async with run_rolling_worker(stack) as clew:
         yield clew
 
 
 async def read(clew: Clew, session_id: str, **asked: Any) -> dict[str, Any]:
     """The answer of the workflow."""
     answer: dict[str, Any] = await clew.temporal.execute_workflow(
-        "ReadContext", {"session_id": session_id, **asked}, id=name(), task_queue=clew.task_queue, result_type=dict
+        "ReadContext", {"session_id": session_id, **asked}, id=make_id(), task_queue=clew.task_queue, result_type=dict
     )
     return answer
 
@@ -43,7 +43,7 @@ async def refused(clew: Clew, session_id: str, **asked: Any) -> ApplicationError
 
 async def test_it_answers_as_the_query_does(stack: Stack, clew: Clew) -> None:
     """For the active lane, another one, a seq and a policy: of a live session, one that sleeps, and its fork."""
-    session = await clew.open(name(), model=stack.model("fine"), tools=["add"], system_prompt="Be brief.")
+    session = await clew.open(make_id(), model=stack.add_model("fine"), tools=["add"], system_prompt="Be brief.")
     await session.ask("one")
     await session.switch_context("side", op_id="o-1")
     await session.ask("two " * 50)
@@ -70,7 +70,7 @@ async def test_it_answers_as_the_query_does(stack: Stack, clew: Clew) -> None:
 async def test_pages_are_of_one_context_while_the_session_goes_on(stack: Stack, clew: Clew) -> None:
     """Asked for with the `next_page` and `at_seq` of the answer, by workflow and by query."""
     wide = ContextPolicy(max_input_tokens=2_000_000, reserve_output_tokens=100)
-    session = await clew.open(name(), model=stack.model("fine"), context_policy=wide)
+    session = await clew.open(make_id(), model=stack.add_model("fine"), context_policy=wide)
     for turn in range(5):
         await session.ask(f"{turn} " + "long " * 50_000)
     first = await read(clew, session.id)
@@ -95,7 +95,7 @@ async def test_a_call_that_is_being_made_can_be_read(stack: Stack, clew: Clew) -
         await answer.wait()
         return Reply("fine")
 
-    session = await clew.open(name(), model=stack.model(script))
+    session = await clew.open(make_id(), model=stack.add_model(script))
     request = await session.message("go")
     await called.wait()
     during = await read(clew, session.id, call_id="call-1")
@@ -108,8 +108,8 @@ async def test_a_call_that_is_being_made_can_be_read(stack: Stack, clew: Clew) -
 async def test_what_cannot_be_read_has_its_word(stack: Stack) -> None:
     """Of the contract; the workflow fails with it, and no task does."""
     store = Store.from_url("memory://")
-    async with rolling(stack, store=store) as clew:
-        session = await clew.open(name(), model=stack.model("fine"))
+    async with run_rolling_worker(stack, store=store) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         await session.ask("one")
         await session.hibernate()
         assert (await refused(clew, "nobody")).type == "not_found"
@@ -143,8 +143,8 @@ async def test_what_cannot_be_read_has_its_word(stack: Stack) -> None:
 async def test_every_seq_of_an_archive_is_that_of_the_whole_thread(stack: Stack, clew: Clew) -> None:
     """The same messages and the same `meta` as the thread read as a whole gives."""
     session = await clew.open(
-        name(),
-        model=stack.model("fine"),
+        make_id(),
+        model=stack.add_model("fine"),
         context_policy=ContextPolicy(max_input_tokens=900, reserve_output_tokens=0),
     )
     for turn in range(20):

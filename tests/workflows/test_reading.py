@@ -34,9 +34,9 @@ from clew_activities.archive import Archive, Store
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.hostile_input import MALFORMED
 from tests.support.impatient import HASTY
-from tests.support.rolling import Fickle, name, rolling, runs_of
-from tests.support.scripts import script
-from tests.support.stack import Stack, last
+from tests.support.rolling import FailingStore, list_runs, make_id, run_rolling_worker
+from tests.support.scripts import reply_as_told
+from tests.support.stack import Stack, get_last_message
 
 
 @dataclass
@@ -74,7 +74,7 @@ async def clew(stack: Stack) -> AsyncIterator[Clew]:
     # A server of its own: what other tests leave to be booked there keeps it from deleting anything for long.
     async with temporal_server(ui=False) as server:
         connected = await Clew.connect(server.address)
-        async with rolling(replace(stack, clew=connected)) as clew:
+        async with run_rolling_worker(replace(stack, clew=connected)) as clew:
             yield clew
 
 
@@ -82,10 +82,14 @@ async def clew(stack: Stack) -> AsyncIterator[Clew]:
 async def long(stack: Stack, clew: Clew) -> AsyncIterator[Long]:
     policy = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100)
     session = await clew.open(
-        name(), model=stack.model(script), tools=["add"], system_prompt="Be exact.", context_policy=policy
+        make_id(),
+        model=stack.add_model(reply_as_told),
+        tools=["add"],
+        system_prompt="Be exact.",
+        context_policy=policy,
     )
     recorded: list[Entry] = []
-    other = stack.model("other")
+    other = stack.add_model("other")
 
     async def turns(count: int, what: str = "", **options: Any) -> None:
         for turn in range(count):
@@ -99,7 +103,7 @@ async def long(stack: Stack, clew: Clew) -> AsyncIterator[Long]:
     await turns(2, "in a form", output_schema={"type": "object"}, context_policy=ContextPolicy(keep_last_turns=1))
     snapshot = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "indeed"}]
     await session.replace_context(snapshot, op_id="o-2", base_seq=len(recorded) - 9, system_prompt="Be another.")
-    older = (await runs_of(clew, session.id))[1:]
+    older = (await list_runs(clew, session.id))[1:]
     assert len(older) > 3
     await turns(6)
     await session.configure(system_prompt="Be kind.")
@@ -191,11 +195,11 @@ async def test_a_call_of_many_tools_is_shown_again_from_the_archive(stack: Stack
     """However many results name it as well."""
 
     def many(body: dict[str, Any]) -> Reply:
-        if last(body)["role"] == "user":
+        if get_last_message(body)["role"] == "user":
             return Reply(tool_calls=tuple(ToolCall("add", {"a": n, "b": 1}) for n in range(14)))
         return Reply("done")
 
-    session = await clew.open(name(), model=stack.model(many), tools=["add"])
+    session = await clew.open(make_id(), model=stack.add_model(many), tools=["add"])
     await session.ask("add")
     replies = [entry for entry in await session.entries() if "recipe" in entry.payload]
     await session.hibernate()
@@ -227,7 +231,7 @@ async def test_every_context_and_window_is_projected_anywhere(long: Long) -> Non
 
 async def test_a_session_that_sleeps_is_read_from_its_archive_alone(stack: Stack, clew: Clew) -> None:
     """Hibernating or closed, and even when the server has forgotten its workflow, all of it can be read."""
-    session = await clew.open(name(), model=stack.model("fine"), system_prompt="Be brief.")
+    session = await clew.open(make_id(), model=stack.add_model("fine"), system_prompt="Be brief.")
     await session.ask("one")
     await session.switch_context("side", op_id="o-1")
     await session.ask("two")
@@ -237,7 +241,7 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(stack: Stack
     archive = Archive(stack.store, "default")
     head = await archive.read_head(session.id)
     assert head
-    forgotten = clew.session(name())
+    forgotten = clew.session(make_id())
     await archive.set_head(head.model_copy(update={"session_id": forgotten.id}), None)
     for asleep in (session, forgotten):
         *awake, hibernated = await asleep.entries()
@@ -252,12 +256,12 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(stack: Stack
     assert await again.ask("three") == "fine"
     assert [entry.seq for entry in await again.entries()] == list(range(len(entries) + 4))
     with pytest.raises(NotFound):
-        await clew.open(name())
+        await clew.open(make_id())
 
 
 async def test_reading_goes_on_while_the_session_rolls_over(stack: Stack, clew: Clew) -> None:
     """Readers who read all the time see every entry once, in order, however often the session rolls over."""
-    session = await clew.open(name(), model=stack.model("fine"))
+    session = await clew.open(make_id(), model=stack.add_model("fine"))
     await session.ask("first")
     done = False
 
@@ -277,13 +281,13 @@ async def test_reading_goes_on_while_the_session_rolls_over(stack: Stack, clew: 
         await session.ask(f"turn {turn}")
     done = True
     assert min(await asyncio.gather(*readers)) > 3
-    assert len(await runs_of(clew, session.id)) > 2
+    assert len(await list_runs(clew, session.id)) > 2
 
 
 async def test_pages_stay_under_the_limit(stack: Stack, clew: Clew) -> None:
     """However large the entries are, a page has less than 1 MB, and the pages hold everything, from either end."""
     policy = ContextPolicy(max_input_tokens=1_000_000, max_messages=1)
-    session = await clew.open(name(), model=stack.model("fine"), context_policy=policy)
+    session = await clew.open(make_id(), model=stack.add_model("fine"), context_policy=policy)
     for turn in range(6):
         await session.ask("long" * 55_000 + str(turn))
     entries = await session.entries()
@@ -293,7 +297,7 @@ async def test_pages_stay_under_the_limit(stack: Stack, clew: Clew) -> None:
         pages = 0
         while True:
             page: dict[str, Any] = await clew.temporal.execute_workflow(
-                "ReadThread", asked, id=name(), task_queue=clew.task_queue, result_type=dict
+                "ReadThread", asked, id=make_id(), task_queue=clew.task_queue, result_type=dict
             )
             pages += 1
             assert len(json.dumps(page)) < 1_000_000
@@ -311,7 +315,7 @@ async def test_a_malformed_input_ends_the_workflow(clew: Clew, workflow: str) ->
     """With a word of the contract, and never with a task that fails for ever."""
 
     async def failure(args: Any) -> ApplicationError:
-        started = await clew.temporal.start_workflow(workflow, args=args, id=name(), task_queue=clew.task_queue)
+        started = await clew.temporal.start_workflow(workflow, args=args, id=make_id(), task_queue=clew.task_queue)
         with pytest.raises(WorkflowFailureError) as ended:
             await started.result()
         assert isinstance(ended.value.cause, ApplicationError)
@@ -350,8 +354,8 @@ async def test_what_there_is_not_is_not_found(clew: Clew) -> None:
 async def test_damage_is_named(stack: Stack) -> None:
     """A missing or damaged object is an error that names it; once it is restored all is read again."""
     store = Store.from_url("memory://")
-    async with rolling(stack, RolloverThresholds(events=50, updates=5), store) as clew:
-        session = await clew.open(name(), model=stack.model("fine"))
+    async with run_rolling_worker(stack, RolloverThresholds(events=50, updates=5), store) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         for turn in range(12):
             await session.ask(f"turn {turn}")
         await session.hibernate()
@@ -369,7 +373,7 @@ async def test_damage_is_named(stack: Stack) -> None:
         assert await session.entries() == entries
 
 
-class Counting(Fickle):
+class Counting(FailingStore):
     """Counts how often it was asked while it was away."""
 
     attempts = 0
@@ -382,8 +386,8 @@ class Counting(Fickle):
 async def test_a_store_that_is_away_is_told_in_time(stack: Stack) -> None:
     """`archive_unavailable`, and not before it was tried again; when it is back, all is there."""
     store = Counting()
-    async with rolling(stack, store=store, workflows=HASTY) as clew:
-        session = await clew.open(name(), model=stack.model("fine"))
+    async with run_rolling_worker(stack, store=store, workflows=HASTY) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         await session.ask("hi")
         await session.hibernate()
         store.away = True

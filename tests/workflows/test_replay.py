@@ -25,7 +25,7 @@ from clew_activities.worker import SessionWorker, make_worker, make_workflow_san
 from clew_audit.replay import replay_run
 from clew_workflows.session import AgentSession
 from tests.support.histories import HISTORIES
-from tests.support.scenarios import SCENARIOS, control, script
+from tests.support.scenarios import SCENARIOS, control, reply_as_scenario
 from tests.support.stack import Stack
 
 THREADS = {
@@ -94,7 +94,7 @@ async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:
 
     async with make_http_client() as http:
         async with worker(http):
-            model = stack.model(script)
+            model = stack.add_model(reply_as_scenario)
             session = await clew.open(f"test-{uuid.uuid4().hex}", model=model, tools=["add"])
             await control(session)
             before = [entry.as_json() for entry in await session.entries()]

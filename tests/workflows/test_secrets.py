@@ -18,10 +18,10 @@ from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
 from clew_activities.worker.logs import RedactingFormatter
 from tests.support import toolbox
-from tests.support.provider_calls import sse
-from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
-from tests.support.provider_server import FakeServer, fake_server
-from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, chunk
+from tests.support.provider_calls import encode_events
+from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, find_leaks
+from tests.support.provider_server import FakeServer, run_fake_server
+from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, make_chunk
 from tests.support.stack import Stack
 
 KEY = "sk-proj-Zm9vYmFyQUJD_dEf-0123456789xyzXYZwq7"
@@ -104,39 +104,43 @@ async def test_no_failure_brings_the_key_out(
     place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """Whether it is final or tried again: history, thread and log are free of it."""
-    async with fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
         FAILURES[place](fake, KEY)
         FAILURES[place](fake, FORMS["folded"](KEY))
-        fake.answer(sse(HELLO_STREAM))
+        fake.answer(encode_events(HELLO_STREAM))
         outcome = await (await session.message("hello")).result()
         assert outcome.status == "completed" or outcome.error is not None
-        assert not leaks(await written(session, clew), KEY)
-    assert not leaks(log.plain, KEY)
+        assert not find_leaks(await written(session, clew), KEY)
+    assert not find_leaks(log.plain, KEY)
 
 
 async def test_a_pending_call_does_not_tell_the_key(
     stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """Neither the failure of its last attempt nor what it shows of the reply that is under way."""
-    async with fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
         go_on = asyncio.Event()
         fake.answer_verbatim(b"HTTP/1.1 200 OK\r\nx echo Bearer " + KEY.encode() + b": no\r\n\r\n")
-        begun = [chunk(content=f"You sent {KEY[:30]}")]
-        fake.answer(sse(begun), go_on, sse([chunk(content=KEY[30:] + ", I think."), chunk("stop"), "[DONE]"]))
+        begun = [make_chunk(content=f"You sent {KEY[:30]}")]
+        fake.answer(
+            encode_events(begun),
+            go_on,
+            encode_events([make_chunk(content=KEY[30:] + ", I think."), make_chunk("stop"), "[DONE]"]),
+        )
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
         request = await session.message("hello")
         seen = ""
         while "You sent" not in seen:
             seen = await described(session, clew, attempt=2)
         assert "illegal header line" in seen
-        assert not leaks(seen, KEY)
+        assert not find_leaks(seen, KEY)
         go_on.set()
         assert (await request.result()).status == "completed"
         entries = await session.entries()
         assert "You sent [redacted], I think." in [entry.payload.get("content") for entry in entries]
-        assert not leaks(await written(session, clew), KEY)
-    assert not leaks(log.plain, KEY)
+        assert not find_leaks(await written(session, clew), KEY)
+    assert not find_leaks(log.plain, KEY)
 
 
 @pytest.mark.parametrize("place", REPLIES)
@@ -144,15 +148,15 @@ async def test_no_reply_brings_the_key_out(
     place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """Neither as an answer, nor as a tool's name or arguments, which a tool's result repeats."""
-    async with fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m", tools=["add"])
         for form in ("as it is", "base64 of a header"):
             fake.answers.clear()
             REPLIES[place](fake, FORMS[form](KEY))
-            fake.answer(sse(HELLO_STREAM))
+            fake.answer(encode_events(HELLO_STREAM))
             assert (await (await session.message("hello")).result()).status == "completed"
-        assert not leaks(await written(session, clew), KEY)
-    assert not leaks(log.plain, KEY)
+        assert not find_leaks(await written(session, clew), KEY)
+    assert not find_leaks(log.plain, KEY)
 
 
 @pytest.mark.parametrize("place", ANTHROPIC)
@@ -160,31 +164,31 @@ async def test_no_block_brings_the_key_out(
     place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """What the provider would want back is left out, and the session goes on."""
-    async with fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="anthropic:claude-sonnet-4-5", tools=["add"])
         ANTHROPIC[place](fake, KEY)
-        fake.answer(sse(ANTHROPIC_STREAM[:2] + ANTHROPIC_STREAM[9:13] + ANTHROPIC_STREAM[-2:]))
+        fake.answer(encode_events(ANTHROPIC_STREAM[:2] + ANTHROPIC_STREAM[9:13] + ANTHROPIC_STREAM[-2:]))
         outcome: RequestOutcome = await (await session.message("hello")).result()
         assert outcome.status in ("completed", "failed")
-        assert not leaks(await written(session, clew), KEY)
-    assert not leaks(log.plain, KEY)
+        assert not find_leaks(await written(session, clew), KEY)
+    assert not find_leaks(log.plain, KEY)
 
 
 async def test_a_summary_does_not_tell_the_key(
     stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """It is a model's reply like any other."""
-    async with fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
-        fake.answer(sse(HELLO_STREAM))
+        fake.answer(encode_events(HELLO_STREAM))
         await session.ask("hello " * 200)
         FAILURES["broken chunk"](fake, KEY)
         REPLIES["text in pieces"](fake, KEY)
         await session.summarize(0, 2)
         contents = [entry.payload["content"] for entry in await session.entries(kind="summary")]
         assert contents == ["You sent [redacted]."]
-        assert not leaks(await written(session, clew), KEY)
-    assert not leaks(log.plain, KEY)
+        assert not find_leaks(await written(session, clew), KEY)
+    assert not find_leaks(log.plain, KEY)
 
 
 def test_a_log_line_tells_no_secret_however_it_was_logged(log: Log) -> None:
@@ -197,6 +201,6 @@ def test_a_log_line_tells_no_secret_however_it_was_logged(log: Log) -> None:
             raise LookupError(f"outer {FORMS['base64 of a header'](KEY)}") from inner
     except LookupError:
         logger.exception("failed with %s and %r", KEY, {"key": FORMS["percent-encoded in full"](KEY)})
-    assert leaks(log.plain, KEY)
-    assert not leaks(log.redacted, KEY)
+    assert find_leaks(log.plain, KEY)
+    assert not find_leaks(log.redacted, KEY)
     assert "LookupError" in log.redacted

@@ -29,17 +29,17 @@ from clew.errors import (
     UnknownRequest,
 )
 from clew.local import Reply, ToolCall
-from tests.support.histories import payloads
+from tests.support.histories import list_payloads
 from tests.support.impatient import IMPATIENT
-from tests.support.rolling import name, rolling
-from tests.support.stack import Stack, last
+from tests.support.rolling import make_id, run_rolling_worker
+from tests.support.stack import Stack, get_last_message
 
 
 def tool_then_answer(*calls: ToolCall) -> Any:
     """A model that asks for tools once, and then says what it read."""
 
     def script(body: dict[str, Any]) -> Reply:
-        if last(body)["role"] == "user":
+        if get_last_message(body)["role"] == "user":
             return Reply(tool_calls=calls)
         results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
         return Reply(" | ".join(results[-len(calls) :]))
@@ -75,7 +75,7 @@ async def test_the_model_sees_the_projection_of_the_thread(stack: Stack) -> None
     await session.ask("first")
     await session.ask("second")
     model = (await session.status()).model
-    sent = stack.requests_to(model)[-1]
+    sent = stack.list_requests(model)[-1]
     assert [(message["role"], message["content"]) for message in sent["messages"]] == [
         ("system", "Be brief."),
         ("user", "first"),
@@ -197,7 +197,7 @@ async def test_a_request_id_is_answered_again_and_never_run_again(stack: Stack) 
 
 async def test_two_who_open_at_once_get_one_session(stack: Stack) -> None:
     """Opening is resuming where the session exists; the configuration that it started with stands."""
-    session_id, model = f"test-{uuid.uuid4().hex}", stack.model("one and the same")
+    session_id, model = f"test-{uuid.uuid4().hex}", stack.add_model("one and the same")
     opened = await asyncio.gather(*(stack.clew.open(session_id, model=model) for _ in range(5)))
     await opened[0].ask("hello")
     assert (await opened[4].status()).rev == 4
@@ -271,7 +271,7 @@ async def test_what_a_provider_refuses_for_good_fails_at_once_with_its_own_words
     outcome = await request.result()
     assert outcome.error is not None
     assert (outcome.error.type, outcome.error.retryable) == (word, False)
-    assert len(stack.requests_to((await session.status()).model)) == 1
+    assert len(stack.list_requests((await session.status()).model)) == 1
 
 
 async def test_what_may_pass_is_tried_again_within_the_request(stack: Stack) -> None:
@@ -297,7 +297,7 @@ async def test_what_the_worker_does_not_know_is_a_failed_outcome(stack: Stack) -
     """An unknown provider and an unknown tool end each request with their word; the session lives on."""
     unknown: list[tuple[dict[str, Any], str]] = [
         ({"model": "nowhere:gpt"}, "unknown_model"),
-        ({"model": stack.model("x"), "tools": ["teleport"]}, "unknown_tool"),
+        ({"model": stack.add_model("x"), "tools": ["teleport"]}, "unknown_tool"),
     ]
     for config, word in unknown:
         session = await stack.clew.open(f"test-{uuid.uuid4().hex}", **config)
@@ -312,7 +312,7 @@ async def test_a_request_may_bring_its_own_model_and_policy(stack: Stack) -> Non
     """They hold for that request alone, and `context(call_id=…)` shows what it saw under them."""
     session = await stack.open("usual")
     await session.ask("one")
-    other = stack.model("special")
+    other = stack.add_model("special")
     policy = ContextPolicy(max_messages=1)
     assert await session.ask("two", model=other, context_policy=policy) == "special"
     assert await session.ask("three") == "usual"
@@ -407,7 +407,7 @@ async def test_a_message_can_open_the_session(stack: Stack) -> None:
     session_id = f"test-{uuid.uuid4().hex}"
     start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         "AgentSession",
-        {"config": {"model": stack.model("welcome")}},
+        {"config": {"model": stack.add_model("welcome")}},
         id=session_id,
         task_queue=stack.clew.task_queue,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -428,7 +428,7 @@ async def test_a_large_context_comes_in_pages_and_arrives_whole(stack: Stack) ->
     context = await session.context()
     assert len(context.messages) == 12
     assert sum(len(message["content"]) for message in context.messages) > 1_400_000
-    assert len(stack.requests_to((await session.status()).model)[-1]["messages"]) == 11
+    assert len(stack.list_requests((await session.status()).model)[-1]["messages"]) == 11
     assert len(await session.transcript()) == 12
 
 
@@ -459,8 +459,8 @@ async def test_a_long_wait_is_answered_running_and_the_client_waits_on(stack: St
         await release.wait()
         return Reply("done")
 
-    async with rolling(stack, workflows=IMPATIENT) as clew:
-        session = await clew.open(name(), model=stack.model(script))
+    async with run_rolling_worker(stack, workflows=IMPATIENT) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(script))
         request = await session.message("go", request_id="r")
         answer = asyncio.create_task(request.answer())
         handle = stack.clew.temporal.get_workflow_handle(session.id)
@@ -478,6 +478,6 @@ async def test_an_operator_reads_what_a_session_does(stack: Stack) -> None:
     metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     assert "**idle**" in metadata.current_details
     assert "2 model calls" in metadata.current_details
-    labels = payloads(json.loads((await handle.fetch_history()).to_json()))
+    labels = list_payloads(json.loads((await handle.fetch_history()).to_json()))
     model = (await session.status()).model.partition(":")[2]
     assert {f'"model call 1 · {model}"', '"tool add · tool-1"', f'"model call 2 · {model}"'} <= set(labels)

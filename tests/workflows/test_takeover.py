@@ -18,10 +18,10 @@ from clew.local import Reply, ToolCall
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import SessionWorker, make_worker
-from tests.support.rolling import runs_of
-from tests.support.schemas import SLOW, SLOW_ANSWER, is_running, validations
-from tests.support.stack import Stack, last
-from tests.support.workers import open_on, worker
+from tests.support.rolling import list_runs
+from tests.support.schemas import SLOW, SLOW_ANSWER, is_running, list_validations
+from tests.support.stack import Stack, get_last_message
+from tests.support.workers import open_session_on, run_worker_process
 
 
 async def shape(session: Session) -> list[str]:
@@ -42,12 +42,12 @@ async def test_a_model_call_survives_the_death_of_its_worker(stack: Stack) -> No
         return Reply("this will never be heard to its end " * 100, tokens_per_second=5)
 
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(stack, queue) as first:
-        session = await open_on(stack, queue, script)
+    async with run_worker_process(stack, queue) as first:
+        session = await open_session_on(stack, queue, script)
         request = await session.message("go")
         await called.wait()
         await first.kill()
-        async with worker(stack, queue):
+        async with run_worker_process(stack, queue):
             assert await request.answer() == "at last"
             assert await shape(session) == ["config", "user", "assistant", "run"]
             (answer,) = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
@@ -59,20 +59,20 @@ async def test_a_tool_call_survives_the_death_of_its_worker(stack: Stack, tmp_pa
     """SIGKILL in the middle of a tool: another worker runs it, and one result is committed."""
 
     def script(body: dict[str, Any]) -> Reply:
-        if last(body)["role"] == "user":
+        if get_last_message(body)["role"] == "user":
             return Reply(tool_calls=(ToolCall("linger", {"folder": str(tmp_path)}),))
-        return Reply(f"it was {last(body)['content']}")
+        return Reply(f"it was {get_last_message(body)['content']}")
 
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(stack, queue) as first:
-        session = await open_on(stack, queue, script, tools=["linger"])
+    async with run_worker_process(stack, queue) as first:
+        session = await open_session_on(stack, queue, script, tools=["linger"])
         request = await session.message("go")
         started = tmp_path / "started"
         while not started.exists():  # noqa: ASYNC110 - the tool runs in another process
             await asyncio.sleep(0.02)
         await first.kill()
         (tmp_path / "release").touch()
-        async with worker(stack, queue):
+        async with run_worker_process(stack, queue):
             assert await request.answer() == "it was released"
             assert await shape(session) == ["config", "user", "assistant", "tool", "assistant", "run"]
             assert started.read_text() == "begun\nbegun\n"
@@ -87,13 +87,13 @@ async def test_a_worker_that_is_stopped_finishes_what_it_runs(stack: Stack) -> N
         return Reply("one two three four five six", tokens_per_second=4)
 
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(stack, queue) as first, worker(stack, queue):
-        session = await open_on(stack, queue, script)
+    async with run_worker_process(stack, queue) as first, run_worker_process(stack, queue):
+        session = await open_session_on(stack, queue, script)
         request = await session.message("go")
         await called.wait()
         stopping = asyncio.create_task(first.stop())
         assert await request.answer() == "one two three four five six"
-        assert len(stack.requests_to((await session.status()).model)) == 1
+        assert len(stack.list_requests((await session.status()).model)) == 1
         await stopping
 
 
@@ -102,19 +102,19 @@ async def test_a_call_that_must_not_run_twice_is_in_doubt(stack: Stack, tmp_path
     """SIGKILL in the middle of a tool that is not idempotent: it is not run again, and the model reads why."""
 
     def script(body: dict[str, Any]) -> Reply:
-        if last(body)["role"] == "user":
+        if get_last_message(body)["role"] == "user":
             return Reply(tool_calls=(ToolCall("pay_once", {"folder": str(tmp_path)}),))
-        return Reply(last(body)["content"])
+        return Reply(get_last_message(body)["content"])
 
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(stack, queue) as first:
-        session = await open_on(stack, queue, script, tools=["pay_once"])
+    async with run_worker_process(stack, queue) as first:
+        session = await open_session_on(stack, queue, script, tools=["pay_once"])
         request = await session.message("go")
         started = tmp_path / "started"
         while not started.exists():  # noqa: ASYNC110 - the tool runs in another process
             await asyncio.sleep(0.02)
         await first.kill()
-        async with worker(stack, queue):
+        async with run_worker_process(stack, queue):
             answer = await request.answer()
             assert answer.startswith("in doubt (worker_lost)")
             assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
@@ -147,18 +147,18 @@ async def test_a_rollover_survives_the_death_of_its_worker(stack: Stack) -> None
     """SIGKILL while the archive is written: another worker writes it, and the session goes on in its new run."""
     queue, often = f"queue-{uuid.uuid4().hex}", {"CLEW_ROLLOVER_UPDATES": "5"}
     async with silent_bucket() as (asked, silent):
-        async with worker(stack, queue, **often):
-            session = await open_on(stack, queue, lambda _body: Reply("fine"))
+        async with run_worker_process(stack, queue, **often):
+            session = await open_session_on(stack, queue, lambda _body: Reply("fine"))
             for turn in range(4):
                 await session.ask(f"turn {turn}")
-        async with worker(stack, queue, **silent) as first:
+        async with run_worker_process(stack, queue, **silent) as first:
             await session.ask("one more")
             await asked.wait()
             await first.kill()
-    async with worker(stack, queue):
+    async with run_worker_process(stack, queue):
         assert await session.ask("and on") == "fine"
         assert await shape(session) == ["config", *["user", "assistant", "run"] * 6]
-    (_, begun) = await runs_of(Clew(stack.clew.temporal, queue), session.id)
+    (_, begun) = await list_runs(Clew(stack.clew.temporal, queue), session.id)
     history = await stack.clew.temporal.get_workflow_handle(session.id, run_id=begun).fetch_history()
     scheduled = [e.activity_task_scheduled_event_attributes for e in history.events]
     assert [attributes.activity_type.name for attributes in scheduled].count("archive") == 1
@@ -169,15 +169,15 @@ async def test_a_thread_is_read_though_its_reader_dies(stack: Stack) -> None:
     """SIGKILL while a page is read from the archive: another worker reads it, within the caller's patience."""
     queue = f"queue-{uuid.uuid4().hex}"
     async with silent_bucket() as (asked, silent):
-        async with worker(stack, queue):
-            session = await open_on(stack, queue, lambda _body: Reply("fine"))
+        async with run_worker_process(stack, queue):
+            session = await open_session_on(stack, queue, lambda _body: Reply("fine"))
             await session.ask("one")
             await session.hibernate()
-        async with worker(stack, queue, **silent) as first:
+        async with run_worker_process(stack, queue, **silent) as first:
             reading = asyncio.create_task(shape(session))
             await asked.wait()
             await first.kill()
-    async with worker(stack, queue):
+    async with run_worker_process(stack, queue):
         assert (await reading)[:4] == ["config", "user", "assistant", "run"]
 
 
@@ -206,7 +206,7 @@ async def test_a_workers_end_is_not_a_users_cancel(stack: Stack) -> None:
 
     async with make_http_client() as http:
         async with in_process(http):
-            session = await open_on(stack, queue, script)
+            session = await open_session_on(stack, queue, script)
             request = await session.message("go")
             await called.wait()
         async with in_process(http):
@@ -218,17 +218,17 @@ async def test_a_worker_stops_in_the_middle_of_a_validation(stack: Stack) -> Non
     """SIGTERM: the validation ends at its own limit, the worker with it, and another worker finishes the request."""
     replies = [SLOW_ANSWER, "[]"]
     queue = f"queue-{uuid.uuid4().hex}"
-    async with worker(stack, queue) as first:
-        session = await open_on(stack, queue, lambda _body: Reply(replies.pop(0)))
+    async with run_worker_process(stack, queue) as first:
+        session = await open_session_on(stack, queue, lambda _body: Reply(replies.pop(0)))
         request = await session.message("go", output_schema=SLOW)
         while len(replies) == 2:  # noqa: ASYNC110 - the worker is another process
             await asyncio.sleep(0.02)
-        while not (found := validations(first.pid)):  # noqa: ASYNC110
+        while not (found := list_validations(first.pid)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         await first.stop()
         assert not first.running
         assert not is_running(found[0])
         assert "Traceback" not in first.log.read_text()
-    async with worker(stack, queue):
+    async with run_worker_process(stack, queue):
         assert await request.answer() == "[]"
         assert await shape(session) == ["config", "user", "assistant", "user", "assistant", "run"]

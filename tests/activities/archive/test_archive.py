@@ -23,7 +23,16 @@ from clew_activities.archive import (
     StoreUnavailable,
     ThreadMismatch,
 )
-from tests.support.archives import FOLDER, Failing, begin, entry, extend, objects, run, thread
+from tests.support.archives import (
+    FOLDER,
+    Failing,
+    begin_archive,
+    extend_archive,
+    list_objects,
+    make_entries,
+    make_entry,
+    read_thread,
+)
 
 
 @pytest.fixture
@@ -33,14 +42,14 @@ def archive(store: Store) -> Archive:
 
 async def test_a_thread_is_read_as_it_was_archived(archive: Archive) -> None:
     """The entries are equal after any number of appends and segments, in both directions, in full and in part."""
-    head = await begin(archive, "root", [])
-    assert (head.root, head.last_seq, await thread(archive, head)) == (None, -1, [])
+    head = await begin_archive(archive, "root", [])
+    assert (head.root, head.last_seq, await read_thread(archive, head)) == (None, -1, [])
     for count in (1, 80, 3, 1):
-        head = await extend(archive, head, run(head.last_seq + 1, count))
-    head = await extend(archive, head, [entry(seq, text="ü" * 300_000) for seq in range(85, 90)])
+        head = await extend_archive(archive, head, make_entries(head.last_seq + 1, count))
+    head = await extend_archive(archive, head, [make_entry(seq, text="ü" * 300_000) for seq in range(85, 90)])
     assert await archive.read_head("root") == head
-    entries = run(0, 85) + [entry(seq, text="ü" * 300_000) for seq in range(85, 90)]
-    assert await thread(archive, head) == entries
+    entries = make_entries(0, 85) + [make_entry(seq, text="ü" * 300_000) for seq in range(85, 90)]
+    assert await read_thread(archive, head) == entries
     for first, last in ((0, 0), (5, 82), (81, 200), (89, 89), (90, 95), (7, 6)):
         part = entries[first : last + 1]
         assert [one async for one in archive.read("root", head.root, first, last)] == part
@@ -52,11 +61,11 @@ async def test_a_thread_is_read_as_it_was_archived(archive: Archive) -> None:
 async def test_ids_are_names_of_their_own(archive: Archive, store: Store) -> None:
     """Every legal session id has an archive of its own, and nothing else is taken for one."""
     ids = (".", "..", "a", "a:b", "a.json", "-", "x" * 200)
-    heads = [await begin(archive, name, run(0, i + 1)) for i, name in enumerate(ids)]
+    heads = [await begin_archive(archive, name, make_entries(0, i + 1)) for i, name in enumerate(ids)]
     for name, head in zip(ids, heads, strict=True):
         assert await archive.read_head(name) == head
     assert [await archive.delete(name) for name in ids] == [1] * len(ids)
-    assert not await objects(store)
+    assert not await list_objects(store)
     for bad in ("", "a/b", "../x", "x" * 201, "ä", "a\n"):
         with pytest.raises(ValueError, match="session id"):
             await archive.read_head(bad)
@@ -67,16 +76,22 @@ async def test_ids_are_names_of_their_own(archive: Archive, store: Store) -> Non
 
 async def test_namespaces_are_apart(store: Store) -> None:
     """The same id in another namespace is another session."""
-    await begin(Archive(store, "one"), "root", run(0, 3))
+    await begin_archive(Archive(store, "one"), "root", make_entries(0, 3))
     assert await Archive(store, "two").read_head("root") is None
 
 
 async def test_only_what_follows_is_appended(archive: Archive) -> None:
     """Entries that leave a gap, overlap, or are out of order are refused, and nothing is written of them."""
     with pytest.raises(ThreadMismatch, match="ends with entry -1"):
-        await archive.append("root", None, run(1, 2))
-    root, last = await archive.append("root", None, run(0, 3))
-    for wrong in (run(0, 3), run(2, 2), run(4, 1), [*run(3, 1), *run(5, 1)], run(3, 2)[::-1]):
+        await archive.append("root", None, make_entries(1, 2))
+    root, last = await archive.append("root", None, make_entries(0, 3))
+    for wrong in (
+        make_entries(0, 3),
+        make_entries(2, 2),
+        make_entries(4, 1),
+        [*make_entries(3, 1), *make_entries(5, 1)],
+        make_entries(3, 2)[::-1],
+    ):
         with pytest.raises(ThreadMismatch, match="ends with entry 2"):
             await archive.append("root", root, wrong)
     assert await archive.append("root", root, []) == (root, last) == (root, 2)
@@ -115,20 +130,20 @@ async def test_states_and_results_are_kept_by_their_content(archive: Archive, st
 
 async def test_a_head_replaces_the_one_before_it_and_its_state(archive: Archive, store: Store) -> None:
     """Of a session's states the newest stays; heads of newer versions may bring fields."""
-    head = await begin(archive, "root", run(0, 1))
+    head = await begin_archive(archive, "root", make_entries(0, 1))
     for _ in range(3):
-        head = await extend(archive, head, run(head.last_seq + 1, 1))
+        head = await extend_archive(archive, head, make_entries(head.last_seq + 1, 1))
     assert head.state
-    assert await objects(store, f"{FOLDER}/states") == {f"{FOLDER}/states/{head.state}.json"}
-    assert await objects(store, f"{FOLDER}/members") == {f"{FOLDER}/members/s-root"}
+    assert await list_objects(store, f"{FOLDER}/states") == {f"{FOLDER}/states/{head.state}.json"}
+    assert await list_objects(store, f"{FOLDER}/members") == {f"{FOLDER}/members/s-root"}
     await archive.set_head(head.model_copy(update={"status": "closed"}), head)
     assert await archive.read_state("root", head.state)
 
 
 async def test_of_two_who_write_a_head_one_is_told(archive: Archive) -> None:
     """A writer with an outdated head, or a second start, is refused and changes nothing."""
-    first = await begin(archive, "root", run(0, 1))
-    second = await extend(archive, first, run(1, 1))
+    first = await begin_archive(archive, "root", make_entries(0, 1))
+    second = await extend_archive(archive, first, make_entries(1, 1))
     for before in (first, None):
         with pytest.raises(ObjectChanged, match="root"):
             await archive.set_head(first.model_copy(update={"status": "closed"}), before)
@@ -138,7 +153,7 @@ async def test_of_two_who_write_a_head_one_is_told(archive: Archive) -> None:
 async def test_of_many_who_write_a_head_at_once_one_does() -> None:
     """In a store with conditional writes, one of several concurrent writers sets the head; the others are refused."""
     archive = Archive(Store.from_url("memory://"), "default")
-    first = await begin(archive, "root", run(0, 1))
+    first = await begin_archive(archive, "root", make_entries(0, 1))
     heads = [first.model_copy(update={"run_id": f"r-{n}"}) for n in range(6)]
     outcomes = await asyncio.gather(*(archive.set_head(head, first) for head in heads), return_exceptions=True)
     assert sum(isinstance(error, ObjectChanged) for error in outcomes) == len(heads) - 1
@@ -147,7 +162,7 @@ async def test_of_many_who_write_a_head_at_once_one_does() -> None:
 
 async def test_a_damaged_head_gives_way(archive: Archive, store: Store) -> None:
     """A damaged head is overwritten, because no session can use it."""
-    head = await begin(archive, "root", run(0, 1))
+    head = await begin_archive(archive, "root", make_entries(0, 1))
     await store.put("default/sessions/s-root.json", b"garbage")
     await archive.set_head(head, None)
     assert await archive.read_head("root") == head
@@ -159,7 +174,7 @@ async def test_reading_touches_what_it_needs() -> None:
     archive = Archive(store, "default")
     root: str | None = None
     for seq in range(1000):
-        root, _ = await archive.append("root", root, [entry(seq, "run" if seq == 500 else "ai_message")])
+        root, _ = await archive.append("root", root, [make_entry(seq, "run" if seq == 500 else "ai_message")])
 
     async def cost(first: int, last: int, kinds: frozenset[str] | None = None) -> tuple[list[int], int, int]:
         store.operations.clear()
@@ -181,7 +196,7 @@ async def test_reading_touches_what_it_needs() -> None:
 async def test_kinds_within_a_segment_are_told_apart() -> None:
     """A read of some kinds yields no entry of another kind."""
     archive = Archive(Store.from_url("memory://"), "default")
-    entries = [entry(0, "config"), entry(1), entry(2, "run"), entry(3)]
+    entries = [make_entry(0, "config"), make_entry(1), make_entry(2, "run"), make_entry(3)]
     root, _ = await archive.append("root", None, entries)
     wanted = frozenset({"config", "run"})
     assert [one async for one in archive.read("root", root, kinds=wanted)] == [entries[0], entries[2]]
@@ -194,7 +209,7 @@ async def test_memory_stays_flat_while_a_long_thread_is_read(tmp_path: Path) -> 
     root: str | None = None
     for start in range(0, 400, 50):
         root, _ = await archive.append(
-            "root", root, [entry(seq, text="x" * 100_000) for seq in range(start, start + 50)]
+            "root", root, [make_entry(seq, text="x" * 100_000) for seq in range(start, start + 50)]
         )
     tracemalloc.start()
     try:
@@ -210,7 +225,7 @@ async def _small() -> tuple[Store, Head]:
     archive = Archive(store, "default", ArchiveSettings(fanout=2))
     head = Head(session_id="root", family="root")
     for _ in range(3):
-        head = await extend(archive, head, run(head.last_seq + 1, 2))
+        head = await extend_archive(archive, head, make_entries(head.last_seq + 1, 2))
     return store, head
 
 
@@ -227,7 +242,7 @@ async def test_damage_of_any_byte_is_found_and_named() -> None:
         assert current
         assert current.state
         await archive.read_state("root", current.state)
-        await thread(archive, current)
+        await read_thread(archive, current)
 
     for path in {*needed, head_path, f"{FOLDER}/states/{head.state}.json"}:
         data = await store.get(path)
@@ -251,7 +266,7 @@ async def test_a_missing_object_is_named_and_never_skipped() -> None:
         data = await store.get(check.name)
         await store.delete(check.name)
         with pytest.raises(ObjectMissing, match=check.name):
-            await thread(archive, head)
+            await read_thread(archive, head)
         with pytest.raises(ObjectMissing, match=check.name):
             assert [one async for one in archive.read_back("root", head.root)]
         problems = [result async for result in archive.verify("root", head.root) if result.problem]
@@ -265,7 +280,7 @@ async def test_a_head_that_is_another_s_is_not_taken() -> None:
     """A file system that takes upper and lower case for the same never gives a session a stranger's thread."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default")
-    await begin(archive, "Root", run(0, 1))
+    await begin_archive(archive, "Root", make_entries(0, 1))
     await store.put("default/sessions/s-root.json", await store.get("default/sessions/s-Root.json"))
     with pytest.raises(ObjectDamaged, match="it is the head of 'Root'"):
         await archive.read_head("root")
@@ -282,26 +297,26 @@ async def test_an_append_is_repeated_after_a_crash_anywhere(lost: bool) -> None:
 
     async def before() -> tuple[Store, Head]:
         store = Store.from_url("memory://")
-        return store, await begin(Archive(store, "default", small), "root", run(0, 7))
+        return store, await begin_archive(Archive(store, "default", small), "root", make_entries(0, 7))
 
     store, head = await before()
-    expected = await extend(Archive(store, "default", small), head, run(7, 15))
-    contents = {path: await store.get(path) for path in await objects(store)}
+    expected = await extend_archive(Archive(store, "default", small), head, make_entries(7, 15))
+    contents = {path: await store.get(path) for path in await list_objects(store)}
     crashes = 0
     for n in itertools.count():
         store, head = await before()
         failing = Failing(store, n, lost=lost)
         try:
-            done = await extend(Archive(failing, "default", small), head, run(7, 15))
+            done = await extend_archive(Archive(failing, "default", small), head, make_entries(7, 15))
         except StoreUnavailable:
             crashes += 1
             archive = Archive(store, "default", small)
             known = await archive.read_head("root")
             assert known
-            assert await thread(archive, known) == run(0, known.last_seq + 1)
-            assert await extend(archive, head, run(7, 15)) == expected
+            assert await read_thread(archive, known) == make_entries(0, known.last_seq + 1)
+            assert await extend_archive(archive, head, make_entries(7, 15)) == expected
             leftover = {f"{FOLDER}/states/{head.state}.json"}
-            assert {path: await store.get(path) for path in await objects(store) - leftover} == contents
+            assert {path: await store.get(path) for path in await list_objects(store) - leftover} == contents
         else:
             assert done == expected
             if failing.exhausted:
@@ -322,7 +337,7 @@ async def test_reading_is_slicing(lengths: list[int], first: int, last: int, fan
     entries: list[Entry] = []
     root: str | None = None
     for length in lengths:
-        new = run(len(entries), length)
+        new = make_entries(len(entries), length)
         root, last_seq = await archive.append("root", root, new)
         entries += new
         assert last_seq == entries[-1].seq

@@ -23,7 +23,16 @@ from clew_activities.archive import (
     StoreUnavailable,
 )
 from clew_activities.archive.family import Family
-from tests.support.archives import FOLDER, Failing, begin, extend, fork, objects, run, thread
+from tests.support.archives import (
+    FOLDER,
+    Failing,
+    begin_archive,
+    extend_archive,
+    fork_archive,
+    list_objects,
+    make_entries,
+    read_thread,
+)
 
 SMALL = ArchiveSettings(fanout=2)
 
@@ -37,21 +46,21 @@ async def segments_of(store: Store, *heads: Head) -> set[str]:
 
 async def a_family(archive: Archive) -> dict[str, tuple[Head, list[Entry]]]:
     """A session, two forks of it, and a fork of one of these, each grown on its own, with what each must hold."""
-    root = await begin(archive, "root", run(0, 4))
-    root = await extend(archive, root, run(4, 4, "a"))
-    left = await fork(archive, "root", "left", 5)
-    right = await fork(archive, "root", "right", 7)
-    left = await extend(archive, left, run(6, 3, "left"))
-    deep = await fork(archive, "left", "deep", 7)
-    right = await extend(archive, right, run(8, 1, "right"))
-    root = await extend(archive, root, run(8, 2, "root"))
-    deep = await extend(archive, deep, run(8, 2, "deep"))
-    trunk = run(0, 4) + run(4, 4, "a")
+    root = await begin_archive(archive, "root", make_entries(0, 4))
+    root = await extend_archive(archive, root, make_entries(4, 4, "a"))
+    left = await fork_archive(archive, "root", "left", 5)
+    right = await fork_archive(archive, "root", "right", 7)
+    left = await extend_archive(archive, left, make_entries(6, 3, "left"))
+    deep = await fork_archive(archive, "left", "deep", 7)
+    right = await extend_archive(archive, right, make_entries(8, 1, "right"))
+    root = await extend_archive(archive, root, make_entries(8, 2, "root"))
+    deep = await extend_archive(archive, deep, make_entries(8, 2, "deep"))
+    trunk = make_entries(0, 4) + make_entries(4, 4, "a")
     return {
-        "root": (root, trunk + run(8, 2, "root")),
-        "left": (left, trunk[:6] + run(6, 3, "left")),
-        "right": (right, trunk + run(8, 1, "right")),
-        "deep": (deep, trunk[:6] + run(6, 2, "left") + run(8, 2, "deep")),
+        "root": (root, trunk + make_entries(8, 2, "root")),
+        "left": (left, trunk[:6] + make_entries(6, 3, "left")),
+        "right": (right, trunk + make_entries(8, 1, "right")),
+        "deep": (deep, trunk[:6] + make_entries(6, 2, "left") + make_entries(8, 2, "deep")),
     }
 
 
@@ -61,9 +70,9 @@ async def test_forks_share_what_they_have_in_common(store: Store) -> None:
     family = await a_family(archive)
     for head, expected in family.values():
         assert await archive.read_head(head.session_id) == head
-        assert await thread(archive, head) == expected
+        assert await read_thread(archive, head) == expected
         assert not [check async for check in archive.verify("root", head.root) if check.problem]
-    assert len([path for path in await objects(store) if "/segments/" in path]) == 6
+    assert len([path for path in await list_objects(store) if "/segments/" in path]) == 6
 
 
 @pytest.mark.parametrize(
@@ -75,19 +84,19 @@ async def test_deletion_leaves_what_others_need(store: Store, order: tuple[str, 
     family = await a_family(archive)
     result = await archive.put_result("root", b"large")
     for name in order:
-        before = {path for path in await objects(store) if "/segments/" in path}
+        before = {path for path in await list_objects(store) if "/segments/" in path}
         deleted = await archive.delete(name)
         del family[name]
         assert await archive.read_head(name) is None
         for head, expected in family.values():
-            assert await thread(archive, head) == expected
-        after = {path for path in await objects(store) if "/segments/" in path}
+            assert await read_thread(archive, head) == expected
+        after = {path for path in await list_objects(store) if "/segments/" in path}
         assert after == await segments_of(store, *(head for head, _ in family.values()))
         assert deleted == len(before) - len(after)
         if family:
             assert await archive.get_result("root", result) == (b"large", 5)
-            assert len(await objects(store, f"{FOLDER}/states")) == len(family)
-    assert await objects(store) == set()
+            assert len(await list_objects(store, f"{FOLDER}/states")) == len(family)
+    assert await list_objects(store) == set()
     assert [await archive.delete(name) for name in order] == [0, 0, 0, 0]
 
 
@@ -103,7 +112,7 @@ async def test_any_life_of_a_family(life: list[tuple[str, int, float]], fanout: 
     """After any order of appends, forks and deletions every member reads like its own list."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default", ArchiveSettings(fanout=fanout))
-    family = {"root": (await begin(archive, "root", run(0, 2)), run(0, 2))}
+    family = {"root": (await begin_archive(archive, "root", make_entries(0, 2)), make_entries(0, 2))}
     for number, (step, who, where) in enumerate(life):
         if not family:
             break
@@ -111,21 +120,21 @@ async def test_any_life_of_a_family(life: list[tuple[str, int, float]], fanout: 
         head, entries = family[name]
         match step:
             case "extend":
-                new = run(len(entries), 1 + who % 3, f"{name}-{number}-")
-                family[name] = await extend(archive, head, new), entries + new
+                new = make_entries(len(entries), 1 + who % 3, f"{name}-{number}-")
+                family[name] = await extend_archive(archive, head, new), entries + new
             case "fork":
                 at_seq = int(where * (len(entries) - 1))
-                family[f"s{number}"] = await fork(archive, name, f"s{number}", at_seq), entries[: at_seq + 1]
+                family[f"s{number}"] = await fork_archive(archive, name, f"s{number}", at_seq), entries[: at_seq + 1]
             case _:
                 await archive.delete(name)
                 del family[name]
         for member, expected in family.values():
-            assert await thread(archive, member) == expected
-        present = {path for path in await objects(store) if "/segments/" in path}
+            assert await read_thread(archive, member) == expected
+        present = {path for path in await list_objects(store) if "/segments/" in path}
         assert present == await segments_of(store, *(member for member, _ in family.values()))
     for name in sorted(family):
         await archive.delete(name)
-    assert await objects(store) == set()
+    assert await list_objects(store) == set()
 
 
 @pytest.mark.parametrize("name", ["root", "left"])
@@ -144,7 +153,7 @@ async def test_a_deletion_is_finished_after_a_crash_anywhere(name: str, alone: b
 
     store, _ = await before()
     await Archive(store, "default").delete(name)
-    expected = await objects(store)
+    expected = await list_objects(store)
     assert (expected == set()) == alone
     crashes = 0
     for n in itertools.count():
@@ -156,11 +165,11 @@ async def test_a_deletion_is_finished_after_a_crash_anywhere(name: str, alone: b
         except StoreUnavailable:
             crashes += 1
             for head, entries in family.values():
-                assert await thread(Archive(store, "default"), head) == entries
+                assert await read_thread(Archive(store, "default"), head) == entries
             await Archive(store, "default").delete(name)
-            assert await objects(store) == expected
+            assert await list_objects(store) == expected
         else:
-            assert await objects(store) == expected
+            assert await list_objects(store) == expected
             if failing.exhausted:
                 break
     assert crashes > 5
@@ -202,13 +211,13 @@ async def test_members_deleted_at_the_same_time_leave_nothing(orders: range) -> 
     """In any interleaving, the remaining sessions read their full threads; the last deletion removes the rest."""
     origin = Store.from_url("memory://")
     family = await a_family(Archive(origin, "default"))
-    contents = {path: await origin.get(path) for path in await objects(origin)}
+    contents = {path: await origin.get(path) for path in await list_objects(origin)}
     deep, entries = family["deep"]
     for order in orders:
         store = Interleaved(dict(contents), order)
         archive = Archive(store, "default")
         await asyncio.gather(*(archive.delete(name) for name in ("root", "left", "right")))
-        assert await thread(archive, deep) == entries
+        assert await read_thread(archive, deep) == entries
         assert {path for path in store.contents if "/segments/" in path} == await segments_of(store, deep)
         await asyncio.gather(archive.delete("deep"), archive.delete("deep"))
         assert not store.contents
@@ -231,7 +240,7 @@ async def test_a_sibling_that_goes_while_it_is_looked_at_holds_nothing_back() ->
 
     await Archive(Overtaken(store), "default").delete("root")
     rest = [family[name][0] for name in ("right", "deep")]
-    assert {path for path in await objects(store) if "/segments/" in path} == await segments_of(store, *rest)
+    assert {path for path in await list_objects(store) if "/segments/" in path} == await segments_of(store, *rest)
 
 
 async def test_a_real_store_takes_deletions_at_the_same_time(local_store: Store) -> None:
@@ -239,67 +248,69 @@ async def test_a_real_store_takes_deletions_at_the_same_time(local_store: Store)
     archive = Archive(local_store, "default")
     family = await a_family(archive)
     await asyncio.gather(*(archive.delete(name) for name in family))
-    assert await objects(local_store) == set()
+    assert await list_objects(local_store) == set()
 
 
 async def test_a_fork_in_the_making_keeps_what_it_will_need() -> None:
     """Between joining the family and its own head a fork's source may be deleted, and the fork is whole."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default")
-    head = await begin(archive, "root", run(0, 4))
+    head = await begin_archive(archive, "root", make_entries(0, 4))
     assert head.root
     assert await archive.join("root", "branch") == head
-    head = await extend(archive, head, run(4, 1))
+    head = await extend_archive(archive, head, make_entries(4, 1))
     assert await archive.delete("root") == 0
     root = await archive.cut("root", head.root or "", 2)
     branch = Head(session_id="branch", family="root", root=root, last_seq=2)
     await archive.set_head(branch, None)
-    assert await thread(archive, branch) == run(0, 3)
+    assert await read_thread(archive, branch) == make_entries(0, 3)
     await archive.delete("branch")
-    assert await objects(store) == set()
+    assert await list_objects(store) == set()
 
 
 async def test_a_fork_of_what_is_being_deleted_is_refused() -> None:
     """Once a deletion has begun, no session can join the family, and the attempt leaves no object."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default")
-    await begin(archive, "root", run(0, 4))
+    await begin_archive(archive, "root", make_entries(0, 4))
     await store.delete(f"{FOLDER}/members/s-root")
     with pytest.raises(ObjectMissing, match="members/s-root"):
         await archive.join("root", "branch")
-    assert await objects(store, f"{FOLDER}/members") == set()
+    assert await list_objects(store, f"{FOLDER}/members") == set()
     await archive.delete("root")
     with pytest.raises(ObjectMissing, match=r"sessions/s-root\.json"):
         await archive.join("root", "branch")
-    assert await objects(store) == set()
+    assert await list_objects(store) == set()
 
 
 async def test_a_fork_that_is_not_made_leaves() -> None:
     """A session that joined and left does not delay the deletion of segments."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default")
-    await begin(archive, "root", run(0, 4))
+    await begin_archive(archive, "root", make_entries(0, 4))
     await archive.join("root", "branch")
     await archive.leave("root", "branch")
     assert await archive.delete("root") == 1
-    assert await objects(store) == set()
+    assert await list_objects(store) == set()
 
 
 async def test_a_fork_that_was_given_up_midway_holds_nothing_back_for_ever() -> None:
     """Its marker counts for as long as a fork may take; the founder's counts always: it may archive at any time."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default")
-    await begin(archive, "root", run(0, 4))
+    await begin_archive(archive, "root", make_entries(0, 4))
     await archive.join("root", "given-up")
-    await fork(archive, "root", "branch", 1)
+    await fork_archive(archive, "root", "branch", 1)
     assert await archive.delete("root") == 0
     archive = Archive(store, "default", ArchiveSettings(fork_time=timedelta(0)))
     assert await archive.delete("branch") == 1
-    assert await objects(store) == set()
+    assert await list_objects(store) == set()
     await archive.enroll("young", "young")
     await archive.enroll("young", "branch")
     await archive.set_head(
-        (await begin(archive, "other", run(0, 1))).model_copy(update={"session_id": "branch", "family": "young"}),
+        (await begin_archive(archive, "other", make_entries(0, 1))).model_copy(
+            update={"session_id": "branch", "family": "young"}
+        ),
         None,
     )
     assert await archive.delete("branch") == 0
@@ -317,7 +328,7 @@ async def test_what_is_damaged_can_be_deleted_and_what_others_need_is_not_guesse
     await archive.delete("left")
     await archive.delete("root")
     for name in ("right", "deep"):
-        assert await thread(archive, family[name][0]) == family[name][1]
+        assert await read_thread(archive, family[name][0]) == family[name][1]
     await store.put("default/sessions/s-deep.json", b"{}")
     with pytest.raises(ObjectDamaged, match="sessions/s-deep"):
         await archive.delete("right")

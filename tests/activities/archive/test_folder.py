@@ -18,7 +18,7 @@ import pytest
 
 from clew_activities.archive import Archive, Head, ObjectChanged, ObjectMissing, Store, StoreUnavailable
 from clew_activities.archive.folder import Folder
-from tests.support.archives import begin, extend, fork, run, thread
+from tests.support.archives import begin_archive, extend_archive, fork_archive, make_entries, read_thread
 
 
 @pytest.fixture
@@ -106,12 +106,14 @@ async def test_nobody_else_can_read_what_is_stored(umask: int, tmp_path: Path) -
     before = os.umask(umask)
     try:
         archive = Archive(Store.from_url((tmp_path / "not yet" / "store").as_uri()), "default")
-        head = await extend(archive, await begin(archive, "s", run(0, 3)), run(3, 3))
+        head = await extend_archive(
+            archive, await begin_archive(archive, "s", make_entries(0, 3)), make_entries(3, 3)
+        )
         await archive.put_result("s", b"large")
-        await fork(archive, "s", "branch", 1)
+        await fork_archive(archive, "s", "branch", 1)
     finally:
         os.umask(before)
-    assert await thread(archive, head) == run(0, 6)
+    assert await read_thread(archive, head) == make_entries(0, 6)
     assert modes(tmp_path) == {"folder": {0o700}, "file": {0o600}}
 
 
@@ -145,19 +147,19 @@ async def test_a_head_is_never_ahead_of_what_it_names(
     disk.after = power_cut
     disk.watch(monkeypatch)
     acknowledged: list[tuple[int, Head]] = []
-    head = await begin(archive, "s", run(0, 3))
+    head = await begin_archive(archive, "s", make_entries(0, 3))
     acknowledged.append((len(states), head))
     for seq in (3, 5):
-        head = await extend(archive, head, run(seq, 2))
+        head = await extend_archive(archive, head, make_entries(seq, 2))
         acknowledged.append((len(states), head))
-    await fork(archive, "s", "branch", 4)
+    await fork_archive(archive, "s", "branch", 4)
     monkeypatch.undo()
     assert len(states) > 30
     for number, left in enumerate(states):
         after = Archive(Store(Folder(left)), "default")
         heads = [one for name in ("s", "branch") if (one := await after.read_head(name))]
         for head in heads:
-            assert await thread(after, head) == run(0, head.last_seq + 1)
+            assert await read_thread(after, head) == make_entries(0, head.last_seq + 1)
             if head.state:
                 await after.read_state(head.family, head.state)
         promised = [last.last_seq for at, last in acknowledged if at <= number]
@@ -209,7 +211,7 @@ async def test_a_crash_between_the_data_and_the_head_leaves_the_archive_as_it_wa
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written is not named by anything, and writing it again is fine."""
-    head = await begin(archive, "s", run(0, 3))
+    head = await begin_archive(archive, "s", make_entries(0, 3))
     real = os.replace
 
     def crash(source: object, target: object) -> None:
@@ -219,12 +221,12 @@ async def test_a_crash_between_the_data_and_the_head_leaves_the_archive_as_it_wa
 
     monkeypatch.setattr(os, "replace", crash)
     with pytest.raises(StoreUnavailable, match="power"):
-        await extend(archive, head, run(3, 2))
+        await extend_archive(archive, head, make_entries(3, 2))
     monkeypatch.undo()
     assert await archive.read_head("s") == head
-    assert await thread(archive, head) == run(0, 3)
-    longer = await extend(archive, head, run(3, 2))
-    assert await thread(archive, longer) == run(0, 5)
+    assert await read_thread(archive, head) == make_entries(0, 3)
+    longer = await extend_archive(archive, head, make_entries(3, 2))
+    assert await read_thread(archive, longer) == make_entries(0, 5)
 
 
 WRITER = """

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from clew.thread.entries import Entry
 from clew_activities.archive.errors import SegmentDamaged
 from clew_activities.archive.segment import decode, encode, hash_bytes, split
-from tests.support.archives import entry, run, threads
+from tests.support.archives import draw_threads, make_entries, make_entry
 
 
 @settings(deadline=None)
-@given(threads())
+@given(draw_threads())
 def test_round_trip(entries: list[Entry]) -> None:
     """What comes back is what went in, to the last digit of every number; equal entries give equal bytes."""
     data = encode(entries)
@@ -28,7 +28,7 @@ def _sorted(value: object) -> object:
 
 def test_damage_of_any_byte_is_found_and_named() -> None:
     """No changed, missing or additional byte goes unnoticed."""
-    data = encode(run(3, 3))
+    data = encode(make_entries(3, 3))
     digest = hash_bytes(data)
     for i in range(len(data)):
         for broken in (data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :], data[:i], data[:i] + b" " + data[i:]):
@@ -47,13 +47,13 @@ def test_damage_of_any_byte_is_found_and_named() -> None:
         b'{"a":' * 100_000,
         b"9" * 5000,
         b"\xff\n",
-        encode(run(0, 2)).replace(b"segment", b"node"),
-        encode(run(0, 2)).replace(b'"version":1', b'"version":2'),
-        encode(run(0, 2)).replace(b'"to_seq":1', b'"to_seq":2'),
-        encode(run(0, 2)).replace(b'"from_seq":0', b'"from_seq":null'),
-        encode(run(0, 2)).replace(b'"kind":"ai_message"', b'"kind":"unheard_of"'),
-        encode(run(0, 2)).replace(b'"seq":1', b'"seq":7'),
-        encode(run(0, 2)).replace(b'"tokens"', b'"t"'),
+        encode(make_entries(0, 2)).replace(b"segment", b"node"),
+        encode(make_entries(0, 2)).replace(b'"version":1', b'"version":2'),
+        encode(make_entries(0, 2)).replace(b'"to_seq":1', b'"to_seq":2'),
+        encode(make_entries(0, 2)).replace(b'"from_seq":0', b'"from_seq":null'),
+        encode(make_entries(0, 2)).replace(b'"kind":"ai_message"', b'"kind":"unheard_of"'),
+        encode(make_entries(0, 2)).replace(b'"seq":1', b'"seq":7'),
+        encode(make_entries(0, 2)).replace(b'"tokens"', b'"t"'),
         b'{"clew":"segment","version":1,"from_seq":0,"to_seq":-1}\n',
     ],
 )
@@ -76,7 +76,7 @@ def test_what_is_not_json_is_refused_on_writing() -> None:
 @given(st.lists(st.integers(0, 300), max_size=30), st.integers(1, 2000))
 def test_split_keeps_all_in_order_and_under_the_size(lengths: list[int], size: int) -> None:
     """Pieces join to the run they come from; each is under the size or a single entry."""
-    entries = [entry(seq, text="x" * length) for seq, length in enumerate(lengths)]
+    entries = [make_entry(seq, text="x" * length) for seq, length in enumerate(lengths)]
     pieces = split(entries, size)
     assert [one for piece in pieces for one in piece] == entries
     assert split(iter(entries), size) == pieces
@@ -87,5 +87,5 @@ def test_split_keeps_all_in_order_and_under_the_size(lengths: list[int], size: i
 
 def test_a_long_thread_is_split_near_a_megabyte() -> None:
     """A run of large entries makes segments of about a megabyte."""
-    pieces = split([entry(seq, text="x" * 100_000) for seq in range(25)], 1_000_000)
+    pieces = split([make_entry(seq, text="x" * 100_000) for seq in range(25)], 1_000_000)
     assert [len(piece) for piece in pieces] == [9, 9, 7]

@@ -18,7 +18,7 @@ from clew_activities.archive import (
     open_store,
 )
 from clew_activities.archive.objects import MAX_OBJECT_BYTES
-from tests.support.archives import objects
+from tests.support.archives import list_objects
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -80,11 +80,11 @@ async def test_what_was_put_is_there(store: Store) -> None:
     assert await store.get_size("n/s-ab/x") == 10
     assert await store.get_range("n/s-ab/x", 3, 4) == b"3456"
     assert await store.get_range("n/s-ab/x", 8, 40) == b"89"
-    assert await objects(store, "n/s-a") == {"n/s-a/s-.", "n/s-a/deep/er"}
-    assert await objects(store, "nowhere") == set()
-    for path in await objects(store, "n"):
+    assert await list_objects(store, "n/s-a") == {"n/s-a/s-.", "n/s-a/deep/er"}
+    assert await list_objects(store, "nowhere") == set()
+    for path in await list_objects(store, "n"):
         await store.delete(path)
-    assert await objects(store, "n") == set()
+    assert await list_objects(store, "n") == set()
     await store.put("empty", b"")
     assert await store.get("empty") == b""
 
@@ -145,7 +145,7 @@ async def test_writes_at_the_same_time_leave_one_of_them_whole(local_store: Stor
     _, *seen = await asyncio.gather(asyncio.gather(*(local_store.put("n/x", data) for data in writers)), *reads)
     assert set(seen) <= set(writers)
     assert await local_store.get("n/x") in writers
-    assert await objects(local_store, "n") == {"n/x"}
+    assert await list_objects(local_store, "n") == {"n/x"}
 
 
 async def test_a_local_folder_is_made_and_left_clean(tmp_path: Path) -> None:

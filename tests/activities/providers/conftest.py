@@ -4,12 +4,12 @@ import httpx
 import pytest
 
 from clew_activities.providers import make_http_client
-from tests.support.provider_server import FakeServer, fake_server
+from tests.support.provider_server import FakeServer, run_fake_server
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[FakeServer]:
-    async with fake_server() as fake:
+    async with run_fake_server() as fake:
         yield fake
 
 

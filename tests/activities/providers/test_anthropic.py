@@ -13,9 +13,18 @@ from clew.model.messages import Message
 from clew_activities.providers.anthropic import Anthropic
 from clew_activities.providers.anthropic_stream import AnthropicDecoder
 from clew_activities.providers.errors import ProviderError
-from tests.support.provider_calls import ADD, HELLO, accepted, called, fold, request, result, sse
+from tests.support.provider_calls import (
+    ADD,
+    HELLO,
+    assert_accepted,
+    decode,
+    encode_events,
+    make_call,
+    make_request,
+    make_result,
+)
 from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import ANTHROPIC_STREAM, closing, delta, opening, start
+from tests.support.provider_streams import ANTHROPIC_STREAM, close_message, make_delta, open_message, start_block
 
 PROVIDER = Anthropic("anthropic", "https://api.anthropic.com", api_key="sk-ant-secret")
 
@@ -39,7 +48,7 @@ def text(content: str) -> dict[str, Any]:
 
 
 def messages(*sent: Message) -> Any:
-    return PROVIDER.encode(request(*sent)).body["messages"]
+    return PROVIDER.encode(make_request(*sent)).body["messages"]
 
 
 @pytest.mark.parametrize(
@@ -58,21 +67,21 @@ def test_a_body_is_what_the_official_package_would_send(model: str, options: dic
     conversation: list[Message] = [
         {"role": "system", "content": "Be brief."},
         HELLO,
-        thought(called(a=1), THOUGHT, REDACTED),
-        result("2"),
+        thought(make_call(a=1), THOUGHT, REDACTED),
+        make_result("2"),
     ]
-    call = PROVIDER.encode(request(*conversation, model=model, **options))
+    call = PROVIDER.encode(make_request(*conversation, model=model, **options))
     body = dict(call.body)
     # The package's newest version of the API knows no temperature; the version before it does.
     temperature = body.pop("temperature", None)
     assert call.headers["anthropic-version"] == ("2026-10-21" if temperature is None else "2023-06-01")
     params = beta_message_create_params if "anthropic-beta" in call.headers else message_create_params
-    accepted(params.MessageCreateParamsStreaming, body)
+    assert_accepted(params.MessageCreateParamsStreaming, body)
 
 
 def test_system_messages_leave_the_conversation_in_order() -> None:
     body = PROVIDER.encode(
-        request(
+        make_request(
             {"role": "system", "content": "Be brief."},
             {"role": "system", "content": " "},
             HELLO,
@@ -94,7 +103,9 @@ def test_results_of_tools_are_one_user_message_before_what_the_user_says() -> No
             {"id": "tc_2", "name": "my tool", "arguments": {}},
         ],
     }
-    sent = messages(HELLO, both, result("3", "tc_1"), result("", "tc_2"), {"role": "user", "content": "Stop!"})
+    sent = messages(
+        HELLO, both, make_result("3", "tc_1"), make_result("", "tc_2"), {"role": "user", "content": "Stop!"}
+    )
     assert sent[1:] == [
         {
             "role": "assistant",
@@ -125,13 +136,13 @@ def test_messages_of_one_role_are_merged_and_the_first_is_the_users() -> None:
     ("message", "blocks"),
     [
         pytest.param(
-            thought(called(content="Adding.", a=1), THOUGHT, REDACTED),
+            thought(make_call(content="Adding.", a=1), THOUGHT, REDACTED),
             [THOUGHT, REDACTED, text("Adding."),
              {"type": "tool_use", "id": "tc_1", "name": "add", "input": {"a": 1}}],
             id="thinking first, verbatim",
         ),
         pytest.param(
-            thought(called(content="One. Two."), THOUGHT, text("One. "), REDACTED),
+            thought(make_call(content="One. Two."), THOUGHT, text("One. "), REDACTED),
             [THOUGHT, text("One. "), REDACTED, text("Two."),
              {"type": "tool_use", "id": "tc_1", "name": "add", "input": {}}],
             id="thinking in its place between texts",
@@ -188,16 +199,18 @@ def test_thinking_goes_back_to_the_provider_that_sent_it(message: Message, block
 def test_thinking_effort_and_temperature_are_what_the_models_generation_takes(
     model: str, options: dict[str, Any], sent: dict[str, Any]
 ) -> None:
-    body = PROVIDER.encode(request(model=model, **options)).body
+    body = PROVIDER.encode(make_request(model=model, **options)).body
     assert {key: body[key] for key in ("thinking", "output_config", "temperature") if key in body} == sent
 
 
 def test_a_budget_is_not_asked_for_in_a_round_that_began_without_thinking() -> None:
     def body(answer: Message) -> dict[str, Any]:
-        return PROVIDER.encode(request(HELLO, answer, result("3"), model=MANUAL, reasoning_effort="low")).body
+        return PROVIDER.encode(
+            make_request(HELLO, answer, make_result("3"), model=MANUAL, reasoning_effort="low")
+        ).body
 
-    assert "thinking" not in body(called())
-    assert "thinking" in body(thought(called(), THOUGHT))
+    assert "thinking" not in body(make_call())
+    assert "thinking" in body(thought(make_call(), THOUGHT))
 
 
 @pytest.mark.parametrize(
@@ -210,18 +223,18 @@ def test_a_budget_is_not_asked_for_in_a_round_that_began_without_thinking() -> N
     ],
 )
 def test_a_tool_choice_is_sent_where_there_are_tools(choice: str, sent: object) -> None:
-    assert PROVIDER.encode(request(tools=[ADD], tool_choice=choice)).body["tool_choice"] == sent
-    assert "tool_choice" not in PROVIDER.encode(request(tool_choice=choice)).body
+    assert PROVIDER.encode(make_request(tools=[ADD], tool_choice=choice)).body["tool_choice"] == sent
+    assert "tool_choice" not in PROVIDER.encode(make_request(tool_choice=choice)).body
 
 
 def test_the_key_goes_into_one_header_and_no_repr() -> None:
-    call = PROVIDER.encode(request())
+    call = PROVIDER.encode(make_request())
     assert call.headers["x-api-key"] == "sk-ant-secret"
     assert "sk-ant-secret" not in repr(call) + repr(PROVIDER)
 
 
 def test_a_stream_is_folded_with_its_thinking_kept_verbatim() -> None:
-    reply = fold(AnthropicDecoder("anthropic"), ANTHROPIC_STREAM)
+    reply = decode(AnthropicDecoder("anthropic"), ANTHROPIC_STREAM)
     assert (reply.content, reply.thinking, reply.stop_reason) == ("I will add.", "Let me think.", "tool_calls")
     assert [(call.name, call.arguments) for call in reply.tool_calls] == [("add", {"a": 1, "b": 2}), ("now", {})]
     assert reply.provider_data == {
@@ -237,12 +250,12 @@ def test_a_stream_is_folded_with_its_thinking_kept_verbatim() -> None:
 
 def test_thinking_between_texts_comes_back_in_its_place() -> None:
     events = [
-        start(0, type="text", text="One. "),
-        start(1, **THOUGHT),
-        start(2, type="text", text="Two."),
-        *closing(),
+        start_block(0, type="text", text="One. "),
+        start_block(1, **THOUGHT),
+        start_block(2, type="text", text="Two."),
+        *close_message(),
     ]
-    reply = fold(AnthropicDecoder("anthropic"), events)
+    reply = decode(AnthropicDecoder("anthropic"), events)
     answer: Message = {"role": "assistant", "content": reply.content}
     assert reply.provider_data is not None
     sent = messages(HELLO, thought(answer, *reply.provider_data["blocks"]))
@@ -258,15 +271,21 @@ def test_thinking_between_texts_comes_back_in_its_place() -> None:
     ],
 )
 def test_thinking_that_cannot_come_back_whole_does_not_come_back(blocks: list[dict[str, Any]]) -> None:
-    events = [start(index, **block) for index, block in enumerate(blocks)]
-    reply = fold(AnthropicDecoder("anthropic"), [*events, start(99_999, type="text", text="hi"), *closing()])
+    events = [start_block(index, **block) for index, block in enumerate(blocks)]
+    reply = decode(
+        AnthropicDecoder("anthropic"), [*events, start_block(99_999, type="text", text="hi"), *close_message()]
+    )
     assert (reply.content, reply.provider_data) == ("hi", None)
 
 
 def test_thinking_over_its_own_cap_is_cut_to_read_and_whole_to_go_back() -> None:
     long = "x" * 300_000
-    events = [start(0, type="thinking", thinking=long, signature="s"), start(1, type="text", text="hi"), *closing()]
-    reply = fold(AnthropicDecoder("anthropic"), events)
+    events = [
+        start_block(0, type="thinking", thinking=long, signature="s"),
+        start_block(1, type="text", text="hi"),
+        *close_message(),
+    ]
+    reply = decode(AnthropicDecoder("anthropic"), events)
     assert reply.thinking is not None
     assert len(reply.thinking) <= 256 * 1024
     assert reply.provider_data is not None
@@ -285,22 +304,22 @@ def test_thinking_over_its_own_cap_is_cut_to_read_and_whole_to_go_back() -> None
     ],
 )
 def test_a_reason_to_stop_is_neutral(reason: str, neutral: str) -> None:
-    events = [start(0, type="text", text="hi"), closing(reason)[0]]
-    assert fold(AnthropicDecoder("anthropic"), events).stop_reason == neutral
+    events = [start_block(0, type="text", text="hi"), close_message(reason)[0]]
+    assert decode(AnthropicDecoder("anthropic"), events).stop_reason == neutral
 
 
-HI = start(0, type="text", text="hi")
+HI = start_block(0, type="text", text="hi")
 REFUSED = {"type": "refusal", "category": "bio", "explanation": "No."}
 
 
 @pytest.mark.parametrize(
     ("events", "kind", "retryable"),
     [
-        ([opening(), HI], "truncated_stream", True),
-        ([opening(), *closing()], "empty_reply", True),
-        ([start(0, **THOUGHT), *closing("max_tokens")], "empty_reply", False),
-        ([HI, *closing("refusal", REFUSED)], "content_refused", False),
-        ([*closing("refusal")], "content_refused", False),
+        ([open_message(), HI], "truncated_stream", True),
+        ([open_message(), *close_message()], "empty_reply", True),
+        ([start_block(0, **THOUGHT), *close_message("max_tokens")], "empty_reply", False),
+        ([HI, *close_message("refusal", REFUSED)], "content_refused", False),
+        ([*close_message("refusal")], "content_refused", False),
         ([HI, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}], "overloaded", True),
         ([{"type": "error", "error": {"type": "api_error", "message": "boom"}}], "provider_unavailable", True),
         (["nonsense"], "truncated_stream", True),
@@ -308,34 +327,34 @@ REFUSED = {"type": "refusal", "category": "bio", "explanation": "No."}
 )
 def test_what_is_no_reply_is_a_typed_error(events: list[Any], kind: str, retryable: bool) -> None:
     with pytest.raises(ProviderError) as caught:
-        fold(AnthropicDecoder("anthropic"), events)
+        decode(AnthropicDecoder("anthropic"), events)
     assert (caught.value.type, caught.value.retryable) == (kind, retryable)
 
 
 def test_a_refusal_says_what_it_is_about() -> None:
     with pytest.raises(ProviderError, match="bio: No"):
-        fold(AnthropicDecoder("anthropic"), closing("refusal", REFUSED))
+        decode(AnthropicDecoder("anthropic"), close_message("refusal", REFUSED))
 
 
 def test_a_whole_message_folds_like_a_stream() -> None:
-    message = opening(input_tokens=5)["message"] | {
+    message = open_message(input_tokens=5)["message"] | {
         "content": [THOUGHT, text("hi"), {"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}],
         "stop_reason": "tool_use",
     }
-    reply = fold(AnthropicDecoder("anthropic"), [message])
+    reply = decode(AnthropicDecoder("anthropic"), [message])
     assert (reply.content, reply.thinking, reply.tool_calls[0].arguments) == ("hi", "hm", {"a": 1})
     assert reply.provider_data == {"provider": "anthropic", "blocks": [THOUGHT]}
 
 
 async def test_a_stream_folds_into_what_the_official_client_makes_of_it(server: FakeServer) -> None:
-    server.answer(sse(ANTHROPIC_STREAM))
+    server.answer(encode_events(ANTHROPIC_STREAM))
     http = httpx2.AsyncClient(trust_env=False)
     async with (
         anthropic.AsyncAnthropic(api_key="k", base_url=server.url, max_retries=0, http_client=http) as official,
         official.messages.stream(model="m", max_tokens=9, messages=[]) as stream,
     ):
         theirs = await stream.get_final_message()
-    ours = fold(AnthropicDecoder("anthropic"), ANTHROPIC_STREAM)
+    ours = decode(AnthropicDecoder("anthropic"), ANTHROPIC_STREAM)
     blocks = [block.model_dump(exclude_none=True) for block in theirs.content]
     assert ours.content == "".join(block["text"] for block in blocks if block["type"] == "text")
     assert ours.provider_data is not None
@@ -354,11 +373,12 @@ JSON = st.recursive(
 PARTS = dict.fromkeys(("text", "thinking", "signature", "data", "partial_json", "input", "name", "id"), JSON)
 KINDS = st.sampled_from(["text", "thinking", "redacted_thinking", "tool_use", "server_tool_use"])
 EVENTS = st.one_of(
-    st.builds(lambda block, at: start(at, **block),
+    st.builds(lambda block, at: start_block(at, **block),
               st.fixed_dictionaries({"type": KINDS | JSON}, optional=PARTS), st.integers(0, 2)),
-    st.builds(lambda parts, at: delta(at, **parts), st.fixed_dictionaries({}, optional=PARTS), st.integers(0, 2)),
-    st.builds(lambda usage: opening(input_tokens=usage), JSON),
-    st.builds(lambda reason, details: closing(reason, details)[0], JSON, JSON),
+    st.builds(lambda parts, at: make_delta(at, **parts),
+              st.fixed_dictionaries({}, optional=PARTS), st.integers(0, 2)),
+    st.builds(lambda usage: open_message(input_tokens=usage), JSON),
+    st.builds(lambda reason, details: close_message(reason, details)[0], JSON, JSON),
     st.fixed_dictionaries({"type": JSON}, optional={"index": JSON, "error": JSON, "message": JSON}),
 )  # fmt: skip
 
@@ -367,7 +387,7 @@ EVENTS = st.one_of(
 @given(st.lists(EVENTS, max_size=6))
 def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events: list[Any]) -> None:
     try:
-        reply = fold(AnthropicDecoder("anthropic"), [*events, HI, closing()[0]])
+        reply = decode(AnthropicDecoder("anthropic"), [*events, HI, close_message()[0]])
         reply.model_dump_json().encode()
         json.dumps(reply.provider_data, ensure_ascii=False).encode()
     except ProviderError as error:
@@ -376,6 +396,6 @@ def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events:
 
 def test_without_a_prompt_the_tools_are_what_stays() -> None:
     """They are cached apart from the conversation, which may be cut."""
-    body = PROVIDER.encode(request(HELLO, tools=[ADD, ADD])).body
+    body = PROVIDER.encode(make_request(HELLO, tools=[ADD, ADD])).body
     assert [tool.get("cache_control") for tool in body["tools"]] == [None, {"type": "ephemeral"}]
     assert "system" not in body

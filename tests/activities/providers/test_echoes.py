@@ -15,8 +15,8 @@ from clew_activities.providers.http import stream
 from clew_activities.providers.interface import HttpRequest, ModelRequest, Provider
 from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
-from tests.support.provider_calls import request
-from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, leaks
+from tests.support.provider_calls import make_request
+from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, find_leaks
 from tests.support.provider_server import FakeServer
 
 KEY = "sk-proj-Zm9vYmFyQUJD_dEf-0123456789xyzXYZwq7"
@@ -26,16 +26,16 @@ REDACTION = Redaction(["another-secret", KEY])
 def test_every_form_is_a_leak_where_it_is_not_redacted() -> None:
     """`leaks` finds the key in every encoding."""
     for name, form in FORMS.items():
-        assert leaks(f"x {form(KEY)} y", KEY), name
-    assert leaks(KEY[20:32], KEY)
-    assert not leaks(KEY[20:31], KEY)
+        assert find_leaks(f"x {form(KEY)} y", KEY), name
+    assert find_leaks(KEY[20:32], KEY)
+    assert not find_leaks(KEY[20:31], KEY)
 
 
 async def outcome(client: httpx.AsyncClient, provider: Provider) -> str:
     """Collect all results of a call: the reply, or the error with its causes and details."""
     decoder = RedactedDecoder(provider.make_decoder(), REDACTION)
     try:
-        reply = await stream(client, provider, request(), decoder)
+        reply = await stream(client, provider, make_request(), decoder)
     except ProviderError as caught:
         error = caught
     else:
@@ -56,7 +56,7 @@ async def test_no_failure_tells_the_key(
     FAILURES[part](server, FORMS[form](KEY))
     said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
     assert said.startswith("Traceback")
-    assert not leaks(said + caplog.text, KEY)
+    assert not find_leaks(said + caplog.text, KEY)
 
 
 @pytest.mark.parametrize("part", REPLIES)
@@ -66,7 +66,7 @@ async def test_no_reply_tells_the_key(part: str, form: str, server: FakeServer, 
     REPLIES[part](server, FORMS[form](KEY))
     said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
     assert "content" in said
-    assert not leaks(said, KEY)
+    assert not find_leaks(said, KEY)
 
 
 @pytest.mark.parametrize("part", ANTHROPIC)
@@ -75,7 +75,7 @@ async def test_no_block_tells_the_key(part: str, form: str, server: FakeServer, 
     """Provider data with the key in it is dropped: the provider would not take it back changed."""
     ANTHROPIC[part](server, FORMS[form](KEY))
     said = await outcome(client, Anthropic("anthropic", server.url, api_key=KEY))
-    assert not leaks(said, KEY)
+    assert not find_leaks(said, KEY)
     assert "signature" not in said
 
 
@@ -91,10 +91,10 @@ async def test_an_error_that_nobody_foresaw_is_redacted_too(server: FakeServer, 
     server.answer(b"data: {}\n\n")
     provider = OpenAI("openai", server.url, official=True, api_key=KEY)
     with pytest.raises(ProviderUnavailable, match="LookupError") as caught:
-        await stream(client, provider, request(), RedactedDecoder(Broken(), REDACTION))
+        await stream(client, provider, make_request(), RedactedDecoder(Broken(), REDACTION))
     said = "".join(traceback.format_exception(caught.value))
     assert "in feed" in said
-    assert not leaks(said.replace('f"no such thing as {KEY}"', ""), KEY)
+    assert not find_leaks(said.replace('f"no such thing as {KEY}"', ""), KEY)
 
 
 class Unable(OpenAI):
@@ -108,6 +108,6 @@ async def test_a_request_that_cannot_be_encoded_is_final(server: FakeServer, cli
     """Encoders are pure: another attempt would fail alike. No request is sent."""
     provider = Unable("openai", server.url, official=True, api_key=KEY)
     with pytest.raises(BadRequest, match="LookupError") as caught:
-        await stream(client, provider, request(), RedactedDecoder(provider.make_decoder(), REDACTION))
-    assert not leaks(caught.value.message, KEY)
+        await stream(client, provider, make_request(), RedactedDecoder(provider.make_decoder(), REDACTION))
+    assert not find_leaks(caught.value.message, KEY)
     assert not server.received

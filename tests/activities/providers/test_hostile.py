@@ -24,9 +24,9 @@ from clew_activities.providers.openai import OpenAI
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import ObjectEnd
 from clew_workflows.protocol import ModelReply
-from tests.support.provider_calls import request, sse
+from tests.support.provider_calls import encode_events, make_request
 from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import chunk, delta, start, tool
+from tests.support.provider_streams import make_chunk, make_delta, make_tool, start_block
 
 KEY = "sk-test-hunter2-hunter2"
 SIZE = 1024 * 1024
@@ -42,16 +42,16 @@ def anthropic(server: FakeServer) -> Provider:
 
 def repeated(*pieces: Any, first: Any = (), size: int = SIZE) -> bytes:
     """A stream of about so many bytes that begins with some events and repeats others."""
-    piece = sse(pieces)
-    return sse(first) + piece * (size // len(piece))
+    piece = encode_events(pieces)
+    return encode_events(first) + piece * (size // len(piece))
 
 
 def called(arguments: str, **fields: Any) -> dict[str, Any]:
-    return chunk(tool_calls=[tool(arguments, "add", **fields)])
+    return make_chunk(tool_calls=[make_tool(arguments, "add", **fields)])
 
 
 def block(**fields: Any) -> dict[str, Any]:
-    return start(0, **fields)
+    return start_block(0, **fields)
 
 
 Shape = tuple[Callable[[FakeServer], Provider], Callable[[], bytes]]
@@ -63,11 +63,14 @@ STREAMS: dict[str, Shape] = {
     ),
     "whole objects": (openai, lambda: repeated(called('{"a":{}}', index=0))),
     "nothing but closing": (openai, lambda: repeated(called("}", id="a"), first=[called("{", id="a")])),
-    "calls without end": (openai, lambda: sse(called("{}", id=f"c{index}") for index in range(6000))),
-    "huge names": (openai, lambda: repeated(chunk(tool_calls=[tool("{}", "n" * 9000, id="i" * 9000)]))),
-    "refusals": (openai, lambda: repeated(chunk(refusal="r"))),
-    "thoughts": (openai, lambda: repeated(chunk(reasoning="t"))),
-    "one text": (openai, lambda: sse([chunk(content="x" * SIZE)])),
+    "calls without end": (openai, lambda: encode_events(called("{}", id=f"c{index}") for index in range(6000))),
+    "huge names": (
+        openai,
+        lambda: repeated(make_chunk(tool_calls=[make_tool("{}", "n" * 9000, id="i" * 9000)])),
+    ),
+    "refusals": (openai, lambda: repeated(make_chunk(refusal="r"))),
+    "thoughts": (openai, lambda: repeated(make_chunk(reasoning="t"))),
+    "one text": (openai, lambda: encode_events([make_chunk(content="x" * SIZE)])),
     "one line": (openai, lambda: b"data: " + b"x" * SIZE),
     "deep": (openai, lambda: b"data: " + b"[" * SIZE + b"\n\n"),
     "choices": (openai, lambda: b'data: {"choices":[' + b"{}," * (SIZE // 3) + b"{}]}\n\n"),
@@ -75,19 +78,23 @@ STREAMS: dict[str, Shape] = {
     "comments": (openai, lambda: b":\n" * (SIZE // 2)),
     "lines of one event": (openai, lambda: b"data:\n" * (SIZE // 6)),
     "empty objects": (openai, lambda: b"data:{}\n\n" * (SIZE // 9)),
-    "an error": (openai, lambda: sse([{"error": {"message": "authorization: " * (SIZE // 15)}}])),
+    "an error": (openai, lambda: encode_events([{"error": {"message": "authorization: " * (SIZE // 15)}}])),
     "pings": (anthropic, lambda: repeated({"type": "ping"})),
-    "blocks": (anthropic, lambda: sse(start(index, type="text", text="x") for index in range(10_000))),
+    "blocks": (
+        anthropic,
+        lambda: encode_events(start_block(index, type="text", text="x") for index in range(10_000)),
+    ),
     "deltas": (
         anthropic,
         lambda: repeated(
-            delta(0, type="thinking_delta", thinking="t", signature="s"), first=[block(type="thinking")]
+            make_delta(0, type="thinking_delta", thinking="t", signature="s"), first=[block(type="thinking")]
         ),
     ),
     "pieces of input": (
         anthropic,
         lambda: repeated(
-            delta(0, type="input_json_delta", partial_json=",{}"), first=[block(type="tool_use", id="a", name="add")]
+            make_delta(0, type="input_json_delta", partial_json=",{}"),
+            first=[block(type="tool_use", id="a", name="add")],
         ),
     ),
 }
@@ -95,7 +102,7 @@ WHOLE: dict[str, Shape] = {
     "a whole text": (openai, lambda: json.dumps({"choices": [{"message": {"content": "x" * SIZE}}]}).encode()),
     "whole calls": (
         openai,
-        lambda: json.dumps({"choices": [{"message": {"tool_calls": [tool("{}")] * (SIZE // 40)}}]}).encode(),
+        lambda: json.dumps({"choices": [{"message": {"tool_calls": [make_tool("{}")] * (SIZE // 40)}}]}).encode(),
     ),
     "whole blocks": (
         anthropic,
@@ -132,7 +139,7 @@ async def end(
     decoder = RedactedDecoder(provider.make_decoder(), Redaction([KEY]))
     try:
         bounds = HttpSettings(**settings)
-        return await stream(client, provider, request(), decoder, settings=bounds, monotonic=monotonic)
+        return await stream(client, provider, make_request(), decoder, settings=bounds, monotonic=monotonic)
     except ProviderError as error:
         return error
     finally:
@@ -192,7 +199,7 @@ async def test_a_large_event_is_folded_beside_the_event_loop(
 
     with suppress(ProviderError):
         called = provider(server)
-        await stream(client, called, request(), Noted(called.make_decoder(), Redaction([KEY])))
+        await stream(client, called, make_request(), Noted(called.make_decoder(), Redaction([KEY])))
     assert threads
     assert all(large != on_loop for large, on_loop in threads)
 

@@ -24,9 +24,9 @@ from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.redacted_decoder import RedactedDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_workflows.protocol import ModelReply
-from tests.support.provider_calls import ADD, fold, request, sse
+from tests.support.provider_calls import ADD, decode, encode_events, make_request
 from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, TOOL_STREAM, chunk
+from tests.support.provider_streams import ANTHROPIC_STREAM, HELLO_STREAM, TOOL_STREAM, make_chunk
 
 KEY = "sk-test-hunter2"
 
@@ -46,7 +46,7 @@ def screened(provider: Provider) -> RedactedDecoder:
 async def call(client: httpx.AsyncClient, provider: Provider, **settings: Any) -> ModelReply:
     bounds = HttpSettings(**settings)
     decoder = screened(provider)
-    return await stream(client, provider, request(), decoder, settings=bounds, now=lambda: 1_800_000_000.0)
+    return await stream(client, provider, make_request(), decoder, settings=bounds, now=lambda: 1_800_000_000.0)
 
 
 async def failure(client: httpx.AsyncClient, provider: Provider, **settings: Any) -> ProviderError:
@@ -57,12 +57,12 @@ async def failure(client: httpx.AsyncClient, provider: Provider, **settings: Any
     return caught.value
 
 
-HELLO = sse(HELLO_STREAM)
+HELLO = encode_events(HELLO_STREAM)
 
 
 async def test_a_request_arrives_as_it_was_encoded(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(HELLO)
-    model_request = request(tools=[ADD], temperature=0.5)
+    model_request = make_request(tools=[ADD], temperature=0.5)
     await stream(client, openai(server), model_request, screened(openai(server)))
     (received,) = server.received
     assert received.path == "/chat/completions"
@@ -77,23 +77,23 @@ async def test_a_request_arrives_as_it_was_encoded(server: FakeServer, client: h
 async def test_a_reply_is_the_same_wherever_its_bytes_are_split(
     server: FakeServer, client: httpx.AsyncClient, size: int, newline: bytes
 ) -> None:
-    events = [chunk(content="ü€\U0001f600"), *TOOL_STREAM]
-    wire = b": a comment" + newline * 2 + sse(events).replace(b"\n", newline)
+    events = [make_chunk(content="ü€\U0001f600"), *TOOL_STREAM]
+    wire = b": a comment" + newline * 2 + encode_events(events).replace(b"\n", newline)
     server.answer(*(wire[at : at + size] for at in range(0, len(wire), size)))
-    assert await call(client, openai(server)) == fold(openai(server).make_decoder(), events)
+    assert await call(client, openai(server)) == decode(openai(server).make_decoder(), events)
 
 
 async def test_anthropics_named_events_are_folded(server: FakeServer, client: httpx.AsyncClient) -> None:
-    server.answer(sse(ANTHROPIC_STREAM))
+    server.answer(encode_events(ANTHROPIC_STREAM))
     reply = await call(client, anthropic(server))
-    assert reply == fold(anthropic(server).make_decoder(), ANTHROPIC_STREAM)
+    assert reply == decode(anthropic(server).make_decoder(), ANTHROPIC_STREAM)
     assert server.received[0].path == "/v1/messages"
     assert server.received[0].headers["x-api-key"] == KEY
 
 
 async def test_the_caller_sees_the_reply_grow(server: FakeServer, client: httpx.AsyncClient) -> None:
     go_on = asyncio.Event()
-    server.answer(sse(HELLO_STREAM[:2]), go_on, sse(HELLO_STREAM[2:]))
+    server.answer(encode_events(HELLO_STREAM[:2]), go_on, encode_events(HELLO_STREAM[2:]))
     seen = asyncio.Event()
 
     class Watched(OpenAIDecoder):
@@ -103,7 +103,7 @@ async def test_the_caller_sees_the_reply_grow(server: FakeServer, client: httpx.
                 seen.set()
 
     decoder = RedactedDecoder(Watched(), Redaction())
-    calling = asyncio.create_task(stream(client, openai(server), request(), decoder))
+    calling = asyncio.create_task(stream(client, openai(server), make_request(), decoder))
     await seen.wait()
     assert (decoder.text, decoder.ended) == ("Hel", False)
     go_on.set()
@@ -112,7 +112,7 @@ async def test_the_caller_sees_the_reply_grow(server: FakeServer, client: httpx.
 
 async def test_a_cancelled_call_hangs_up(server: FakeServer, client: httpx.AsyncClient) -> None:
     never = asyncio.Event()
-    server.answer(sse(HELLO_STREAM[:2]), never)
+    server.answer(encode_events(HELLO_STREAM[:2]), never)
     calling = asyncio.create_task(call(client, openai(server)))
     await server.requested.wait()
     calling.cancel()
@@ -153,21 +153,21 @@ async def test_a_whole_json_body_is_a_reply_too(server: FakeServer, client: http
 async def test_either_end_is_an_end(
     server: FakeServer, client: httpx.AsyncClient, steps: list[Any], content: str
 ) -> None:
-    server.answer(sse(steps).rstrip(b"\n"))
+    server.answer(encode_events(steps).rstrip(b"\n"))
     assert (await call(client, openai(server))).content == content
 
 
 async def test_a_drop_after_the_reply_was_whole_is_no_matter(server: FakeServer, client: httpx.AsyncClient) -> None:
-    server.answer(sse(HELLO_STREAM[:4]), None)
+    server.answer(encode_events(HELLO_STREAM[:4]), None)
     assert (await call(client, openai(server))).content == "Hello"
 
 
 @pytest.mark.parametrize(
     "steps",
     [
-        pytest.param((sse(HELLO_STREAM[:2]), None), id="dropped"),
-        pytest.param((sse(HELLO_STREAM[:2]),), id="closed"),
-        pytest.param((sse(HELLO_STREAM[:2])[:-30],), id="closed within an event"),
+        pytest.param((encode_events(HELLO_STREAM[:2]), None), id="dropped"),
+        pytest.param((encode_events(HELLO_STREAM[:2]),), id="closed"),
+        pytest.param((encode_events(HELLO_STREAM[:2])[:-30],), id="closed within an event"),
         pytest.param((), id="empty"),
         pytest.param((None,), id="dropped before the first byte"),
     ],
@@ -181,7 +181,7 @@ async def test_a_reply_that_breaks_off_can_be_retried(
 
 async def test_the_error_of_the_library_is_named(server: FakeServer, client: httpx.AsyncClient) -> None:
     """In the message: as a cause it would carry what was received into the history."""
-    server.answer(sse(HELLO_STREAM[:2]), None)
+    server.answer(encode_events(HELLO_STREAM[:2]), None)
     error = await failure(client, openai(server))
     assert isinstance(error, TruncatedStream)
     assert "RemoteProtocolError" in error.message or "ReadError" in error.message
@@ -234,21 +234,21 @@ async def test_a_redirect_is_not_followed_with_the_key(
 async def test_an_error_inside_a_stream_is_typed_and_holds_no_key(
     server: FakeServer, client: httpx.AsyncClient
 ) -> None:
-    server.answer(sse([{"type": "error", "error": {"type": "overloaded_error", "message": f"no {KEY}"}}]))
+    server.answer(encode_events([{"type": "error", "error": {"type": "overloaded_error", "message": f"no {KEY}"}}]))
     assert isinstance(await failure(client, anthropic(server)), Overloaded)
 
 
 @pytest.mark.parametrize(
     ("events", "kind"),
     [
-        ([chunk("content_filter")], ContentRefused),
-        ([chunk("stop")], EmptyReply),
+        ([make_chunk("content_filter")], ContentRefused),
+        ([make_chunk("stop")], EmptyReply),
     ],
 )
 async def test_a_reply_that_is_none_is_typed(
     server: FakeServer, client: httpx.AsyncClient, events: list[Any], kind: type[ProviderError]
 ) -> None:
-    server.answer(sse(events))
+    server.answer(encode_events(events))
     assert isinstance(await failure(client, openai(server)), kind)
 
 
@@ -281,6 +281,6 @@ async def test_an_answer_that_is_no_reply_says_what_it_is(
 
 async def test_text_that_is_no_text_still_arrives(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(HELLO)
-    model_request = request({"role": "user", "content": "a\ud800b"})
+    model_request = make_request({"role": "user", "content": "a\ud800b"})
     await stream(client, openai(server), model_request, screened(openai(server)))
     assert server.received[0].body["messages"][0]["content"] == "a?b"

@@ -12,7 +12,7 @@ import pytest
 from clew.model.messages import Message
 from clew_activities.providers import Provider, RedactedDecoder, Redaction, load_providers, stream
 from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
-from tests.support.provider_calls import ADD, HELLO, called, request, result
+from tests.support.provider_calls import ADD, HELLO, make_call, make_request, make_result
 
 SERVE = """
 import sys, xllamacpp
@@ -68,7 +68,7 @@ def messages(url: str) -> Provider:
 
 async def test_a_reply_arrives_with_its_usage_and_its_limit_holds(local: Provider, client: httpx.AsyncClient) -> None:
     decoder = RedactedDecoder(local.make_decoder(), Redaction())
-    reply = await stream(client, local, request(max_output_tokens=5, temperature=0.0, seed=1), decoder)
+    reply = await stream(client, local, make_request(max_output_tokens=5, temperature=0.0, seed=1), decoder)
     assert reply.content == decoder.text
     assert (reply.stop_reason, reply.usage.output_tokens) == ("length", 5)
     assert reply.usage.input_tokens > 0
@@ -80,11 +80,11 @@ async def test_a_conversation_with_tools_and_every_option_is_taken(
     conversation: list[Message] = [
         {"role": "system", "content": "Be brief."},
         HELLO,
-        called(a=1, b=2),
-        result("3"),
+        make_call(a=1, b=2),
+        make_result("3"),
         {"role": "user", "content": "Thanks. Say hello."},
     ]
-    model_request = request(
+    model_request = make_request(
         *conversation, tools=[ADD], tool_choice="auto", max_output_tokens=4, stop=("END",), temperature=0.0, seed=1
     )
     for provider in (local, messages):
@@ -96,7 +96,7 @@ async def test_a_conversation_with_tools_and_every_option_is_taken(
 
 async def test_a_schema_shapes_the_reply(local: Provider, client: httpx.AsyncClient) -> None:
     schema = {"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"]}
-    model_request = request(output_schema=schema, max_output_tokens=8, temperature=0.0)
+    model_request = make_request(output_schema=schema, max_output_tokens=8, temperature=0.0)
     reply = await stream(client, local, model_request, RedactedDecoder(local.make_decoder(), Redaction()))
     assert reply.content.lstrip().startswith("{")
 
@@ -107,7 +107,7 @@ async def test_a_context_that_is_too_long_is_told_with_both_numbers(
     long: Message = {"role": "user", "content": "word " * 9000}
     for provider in (local, messages):
         with pytest.raises(ContextLengthExceeded) as caught:
-            await stream(client, provider, request(long), RedactedDecoder(provider.make_decoder(), Redaction()))
+            await stream(client, provider, make_request(long), RedactedDecoder(provider.make_decoder(), Redaction()))
         assert caught.value.details["limit"] == 4096
         assert caught.value.details["actual"] > 9000
 
@@ -117,4 +117,6 @@ async def test_what_the_server_does_not_take_is_final_and_in_its_own_words(
 ) -> None:
     schema = {"type": "nonsense"}
     with pytest.raises(BadRequest, match="nonsense"):
-        await stream(client, local, request(output_schema=schema), RedactedDecoder(local.make_decoder(), Redaction()))
+        await stream(
+            client, local, make_request(output_schema=schema), RedactedDecoder(local.make_decoder(), Redaction())
+        )

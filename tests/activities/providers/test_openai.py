@@ -12,9 +12,18 @@ from clew.model.messages import Message
 from clew_activities.providers.errors import ProviderError, TruncatedStream
 from clew_activities.providers.openai import OpenAI, OpenAIDecoder
 from clew_activities.providers.reply import MAX_TOOL_CALLS
-from tests.support.provider_calls import ADD, HELLO, accepted, called, fold, request, result, sse
+from tests.support.provider_calls import (
+    ADD,
+    HELLO,
+    assert_accepted,
+    decode,
+    encode_events,
+    make_call,
+    make_request,
+    make_result,
+)
 from tests.support.provider_server import FakeServer
-from tests.support.provider_streams import HELLO_STREAM, TOOL_STREAM, chunk, tool
+from tests.support.provider_streams import HELLO_STREAM, TOOL_STREAM, make_chunk, make_tool
 
 OFFICIAL = OpenAI("openai", "https://api.openai.com/v1", official=True, api_key="sk-secret")
 LOCAL = OpenAI("local", "http://127.0.0.1:1/v1", official=False)
@@ -22,8 +31,8 @@ LOCAL = OpenAI("local", "http://127.0.0.1:1/v1", official=False)
 CONVERSATION: list[Message] = [
     {"role": "system", "content": "Be brief."},
     HELLO,
-    {**called(a=1, b="ü"), "provider_data": {"provider": "anthropic", "blocks": [{"type": "thinking"}]}},
-    result("3"),
+    {**make_call(a=1, b="ü"), "provider_data": {"provider": "anthropic", "blocks": [{"type": "thinking"}]}},
+    make_result("3"),
     {"role": "assistant", "content": "It is 3."},
     {"role": "user", "content": "And now?"},
 ]
@@ -32,29 +41,29 @@ CONVERSATION: list[Message] = [
 @pytest.mark.parametrize(
     "model_request",
     [
-        request(),
-        request(*CONVERSATION, tools=[ADD], tool_choice="auto"),
-        request(*CONVERSATION, tools=[ADD], tool_choice="required", temperature=0.5, seed=7, stop=("END",)),
-        request(*CONVERSATION, tools=[ADD], tool_choice="add", reasoning_effort="minimal"),
-        request(output_schema={"type": "object", "properties": {}}, cache_key="k"),
+        make_request(),
+        make_request(*CONVERSATION, tools=[ADD], tool_choice="auto"),
+        make_request(*CONVERSATION, tools=[ADD], tool_choice="required", temperature=0.5, seed=7, stop=("END",)),
+        make_request(*CONVERSATION, tools=[ADD], tool_choice="add", reasoning_effort="minimal"),
+        make_request(output_schema={"type": "object", "properties": {}}, cache_key="k"),
     ],
 )
 @pytest.mark.parametrize("provider", [OFFICIAL, LOCAL])
 def test_a_body_is_what_the_official_package_would_send(provider: OpenAI, model_request: Any) -> None:
     call = provider.encode(model_request)
     assert call.path == "/chat/completions"
-    accepted(CompletionCreateParamsStreaming, call.body)
+    assert_accepted(CompletionCreateParamsStreaming, call.body)
 
 
 def test_requests_that_begin_alike_are_told_to_openai_alone() -> None:
     """A compatible server may refuse what it does not know."""
-    assert OFFICIAL.encode(request(cache_key="k")).body["prompt_cache_key"] == "k"
-    assert "prompt_cache_key" not in OFFICIAL.encode(request()).body
-    assert "prompt_cache_key" not in LOCAL.encode(request(cache_key="k")).body
+    assert OFFICIAL.encode(make_request(cache_key="k")).body["prompt_cache_key"] == "k"
+    assert "prompt_cache_key" not in OFFICIAL.encode(make_request()).body
+    assert "prompt_cache_key" not in LOCAL.encode(make_request(cache_key="k")).body
 
 
 def test_a_conversation_keeps_every_role_and_sends_no_provider_data() -> None:
-    assert OFFICIAL.encode(request(*CONVERSATION)).body["messages"] == [
+    assert OFFICIAL.encode(make_request(*CONVERSATION)).body["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "hello"},
         {
@@ -79,13 +88,13 @@ def test_a_conversation_keeps_every_role_and_sends_no_provider_data() -> None:
     [("add", "add"), ("my tool!", "my_tool_"), ("", "unnamed"), ("x" * 100, "x" * 64), ("crm.find", "crm_find")],
 )
 def test_a_name_that_a_model_made_up_goes_back_as_one_that_providers_take(made_up: str, sent: str) -> None:
-    message: Any = OFFICIAL.encode(request(called(made_up))).body["messages"][0]
+    message: Any = OFFICIAL.encode(make_request(make_call(made_up))).body["messages"][0]
     assert message["tool_calls"][0]["function"]["name"] == sent
 
 
 @pytest.mark.parametrize(("provider", "name"), [(OFFICIAL, "max_completion_tokens"), (LOCAL, "max_tokens")])
 def test_the_limit_of_a_reply_goes_by_the_name_that_the_server_knows(provider: OpenAI, name: str) -> None:
-    body = provider.encode(request(max_output_tokens=77)).body
+    body = provider.encode(make_request(max_output_tokens=77)).body
     assert {key: value for key, value in body.items() if key.startswith("max_")} == {name: 77}
 
 
@@ -99,8 +108,8 @@ def test_the_limit_of_a_reply_goes_by_the_name_that_the_server_knows(provider: O
     ],
 )
 def test_a_tool_choice_is_sent_where_there_are_tools(choice: str, sent: object) -> None:
-    assert OFFICIAL.encode(request(tools=[ADD], tool_choice=choice)).body["tool_choice"] == sent
-    assert "tool_choice" not in OFFICIAL.encode(request(tool_choice=choice)).body
+    assert OFFICIAL.encode(make_request(tools=[ADD], tool_choice=choice)).body["tool_choice"] == sent
+    assert "tool_choice" not in OFFICIAL.encode(make_request(tool_choice=choice)).body
 
 
 @pytest.mark.parametrize(
@@ -113,19 +122,19 @@ def test_a_tool_choice_is_sent_where_there_are_tools(choice: str, sent: object) 
     ],
 )
 def test_a_schema_is_guaranteed_where_it_was_written_for_that(schema: dict[str, Any], strict: bool) -> None:
-    described = OFFICIAL.encode(request(output_schema=schema)).body["response_format"]["json_schema"]
+    described = OFFICIAL.encode(make_request(output_schema=schema)).body["response_format"]["json_schema"]
     assert described == {"name": "reply", "schema": schema, "strict": strict}
 
 
 def test_the_key_goes_into_one_header_and_no_repr() -> None:
-    call = OFFICIAL.encode(request())
+    call = OFFICIAL.encode(make_request())
     assert call.headers == {"authorization": "Bearer sk-secret"}
     assert "sk-secret" not in repr(call) + repr(OFFICIAL)
-    assert LOCAL.encode(request()).headers == {}
+    assert LOCAL.encode(make_request()).headers == {}
 
 
 def test_text_and_usage_are_folded() -> None:
-    reply = fold(OpenAIDecoder(), HELLO_STREAM)
+    reply = decode(OpenAIDecoder(), HELLO_STREAM)
     assert (reply.content, reply.stop_reason, reply.thinking) == ("Hello", "stop", None)
     assert reply.usage.model_dump(include={"input_tokens", "output_tokens", "cached_input_tokens"}) == {
         "input_tokens": 10,
@@ -136,8 +145,8 @@ def test_text_and_usage_are_folded() -> None:
 
 def test_the_reply_so_far_can_be_seen_between_events() -> None:
     decoder = OpenAIDecoder()
-    decoder.feed("message", json.dumps(chunk(reasoning_content="hm")))
-    decoder.feed("message", json.dumps(chunk(content="Hel")))
+    decoder.feed("message", json.dumps(make_chunk(reasoning_content="hm")))
+    decoder.feed("message", json.dumps(make_chunk(content="Hel")))
     assert (decoder.text, decoder.thinking, decoder.tool_name, decoder.ended) == ("Hel", "hm", None, False)
     decoder.feed("message", json.dumps(TOOL_STREAM[0]))
     assert decoder.tool_name == "add"
@@ -147,7 +156,7 @@ def test_the_reply_so_far_can_be_seen_between_events() -> None:
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_is_kept_as_thinking(field: str) -> None:
-    reply = fold(OpenAIDecoder(), [chunk(**{field: "Let me "}), chunk(**{field: "think"}), *HELLO_STREAM])
+    reply = decode(OpenAIDecoder(), [make_chunk(**{field: "Let me "}), make_chunk(**{field: "think"}), *HELLO_STREAM])
     assert (reply.thinking, reply.content, reply.provider_data) == ("Let me think", "Hello", None)
 
 
@@ -156,47 +165,47 @@ def test_reasoning_is_kept_as_thinking(field: str) -> None:
     [
         pytest.param([p["choices"][0]["delta"]["tool_calls"] for p in TOOL_STREAM[:5]], id="interleaved by index"),
         pytest.param(
-            [[tool('{"a": 1, "b": 2}', "add", id="x"), tool('{"a": 3, "b": 4}', "add", id="y")]],
+            [[make_tool('{"a": 1, "b": 2}', "add", id="x"), make_tool('{"a": 3, "b": 4}', "add", id="y")]],
             id="whole, without index",
         ),
         pytest.param(
-            [[tool('{"a": 1, "b": 2}', "add")], [tool('{"a": 3, "b": 4}', "add")]],
+            [[make_tool('{"a": 1, "b": 2}', "add")], [make_tool('{"a": 3, "b": 4}', "add")]],
             id="whole, without index or id",
         ),
         pytest.param(
-            [[tool('{"a": 1, "b": 2}', "add", id="0", index=0)], [tool('{"a": 3, "b": 4}', "add", id="0", index=0)]],
+            [[make_tool(text, "add", id="0", index=0)] for text in ('{"a": 1, "b": 2}', '{"a": 3, "b": 4}')],
             id="whole, all with one index and one id",
         ),
         pytest.param(
-            [[tool({"a": 1, "b": 2}, "add", index=0)], [tool({"a": 3, "b": 4}, "add", index=1)]],
+            [[make_tool({"a": 1, "b": 2}, "add", index=0)], [make_tool({"a": 3, "b": 4}, "add", index=1)]],
             id="arguments as objects",
         ),
         pytest.param(
             [
-                [tool('{"a": 1,', "add", id="x", index=0)],
-                [tool(' "b": 2}', "add", id="x", index=0)],
-                [tool('{"a": 3,', "add", id="y", index=0)],
-                [tool(' "b": 4}', "add", id="y", index=0)],
+                [make_tool('{"a": 1,', "add", id="x", index=0)],
+                [make_tool(' "b": 2}', "add", id="x", index=0)],
+                [make_tool('{"a": 3,', "add", id="y", index=0)],
+                [make_tool(' "b": 4}', "add", id="y", index=0)],
             ],
             id="id and name in every piece, one index",
         ),
         pytest.param(
             [
-                [tool("", "add", id="x"), tool("", "add", id="y")],
-                [tool('{"a": 1, "b": 2}', id="x"), tool('{"a": 3, "b": 4}', id="y")],
+                [make_tool("", "add", id="x"), make_tool("", "add", id="y")],
+                [make_tool('{"a": 1, "b": 2}', id="x"), make_tool('{"a": 3, "b": 4}', id="y")],
             ],
             id="interleaved by id",
         ),
         pytest.param(
-            [[tool("", None, id="x", index=0)], [tool('{"a": 1, "b": 2}', "add", index=0)],
-             [tool('{"a": 3, "b": 4}', "add", index=1)]],
+            [[make_tool("", None, id="x", index=0)], [make_tool('{"a": 1, "b": 2}', "add", index=0)],
+             [make_tool('{"a": 3, "b": 4}', "add", index=1)]],
             id="a name after its id",
         ),
     ],
 )  # fmt: skip
 def test_tool_calls_are_told_apart_however_a_server_numbers_them(pieces: list[list[dict[str, Any]]]) -> None:
-    events = [chunk(tool_calls=piece) for piece in pieces]
-    reply = fold(OpenAIDecoder(), [*events, chunk("stop"), "[DONE]"])
+    events = [make_chunk(tool_calls=piece) for piece in pieces]
+    reply = decode(OpenAIDecoder(), [*events, make_chunk("stop"), "[DONE]"])
     assert [(call.name, call.arguments, call.malformed) for call in reply.tool_calls] == [
         ("add", {"a": 1, "b": 2}, None),
         ("add", {"a": 3, "b": 4}, None),
@@ -224,14 +233,16 @@ def test_tool_calls_are_told_apart_however_a_server_numbers_them(pieces: list[li
 def test_arguments_are_an_object_or_malformed_and_kept_as_they_came(
     raw: Any, arguments: dict[str, Any], malformed: str | None
 ) -> None:
-    reply = fold(OpenAIDecoder(), [chunk(tool_calls=[tool(raw, "add", index=0)]), chunk("tool_calls")])
+    reply = decode(
+        OpenAIDecoder(), [make_chunk(tool_calls=[make_tool(raw, "add", index=0)]), make_chunk("tool_calls")]
+    )
     assert (reply.tool_calls[0].arguments, reply.tool_calls[0].malformed) == (arguments, malformed)
 
 
 def test_arguments_nested_absurdly_deep_are_malformed_also_as_an_object() -> None:
     deep = '{"a":' * 900 + "1" + "}" * 900
-    event = json.dumps(chunk(tool_calls=[tool("DEEP", "add", index=0)])).replace('"DEEP"', deep)
-    reply = fold(OpenAIDecoder(), [event, chunk("tool_calls")])
+    event = json.dumps(make_chunk(tool_calls=[make_tool("DEEP", "add", index=0)])).replace('"DEEP"', deep)
+    reply = decode(OpenAIDecoder(), [event, make_chunk("tool_calls")])
     assert reply.tool_calls[0].arguments == {}
     assert reply.tool_calls[0].malformed
     with pytest.raises(ProviderError):
@@ -239,28 +250,28 @@ def test_arguments_nested_absurdly_deep_are_malformed_also_as_an_object() -> Non
 
 
 def test_more_calls_than_are_kept_are_cut_and_the_text_says_so() -> None:
-    events = [chunk(tool_calls=[tool("{}", f"t{n}", index=n, id=f"c{n}")]) for n in range(300)]
-    more = [chunk(tool_calls=[tool(" ", index=n)]) for n in range(300)]
-    reply = fold(OpenAIDecoder(), [chunk(content="Now. "), *events, *more, chunk("tool_calls")])
+    events = [make_chunk(tool_calls=[make_tool("{}", f"t{n}", index=n, id=f"c{n}")]) for n in range(300)]
+    more = [make_chunk(tool_calls=[make_tool(" ", index=n)]) for n in range(300)]
+    reply = decode(OpenAIDecoder(), [make_chunk(content="Now. "), *events, *more, make_chunk("tool_calls")])
     assert [call.name for call in reply.tool_calls] == [f"t{n}" for n in range(MAX_TOOL_CALLS)]
     assert reply.content == f"Now. [cut: {300 - MAX_TOOL_CALLS} tool calls]"
 
 
 def test_a_call_without_a_name_is_one_that_no_tool_answers_to() -> None:
-    reply = fold(OpenAIDecoder(), [chunk(tool_calls=[tool("{}", "", index=0)]), chunk("tool_calls")])
+    reply = decode(OpenAIDecoder(), [make_chunk(tool_calls=[make_tool("{}", "", index=0)]), make_chunk("tool_calls")])
     assert reply.tool_calls[0].name == "unnamed"
 
 
 def test_every_size_is_capped() -> None:
     big = "ü" * 200_000
     parts = [
-        chunk(content=big),
-        chunk(reasoning=big),
-        chunk(tool_calls=[tool('{"a": "' + "x" * 200_000 + '"}', "one", index=0)]),
-        chunk(tool_calls=[tool('{"a": "' + "x" * 200_000 + '"}', "two", index=1)]),
-        chunk("stop"),
+        make_chunk(content=big),
+        make_chunk(reasoning=big),
+        make_chunk(tool_calls=[make_tool('{"a": "' + "x" * 200_000 + '"}', "one", index=0)]),
+        make_chunk(tool_calls=[make_tool('{"a": "' + "x" * 200_000 + '"}', "two", index=1)]),
+        make_chunk("stop"),
     ]
-    reply = fold(OpenAIDecoder(), parts)
+    reply = decode(OpenAIDecoder(), parts)
     for text in (reply.content, reply.thinking or ""):
         assert len(text.encode()) <= 256 * 1024
         assert text.endswith(" bytes]")
@@ -271,7 +282,10 @@ def test_every_size_is_capped() -> None:
 
 def test_a_short_text_that_would_grow_when_written_out_counts_as_it_will_be_stored() -> None:
     raw = "[" + ",".join(["1E15"] * 50_000) + "]"
-    reply = fold(OpenAIDecoder(), [chunk(tool_calls=[tool('{"a":' + raw + "}", "one", index=0)]), chunk("stop")])
+    reply = decode(
+        OpenAIDecoder(),
+        [make_chunk(tool_calls=[make_tool('{"a":' + raw + "}", "one", index=0)]), make_chunk("stop")],
+    )
     assert reply.tool_calls[0].malformed
 
 
@@ -279,15 +293,15 @@ def test_a_short_text_that_would_grow_when_written_out_counts_as_it_will_be_stor
     ("events", "kind", "retryable"),
     [
         ([], "truncated_stream", True),
-        ([chunk(content="Hel")], "truncated_stream", True),
-        ([chunk(tool_calls=[tool("{}", "add", index=0)])], "truncated_stream", True),
-        ([chunk("stop")], "empty_reply", True),
-        ([chunk("stop", content=" \n")], "empty_reply", True),
+        ([make_chunk(content="Hel")], "truncated_stream", True),
+        ([make_chunk(tool_calls=[make_tool("{}", "add", index=0)])], "truncated_stream", True),
+        ([make_chunk("stop")], "empty_reply", True),
+        ([make_chunk("stop", content=" \n")], "empty_reply", True),
         (["[DONE]"], "empty_reply", True),
-        ([chunk("length", reasoning="so much to think")], "empty_reply", False),
-        ([chunk("content_filter", content="I")], "content_refused", False),
-        ([chunk(refusal="I can't "), chunk(refusal="help."), chunk("stop")], "content_refused", False),
-        ([chunk(content="I"), chunk("abort")], "truncated_stream", True),
+        ([make_chunk("length", reasoning="so much to think")], "empty_reply", False),
+        ([make_chunk("content_filter", content="I")], "content_refused", False),
+        ([make_chunk(refusal="I can't "), make_chunk(refusal="help."), make_chunk("stop")], "content_refused", False),
+        ([make_chunk(content="I"), make_chunk("abort")], "truncated_stream", True),
         (["not json"], "truncated_stream", True),
         (["[]"], "truncated_stream", True),
         ([{"error": {"message": "slow down", "code": 429}}], "rate_limited", True),
@@ -295,7 +309,7 @@ def test_a_short_text_that_would_grow_when_written_out_counts_as_it_will_be_stor
 )
 def test_what_is_no_reply_is_a_typed_error(events: list[Any], kind: str, retryable: bool) -> None:
     with pytest.raises(ProviderError) as caught:
-        fold(OpenAIDecoder(), events)
+        decode(OpenAIDecoder(), events)
     assert (caught.value.type, caught.value.retryable) == (kind, retryable)
 
 
@@ -303,37 +317,37 @@ def test_what_is_no_reply_is_a_typed_error(events: list[Any], kind: str, retryab
     ("finish", "reason"), [("stop", "stop"), ("length", "length"), ("tool_calls", "stop"), ("eos", "stop")]
 )
 def test_a_reason_to_stop_is_neutral_and_ends_a_stream_without_its_marker(finish: str, reason: str) -> None:
-    assert fold(OpenAIDecoder(), [chunk(content="x"), chunk(finish)]).stop_reason == reason
+    assert decode(OpenAIDecoder(), [make_chunk(content="x"), make_chunk(finish)]).stop_reason == reason
 
 
 def test_a_whole_completion_folds_like_a_stream() -> None:
-    message = {"role": "assistant", "content": "3", "tool_calls": [tool('{"a": 1}', "add", id="x")]}
+    message = {"role": "assistant", "content": "3", "tool_calls": [make_tool('{"a": 1}', "add", id="x")]}
     body = {
         "object": "chat.completion",
         "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
         "usage": {"prompt_tokens": 5, "completion_tokens": 6},
     }
-    reply = fold(OpenAIDecoder(), [body])
+    reply = decode(OpenAIDecoder(), [body])
     assert (reply.content, reply.tool_calls[0].arguments, reply.usage.input_tokens) == ("3", {"a": 1}, 5)
 
 
 def test_text_in_parts_is_text() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "other"}, {"type": "text", "text": "b"}]
-    assert fold(OpenAIDecoder(), [chunk(content=parts), chunk("stop")]).content == "ab"
+    assert decode(OpenAIDecoder(), [make_chunk(content=parts), make_chunk("stop")]).content == "ab"
 
 
 @pytest.mark.parametrize("events", [HELLO_STREAM, TOOL_STREAM])
 async def test_a_stream_folds_into_what_the_official_client_makes_of_it(
     server: FakeServer, events: list[Any]
 ) -> None:
-    server.answer(sse(events))
+    server.answer(encode_events(events))
     http = httpx2.AsyncClient(trust_env=False)
     async with (
         openai.AsyncOpenAI(api_key="k", base_url=server.url, max_retries=0, http_client=http) as official,
         official.chat.completions.stream(model="m", messages=[]) as stream,
     ):
         theirs = (await stream.get_final_completion()).choices[0].message
-    ours = fold(OpenAIDecoder(), events)
+    ours = decode(OpenAIDecoder(), events)
     assert ours.content == (theirs.content or "")
     assert [(call.name, call.arguments) for call in ours.tool_calls] == [
         (call.function.name, json.loads(call.function.arguments)) for call in theirs.tool_calls or []
@@ -374,13 +388,13 @@ CHOICES = JSON | st.lists(
 @given(st.lists(st.fixed_dictionaries({}, optional={"choices": CHOICES, "usage": JSON, "error": JSON}), max_size=4))
 def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events: list[Any]) -> None:
     try:
-        fold(OpenAIDecoder(), events).model_dump_json().encode()
+        decode(OpenAIDecoder(), events).model_dump_json().encode()
     except ProviderError as error:
         error.message.encode()
 
 
 def test_finishing_twice_is_finishing_once() -> None:
     decoder = OpenAIDecoder()
-    assert fold(decoder, [chunk(content="a\ud800"), chunk("stop")]) == decoder.finish()
+    assert decode(decoder, [make_chunk(content="a\ud800"), make_chunk("stop")]) == decoder.finish()
     with pytest.raises(TruncatedStream):
         OpenAIDecoder().finish()

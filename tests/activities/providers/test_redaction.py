@@ -20,7 +20,7 @@ from clew_activities.providers.redaction import (
     find_suspected_secrets,
     read_secrets,
 )
-from tests.support.provider_echoes import FORMS, leaks
+from tests.support.provider_echoes import FORMS, find_leaks
 
 KEY = "sk-ant-api03-" + string.ascii_letters[::-1] + "_-" + string.digits
 KEYS = [KEY, "gw-0a1B2c3D4e5F6g7H", "c2VjcmV0K3NlY3JldC9zZWNyZXQ9PT0="]
@@ -38,7 +38,7 @@ forms = st.sampled_from(list(FORMS.values()))
 def test_a_secret_is_found_in_every_form(form: str, key: str) -> None:
     """Nothing of it stays, and what stands around it does."""
     redacted = REDACTION.redact_text(f"before {FORMS[form](key)} after")
-    assert not leaks(redacted, key)
+    assert not find_leaks(redacted, key)
     assert redacted.startswith("before ")
     assert redacted.endswith(" after")
     assert MARK in redacted
@@ -48,7 +48,7 @@ def test_a_secret_is_found_in_every_form(form: str, key: str) -> None:
 @given(before=texts, after=texts, key=keys, form=forms)
 def test_a_secret_is_found_in_any_surroundings(before: str, after: str, key: str, form: Callable[[str], str]) -> None:
     """Also in those that look like the beginning of an encoded character."""
-    assert not leaks(REDACTION.redact_text(before + "." + form(key) + "." + after), key)
+    assert not find_leaks(REDACTION.redact_text(before + "." + form(key) + "." + after), key)
 
 
 @settings(deadline=None)
@@ -118,7 +118,7 @@ def test_a_growing_text_never_shows_a_part_of_a_secret(
         now = growing.show(text[:cut])
         assert now.startswith(shown)
         shown = now
-    assert not leaks(shown, key)
+    assert not find_leaks(shown, key)
     # The characters beside a secret in base64 may have been shown before it came, or come after it was.
     complete, shown = (
         re.sub(r"[\w+/-]*\[redacted][\w+/=-]*", MARK, part) for part in (REDACTION.redact_text(text), shown)

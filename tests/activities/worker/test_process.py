@@ -193,7 +193,7 @@ async def test_a_tool_that_never_ends_does_not_hold_the_end_of_the_process(stack
     async with worker_process(
         stack.server.address, env=settings, tools=["tests.support.toolbox"], task_queue=queue
     ) as worker:
-        model = stack.model(lambda _body: Reply(tool_calls=calls))
+        model = stack.add_model(lambda _body: Reply(tool_calls=calls))
         session = await clew.open("hanging-at-the-end", model=model, tools=["hang_in_a_thread"])
         request = await session.message("go")
         async with asyncio.timeout(30):

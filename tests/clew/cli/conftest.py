@@ -9,7 +9,7 @@ import pytest
 
 from clew import Clew
 from clew_activities.archive import Store
-from tests.support.rolling import rolling
+from tests.support.rolling import run_rolling_worker
 from tests.support.stack import Stack
 
 
@@ -22,5 +22,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 async def clew(stack: Stack, folder: Path) -> AsyncIterator[Clew]:
     """A client whose sessions have most of their entries in the archive."""
-    async with rolling(stack, store=Store.from_url(folder.as_uri())) as clew:
+    async with run_rolling_worker(stack, store=Store.from_url(folder.as_uri())) as clew:
         yield clew

@@ -12,8 +12,8 @@ from clew import Clew, ContextPolicy, Session
 from clew.local import Reply, ToolCall
 from tests.support.command_line import hide_worker_extra, open_terminal
 from tests.support.command_line import run_clew as command
-from tests.support.rolling import name
-from tests.support.stack import Stack, last
+from tests.support.rolling import make_id
+from tests.support.stack import Stack, get_last_message
 
 NARROW: dict[str, Any] = {"max_input_tokens": 500, "reserve_output_tokens": 100, "keep_last_turns": 1}
 CLEARING: dict[str, Any] = {"clear_tool_results": {"keep": 1}}
@@ -21,7 +21,7 @@ CLEARING: dict[str, Any] = {"clear_tool_results": {"keep": 1}}
 
 def script(body: dict[str, Any]) -> Reply:
     """A model that calls the tool `flood` for each request."""
-    if last(body)["role"] == "user":
+    if get_last_message(body)["role"] == "user":
         return Reply(tool_calls=(ToolCall("flood", {"size": 600}),))
     return Reply("That was a lot. " * 5)
 
@@ -30,7 +30,7 @@ def script(body: dict[str, Any]) -> Reply:
 async def session(stack: Stack, clew: Clew) -> Session:
     """A session of a dozen turns, with a tool."""
     policy = ContextPolicy(window="epoch", max_input_tokens=1500, reserve_output_tokens=200)
-    session = await clew.open(name(), model=stack.model(script), tools=["flood"], context_policy=policy)
+    session = await clew.open(make_id(), model=stack.add_model(script), tools=["flood"], context_policy=policy)
     for turn in range(12):
         await session.ask(f"turn {turn}")
     return session
@@ -84,7 +84,7 @@ async def test_a_table_of_it(stack: Stack, session: Session, tmp_path: Path) -> 
     assert rows[1] == ["model calls", "24", "24"]
     assert {len(row) for row in rows} == {3}
     async with open_terminal("compare", session.id, "--policy", file, address=stack.server.address) as screen:
-        assert await screen.ended() == 0
+        assert await screen.wait_for_end() == 0
         for title in (
             "as it was",
             "narrow",

@@ -16,7 +16,7 @@ from clew.errors import WorkerUnavailable
 from clew.local import Reply, ToolCall
 from clew.local.child import free_ports
 from tests.support.command_line import PATIENCE_SECONDS, open_terminal, read_error, run_clew, start_command
-from tests.support.stack import Stack, last
+from tests.support.stack import Stack, get_last_message
 
 
 class Slow:
@@ -28,12 +28,12 @@ class Slow:
     async def __call__(self, body: dict[str, Any]) -> Reply:
         self.called.set()
         await self.free.wait()
-        return Reply(f"<{last(body)['content']}>")
+        return Reply(f"<{get_last_message(body)['content']}>")
 
 
 def adder(body: dict[str, Any]) -> Reply:
     """A model that calls `add` twice in one round, and then repeats the results."""
-    if last(body)["role"] == "user":
+    if get_last_message(body)["role"] == "user":
         return Reply("", (ToolCall("add", {"a": 40, "b": 2}), ToolCall("add", {"a": 1, "b": 1})))
     results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
     return Reply(" and ".join(results))
@@ -192,7 +192,7 @@ async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
 @pytest.mark.parametrize("as_json", [True, False])
 async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, command: str, as_json: bool) -> None:
     """Each waiting call is reported once on stderr, with the command to approve it; stdout has only the answer."""
-    model, session_id, address = stack.model(adder), f"approve-{command}-{as_json}", stack.server.address
+    model, session_id, address = stack.add_model(adder), f"approve-{command}-{as_json}", stack.server.address
     options = ("--model", model, "--tool", "add", "--require-approval", "add", *(["--json"] if as_json else []))
     text = ["Add"] if command == "ask" else []
     process = await start_command(command, session_id, *text, *options, address=address)
@@ -216,7 +216,7 @@ async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, c
 
 async def test_approvals_are_required_from_the_opening_on(stack: Stack) -> None:
     """--require-approval applies to the tools of a new session; for an existing one it changes nothing."""
-    model, address, approve = stack.model("fine"), stack.server.address, "--require-approval"
+    model, address, approve = stack.add_model("fine"), stack.server.address, "--require-approval"
     options = ("--tool", "add", approve, "add", "--tool", "flood", approve, "flood")
     opened = await run_clew("ask", "approve-opened", "hi", "--model", model, *options, address=address)
     assert (opened.code, opened.out, opened.err) == (0, "fine\n", "")
@@ -388,47 +388,47 @@ async def test_control_from_within_a_conversation(stack: Stack) -> None:
     model, resumed = Slow(), asyncio.Event()
 
     async def script(body: dict[str, Any]) -> Reply:
-        if last(body)["role"] == "tool":
+        if get_last_message(body)["role"] == "tool":
             await resumed.wait()
-        return await model(body) if last(body)["content"] == "slowly" else adder(body)
+        return await model(body) if get_last_message(body)["content"] == "slowly" else adder(body)
 
     session = await stack.open(script, tools=["add"], require_approval=["add"])
     async with open_terminal("chat", session.id, address=stack.server.address) as screen:
-        await screen.shows("> ")
+        await screen.wait_for("> ")
         screen.type("Add\n")
-        await screen.shows(f"[tool-1 waits for approval: `clew approve {session.id} tool-1`, or deny]")
+        await screen.wait_for(f"[tool-1 waits for approval: `clew approve {session.id} tool-1`, or deny]")
         screen.type("\x03")
-        await screen.shows("/cancel cancels it")
-        await screen.shows("> ")
+        await screen.wait_for("/cancel cancels it")
+        await screen.wait_for("> ")
         screen.type("/status\n")
-        await screen.shows("approve tool-1?  → add(a=40, b=2)")
-        await screen.shows("> ")
+        await screen.wait_for("approve tool-1?  → add(a=40, b=2)")
+        await screen.wait_for("> ")
         screen.type("/approve tool-1\n")
-        await screen.shows("tool-1 is approved")
-        await screen.shows("> ")
+        await screen.wait_for("tool-1 is approved")
+        await screen.wait_for("> ")
         screen.type("/deny tool-2 too easy\n")
-        await screen.shows("tool-2 is denied")
-        await screen.shows("> ")
+        await screen.wait_for("tool-2 is denied")
+        await screen.wait_for("> ")
         screen.type("/wait\n")
-        await screen.shows("waiting for the model")
+        await screen.wait_for("waiting for the model")
         resumed.set()
-        await screen.shows("42 and denied: too easy")
-        await screen.shows("> ")
+        await screen.wait_for("42 and denied: too easy")
+        await screen.wait_for("> ")
         screen.type("slowly\n")
-        await screen.shows("waiting for the model")
+        await screen.wait_for("waiting for the model")
         screen.type("\x03")
-        await screen.shows("> ")
+        await screen.wait_for("> ")
         screen.type("/steer only the last one\n")
-        await screen.shows("is number 1 in the queue")
-        await screen.shows("> ")
+        await screen.wait_for("is number 1 in the queue")
+        await screen.wait_for("> ")
         screen.type("/cancel enough\n")
-        await screen.shows("is cancelled")
-        await screen.shows("> ")
+        await screen.wait_for("is cancelled")
+        await screen.wait_for("> ")
         screen.type("/steer too late\n")
-        await screen.shows("idle: ")
-        await screen.shows("> ")
+        await screen.wait_for("idle: ")
+        await screen.wait_for("> ")
         screen.type("\x04")
-        assert await screen.ended() == 0
+        assert await screen.wait_for_end() == 0
     model.free.set()
     assert "Traceback" not in screen.screen
 

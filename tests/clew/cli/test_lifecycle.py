@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.command_line import read_error, run_clew
-from tests.support.rolling import name
+from tests.support.rolling import make_id
 from tests.support.stack import Stack
 
 
 async def test_a_session_is_forked(stack: Stack) -> None:
     """The receipt names the new session and the last entry that both have."""
-    session, address, fork_id = await stack.open("fine"), stack.server.address, name()
+    session, address, fork_id = await stack.open("fine"), stack.server.address, make_id()
     await session.ask("one")
     await session.ask("two")
     options = ("--at", "3", "--as", fork_id, "--metadata", "branch=alt", "--metadata", "why=a=b")

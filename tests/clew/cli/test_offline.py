@@ -10,14 +10,14 @@ from clew import Clew, Session
 from tests.support.audits import answer_or_hang, leave_open_work
 from tests.support.command_line import hide_worker_extra
 from tests.support.command_line import run_clew as command
-from tests.support.rolling import name
+from tests.support.rolling import make_id
 from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
 async def session(stack: Stack, clew: Clew) -> Session:
     """A session with an archive."""
-    session = await clew.open(name(), model=stack.model(answer_or_hang), tools=["wait_for"])
+    session = await clew.open(make_id(), model=stack.add_model(answer_or_hang), tools=["wait_for"])
     for turn in range(12):
         await session.ask(f"turn {turn}")
     return session
@@ -53,7 +53,7 @@ def corrupt(folder: Path, session_id: str) -> tuple[Path, bytes]:
 async def test_a_thread_goes_through_a_pipe(stack: Stack, clew: Clew, folder: Path, session: Session) -> None:
     """`clew export | clew import` makes the session; an existing session is refused and unchanged."""
     address, store = stack.server.address, {"CLEW_STORE": str(folder), "CLEW_TASK_QUEUE": clew.task_queue}
-    new = name()
+    new = make_id()
     exported = await command("export", session.id, address=address, **store)
     assert exported.code == 0
     done = await command("import", "-", "--as", new, "--json", address=address, stdin=exported.out, **store)
@@ -66,7 +66,7 @@ async def test_a_thread_goes_through_a_pipe(stack: Stack, clew: Clew, folder: Pa
 async def test_a_terminated_session_is_recovered(stack: Stack, clew: Clew, folder: Path) -> None:
     """The first `recover` repairs the session; the second one changes nothing."""
     address, store = stack.server.address, {"CLEW_STORE": str(folder)}
-    session = await clew.open(name(), model=stack.model(answer_or_hang), tools=["wait_for"])
+    session = await clew.open(make_id(), model=stack.add_model(answer_or_hang), tools=["wait_for"])
     await session.ask("hello")
     await leave_open_work(session)
     await clew.temporal.get_workflow_handle(session.id).terminate()

@@ -9,19 +9,19 @@ from typing import Any
 from clew import RequestOutcome
 from clew.local import Reply, ToolCall
 from tests.support.command_line import run_clew
-from tests.support.stack import Stack, last
+from tests.support.stack import Stack, get_last_message
 
 
 def adder(body: dict[str, Any]) -> Reply:
     """A model that calls `add` and then answers the sum."""
-    if last(body)["role"] == "user":
+    if get_last_message(body)["role"] == "user":
         return Reply("One moment.", (ToolCall("add", {"a": 40, "b": 2}),))
-    return Reply(f"It is {last(body)['content']}.")
+    return Reply(f"It is {get_last_message(body)['content']}.")
 
 
 async def test_ask_opens_a_session_and_prints_its_answer(stack: Stack) -> None:
     """stdout has only the answer, as the model wrote it; a later message needs no --model."""
-    address, model = stack.server.address, stack.model("[bold]fine[/]\n\x1b[31mred 日本語")
+    address, model = stack.server.address, stack.add_model("[bold]fine[/]\n\x1b[31mred 日本語")
     first = await run_clew(
         "ask", "piped-1", "How are you?", "--model", model, "--system", "Be brief.", address=address
     )
@@ -37,7 +37,7 @@ async def test_ask_opens_a_session_and_prints_its_answer(stack: Stack) -> None:
 async def test_ask_json_is_the_outcome_and_the_answer(stack: Stack) -> None:
     """One object: the contract's `RequestOutcome` with the answer's text."""
     ended = await run_clew(
-        *("ask", "piped-2", "40 + 2?", "--model", stack.model(adder), "--tool", "add", "--json"),
+        *("ask", "piped-2", "40 + 2?", "--model", stack.add_model(adder), "--tool", "add", "--json"),
         address=stack.server.address,
     )
     assert ended.code == 0
@@ -49,7 +49,7 @@ async def test_ask_json_is_the_outcome_and_the_answer(stack: Stack) -> None:
 
 async def test_ask_reads_its_text_from_stdin(stack: Stack) -> None:
     """A dash reads all lines of stdin."""
-    model = stack.model(lambda body: Reply(last(body)["content"].upper()))
+    model = stack.add_model(lambda body: Reply(get_last_message(body)["content"].upper()))
     ended = await run_clew("ask", "piped-3", "-", "--model", model, stdin="one\ntwo\n", address=stack.server.address)
     assert (ended.code, ended.out) == (0, "ONE\nTWO\n")
 
@@ -119,7 +119,7 @@ async def test_a_pipe_receives_lines(stack: Stack) -> None:
 
 async def test_chat_takes_a_message_a_line(stack: Stack) -> None:
     """Each line from a pipe is a message; stdout has only the answers; /quit ends the chat."""
-    model = stack.model(lambda body: Reply(f"<{last(body)['content']}>"))
+    model = stack.add_model(lambda body: Reply(f"<{get_last_message(body)['content']}>"))
     ended = await run_clew(
         "chat",
         "piped-chat",
@@ -135,7 +135,11 @@ async def test_chat_json_is_an_object_a_line(stack: Stack) -> None:
     """Answers, failures and receipts are a line each; the exit code is that of the last failure."""
 
     def script(body: dict[str, Any]) -> Reply:
-        return Reply("no", status=HTTPStatus.BAD_REQUEST) if last(body)["content"] == "fail" else Reply("yes")
+        return (
+            Reply("no", status=HTTPStatus.BAD_REQUEST)
+            if get_last_message(body)["content"] == "fail"
+            else Reply("yes")
+        )
 
     session = await stack.open(script)
     ended = await run_clew(

@@ -60,7 +60,7 @@ class Session:
         context = build_context(self.thread, context_ref=lane, policy=policy, model=model)
         self.calls.append(context)
         usage = {"input_tokens": 100, "output_tokens": 10, "cached_input_tokens": 40}
-        recipe_json = payloads.recipe(
+        recipe_json = payloads.make_recipe(
             context.meta.basis_last_seq,
             context_ref=lane,
             model=model,
@@ -238,7 +238,7 @@ def with_recipes(thread: Thread) -> Thread:
     for entry in thread:
         payload = {name: value for name, value in entry.payload.items() if name != "tokens"}
         if entry.payload.get("role") == "assistant":
-            payload["recipe"] = payloads.recipe(entry.seq - 1, context_ref=entry.lane, model=MODEL)
+            payload["recipe"] = payloads.make_recipe(entry.seq - 1, context_ref=entry.lane, model=MODEL)
         written.commit(entry.kind, payload, **{**entry.refs, "call_id": f"call-{entry.seq}"})
     return written.thread
 

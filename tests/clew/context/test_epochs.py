@@ -16,7 +16,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow, InvalidInput
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Thread
-from tests.support.payloads import recipe
+from tests.support.payloads import make_recipe
 from tests.support.threads import (
     Step,
     Turn,
@@ -98,7 +98,7 @@ def test_what_the_next_context_shares_is_told() -> None:
         writer.message(user_says(f"question {turn}"), run=f"run-{turn}")
         context = project_thread(writer.thread, policy, provider="openai")
         shared.append((context.meta.epoch, context.meta.shared_prefix_tokens))
-        recipe_json = recipe(
+        recipe_json = make_recipe(
             context.meta.basis_last_seq,
             epoch=list(context.meta.epoch or ()),
             policy_hash=context.meta.policy_hash,

@@ -13,7 +13,7 @@ from clew.contract.policy import ClearToolResults, ContextPolicy
 from clew.errors import Archived, ContextOverflow
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.thread import Retained, Thread
-from tests.support.payloads import recipe
+from tests.support.payloads import make_recipe
 from tests.support.threads import (
     LANES,
     OpenCalls,
@@ -191,7 +191,7 @@ def test_an_epoch_is_measured_alike_if_some_results_of_the_newest_reply_are_drop
         writer.talk(user_says(f"question {number} " + "word " * 60), assistant_says("fine"))
     writer.message(user_says("look"))
     ids = [f"tool-{number}" for number in range(8)]
-    reply = {"context_ref": DEFAULT_LANE, **assistant_calls(*ids), "recipe": recipe(writer.thread.last_seq)}
+    reply = {"context_ref": DEFAULT_LANE, **assistant_calls(*ids), "recipe": make_recipe(writer.thread.last_seq)}
     writer.commit("ai_message", reply, call_id="call-1")
     for call_id in ids:
         writer.message(tool_returns(call_id, "word " * 1000))

@@ -13,7 +13,7 @@ import pytest
 from clew.contract.payloads import ConfigPayload, EntryKind, MessagePayload, Recipe, RunPayload, read_payload
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import Entry
-from tests.support.payloads import OTHER_PAYLOADS, recipe
+from tests.support.payloads import OTHER_PAYLOADS, make_recipe
 from tests.support.session_harness import SessionHarness
 
 ROOT = Path(__file__).parents[3]
@@ -97,11 +97,11 @@ def test_what_is_no_payload_is_refused(kind: EntryKind) -> None:
 
 def test_a_recipes_policy_is_what_it_set() -> None:
     """A call's own policy overlays the one in force by the fields that the recipe holds, and no others."""
-    own = Recipe.from_json(recipe(1, context_policy={"keep_last_turns": 1, "include_kinds": ["message"]})).policy
+    own = Recipe.from_json(make_recipe(1, context_policy={"keep_last_turns": 1, "include_kinds": ["message"]})).policy
     assert own is not None
     assert own.model_fields_set == {"keep_last_turns", "include_kinds"}
     assert ContextPolicy(max_messages=9).overlay(own).max_messages == 9
-    assert Recipe.from_json(recipe(1)).policy is None
+    assert Recipe.from_json(make_recipe(1)).policy is None
 
 
 def test_nothing_else_knows_the_names_of_a_payloads_fields() -> None:

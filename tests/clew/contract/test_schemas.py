@@ -18,7 +18,7 @@ from clew.contract import MessageInput
 from clew.contract.schemas import MAX_ARGUMENT_STEPS, MAX_SCHEMA_BYTES, check_arguments, check_schema, count_steps
 from clew.errors import InvalidInput
 from clew.session.transport import make_input
-from tests.support.schemas import Schema, chained
+from tests.support.schemas import Schema, make_chain
 
 
 def nested(depth: int, keyword: str) -> Schema:
@@ -30,27 +30,27 @@ def nested(depth: int, keyword: str) -> Schema:
 
 BOMBS: dict[str, tuple[Schema, str]] = {
     **{
-        keyword: (chained(30, lambda ref, keyword=keyword: {keyword: [ref, ref]}), "applies over 1000 subschemas")  # type: ignore[misc]
+        keyword: (make_chain(30, lambda ref, keyword=keyword: {keyword: [ref, ref]}), "applies over 1000 subschemas")  # type: ignore[misc]
         for keyword in ("allOf", "anyOf", "oneOf")
     },
-    "not": (chained(30, lambda ref: {"not": ref, "if": ref}), "applies over 1000"),
-    "if": (chained(30, lambda ref: {"if": ref, "then": ref, "else": ref}), "applies over 1000"),
-    "dependentSchemas": (chained(30, lambda ref: {"dependentSchemas": {"a": ref, "b": ref}}), "applies over 1000"),
-    "dependencies": (chained(30, lambda ref: {"dependencies": {"a": ref, "b": ref}}), "applies over 1000"),
-    "properties": (chained(30, lambda ref: {"properties": {"a": ref, "b": ref}}), "has over 100000 subschemas"),
-    "patternProperties": (chained(30, lambda ref: {"patternProperties": {"a": ref, "b": ref}}), "has over 100000"),
-    "items": (chained(30, lambda ref: {"prefixItems": [ref, ref]}), "has over 100000"),
-    "contains": (chained(30, lambda ref: {"contains": ref, "items": ref}), "has over 100000"),
+    "not": (make_chain(30, lambda ref: {"not": ref, "if": ref}), "applies over 1000"),
+    "if": (make_chain(30, lambda ref: {"if": ref, "then": ref, "else": ref}), "applies over 1000"),
+    "dependentSchemas": (make_chain(30, lambda ref: {"dependentSchemas": {"a": ref, "b": ref}}), "applies over 1000"),
+    "dependencies": (make_chain(30, lambda ref: {"dependencies": {"a": ref, "b": ref}}), "applies over 1000"),
+    "properties": (make_chain(30, lambda ref: {"properties": {"a": ref, "b": ref}}), "has over 100000 subschemas"),
+    "patternProperties": (make_chain(30, lambda ref: {"patternProperties": {"a": ref, "b": ref}}), "has over 100000"),
+    "items": (make_chain(30, lambda ref: {"prefixItems": [ref, ref]}), "has over 100000"),
+    "contains": (make_chain(30, lambda ref: {"contains": ref, "items": ref}), "has over 100000"),
     "propertyNames": (
-        chained(30, lambda ref: {"propertyNames": ref, "additionalProperties": ref}),
+        make_chain(30, lambda ref: {"propertyNames": ref, "additionalProperties": ref}),
         "has over 100000",
     ),
     "definitions": (
-        {"$ref": "#/definitions/d0", "definitions": chained(30, lambda ref: {"allOf": [ref, ref]})["$defs"]}
-        | {"$defs": chained(30, lambda ref: {"allOf": [ref, ref]})["$defs"]},
+        {"$ref": "#/definitions/d0", "definitions": make_chain(30, lambda ref: {"allOf": [ref, ref]})["$defs"]}
+        | {"$defs": make_chain(30, lambda ref: {"allOf": [ref, ref]})["$defs"]},
         "applies over 1000",
     ),
-    "a long chain": (chained(1000, lambda ref: ref), "each within the one before"),
+    "a long chain": (make_chain(1000, lambda ref: ref), "each within the one before"),
     "a ring": ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}, "refers to itself"),
     "itself": ({"$ref": "#"}, "refers to itself"),
     "$dynamicRef": ({"$dynamicAnchor": "a", "items": {"$dynamicRef": "#a"}}, "is not supported"),
@@ -190,7 +190,7 @@ def test_what_is_usual_passes(schema: Schema) -> None:
         ({"anyOf": [{}, {"allOf": [{}]}]}, 1, 4),
         ({"properties": {"a": {}}, "additionalProperties": {}}, {"a": 1, "b": 1}, 4),
         ({"propertyNames": {}}, {"a": 1, "b": 1}, 3),
-        (chained(3, lambda ref: {"anyOf": [{"properties": {"a": ref}}] * 2}), {"a": {"a": {"a": ""}}}, 44),
+        (make_chain(3, lambda ref: {"anyOf": [{"properties": {"a": ref}}] * 2}), {"a": {"a": {"a": ""}}}, 44),
     ],
 )
 def test_steps_are_the_visits_of_a_validator_that_remembers_nothing(schema: Schema, value: Any, steps: int) -> None:

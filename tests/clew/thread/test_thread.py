@@ -12,7 +12,7 @@ from clew.contract.payloads import KINDS
 from clew.errors import Archived
 from clew.thread.entries import Entry
 from clew.thread.thread import Thread, find_last
-from tests.support.payloads import OTHER_PAYLOADS, recipe
+from tests.support.payloads import OTHER_PAYLOADS, make_recipe
 from tests.support.threads import (
     Step,
     Writer,
@@ -28,7 +28,7 @@ from tests.support.threads import (
 
 def made_of(basis_seq: int) -> Any:
     """Make the payload's fields of a reply with a basis seq."""
-    return {"recipe": recipe(basis_seq)}
+    return {"recipe": make_recipe(basis_seq)}
 
 
 def example() -> Thread:

@@ -10,8 +10,8 @@ from clew.errors import InvalidInput
 from clew.local import Reply, ToolCall
 from clew_workflows.core import decisions
 from clew_workflows.protocol import ModelAnswered, ToolReturned
-from tests.support.rolling import name, rolling
-from tests.support.stack import Stack, last
+from tests.support.rolling import make_id, run_rolling_worker
+from tests.support.stack import Stack, get_last_message
 
 
 @pytest.mark.parametrize("kind", [ModelAnswered, ToolReturned])
@@ -28,12 +28,12 @@ async def test_a_session_goes_on_after_an_error_in_a_decision(
         return take_event(state, event, at)
 
     def script(body: dict[str, Any]) -> Reply:
-        if last(body)["role"] == "user":
+        if get_last_message(body)["role"] == "user":
             return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
         return Reply("fine")
 
     monkeypatch.setattr(decisions, "take_event", fail_once)
-    async with rolling(stack) as clew:
-        session = await clew.open(name(), model=stack.model(script), tools=["add"])
+    async with run_rolling_worker(stack) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(script), tools=["add"])
         assert await session.ask("one") == "fine"
         assert not faults

@@ -19,20 +19,20 @@ from clew_activities.archive import Archive, Head
 from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.shell import execution
 from tests.support.impatient import IMPATIENT
-from tests.support.rolling import Fickle, name, rolling, runs_of, until
+from tests.support.rolling import FailingStore, list_runs, make_id, run_rolling_worker, wait_until
 from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
 async def clew(stack: Stack) -> AsyncIterator[Clew]:
-    async with rolling(stack) as clew:
+    async with run_rolling_worker(stack) as clew:
         yield clew
 
 
 async def test_close_is_answered_when_all_is_in_the_archive(stack: Stack, clew: Clew) -> None:
     """With the last seq, also to a caller who sends no argument; the workflow completes with the same."""
     for args in ((), ({"reason": "enough"},), (None,)):
-        session = await clew.open(name(), model=stack.model("fine"))
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         await session.ask("one")
         handle = clew.temporal.get_workflow_handle(session.id)
         answer = await handle.execute_update("close_session", args=args, result_type=dict)
@@ -54,7 +54,7 @@ async def test_close_cancels_what_runs_and_what_waits(stack: Stack, clew: Clew) 
         await asyncio.Event().wait()
         return Reply("never")
 
-    session = await clew.open(name(), model=stack.model(script), on_busy="queue")
+    session = await clew.open(make_id(), model=stack.add_model(script), on_busy="queue")
     first = await session.message("one")
     await called.wait()
     second = await session.message("two")
@@ -70,7 +70,7 @@ async def test_close_cancels_what_runs_and_what_waits(stack: Stack, clew: Clew) 
 
 async def test_many_may_close_at_once(stack: Stack, clew: Clew) -> None:
     """Each is answered alike, or told that the session has ended."""
-    session = await clew.open(name(), model=stack.model("fine"))
+    session = await clew.open(make_id(), model=stack.add_model("fine"))
     await session.ask("one")
     answers = await asyncio.gather(*(session.close() for _ in range(5)), return_exceptions=True)
     receipts = [answer for answer in answers if not isinstance(answer, BaseException)]
@@ -81,9 +81,9 @@ async def test_many_may_close_at_once(stack: Stack, clew: Clew) -> None:
 
 async def test_while_the_store_is_away_a_closed_session_stays(stack: Stack) -> None:
     """The caller is told in time, may ask again, and nothing is lost: it ends when the store is back."""
-    store = Fickle()
-    async with rolling(stack, store=store, workflows=IMPATIENT) as clew:
-        session = await clew.open(name(), model=stack.model("fine"))
+    store = FailingStore()
+    async with run_rolling_worker(stack, store=store, workflows=IMPATIENT) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         await session.ask("one")
         store.away = True
         for _ in range(2):
@@ -102,7 +102,7 @@ async def test_while_the_store_is_away_a_closed_session_stays(stack: Stack) -> N
                 return True
             return False
 
-        await until(ended)
+        await wait_until(ended)
         assert await session._handle.workflow.result() == {"last_seq": 4}
         assert [entry.seq for entry in await session.entries()] == [0, 1, 2, 3, 4]
         again = await clew.open(session.id)
@@ -114,23 +114,23 @@ async def test_a_session_that_has_not_found_its_archive_can_be_closed(stack: Sta
 
     A close that came before the session knew that the store is away is answered as well.
     """
-    store = Fickle()
-    async with rolling(stack, store=store, workflows=IMPATIENT) as clew:
+    store = FailingStore()
+    async with run_rolling_worker(stack, store=store, workflows=IMPATIENT) as clew:
         store.away = True
         for early in (True, False):
-            session = await clew.open(name(), model=stack.model("fine"))
+            session = await clew.open(make_id(), model=stack.add_model("fine"))
             if not early:
                 with pytest.raises(ArchiveUnavailable):
                     await session.ask("one")
             assert (await session.close()).last_seq == -1
         store.away = False
-        again = await clew.open(session.id, model=stack.model("fine"))
+        again = await clew.open(session.id, model=stack.add_model("fine"))
         assert await again.ask("one") == "fine"
 
 
 async def test_an_archive_that_is_anothers_is_told_to_who_closes(stack: Stack, clew: Clew) -> None:
     """The update and the workflow end with the same word."""
-    session = await clew.open(name(), model=stack.model("fine"))
+    session = await clew.open(make_id(), model=stack.add_model("fine"))
     await session.ask("one")
     archive = Archive(stack.store, "default")
     root, upto = await archive.append(session.id, None, (await session.entries())[:2])
@@ -153,8 +153,8 @@ async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypat
         return await carry_out(effect, time_left)
 
     monkeypatch.setattr(execution, "carry_out", slowly)
-    async with rolling(stack, RolloverThresholds(updates=5)) as clew:
-        session = await clew.open(name(), model=stack.model("fine"))
+    async with run_rolling_worker(stack, RolloverThresholds(updates=5)) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         for turn in range(4):
             await session.ask(f"turn {turn}")
         checkpoint = asyncio.create_task(session.checkpoint())
@@ -162,7 +162,7 @@ async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypat
         async def archived() -> bool:
             return await Archive(stack.store, "default").read_head(session.id) is not None
 
-        await until(archived)
+        await wait_until(archived)
         assert (await session.close()).last_seq == 13
-        assert len(await runs_of(clew, session.id)) == 1
+        assert len(await list_runs(clew, session.id)) == 1
         await checkpoint

@@ -12,8 +12,8 @@ from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
 from clew_audit.exports import export_session, import_session
-from tests.support.rolling import name, runs_of
-from tests.support.stack import Stack, last
+from tests.support.rolling import list_runs, make_id
+from tests.support.stack import Stack, get_last_message
 
 CALLS = 64
 CHARACTERS = 65_000
@@ -47,13 +47,15 @@ async def test_a_session_goes_on_after_a_round_of_many_large_results(stack: Stac
     clew, archive = stack.clew, Archive(stack.store, "default")
 
     def script(body: dict[str, Any]) -> Reply:
-        asks = last(body)["content"] == "go"
+        asks = get_last_message(body)["content"] == "go"
         return Reply("", tool_calls=tuple(map(call, range(CALLS)))) if asks else Reply("fine")
 
-    session = await clew.open(name(), model=stack.model(script), tools=["read_page", "repeat"], encoding="heuristic")
+    session = await clew.open(
+        make_id(), model=stack.add_model(script), tools=["read_page", "repeat"], encoding="heuristic"
+    )
     assert await session.ask("go") == "fine"
     await check_answers(clew, session)
-    assert len(await runs_of(clew, session.id)) > 1
+    assert len(await list_runs(clew, session.id)) > 1
     assert (await audit_session(clew.temporal, archive, session.id)).clean
 
     await check_answers(clew, await session.fork())
@@ -64,7 +66,7 @@ async def test_a_session_goes_on_after_a_round_of_many_large_results(stack: Stac
     file = io.BytesIO()
     await export_session(clew.temporal, archive, session.id, file)
     file.seek(0)
-    new_id, _ = await import_session(clew.temporal, archive, file, session_id=name(), task_queue=clew.task_queue)
+    new_id, _ = await import_session(clew.temporal, archive, file, session_id=make_id(), task_queue=clew.task_queue)
     await check_answers(clew, clew.session(new_id))
     for session_id in (session.id, new_id):
         assert (await audit_session(clew.temporal, archive, session_id)).clean

@@ -14,7 +14,7 @@ from clew_workflows.core import carried
 from clew_workflows.protocol import Effect, Failure, Recall, RolloverThresholds
 from clew_workflows.shell import execution
 from tests.support.impatient import IMPATIENT
-from tests.support.rolling import name, rolling, runs_of, until
+from tests.support.rolling import list_runs, make_id, run_rolling_worker, wait_until
 from tests.support.stack import Stack
 
 
@@ -42,16 +42,16 @@ async def test_a_run_that_is_carried_over_can_be_cancelled_while_the_store_is_aw
     monkeypatch.setattr(execution, "carry_out", unless_away)
     monkeypatch.setattr(carried, "MAX_CARRIED_BYTES", 100)
     monkeypatch.setattr(carried, "RECENT_BYTES", 0)
-    async with rolling(stack, RolloverThresholds(events=50), workflows=IMPATIENT) as clew:
-        session = await clew.open(name(), model=stack.model(script), tools=["add"])
+    async with run_rolling_worker(stack, RolloverThresholds(events=50), workflows=IMPATIENT) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(script), tools=["add"])
         request = await session.message("go", max_iterations=100)
 
         async def has_begun_to_recall() -> bool:
             return recalls > 0
 
         async with asyncio.timeout(30):
-            await until(has_begun_to_recall)
-            assert len(await runs_of(clew, session.id)) > 1
+            await wait_until(has_begun_to_recall)
+            assert len(await list_runs(clew, session.id)) > 1
             await session.cancel()
             assert (await request.result()).status == "cancelled"
             await session._handle.workflow.signal("close")

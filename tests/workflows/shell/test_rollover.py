@@ -19,29 +19,29 @@ from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive, Head
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.impatient import IMPATIENT, RESIGNED
-from tests.support.rolling import Fickle, name, rolling, runs_of, until
+from tests.support.rolling import FailingStore, list_runs, make_id, run_rolling_worker, wait_until
 from tests.support.stack import Stack
 
 
 @pytest.fixture(scope="module")
 async def clew(stack: Stack) -> AsyncIterator[Clew]:
-    async with rolling(stack) as clew:
+    async with run_rolling_worker(stack) as clew:
         yield clew
 
 
 async def rolled(clew: Clew, session: Session) -> bool:
     """Whether the session is in its second run of the workflow, or a later one."""
-    return len(await runs_of(clew, session.id)) > 1
+    return len(await list_runs(clew, session.id)) > 1
 
 
 async def test_a_session_goes_on_in_new_runs_of_its_workflow(stack: Stack, clew: Clew) -> None:
     """Seqs go on without a gap, the model sees what it would have seen, known requests are known."""
-    model = stack.model(lambda body: Reply(f"I read {len(body['messages'])} messages"))
-    session = await clew.open(name(), model=model, context_policy=ContextPolicy(max_input_tokens=2300))
+    model = stack.add_model(lambda body: Reply(f"I read {len(body['messages'])} messages"))
+    session = await clew.open(make_id(), model=model, context_policy=ContextPolicy(max_input_tokens=2300))
     for turn in range(60):
         said = await session.ask(f"turn {turn}")
         assert said.startswith("I read")
-    assert len(await runs_of(clew, session.id)) > 2
+    assert len(await list_runs(clew, session.id)) > 2
     status = await session.status()
     assert status.first_live_seq > 0
     assert status.rev == 1 + 3 * 60
@@ -53,8 +53,8 @@ async def test_a_session_goes_on_in_new_runs_of_its_workflow(stack: Stack, clew:
 
 async def test_a_hibernating_session_is_taken_up_again(stack: Stack, clew: Clew) -> None:
     """Its thread goes on where it was, its configuration stands, and what was said is in the context."""
-    model = stack.model(lambda body: Reply(f"{len(body['messages'])} messages"))
-    session = await clew.open(name(), model=model, system_prompt="Be brief.", tools=["add"])
+    model = stack.add_model(lambda body: Reply(f"{len(body['messages'])} messages"))
+    session = await clew.open(make_id(), model=model, system_prompt="Be brief.", tools=["add"])
     assert await session.ask("one") == "2 messages"
     receipt = await session.hibernate()
     again = await clew.open(session.id, model=model)
@@ -67,8 +67,8 @@ async def test_a_hibernating_session_is_taken_up_again(stack: Stack, clew: Clew)
 @pytest.mark.slow
 async def test_nothing_that_arrives_during_a_rollover_is_lost_or_taken_twice(stack: Stack, clew: Clew) -> None:
     """Messages, steering, operations and cancellations of many callers at once, over many runs of the workflow."""
-    model = stack.model(lambda body: Reply("fine"))
-    session = await clew.open(name(), model=model, on_busy="queue")
+    model = stack.add_model(lambda body: Reply("fine"))
+    session = await clew.open(make_id(), model=model, on_busy="queue")
 
     added: list[str] = []
 
@@ -88,7 +88,7 @@ async def test_nothing_that_arrives_during_a_rollover_is_lost_or_taken_twice(sta
         return done
 
     done = [one for some in await asyncio.gather(*(talker(who) for who in range(4))) for one in some]
-    assert len(await runs_of(clew, session.id)) > 3
+    assert len(await list_runs(clew, session.id)) > 3
     store = Archive(stack.store, "default")
     await session.close()
     head = await store.read_head(session.id)
@@ -111,25 +111,25 @@ async def test_a_long_run_goes_on_between_its_steps(stack: Stack, clew: Clew) ->
         return Reply("", tool_calls=(ToolCall("add", {"a": rounds, "b": 1}),)) if rounds < 25 else Reply("done")
 
     policy = ContextPolicy(max_input_tokens=100_000)
-    session = await clew.open(name(), model=stack.model(script), tools=["add"], context_policy=policy)
+    session = await clew.open(make_id(), model=stack.add_model(script), tools=["add"], context_policy=policy)
     request = await session.message("go", max_iterations=40)
     outcome = await request.result()
     assert (outcome.status, outcome.iterations, outcome.usage.model_calls) == ("completed", 26, 26)
     assert await request.answer() == "done"
-    assert len(await runs_of(clew, session.id)) > 2
+    assert len(await list_runs(clew, session.id)) > 2
 
 
 async def test_what_is_carried_makes_no_run_full(stack: Stack) -> None:
     """A session that carries more than a run of its workflow is to hold goes on in a new one only as it is used."""
     policy = ContextPolicy(max_input_tokens=200_000)
-    async with rolling(stack, RolloverThresholds(bytes=50_000)) as clew:
-        session = await clew.open(name(), model=stack.model("fine"), context_policy=policy)
+    async with run_rolling_worker(stack, RolloverThresholds(bytes=50_000)) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"), context_policy=policy)
         for _ in range(3):
             await session.ask(random.randbytes(30_000).hex())
-        before = await runs_of(clew, session.id)
+        before = await list_runs(clew, session.id)
         for _ in range(3):
             assert await session.ask("short") == "fine"
-        assert len(await runs_of(clew, session.id)) <= len(before) + 1
+        assert len(await list_runs(clew, session.id)) <= len(before) + 1
 
 
 async def test_an_approval_is_waited_for_over_runs_of_the_workflow(stack: Stack, clew: Clew) -> None:
@@ -143,17 +143,17 @@ async def test_an_approval_is_waited_for_over_runs_of_the_workflow(stack: Stack,
             else Reply("", tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
         )
 
-    session = await clew.open(name(), model=stack.model(script), tools=["add"], require_approval=["add"])
+    session = await clew.open(make_id(), model=stack.add_model(script), tools=["add"], require_approval=["add"])
     request = await session.message("add")
 
     async def pending() -> list[dict[str, Any]]:
         return (await session.status()).pending_approvals
 
-    await until(pending)
+    await wait_until(pending)
     (call,) = await pending()
     for _ in range(120):
         await session._handle.workflow.signal("nobody", 1)
-    await until(lambda: rolled(clew, session))
+    await wait_until(lambda: rolled(clew, session))
     await session.approve(call["tool_call_id"])
     assert await request.answer() == "3"
 
@@ -161,9 +161,9 @@ async def test_an_approval_is_waited_for_over_runs_of_the_workflow(stack: Stack,
 @pytest.mark.slow
 async def test_a_request_may_look_further_back_than_the_session_does(stack: Stack, clew: Clew) -> None:
     """What its own policy reaches is fetched from the archive, for it and for a lane that was left long ago."""
-    model = stack.model(lambda body: Reply(f"{len(body['messages'])}"))
+    model = stack.add_model(lambda body: Reply(f"{len(body['messages'])}"))
     narrow = ContextPolicy(max_input_tokens=2300, keep_last_turns=1)
-    session = await clew.open(name(), model=model, context_policy=narrow)
+    session = await clew.open(make_id(), model=model, context_policy=narrow)
     for turn in range(45):
         await session.ask(f"turn {turn} " + "word " * 40)
     assert (await session.status()).first_live_seq > 0
@@ -178,8 +178,8 @@ async def test_a_request_may_look_further_back_than_the_session_does(stack: Stac
 
 async def test_a_snapshot_may_reach_further_back_than_those_in_the_archive(stack: Stack, clew: Clew) -> None:
     """With `base_seq`, what came before an older snapshot is in the context again, archived or not."""
-    model = stack.model(lambda body: Reply(f"{len(body['messages'])}"))
-    session = await clew.open(name(), model=model, context_policy=ContextPolicy(max_input_tokens=50_000))
+    model = stack.add_model(lambda body: Reply(f"{len(body['messages'])}"))
+    session = await clew.open(make_id(), model=model, context_policy=ContextPolicy(max_input_tokens=50_000))
     await session.ask("one")
     await session.reset_context(op_id="o-1")
     await session.ask("two")
@@ -201,8 +201,8 @@ async def test_a_snapshot_may_reach_further_back_than_those_in_the_archive(stack
 
 async def test_who_opens_a_hibernating_session_finds_one(stack: Stack, clew: Clew) -> None:
     """Any number of clients at once get the same session; without a model it is found as well."""
-    model = stack.model("fine")
-    session = await clew.open(name(), model=model)
+    model = stack.add_model("fine")
+    session = await clew.open(make_id(), model=model)
     await session.ask("one", request_id="r-1")
     await session.hibernate()
     opened = await asyncio.gather(*(clew.open(session.id, model=model) for _ in range(5)))
@@ -215,7 +215,7 @@ async def test_who_opens_a_hibernating_session_finds_one(stack: Stack, clew: Cle
 
 async def test_a_session_that_idles_hibernates_by_itself(stack: Stack, clew: Clew) -> None:
     """After the time that its configuration gives, counted from the last thing that happened."""
-    session = await clew.open(name(), model=stack.model("fine"), idle_timeout_seconds=1)
+    session = await clew.open(make_id(), model=stack.add_model("fine"), idle_timeout_seconds=1)
     await session.ask("one")
     await session._handle.workflow.result()
     assert (await session.status()).closed
@@ -230,21 +230,21 @@ async def test_a_session_that_idles_hibernates_by_itself(stack: Stack, clew: Cle
 async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(stack: Stack, clew: Clew) -> None:
     """Opening it says what to do, whether or not anything was archived."""
     for turns in (1, 30):
-        session = await clew.open(name(), model=stack.model("fine"))
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         for turn in range(turns):
             await session.ask(f"turn {turn}")
         await session._handle.workflow.terminate("gone")
         with pytest.raises(ThreadMismatch, match="clew recover"):
-            await clew.open(session.id, model=stack.model("fine"))
+            await clew.open(session.id, model=stack.add_model("fine"))
 
 
 @pytest.mark.parametrize("workflows", [IMPATIENT, RESIGNED], ids=["asks soon", "asks late"])
 async def test_a_store_that_is_away_is_waited_for(stack: Stack, workflows: Sequence[type]) -> None:
     """The session serves on; full, it refuses new messages; when the store is back it goes on by itself, at once."""
-    store = Fickle()
-    async with rolling(stack, store=store, workflows=workflows) as clew:
-        model = stack.model("fine")
-        session = await clew.open(name(), model=model)
+    store = FailingStore()
+    async with run_rolling_worker(stack, store=store, workflows=workflows) as clew:
+        model = stack.add_model("fine")
+        session = await clew.open(make_id(), model=model)
         await session.ask("one")
         store.away = True
         with pytest.raises(ArchiveUnavailable):
@@ -254,12 +254,12 @@ async def test_a_store_that_is_away_is_waited_for(stack: Stack, workflows: Seque
             for said in range(1, 100):
                 assert await session.ask(f"turn {said}") == "fine"
         assert 10 < said < 99
-        assert len(await runs_of(clew, session.id)) == 1
+        assert len(await list_runs(clew, session.id)) == 1
         with pytest.raises(ArchiveUnavailable):
-            await (await clew.open(name(), model=model)).ask("nobody knows whether there was something")
+            await (await clew.open(make_id(), model=model)).ask("nobody knows whether there was something")
         store.away = False
 
-        await until(lambda: rolled(clew, session))
+        await wait_until(lambda: rolled(clew, session))
         assert await session.ask("and on") == "fine"
         entries = await session.entries()
         assert [entry.seq for entry in entries] == list(range(len(entries)))
@@ -271,9 +271,9 @@ async def test_a_store_that_is_away_is_waited_for(stack: Stack, workflows: Seque
 
 async def test_what_was_archived_without_an_answer_is_gone_on_from(stack: Stack) -> None:
     """The head stands, nobody was told, and more has been said since: the next attempt goes on from there."""
-    store = Fickle()
-    async with rolling(stack, store=store, workflows=IMPATIENT) as clew:
-        session = await clew.open(name(), model=stack.model("fine"))
+    store = FailingStore()
+    async with run_rolling_worker(stack, store=store, workflows=IMPATIENT) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         store.silent = True
         archive = Archive(store, "default")
         said = 0
@@ -284,13 +284,13 @@ async def test_what_was_archived_without_an_answer_is_gone_on_from(stack: Stack)
             await session.ask(f"turn {said}")
             return await archive.read_head(session.id) is not None
 
-        await until(written)
+        await wait_until(written)
         for _ in range(3):
             await written()
-        assert len(await runs_of(clew, session.id)) == 1
+        assert len(await list_runs(clew, session.id)) == 1
         store.silent = False
 
-        await until(lambda: rolled(clew, session))
+        await wait_until(lambda: rolled(clew, session))
         assert await session.ask("and on") == "fine"
         entries = await session.entries()
         assert [entry.seq for entry in entries] == list(range(1 + 3 * (said + 1)))
@@ -299,7 +299,7 @@ async def test_what_was_archived_without_an_answer_is_gone_on_from(stack: Stack)
 
 async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(stack: Stack, clew: Clew) -> None:
     """What cannot be archived is not passed over in silence: closing ends, with the reason."""
-    session = await clew.open(name(), model=stack.model("fine"))
+    session = await clew.open(make_id(), model=stack.add_model("fine"))
     await session.ask("one")
     archive = Archive(stack.store, "default")
     root, upto = await archive.append(session.id, None, (await session.entries())[:2])
@@ -314,21 +314,21 @@ async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(st
         await session._handle.workflow.result()
     assert isinstance(ended.value.cause, ApplicationError)
     assert ended.value.cause.type == "thread_mismatch"
-    again = await clew.open(session.id, model=stack.model("fine"))
+    again = await clew.open(session.id, model=stack.add_model("fine"))
     with pytest.raises(ThreadMismatch, match="clew recover"):
         await again.ask("three")
 
 
 async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: Stack) -> None:
     """It is found, and cannot go on yet: callers are refused, and answered when it can; closed, it is as it was."""
-    store = Fickle()
-    async with rolling(stack, store=store, workflows=IMPATIENT) as clew:
-        session = await clew.open(name(), model=stack.model("fine"))
+    store = FailingStore()
+    async with run_rolling_worker(stack, store=store, workflows=IMPATIENT) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         await session.ask("one")
         await session.hibernate()
         for ending in ("closed", "back"):
             store.stateless = True
-            again = await clew.open(session.id, model=stack.model("fine"))
+            again = await clew.open(session.id, model=stack.add_model("fine"))
             with pytest.raises(ArchiveUnavailable):
                 await again.ask("two", request_id="r-two")
             if ending == "closed":
@@ -340,7 +340,7 @@ async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: St
                 return await again.ask("two", request_id="r-two") == "fine"
             return False
 
-        await until(answered)
+        await wait_until(answered)
         kinds = [entry.kind for entry in await again.entries()]
         turn = ["ai_message", "ai_message", "run"]
         assert kinds == ["config", *turn, "session", *turn]
@@ -348,9 +348,9 @@ async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: St
 
 async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(stack: Stack) -> None:
     """It has idled for long enough before the store has answered: it ends, and goes on when it is opened."""
-    store = Fickle()
-    async with rolling(stack, RolloverThresholds(updates=5), store=store) as clew:
-        session = await clew.open(name(), model=stack.model("fine"), idle_timeout_seconds=1)
+    store = FailingStore()
+    async with run_rolling_worker(stack, RolloverThresholds(updates=5), store=store) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"), idle_timeout_seconds=1)
         store.ready.clear()
         for turn in range(5):
             await session.ask(f"turn {turn}")
@@ -358,7 +358,7 @@ async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(stack: S
         async def dozes() -> bool:
             return (await session.status()).status == "hibernating"
 
-        await until(dozes)
+        await wait_until(dozes)
         store.ready.set()
         assert await session._handle.workflow.result() == {"last_seq": 16}
         assert await (await clew.open(session.id)).ask("and on") == "fine"
@@ -366,7 +366,7 @@ async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(stack: S
 
 async def test_what_was_cut_off_is_not_read_as_if_it_were_whole(stack: Stack, clew: Clew) -> None:
     """Nor when somebody has started it again, who was refused for it; nor opened without a model."""
-    session = await clew.open(name(), model=stack.model("fine"))
+    session = await clew.open(make_id(), model=stack.add_model("fine"))
     for turn in range(30):
         await session.ask(f"turn {turn}")
     await session._handle.workflow.terminate("gone")
@@ -374,7 +374,7 @@ async def test_what_was_cut_off_is_not_read_as_if_it_were_whole(stack: Stack, cl
     assert len(whole) == 1 + 3 * 30
     with pytest.raises(ThreadMismatch, match="clew recover"):
         await clew.open(session.id)
-    start = {"config": {"model": stack.model("fine")}}
+    start = {"config": {"model": stack.add_model("fine")}}
     handle = await clew.temporal.start_workflow(
         "AgentSession", start, id=session.id, task_queue=clew.task_queue, result_type=dict
     )

@@ -13,7 +13,7 @@ from temporalio import workflow
 from clew import ContextPolicy
 from clew_workflows.protocol import Effect, SignCheckpoint
 from clew_workflows.shell import execution
-from tests.support.rolling import name, rolling
+from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
 
 CHECKPOINTS = 10
@@ -36,10 +36,10 @@ async def test_many_large_checkpoints_at_once_are_answered(stack: Stack, monkeyp
         return answer
 
     monkeypatch.setattr(execution, "carry_out", together)
-    async with rolling(stack) as clew:
+    async with run_rolling_worker(stack) as clew:
         session = await clew.open(
-            name(),
-            model=stack.model("fine"),
+            make_id(),
+            model=stack.add_model("fine"),
             system_prompt="word " * 13_000,
             metadata={str(number): "x" * 2000 for number in range(20)},
             context_policy=ContextPolicy(max_input_tokens=128_000, reserve_output_tokens=1000),

@@ -21,8 +21,8 @@ from clew_audit.audit import audit_session
 from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
 from clew_workflows.shell import execution
 from tests.support.impatient import IMPATIENT
-from tests.support.rolling import Slow, name, rolling, runs_of, until
-from tests.support.scenarios import control, script
+from tests.support.rolling import SlowModel, list_runs, make_id, run_rolling_worker, wait_until
+from tests.support.scenarios import control, reply_as_scenario
 from tests.support.stack import Stack
 
 SIGNALS = 4
@@ -49,7 +49,7 @@ HANDLED = {
 
 async def test_signals_right_after_a_rollover_are_in_the_thread(stack: Stack) -> None:
     """The server holds the first task of a run back; refused updates start it earlier, and no signal is lost."""
-    async with rolling(stack, RolloverThresholds(signals=5)) as clew:
+    async with run_rolling_worker(stack, RolloverThresholds(signals=5)) as clew:
         # On a busy machine a run may live for over a second, and the next one begins at once.
         while not any(await asyncio.gather(*(_signal_after_rollover(stack, clew) for _ in range(3)))):
             pass
@@ -57,7 +57,7 @@ async def test_signals_right_after_a_rollover_are_in_the_thread(stack: Stack) ->
 
 async def _signal_after_rollover(stack: Stack, clew: Clew) -> bool:
     """Whether the server held back the first task of the run that got the signals."""
-    session = await clew.open(name(), model=stack.model("fine"))
+    session = await clew.open(make_id(), model=stack.add_model("fine"))
     handle = clew.temporal.get_workflow_handle(session.id)
     first = clew.temporal.get_workflow_handle(session.id, run_id=(await handle.describe()).run_id)
     for number in range(5):
@@ -85,13 +85,13 @@ async def _refused(session: Session) -> None:
 async def test_every_task_that_handles_an_event_has_a_command(stack: Stack) -> None:
     """A replay would join a task without one with the task after it, at another time and in another order."""
 
-    async with rolling(stack) as clew:
-        session = await clew.open(name(), model=stack.model(script), tools=["add"])
+    async with run_rolling_worker(stack) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(reply_as_scenario), tools=["add"])
         handle = clew.temporal.get_workflow_handle(session.id)
         await handle.signal("steer", {"content": "nobody reads this"})
         await handle.signal("no_such_signal")
         await control(session)
-        runs = await runs_of(clew, session.id)
+        runs = await list_runs(clew, session.id)
         histories = [await clew.temporal.get_workflow_handle(session.id, run_id=run).fetch_history() for run in runs]
     assert len(histories) > 1
     assert {run: _without_command(history.events) for run, history in zip(runs, histories, strict=True)} == {
@@ -101,9 +101,9 @@ async def test_every_task_that_handles_an_event_has_a_command(stack: Stack) -> N
 
 async def test_a_task_whose_timer_ends_no_wait_has_a_command(stack: Stack) -> None:
     """The timer of callers that have been answered meanwhile, and that of a session that is no longer idle."""
-    model = Slow()
-    async with rolling(stack, RolloverThresholds(), workflows=IMPATIENT) as clew:
-        session = await clew.open(name(), model=stack.model(model), idle_timeout_seconds=2)
+    model = SlowModel()
+    async with run_rolling_worker(stack, RolloverThresholds(), workflows=IMPATIENT) as clew:
+        session = await clew.open(make_id(), model=stack.add_model(model), idle_timeout_seconds=2)
         model.release()
         await session.ask("one")
         request = await session.message("two")
@@ -127,17 +127,17 @@ async def test_the_task_in_which_a_rollover_begins_to_wait_has_a_command(
         return await carry_out(effect, time_left)
 
     monkeypatch.setattr(execution, "carry_out", slowly)
-    async with rolling(stack, RolloverThresholds(updates=5)) as clew:
-        session = await clew.open(name(), model=stack.model("fine"))
+    async with run_rolling_worker(stack, RolloverThresholds(updates=5)) as clew:
+        session = await clew.open(make_id(), model=stack.add_model("fine"))
         for turn in range(4):
             await session.ask(f"turn {turn}")
         await session.checkpoint()
 
         async def has_rolled() -> bool:
-            return len(await runs_of(clew, session.id)) > 1
+            return len(await list_runs(clew, session.id)) > 1
 
-        await until(has_rolled)
-        first = (await runs_of(clew, session.id))[-1]
+        await wait_until(has_rolled)
+        first = (await list_runs(clew, session.id))[-1]
         history = await clew.temporal.get_workflow_handle(session.id, run_id=first).fetch_history()
     assert _without_command(history.events) == []
 
