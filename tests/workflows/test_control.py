@@ -379,7 +379,7 @@ async def test_an_answer_is_of_any_type(stack: Stack) -> None:
     assert (outcome.value, outcome.answer, await request.answer()) == ([1, 2], "[1, 2]", [1, 2])
     assert await session.request(request.request_id).answer() == "[1, 2]"
     assert (await session.request(request.request_id, answer=tuple[int, int]).result()).value == (1, 2)
-    first, second = stack.requests_to((await session.status()).model)
+    first, second = stack.list_requests((await session.status()).model)
     assert first["response_format"]["json_schema"]["schema"]["required"] == ["value"]
     assert '1: "two" is not of type "integer"' in second["messages"][-1]["content"]
     asked = await session.context(call_id="call-2")

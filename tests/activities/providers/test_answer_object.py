@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from clew_activities.providers.answer_object import AnswerDecoder, is_object_schema, make_object_schema
 from clew_activities.providers.openai import OpenAIDecoder
-from tests.support.provider_streams import chunk
+from tests.support.provider_streams import make_chunk
 
 Schema = dict[str, Any]
 
@@ -76,9 +76,9 @@ def read(pieces: list[str]) -> tuple[list[str], str]:
     decoder = AnswerDecoder(OpenAIDecoder())
     texts = []
     for piece in pieces:
-        decoder.feed("message", json.dumps(chunk(content=piece)))
+        decoder.feed("message", json.dumps(make_chunk(content=piece)))
         texts.append(decoder.text)
-    decoder.feed("message", json.dumps(chunk("stop")))
+    decoder.feed("message", json.dumps(make_chunk("stop")))
     return texts, decoder.finish().content
 
 
