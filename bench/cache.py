@@ -11,8 +11,8 @@ of them that were cached, and the seconds that reading the others took.
 `--frontier` measures low-water marks for windows of 20, 75 and 300 turns: the cached share of the prompts and the
 time for reading them, against the tokens of conversation in the window. Its contexts are projected from a generated
 thread and go through the provider's encoder and its HTTP boundary, without a session. It counts complete epochs, from
-one cut to another, and leaves out the beginning of a session, when nothing overflows yet. The predicted share is
-computed without a model: the part of each context that is the beginning of the one before it.
+one truncation to the next, and leaves out the beginning of a session, when nothing overflows yet. The predicted share
+is computed without a model: the part of each context that is the beginning of the one before it.
 
 The model uses one core and takes almost all of the time. On a machine with two cores and other work to do the two
 sessions took 18 minutes. `--budget 400` takes half.

@@ -88,7 +88,7 @@ class ModelActivities:
             epoch=context.meta.epoch,
             shared_prefix_tokens=context.meta.shared_prefix_tokens,
             cleared_tool_results=context.meta.cleared_tool_results,
-            cut_tool_results=context.meta.cut_tool_results,
+            truncated_tool_results=context.meta.truncated_tool_results,
             schema_problem=problem,
             needs_summary=context.meta.needs_summary,
         )
@@ -163,14 +163,14 @@ def add_price(prices: Prices, reply: ModelReply) -> ModelReply:
 def _fit_reply(reply: ModelReply) -> ModelReply:
     """Reduce a reply until it fits into one payload. A character that JSON escapes takes up to six bytes.
 
-    Dropped in this order: the thinking, the provider's data, the tool calls' arguments. Then the text is cut, with a
-    mark.
+    Dropped in this order: the thinking, the provider's data, the tool calls' arguments. Then the text is truncated,
+    with a mark.
     """
     reductions: tuple[dict[str, Any], ...] = (
         {"thinking": None},
         {"provider_data": None},
         {"tool_calls": tuple(RequestedTool(name=tool.name, malformed="[too large]") for tool in reply.tool_calls)},
-        {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[cut]"},
+        {"content": reply.content[: MAX_REPLY_BYTES // 8] + "[truncated]"},
     )
     for fields in reductions:
         if len(to_json(reply)) <= MAX_REPLY_BYTES:

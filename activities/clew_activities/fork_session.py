@@ -85,7 +85,7 @@ class ForkingActivities:
             root, upto = None, -1
             if parent.head and parent.head.root:
                 upto = min(at_seq, parent.head.last_seq)
-                root = await self._archive.cut(family, parent.head.root, upto)
+                root = await self._archive.truncate(family, parent.head.root, upto)
             rest = [
                 entry async for entry in self._threads.read_forward(parent, EntriesQuery(from_seq=upto + 1), at_seq)
             ]

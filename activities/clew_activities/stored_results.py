@@ -16,7 +16,7 @@ from clew.thread.entries import Entry
 from clew.thread.source import make_filter
 from clew.tools import tool
 from clew_activities.archive import Archive, ArchiveError, ObjectDamaged, ObjectMissing
-from clew_activities.providers.sanitize import cut
+from clew_activities.providers.sanitize import truncate_utf8
 from clew_activities.thread_source import Threads
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered
 
@@ -75,7 +75,7 @@ class Results:
         dropped = ""
         if len(data) > MAX_STORED_BYTES:
             dropped = f"; only {MAX_STORED_BYTES} bytes of {len(data)} were stored"
-            data = cut(data, MAX_STORED_BYTES).encode()
+            data = truncate_utf8(data, MAX_STORED_BYTES).encode()
         try:
             async with asyncio.timeout(self._storing_seconds):
                 digest = await self._archive.put_result(call.family, data)
@@ -88,7 +88,7 @@ class Results:
         return ToolAnswered(content=content, result=StoredResult(digest=digest, bytes=len(data), shown=shown))
 
     async def read(self, call: RunTool, tool_call_id: str, offset: int, length: int) -> str:
-        """Read a part of a result of this thread, cut between characters, with a mark that names the part.
+        """Read a part of a result of this thread, truncated between characters, with a mark that names the part.
 
         Raises:
             Unreadable: there is no such result or part, or it is damaged.
@@ -160,6 +160,6 @@ def truncate(data: bytes, limit: int, more: str = "") -> tuple[str, int]:
     `more` is text for the mark; `{shown}` in it is replaced by the number of shown bytes.
     """
     mark = f"\n[truncated: the first {{shown}} of {len(data)} bytes are shown{more}]"
-    text = cut(data, limit - len(mark) - 16)
+    text = truncate_utf8(data, limit - len(mark) - 16)
     shown = len(text.encode())
     return text + mark.format(shown=shown), shown

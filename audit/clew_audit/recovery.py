@@ -174,7 +174,7 @@ async def _choose_source(
     if diverged is not None and head.root:
         report.dropped = head.last_seq - diverged + 1
         async with translate_archive_errors():
-            root = await archive.cut(head.family, head.root, diverged - 1) if diverged else None
+            root = await archive.truncate(head.family, head.root, diverged - 1) if diverged else None
         archive_ref = archive_ref.model_copy(update={"root": root, "upto": diverged - 1})
     return replayed, archive_ref
 

@@ -374,7 +374,7 @@ export interface ContextMeta {
   basis_last_seq: number;
   /** Messages of the context that are not in the thread. */
   pending_count: number;
-  /** Whether the window was cut. */
+  /** Whether the window was truncated. */
   truncated: boolean;
   /** Tokens of the context with its tool schemas; of a preview that does not fit, those of its parts up to the one in `overflow`, which is included. */
   estimated_tokens: number;
@@ -388,14 +388,14 @@ export interface ContextMeta {
   entries_total: number;
   /** The hash of the policy in force. */
   policy_hash: string;
-  /** The seqs at which the window of an epoch was cut. Of two windows with the same ones, the earlier is a prefix of the later. */
+  /** The seqs at which the window of an epoch was truncated. Of two windows with the same ones, the earlier is a prefix of the later. */
   epoch?: Array<number>;
   /** Tokens at the beginning that are equal, to the byte, to those of the call before. */
   shared_prefix_tokens?: number;
   /** Tool results that a marker replaces. */
   cleared_tool_results?: number;
-  /** Tool results that were cut, by the id of the tool call: the bytes that are left of the beginning and of the end. */
-  cut_tool_results?: Record<string, [number, number]>;
+  /** Tool results that were truncated, by the id of the tool call: the bytes that are left of the beginning and of the end. */
+  truncated_tool_results?: Record<string, [number, number]>;
   /** SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`. */
   digest: string;
   /** Whether the context fits; if not, there are no messages. */
@@ -458,9 +458,9 @@ export interface ContextPolicy {
   keep_last_turns?: number;
   /** `sliding`: the newest messages that fit; `epoch`: the beginning moves only when the budget overflows. */
   window?: "sliding" | "epoch";
-  /** The share of the budget, between 0 and 1, that an epoch's cut leaves. */
+  /** The share of the budget, between 0 and 1, that an epoch's window keeps where it is truncated. */
   low_water?: number;
-  /** `none`: contexts have no summaries; `use_existing`: they have those that exist; `request_new`: the session also writes summaries when the window was cut; `compact`: it puts them under the lane. */
+  /** `none`: contexts have no summaries; `use_existing`: they have those that exist; `request_new`: the session also writes summaries when the window was truncated; `compact`: it puts them under the lane. */
   summarization?: "none" | "use_existing" | "request_new" | "compact";
   /** The role of a summary's message. */
   summary_role?: "system" | "user";
@@ -931,14 +931,14 @@ export interface Recipe {
   attempt: number;
   /** `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools. */
   stop_reason: "stop" | "length" | "tool_calls";
-  /** The seqs at which the window of an epoch was cut; absent for sliding windows. */
+  /** The seqs at which the window of an epoch was truncated; absent for sliding windows. */
   epoch?: Array<number>;
   /** Tokens that the context shares with the beginning of the lane's call before it; absent for sliding windows. */
   shared_prefix_tokens?: number;
   /** Tool results that a marker replaces; absent where the policy clears none. */
   cleared_tool_results?: number;
-  /** Tool results that were cut, by the id of the tool call: the bytes that are left of the beginning and of the end. */
-  cut_tool_results?: Record<string, [number, number]>;
+  /** Tool results that were truncated, by the id of the tool call: the bytes that are left of the beginning and of the end. */
+  truncated_tool_results?: Record<string, [number, number]>;
   /** The fields that the call's own context policy set; absent: the session's was in force. */
   context_policy?: Record<string, unknown>;
   /** The list prices that the cost was computed from, by rising `above`; absent where the worker knew none. */
@@ -1429,7 +1429,7 @@ export interface ToolMessage {
   late?: boolean;
   /** Tokens of the note that says how the call was changed. */
   note_tokens?: number;
-  /** Tokens of each piece of `content`, if it is long enough to be cut. */
+  /** Tokens of each piece of `content`, if it is long enough to be truncated. */
   pieces?: Array<number>;
 }
 

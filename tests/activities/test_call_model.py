@@ -291,7 +291,7 @@ async def failed(*replies: Reply, attempt: int = 1) -> ApplicationError:
         (Reply("broken", status=HTTPStatus.BAD_GATEWAY), "provider_unavailable", 0, None),
         (Reply("wrong key", status=HTTPStatus.UNAUTHORIZED), "unauthorized", 1, None),
         (Reply("no such thing", status=HTTPStatus.UNPROCESSABLE_ENTITY), "bad_request", 1, None),
-        (Reply("a b c d e f", cut_after=2), "truncated_stream", 0, None),
+        (Reply("a b c d e f", disconnect_after=2), "truncated_stream", 0, None),
         (Reply(""), "empty_reply", 0, None),
     ],
 )
@@ -307,7 +307,7 @@ async def test_a_providers_failure_comes_in_the_terms_of_the_retry_policy(
         assert error.details[0]["status"] == reply.status
 
 
-@pytest.mark.parametrize("reply", [Reply(""), Reply("a b c d", cut_after=2)])
+@pytest.mark.parametrize("reply", [Reply(""), Reply("a b c d", disconnect_after=2)])
 async def test_a_reply_that_came_to_nothing_is_final_at_the_third_attempt(reply: Reply) -> None:
     """Each was paid for. What was not answered at all may be asked for as long as the request has time."""
     assert [(await failed(reply, attempt=attempt)).non_retryable for attempt in (1, 2, 3, 4)] == [
@@ -451,8 +451,8 @@ def test_every_reply_fits_into_one_payload(reply: ModelReply) -> None:
     assert [tool.name for tool in fitted.tool_calls] == [tool.name for tool in reply.tool_calls]
     assert (fitted.usage, fitted.stop_reason) == (reply.usage, reply.stop_reason)
     if fitted.content != reply.content:
-        assert fitted.content.endswith("[cut]")
-        assert reply.content.startswith(fitted.content.removesuffix("[cut]"))
+        assert fitted.content.endswith("[truncated]")
+        assert reply.content.startswith(fitted.content.removesuffix("[truncated]"))
 
 
 def test_what_can_be_spared_is_lost_first() -> None:

@@ -163,8 +163,8 @@ async def test_every_result_is_text_that_can_be_stored(value: Any, content: str 
 
 @pytest.mark.parametrize("limit", [256, 300, 4096, KIB64])
 @pytest.mark.parametrize("character", ["x", "é", "€", "\U0001f43b", "\x01"])
-async def test_a_result_is_cut_at_its_limit_and_says_so(limit: int, character: str) -> None:
-    """A result at the limit is complete; a longer one is cut between characters, and its mark has both sizes."""
+async def test_a_result_is_truncated_at_its_limit_and_says_so(limit: int, character: str) -> None:
+    """One at the limit is complete; a longer one is truncated between characters, and its mark says both sizes."""
     width = len(character.encode())
     text = character * (limit // width)
     assert (await result(text, limit)).content == text
@@ -186,7 +186,7 @@ def test_no_result_is_larger_than_its_limit(text: str, limit: int) -> None:
     assert len(answer.content.encode()) <= limit
 
 
-async def test_a_huge_result_is_cut_like_any_other() -> None:
+async def test_a_huge_result_is_truncated_like_any_other() -> None:
     answer = await result(["x" * 1000] * 10_000)
     assert len(answer.content.encode()) <= KIB64
     assert answer.content.endswith("of 10030001 bytes are shown]")

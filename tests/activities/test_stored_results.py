@@ -184,7 +184,7 @@ class Away(Store):
 
 @pytest.mark.parametrize("how", ["refuses", "hangs"])
 async def test_a_store_that_is_away_costs_the_rest_and_nothing_else(how: str) -> None:
-    """The tool is not run again: the result is cut to the limit, and its mark says that the rest is lost."""
+    """The tool is not run again: the result is truncated to the limit, and its mark says that the rest is lost."""
     runs: list[int] = []
 
     @tool(name="it", retries=5)

@@ -45,7 +45,7 @@ def test_a_byte_that_differs_is_noticed(data: st.DataObject) -> None:
 
 
 def test_a_file_that_ends_too_soon_or_too_late_is_noticed() -> None:
-    """Cut anywhere, or with something after its end."""
+    """Truncate anywhere, or with something after its end."""
     content = written(ROWS)
     for end in range(len(content) - 1):
         with pytest.raises(FileDamaged):

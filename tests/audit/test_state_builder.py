@@ -49,7 +49,7 @@ async def test_the_state_is_the_one_that_the_session_had() -> None:
 
 
 async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, long_session: Session) -> None:
-    """Cut anywhere, the state has the run that was in progress there, with the calls that have no result."""
+    """Truncate anywhere, the state has the run that was in progress there, with the calls that have no result."""
     runs = [run async for run in ServerHistories(clew.temporal, long_session.id).read_runs()]
     assert runs[0].history
     rebuilt = await replay_run(runs[0].history)

@@ -18,7 +18,7 @@ def contexts() -> dict[float | None, list[Projection]]:
 
 
 @pytest.mark.parametrize("low_water", [0.5, 0.8])
-def test_an_epoch_reads_again_what_its_cut_leaves(
+def test_an_epoch_reads_again_what_its_truncation_leaves(
     contexts: dict[float | None, list[Projection]], low_water: float
 ) -> None:
     """Of windows of n turns, between a mark w and full, 2 / (1 - w²) / n is not cached."""
@@ -31,7 +31,7 @@ def test_a_window_that_slides_shares_the_system_prompt_alone(contexts: dict[floa
 
 
 def test_whole_epochs_are_looked_at(contexts: dict[float | None, list[Projection]]) -> None:
-    """The first context is the last before a cut, and so is the last one."""
+    """The first context is the last before a truncation, and so is the last one."""
     first, second, *others, last = contexts[0.5]
     assert first.meta.epoch != second.meta.epoch
     assert last.meta.epoch == others[-1].meta.epoch

@@ -56,7 +56,7 @@ async def begin_alike(stack: Stack, clew: Clew, clears: ClearToolResults | None)
     requests = stack.list_requests(model)
     assert len(requests) == len(replies)
     recipes = [entry.payload["recipe"] for entry in replies]
-    cuts = 0
+    truncations = 0
     for (before, earlier), (now, later) in pairwise(zip(recipes, requests, strict=True)):
         assert earlier["tools"] == later["tools"]
         shares = later["messages"][: len(earlier["messages"])] == earlier["messages"]
@@ -64,7 +64,7 @@ async def begin_alike(stack: Stack, clew: Clew, clears: ClearToolResults | None)
         # A budget that has been made smaller meanwhile shapes contexts otherwise, whether or not that shows.
         counts = shares and before["policy_hash"] == now["policy_hash"]
         assert now["shared_prefix_tokens"] == (before["input_tokens"] if counts else 0)
-        cuts += not shares
-    assert 2 <= cuts < len(requests) / 3
+        truncations += not shares
+    assert 2 <= truncations < len(requests) / 3
     cleared = [recipe.get("cleared_tool_results") for recipe in recipes]
     assert max(number or 0 for number in cleared) > 1 if clears else set(cleared) == {None}

@@ -43,7 +43,7 @@ async def results(session: Session) -> list[Entry]:
     return [entry for entry in await session.entries(kind="ai_message") if entry.payload["role"] == "tool"]
 
 
-async def test_a_model_reads_on_in_a_result_that_was_cut(stack: Stack) -> None:
+async def test_a_model_reads_on_in_a_result_that_was_truncated(stack: Stack) -> None:
     """`read_result` is a tool of the session, needs no approval, and answers plain text."""
     session = await stack.open(
         reader(100_000, offset=99_990), tools=["flood"], limits={"max_tool_result_bytes": 1000}

@@ -117,7 +117,7 @@ async def test_a_session_that_may_spend_no_more_writes_no_summary(stack: Stack) 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
 @pytest.mark.parametrize("how", ["request_new", "compact"])
 async def test_a_session_keeps_its_context_in_bounds_by_itself(stack: Stack, runs: str, how: str) -> None:
-    """After a run whose window was cut comes a summary or a compaction; pinned messages are in every context."""
+    """A summary or a compaction follows a run whose window was truncated; contexts keep pinned messages."""
     if runs == "one run":
         await keep_in_bounds(stack, stack.clew, how)
     else:

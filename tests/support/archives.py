@@ -136,10 +136,10 @@ async def extend_archive(archive: Archive, head: Head, entries: list[Entry]) -> 
 
 
 async def fork_archive(archive: Archive, source: str, session_id: str, at_seq: int) -> Head:
-    """Write as a fork does: join the family, cut, set the head."""
+    """Write as a fork does: join the family, truncate, set the head."""
     origin = await archive.join(source, session_id)
     assert origin.root is not None
-    root = await archive.cut(origin.family, origin.root, at_seq)
+    root = await archive.truncate(origin.family, origin.root, at_seq)
     head = Head(session_id=session_id, family=origin.family, root=root, last_seq=at_seq)
     await archive.set_head(head, None)
     return head

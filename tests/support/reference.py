@@ -63,9 +63,9 @@ class Form:
     Attributes:
         messages: The messages, placeholder results included.
         tokens: Tokens of all messages.
-        results: For each result that may be cut: its index in `messages`, its tokens, bytes of the full result.
+        results: For each result that may be truncated: its index in `messages`, its tokens, bytes of the full result.
         pinned: Whether the unit is pinned.
-        cut: For each result that is cut, by tool call: bytes shown of its beginning and of its end.
+        truncated: For each result that is truncated, by tool call: bytes shown of its beginning and of its end.
         sizes: Tokens of each result.
     """
 
@@ -73,7 +73,7 @@ class Form:
     tokens: int
     results: list[tuple[int, int, int]]
     pinned: bool = False
-    cut: dict[str, tuple[int, int]] = field(default_factory=dict)
+    truncated: dict[str, tuple[int, int]] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
 
 
@@ -143,7 +143,8 @@ def build_expected(inputs: ProjectionInput) -> Expected:
             "needs_summary": due and policy.summarization != "none",
             "entries_included": sum(piece.seq is not None for p in window.forms for piece in filler.units[p].pieces),
             "cleared_tool_results": cleared if policy.clear_tool_results else None,
-            "cut_tool_results": {call_id: part for form in forms for call_id, part in form.cut.items()} or None,
+            "truncated_tool_results": {call_id: part for form in forms for call_id, part in form.truncated.items()}
+            or None,
         },
     )
 
@@ -163,8 +164,8 @@ class _Filler:
         readable = any(tool["name"] == "read_result" for tool in self.inputs.tools) and not self.inputs.standalone
         return _fit(forms, room, self.by, readable=readable)
 
-    def cut_to_share(self, form: Form) -> Form:
-        """Cut the results of a unit to a third of the budget, rounded down to its three highest binary digits."""
+    def truncate_to_share(self, form: Form) -> Form:
+        """Truncate a unit's results to a third of the budget, rounded down to its three highest binary digits."""
         third = bin((self.policy.max_input_tokens - self.policy.reserve_output_tokens) // 3)[2:]
         share = int(third[:3].ljust(len(third), "0"), 2)
         if form.pinned or sum(form.sizes) <= share:
@@ -172,7 +173,7 @@ class _Filler:
         return self.fit([form], form.tokens - sum(form.sizes) + share)[0]
 
     def require_forms(self, rendered: list[Form]) -> dict[int, Form]:
-        """The units that a context must hold, by index: cut first are the newest results, then those of all units."""
+        """The units that a context must hold, by index. The newest results are truncated first, then those of all."""
         if not self.inputs.request_must_fit:
             return {}
         request_seq = None if self.inputs.pending else _find_request_seq(self.lane.conversation)
@@ -182,7 +183,11 @@ class _Filler:
         for index, part in parts.items():
             if part == "tool_results":
                 left = self.room - sum(form.tokens for other, form in forms.items() if other != index)
-                choices = [rendered[index], self.cut_to_share(rendered[index]), *self.fit([rendered[index]], left)]
+                choices = [
+                    rendered[index],
+                    self.truncate_to_share(rendered[index]),
+                    *self.fit([rendered[index]], left),
+                ]
                 forms[index] = next((form for form in choices if form.tokens <= left), choices[-1])
         if sum(form.tokens for form in forms.values()) > self.room:
             forms = dict(zip(forms, self.fit([rendered[index] for index in forms], self.room), strict=True))
@@ -205,7 +210,7 @@ class _Filler:
         turns = policy.keep_last_turns
         recent = len(units) if turns == 0 else (users[-turns] if len(users) >= turns else 0)
         for index in range(len(units) - 1, recent - 1, -1):
-            window.offer(index, [rendered[index], self.cut_to_share(rendered[index])])
+            window.offer(index, [rendered[index], self.truncate_to_share(rendered[index])])
         summary: list[Message] = []
         if lane.summary:
             content = f"Summary of earlier conversation:\n{lane.summary.payload['content']}"
@@ -213,15 +218,16 @@ class _Filler:
             if window.squeeze(count_tokens(message, self.counted) if self.counted else lane.summary.tokens):
                 summary = [message]
         for index in range(recent - 1, -1, -1):
-            window.offer(index, [rendered[index], self.cut_to_share(rendered[index])])
+            window.offer(index, [rendered[index], self.truncate_to_share(rendered[index])])
 
-        # The first that did not fit is cut to what is left; what is left then is for what was cut, the newest first.
+        # The first that did not fit is truncated to what is left; what is left then is for what was truncated, the
+        # newest first.
         if window.stopped is not None:
             (form,) = self.fit([rendered[window.stopped]], room - window.used)
             if window.used + form.tokens <= room:
                 window.keep(window.stopped, form)
         for index in sorted(window.forms, reverse=True):
-            if window.forms[index].cut:
+            if window.forms[index].truncated:
                 window.used -= window.forms[index].tokens
                 (window.forms[index],) = self.fit([rendered[index]], room - window.used)
                 window.used += window.forms[index].tokens
@@ -394,7 +400,7 @@ def _render(unit: Unit, provider: str | None, counted: Encoding | None) -> Form:
         messages[0].pop("provider_data", None)
     results: list[tuple[int, int, int]] = []
     for index, piece in enumerate(unit.pieces[1:], 1):
-        # Results of a snapshot are never cut.
+        # Results of a snapshot are never truncated.
         if unit.pieces[0].seq is not None:
             results.append((index, sizes[index], piece.stored or len(piece.message["content"].encode())))
     for call in messages[0].get("tool_calls", []):
@@ -410,7 +416,7 @@ def _count_name(message: Message) -> int:
 
 
 def _fit(forms: list[Form], room: int, by: Encoding, *, readable: bool) -> list[Form]:
-    """Cut results at the highest level at which all units fit; no result has more tokens than the level."""
+    """Truncate results at the highest level at which all units fit; no result has more tokens than the level."""
     if sum(form.tokens for form in forms) <= room:
         return forms
     ways = [
@@ -423,12 +429,12 @@ def _fit(forms: list[Form], room: int, by: Encoding, *, readable: bool) -> list[
         chosen = []
         for form, rows in zip(forms, ways, strict=True):
             new = Form(form.messages.copy(), form.tokens, [], form.pinned, {}, form.sizes)
-            for (at, uncut, _), row in zip(form.results, rows, strict=True):
+            for (at, full, _), row in zip(form.results, rows, strict=True):
                 tokens, content, part = next((way for way in row if way[0] <= level), row[-1])
-                new.tokens += tokens - uncut
+                new.tokens += tokens - full
                 new.messages[at] = {**form.messages[at], "content": content}
                 if part:
-                    new.cut[form.messages[at].get("tool_call_id", "")] = part
+                    new.truncated[form.messages[at].get("tool_call_id", "")] = part
             chosen.append(new)
         if sum(form.tokens for form in chosen) <= room:
             return chosen
@@ -438,7 +444,7 @@ def _fit(forms: list[Form], room: int, by: Encoding, *, readable: bool) -> list[
 def _list_ways(
     message: Message, tokens: int, all_bytes: int, by: Encoding, *, readable: bool
 ) -> list[tuple[int, str, tuple[int, int] | None]]:
-    """List every way to show a result, the largest first: uncut, in part, and the marker alone."""
+    """List every way to show a result, the largest first: in full, in part, and the marker alone."""
     text = message["content"]
     least = 44 + _count_name(message)
     ways: list[tuple[int, str, tuple[int, int] | None]] = [(tokens, text, None)]

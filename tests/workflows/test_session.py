@@ -133,8 +133,8 @@ async def test_a_tool_knows_its_call(stack: Stack) -> None:
     assert f'"key":"{session.id}/tool-1","attempt":1' in answer
 
 
-async def test_a_large_tool_result_enters_the_context_cut_and_marked(stack: Stack) -> None:
-    """A result over its cap is cut where the cap is, and says so."""
+async def test_a_large_tool_result_enters_the_context_truncated_and_marked(stack: Stack) -> None:
+    """A result over its cap is truncated where the cap is, and says so."""
     call = ToolCall("flood", {"size": 100_000})
     session = await stack.open(tool_then_answer(call), tools=["flood"], limits={"max_tool_result_bytes": 1000})
     await session.ask("go")

@@ -167,7 +167,7 @@ def test_what_cannot_be_summed_up_is_refused() -> None:
         of.do(SummarizeInput())
 
 
-def test_a_session_sums_up_by_itself_where_its_window_had_to_cut() -> None:
+def test_a_session_sums_up_by_itself_where_its_window_was_truncated() -> None:
     """After a completed run, once nothing waits, and only where the policy gives leave."""
     of = session(AUTOMATIC, turns=0, on_busy="queue")
     for number in range(6):
@@ -188,7 +188,7 @@ def test_a_session_sums_up_by_itself_where_its_window_had_to_cut() -> None:
 
 
 def test_too_little_is_not_summed_up_by_itself() -> None:
-    """A window that cuts in spite of a summary does not have one written after each run."""
+    """A window that is truncated in spite of a summary does not have one written after each run."""
     of = session(AUTOMATIC, turns=0)
     for number in range(4):
         turn(of, f"question {number} " + "x" * 40, needs_summary=number == 3)
@@ -354,7 +354,7 @@ def test_expand_brings_back_what_was_there() -> None:
 
 
 def test_what_is_pinned_survives() -> None:
-    """Word for word, in a context that cuts and behind a compaction, until it is unpinned."""
+    """Word for word, in a truncated context and behind a compaction, until it is unpinned."""
     of = session(turns=1)
     pinned = turn_starts(of)[0]
     of.operate("p-1", "pin", seqs=[pinned])

@@ -125,16 +125,16 @@ class Archive:
             async for check in self._open_family(family).verify(root):
                 yield check
 
-    async def cut(self, family: str, root: str, at_seq: int) -> str:
+    async def truncate(self, family: str, root: str, at_seq: int) -> str:
         """Make a root of the thread's entries up to `at_seq`. It shares the thread's objects.
 
         Raises:
             ThreadMismatch: the thread has no entry `at_seq`.
         """
-        return await self._open_family(family).cut(root, at_seq)
+        return await self._open_family(family).truncate(root, at_seq)
 
     async def join(self, source: str, session_id: str) -> Head:
-        """Enroll a future fork in its source's family, before its root is cut. Returns the source's head.
+        """Enroll a future fork in its source's family, before its root is truncated. Returns the source's head.
 
         Nothing of the family is deleted until the fork's own head is written, or the fork leaves.
 
@@ -231,7 +231,7 @@ class Archive:
         family = self._open_family(name)
         children = await family.read_root(root)
         if to_seq is not None:
-            children = index.cut(children, to_seq)
+            children = index.truncate(children, to_seq)
         async for ref in family.find_segments(children, from_seq, kinds=kinds, backwards=backwards):
             yield [
                 entry

@@ -95,12 +95,12 @@ class Family:
             await self.put("nodes", node)
         return await self.put("nodes", index.encode(children)), entries[-1].seq
 
-    async def cut(self, root: str, at_seq: int) -> str:
+    async def truncate(self, root: str, at_seq: int) -> str:
         """Write a root that ends at `at_seq`. Returns its digest."""
         children = await self.read_root(root)
         if not 0 <= at_seq <= children[-1].to_seq:
             raise ThreadMismatch(f"the archive in {self.folder} ends with entry {children[-1].to_seq}: no {at_seq}")
-        return await self.put("nodes", index.encode(index.cut(children, at_seq)))
+        return await self.put("nodes", index.encode(index.truncate(children, at_seq)))
 
     async def read_root(self, digest: str | None) -> Children:
         """Read the children of a root; none if nothing of the thread is archived."""

@@ -98,8 +98,8 @@ def append(children: Children, refs: Iterable[Ref], fanout: int) -> tuple[Childr
     return tuple(grown), nodes
 
 
-def cut(children: Children, at_seq: int) -> Children:
-    """Cut the children off after `at_seq`."""
+def truncate(children: Children, at_seq: int) -> Children:
+    """Drop the children, or their parts, after `at_seq`."""
     return tuple(
         child if child.to_seq <= at_seq else child.model_copy(update={"to_seq": at_seq})
         for child in children
@@ -108,7 +108,7 @@ def cut(children: Children, at_seq: int) -> Children:
 
 
 def limit_children(ref: Ref, children: Children, name: str) -> Children:
-    """Cut a node's children off where a ref to the node ends.
+    """Drop a node's children, or their parts, after the end of a ref to the node.
 
     Raises:
         ObjectDamaged: the node does not hold what the ref describes.
@@ -119,7 +119,7 @@ def limit_children(ref: Ref, children: Children, name: str) -> Children:
         or any(child.level != ref.level - 1 for child in children)
     ):
         raise ObjectDamaged(name, f"it does not hold the entries {ref.from_seq} to {ref.to_seq}")
-    visible = cut(children, ref.to_seq)
+    visible = truncate(children, ref.to_seq)
     if not {kind for child in visible for kind in child.kinds} <= set(ref.kinds):
         raise ObjectDamaged(name, "it holds kinds of entries that the index does not list")
     return visible

@@ -97,7 +97,8 @@ class Anthropic:
             "stream": True,
         }
         tools, system = [_encode_tool(spec) for spec in request.tools], _encode_system(request.messages)
-        # Further breakpoints after the parts that stay when the conversation is cut: tools, system prompt, summary.
+        # Further breakpoints after the parts that stay when the conversation is truncated: tools, system prompt,
+        # summary.
         for stable in system[:2] or tools[-1:]:
             stable["cache_control"] = _BREAKPOINT
         if system:

@@ -33,7 +33,7 @@ from clew_activities.providers.sanitize import clean, parse_json
 MESSAGE_LIMIT = 2000
 """Most characters of an error's message."""
 
-# Characters of a raw message. It is redacted before it is cut to MESSAGE_LIMIT.
+# Characters of a raw message. It is redacted before it is truncated to MESSAGE_LIMIT.
 _RAW_LIMIT = 32 * MESSAGE_LIMIT
 
 # Characters at a message's start that are matched with the wordings. The rest may quote the request.

@@ -25,7 +25,7 @@ The steps of one model call:
 What a provider can rely on:
 
 - Each tool result follows the call that it answers. The first message may be an assistant's, if earlier ones were
-  cut. Two messages of one role may follow one another.
+  left out. Two messages of one role may follow one another.
 - `provider_data` in a message came from a provider of the same name.
 - Clew redacts the worker's secrets from replies and errors, in whatever form the server repeats them.
 - Clew bounds the size of every reply, every event and every error's body.

@@ -2,8 +2,8 @@
 
 A secret is found by its value: as it is, in either case; quoted for JSON, HTML or Python, to any depth;
 percent-encoded, in full or in part; split by white space, as over two lines; in base64 of either alphabet, alone or
-within other text (as in `Bearer …`). Its first half counts as the secret: what repeats it may have cut it. Time is
-linear in the length of the text.
+within other text (as in `Bearer …`). The first half of a secret counts as the secret: a server may truncate what it
+repeats. Time is linear in the length of the text.
 
 A secret of less than `SHORTEST` characters is not looked for: it would be found in ordinary words.
 """
@@ -70,13 +70,13 @@ class Redaction:
     def redact_text(self, text: str) -> str:
         """Replace each secret in a text with a mark.
 
-        A beginning of one that the text ends in counts if it has at least `SHORTEST` characters: a limit may have
-        cut it there. A mark `[cut: …]` is not part of the text.
+        A text may be truncated within a secret: a beginning of at least `SHORTEST` characters at the text's end
+        counts as the secret. A mark `[truncated: …]` is not part of the text.
         """
         if not self._plain or len(text) < SHORTEST:
             return text
-        cut = _CUT_MARK.search(text, max(len(text) - _LONGEST_CUT_MARK, 0))
-        end = cut.start() if cut else len(text)
+        mark = _TRUNCATION_MARK.search(text, max(len(text) - _LONGEST_TRUNCATION_MARK, 0))
+        end = mark.start() if mark else len(text)
         if self._is_free(text[:end], SHORTEST):
             return text
         normal = _Normal.of(text[:end])
@@ -251,8 +251,8 @@ _ENTITIES = {"amp": "&", "quot": '"', "apos": "'", "lt": "<", "gt": ">"}
 _BEGUN_UNIT = re.compile(r"(?:%(?:25)*+[0-9a-fA-F]?|\\++(?:u0{0,2}[0-9a-fA-F]?|x[0-9a-fA-F]?)?|&[#\w]{0,4})\Z")
 _LONGEST_BEGUN_UNIT = 32
 
-_CUT_MARK = re.compile(r"(?:\[cut: [^\]]{1,40}\])+\Z")
-_LONGEST_CUT_MARK = 100
+_TRUNCATION_MARK = re.compile(r"(?:\[truncated: [^\]]{1,40}\])+\Z")
+_LONGEST_TRUNCATION_MARK = 100
 
 # Only ASCII: other letters may change their length with their case.
 _TO_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)

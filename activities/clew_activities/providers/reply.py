@@ -1,9 +1,9 @@
 """The draft of a reply that every decoder fills: each size has a limit, each string can be encoded.
 
-Text and thinking over their caps end in `[cut: N bytes]`. Of more than `MAX_TOOL_CALLS` tool calls the first
-are kept, and the text says how many were cut. A call without a name is called `unnamed`, which no tool is, so
+Text and thinking over their caps end in `[truncated: N bytes]`. Of more than `MAX_TOOL_CALLS` tool calls the first
+are kept, and the text says how many were dropped. A call without a name is called `unnamed`, which no tool is, so
 that the model reads that there is no such tool. Raw arguments share one cap; a call whose arguments do not
-fit is malformed. Provider data over its cap is dropped: cut in two it would be refused.
+fit is malformed. Provider data over its cap is dropped: the provider would refuse a part of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import Any, Literal
 from clew.model.messages import ProviderData
 from clew.outcomes import Usage
 from clew_activities.providers.errors import ContentRefused, EmptyReply, OutputExhausted, TruncatedStream
-from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, cut, parse_json, parse_object
+from clew_activities.providers.sanitize import (
+    BoundedText,
+    Budget,
+    ObjectEnd,
+    clean,
+    parse_json,
+    parse_object,
+    truncate_utf8,
+)
 from clew_workflows.protocol import ModelReply, RequestedTool
 
 ARGUMENTS_LIMIT = 256 * 1024
@@ -84,7 +92,7 @@ class ReplyDraft:
         self._thinking = BoundedText(Budget(THINKING_LIMIT))
         self._arguments = Budget(ARGUMENTS_LIMIT)
         self._calls: list[Call] = []
-        self._calls_cut = 0
+        self._calls_dropped = 0
 
     @property
     def text(self) -> str:
@@ -112,9 +120,9 @@ class ReplyDraft:
             self._thinking.add(piece)
 
     def open_call(self, call_id: object, name: object) -> Call | None:
-        """Begin a tool call; None once there are as many as are kept. Only a call with a name is one more cut."""
+        """Begin a tool call; None once there are as many as are kept. Only a call with a name counts as dropped."""
         if len(self._calls) == MAX_TOOL_CALLS:
-            self._calls_cut += bool(name)
+            self._calls_dropped += bool(name)
             return None
         call = Call(read_string(call_id), read_string(name), self._arguments)
         self._calls.append(call)
@@ -136,8 +144,8 @@ class ReplyDraft:
         if self.stop_reason is None and not self.ended:
             raise TruncatedStream("the stream ended before the reply did")
         text = self._text.finish()
-        if self._calls_cut:
-            text += f"[cut: {self._calls_cut} tool calls]"
+        if self._calls_dropped:
+            text += f"[truncated: {self._calls_dropped} tool calls]"
         calls = tuple(call.make_tool_request() for call in self._calls)
         reason = self.stop_reason or "stop"
         if not calls and not text.strip():
@@ -197,8 +205,8 @@ def parse_event(data: str) -> dict[str, Any]:
 
 
 def limit_name(name: str) -> str:
-    """Clean a tool's name and cut it to its limit."""
-    return cut(clean(name).encode(), _NAME_LIMIT)
+    """Clean a tool's name and truncate it to its limit."""
+    return truncate_utf8(clean(name).encode(), _NAME_LIMIT)
 
 
 def get_member(value: object, key: str) -> Any:

@@ -45,8 +45,8 @@ def parse_object(text: str, limit: int) -> dict[str, Any] | None:
     return value
 
 
-def cut(data: bytes, size: int) -> str:
-    """Cut data in UTF-8 to at most `size` bytes, at the end of a character."""
+def truncate_utf8(data: bytes, size: int) -> str:
+    """Truncate data in UTF-8 to at most `size` bytes, at the end of a character."""
     return data[:size].decode("utf-8", "ignore")
 
 
@@ -76,7 +76,7 @@ class BoundedText:
         if piece and "\ud800" <= piece[-1] <= "\udbff":
             piece, self._half = piece[:-1], piece[-1]
         data = clean(piece).encode()
-        piece_kept = cut(data, self._budget.left) if not self._dropped else ""
+        piece_kept = truncate_utf8(data, self._budget.left) if not self._dropped else ""
         size = len(piece_kept.encode())
         if piece_kept:
             self._kept.append(piece_kept)
@@ -94,7 +94,7 @@ class BoundedText:
         return self._dropped > 0
 
     def finish(self) -> str:
-        """The whole text; where something was dropped it ends in `[cut: N bytes]`, within the budget."""
+        """The whole text; where something was dropped it ends in `[truncated: N bytes]`, within the budget."""
         if self._half:
             self._half = ""
             self.add("\ufffd")
@@ -103,8 +103,8 @@ class BoundedText:
         data = self.so_far.encode()
         total = len(data) + self._dropped
         # Room for the marker at its longest: N has at most as many digits as the total.
-        text = cut(data, max(0, len(data) - len(f"[cut: {total} bytes]")))
-        return f"{text}[cut: {total - len(text.encode())} bytes]"
+        text = truncate_utf8(data, max(0, len(data) - len(f"[truncated: {total} bytes]")))
+        return f"{text}[truncated: {total - len(text.encode())} bytes]"
 
 
 class ObjectEnd:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from clew.context.blocks import Block, Rendering, make_archived_error, render_newest_first
 from clew.context.projection_input import ProjectionInput
-from clew.context.truncation import Cutter, compute_results_share, count_saved, update_savings
+from clew.context.truncation import Truncator, compute_results_share, count_saved, update_savings
 from clew.contract import READ_RESULT
 from clew.contract.payloads import MessagePayload, OperationPayload, StoredSnapshot, ToolMessage
 from clew.contract.policy import ContextPolicy
@@ -49,7 +49,7 @@ class LaneView:
         self.lane = thread.get_lane(inputs.context_ref) or Lane()
         self.rendering = Rendering(inputs.provider, choose_estimator(policy))
         has_reader = any(tool["name"] == READ_RESULT for tool in inputs.tools)
-        self.cutter = Cutter(compute_results_share(policy), readable=has_reader and not inputs.standalone)
+        self.truncator = Truncator(compute_results_share(policy), readable=has_reader and not inputs.standalone)
         self.layers = self.lane.find_layers(self.upto)
         if not self.layers.is_complete:
             raise make_archived_error(self.lane)
@@ -141,9 +141,10 @@ class LaneView:
         return newest if newest.entries[0].read(MessagePayload).call_ids else None
 
     def fit_required(self, required: Sequence[RequiredBlock], room: int) -> list[Block]:
-        """Cut required blocks to `room` tokens, as far as their results can be cut.
+        """Truncate required blocks to `room` tokens, as far as their results can be truncated.
 
-        First the results of the newest round are cut. If that is not enough, the results of all blocks are cut.
+        First the results of the newest round are truncated. If that is not enough, the results of all blocks are
+        truncated.
         """
         blocks = [block for block, _ in required]
         for index, (block, part) in enumerate(required):
@@ -151,16 +152,16 @@ class LaneView:
                 room_left = room - sum(other.tokens for other in blocks) + block.tokens
                 blocks[index] = self._fit_newest_round(block, room_left)
         if sum(block.tokens for block in blocks) > room:
-            blocks = self.cutter.cut_to_room(blocks, room)
+            blocks = self.truncator.truncate_to_room(blocks, room)
         return blocks
 
     def _fit_newest_round(self, block: Block, room: int) -> Block:
-        at_share = self.cutter.cut_to_share(block)
+        at_share = self.truncator.truncate_to_share(block)
         candidates = [at_share] if self.policy.window == "epoch" else [block, at_share]
         for candidate in candidates:
             if candidate.tokens <= room:
                 return candidate
-        return self.cutter.cut_to_room([block], room)[0]
+        return self.truncator.truncate_to_room([block], room)[0]
 
     def _render_block_at(self, start: int) -> Block:
         group = self.lane.groups[bisect_right(self.lane.group_starts, start) - 1]
@@ -173,7 +174,7 @@ class LaneView:
             pinned = set(self._list_pinned_starts())
             blocks = (replace(block, pinned=True) if block.start in pinned else block for block in blocks)
         if self.policy.window == "epoch":
-            blocks = map(self.cutter.cut_to_share, blocks)
+            blocks = map(self.truncator.truncate_to_share, blocks)
         return filter(self._shows, chain(blocks, self._iterate_snapshot_blocks()))
 
     def _shows(self, block: Block) -> bool:
@@ -217,8 +218,8 @@ class LaneView:
         raise make_archived_error(lane)
 
     def count_saved_since(self, seq: int) -> int:
-        """Count the tokens that cutting results to their share saves in the lane's messages after a seq."""
-        lane, share = self.lane, self.cutter.share
+        """Count the tokens that truncation of results to their share saves in the lane's messages after a seq."""
+        lane, share = self.lane, self.truncator.share
         saved = self.count_saved_from(seq + 1)
         if seq >= lane.gap.newest_seq:
             return saved
@@ -228,19 +229,19 @@ class LaneView:
         return saved + saved_in_gap[share]
 
     def count_saved_from(self, first: int) -> int:
-        """Count the tokens that cutting results saves in the groups that start at a seq or later, without the gap."""
+        """Count the tokens that truncation saves in the groups that start at a seq or later, without the gap."""
         groups = bisect_right(self.lane.group_starts, self.upto)
         if not groups or self.lane.group_starts[groups - 1] < first:
             return 0
         # The lane's cached savings leave out its newest group, to which results may still be added.
         newest = self.lane.groups[groups - 1]
-        savings = update_savings(self.lane, self.cutter, self.rendering)
+        savings = update_savings(self.lane, self.truncator, self.rendering)
         older = savings.count_between(first, newest.start - 1)
-        return older + count_saved(newest, self.cutter, self.rendering, self.upto)
+        return older + count_saved(newest, self.truncator, self.rendering, self.upto)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Number of messages that a context can be made of, and their tokens with results cut to their share.
+        """Number of messages that a context can be made of, and their tokens with results truncated to their share.
 
         A snapshot's messages are included.
         """

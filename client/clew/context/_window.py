@@ -8,7 +8,7 @@ from typing import Protocol
 
 from clew.context.blocks import Block
 from clew.context.clearing import clear_in_steps, clear_older
-from clew.context.truncation import Cutter
+from clew.context.truncation import Truncator
 from clew.contract.policy import ContextPolicy
 
 
@@ -22,7 +22,7 @@ class Window:
     1. the start of each required block that lies before the window;
     2. the start of the window's first block. If the window begins within a snapshot: the number of the snapshot's
        blocks in the window, negative. If the window is empty: the last start of 1. again;
-    3. the start and the tokens of each required block that is cut below its share to fit this context;
+    3. the start and the tokens of each required block that is truncated below its share to fit this context;
     4. if the policy clears tool results: the number of results that the steps have reached.
 
     Attributes:
@@ -49,8 +49,8 @@ class View(Protocol):
         ...
 
     @property
-    def cutter(self) -> Cutter:
-        """Cuts tool results."""
+    def truncator(self) -> Truncator:
+        """Truncates tool results."""
         ...
 
     @property
@@ -86,8 +86,8 @@ def _fill_newest_first(
     """Fill a sliding window with blocks that come newest first.
 
     Room is given to the required blocks, then to the last `keep_last_turns` turns, then to the summary, then to older
-    blocks. The first block that does not fit is kept if its results can be cut to the room that is left; no older
-    block is added after it. In the end, room that is still left goes to results that were cut.
+    blocks. The first block that does not fit is kept if its results can be truncated to the room that is left; no
+    older block is added after it. In the end, room that is still left goes to results that were truncated.
     """
     filling = _SlidingFilling(view, room, required)
     rows = iter(blocks)
@@ -98,7 +98,7 @@ def _fill_newest_first(
         filling.add_blocks(rows)
     filling.add_overflowing()
     filling.add_missing_required()
-    filling.extend_cut_results()
+    filling.extend_truncated_results()
     filling.window.blocks.reverse()
     return filling.window
 
@@ -108,13 +108,13 @@ class _SlidingFilling:
 
     def __init__(self, view: View, room: int, required: Sequence[Block]) -> None:
         self.window = Window(tokens=sum(block.tokens for block in required))
-        self._max_messages, self._cutter, self._room = view.policy.max_messages, view.cutter, room
+        self._max_messages, self._truncator, self._room = view.policy.max_messages, view.truncator, room
         self._messages = sum(len(block.messages) for block in required)
         self._required = {block.start: block for block in required}
         self._overflowing: Block | None = None
 
     def add_blocks(self, blocks: Iterable[Block]) -> None:
-        """Add blocks up to the first that exceeds `max_messages` or does not fit even cut to its share."""
+        """Add blocks up to the first that exceeds `max_messages` or does not fit even truncated to its share."""
         window = self.window
         for block in blocks:
             required = self._required.pop(block.start, None)
@@ -126,7 +126,7 @@ class _SlidingFilling:
                 window.truncated = True
                 return
             room_left = self._room - window.tokens
-            candidate = block if block.tokens <= room_left else self._cutter.cut_to_share(block)
+            candidate = block if block.tokens <= room_left else self._truncator.truncate_to_share(block)
             if candidate.tokens > room_left:
                 window.truncated, self._overflowing = True, block
                 return
@@ -141,10 +141,10 @@ class _SlidingFilling:
             self.window.truncated = True
 
     def add_overflowing(self) -> None:
-        """Add the block that did not fit if its results can be cut to the room that is left."""
+        """Add the block that did not fit if its results can be truncated to the room that is left."""
         if self._overflowing:
             room_left = self._room - self.window.tokens
-            (block,) = self._cutter.cut_to_room([self._overflowing], room_left)
+            (block,) = self._truncator.truncate_to_room([self._overflowing], room_left)
             if block.tokens <= room_left:
                 self._append(block)
 
@@ -152,12 +152,12 @@ class _SlidingFilling:
         """Add the required blocks that are older than the window."""
         self.window.blocks += reversed(self._required.values())
 
-    def extend_cut_results(self) -> None:
-        """Give the room that is left to results that were cut, the newest block first."""
+    def extend_truncated_results(self) -> None:
+        """Give the room that is left to results that were truncated, the newest block first."""
         window = self.window
         for index, block in enumerate(window.blocks):
-            if block.uncut:
-                (longer,) = self._cutter.cut_to_room([block], self._room - window.tokens + block.tokens)
+            if block.full:
+                (longer,) = self._truncator.truncate_to_room([block], self._room - window.tokens + block.tokens)
                 window.blocks[index] = longer
                 window.tokens += longer.tokens - block.tokens
 
@@ -178,11 +178,11 @@ def fill_epoch_window(view: View, room: int, required: Sequence[Block], summary:
 
     The beginning depends only on the size of the lane. If that exceeds the room, whole steps are dropped from the
     oldest part; a step is the part of the room above the low-water mark. So the contexts of consecutive calls begin
-    with the same bytes, and the position of a cut need not be stored. `max_messages` is enforced in steps, too.
+    with the same bytes, and its first message need not be stored. `max_messages` is enforced in steps, too.
 
     - Required blocks are kept even if they lie before the beginning.
     - Of the last `keep_last_turns` turns, those that fit in full are kept even if they lie before the beginning.
-    - A block's results are always cut to their share, so a block looks the same in every window.
+    - A block's results are always truncated to their share, so a block looks the same in every window.
     - Tool results are cleared after the blocks are chosen, in steps of their own.
     """
     policy, window = view.policy, Window()
@@ -192,10 +192,10 @@ def fill_epoch_window(view: View, room: int, required: Sequence[Block], summary:
         if window.keeps_summary:
             window.tokens, room = summary.tokens, room - summary.tokens
     older, recent = _select_epoch(view, room, required)
-    window.truncated = window.truncated or recent.is_cut
+    window.truncated = window.truncated or recent.is_truncated
     window.epoch = _identify_beginning(older, recent.blocks)
     for block in required:
-        if block.start is not None and block.tokens < view.cutter.cut_to_share(block).tokens:
+        if block.start is not None and block.tokens < view.truncator.truncate_to_share(block).tokens:
             window.epoch += (block.start, block.tokens)
     window.blocks = [*older, *reversed(recent.blocks)]
     if rule := policy.clear_tool_results:
@@ -213,14 +213,14 @@ class _Recent:
         blocks: The blocks, newest first.
         turns: Number of turns that begin in them.
         is_in_steps: Whether the oldest block is within the steps; it is not if only `keep_last_turns` keeps it.
-        is_cut: Whether there are older blocks.
+        is_truncated: Whether there are older blocks.
         overflows: Whether the next older block does not fit into the room.
     """
 
     blocks: list[Block] = field(default_factory=list)
     turns: int = 0
     is_in_steps: bool = True
-    is_cut: bool = False
+    is_truncated: bool = False
     overflows: bool = False
 
 
@@ -231,8 +231,8 @@ def _select_epoch(view: View, room: int, required: Sequence[Block]) -> tuple[lis
     while True:
         recent = _select_recent(view, limits, required, turns)
         if recent.overflows and recent.turns < turns:
-            # Keep by turns only those that fit in full. The steps decide how much of the next turn is kept: cutting
-            # it to the room would move the beginning at each call.
+            # Keep by turns only those that fit in full. The steps decide how much of the next turn is kept:
+            # truncating it to the room would move the beginning at each call.
             turns = recent.turns
             continue
         starts = {block.start for block in recent.blocks}
@@ -255,7 +255,7 @@ def _select_recent(view: View, limits: _Limits, required: Sequence[Block], turns
     for block, messages, tokens in view.iterate_measured_blocks():
         fits, is_in_steps = limits.fit(messages, tokens), limits.fit_steps(messages, tokens)
         if not (fits and (is_in_steps or recent.turns < turns)):
-            recent.is_cut, recent.overflows = True, not fits
+            recent.is_truncated, recent.overflows = True, not fits
             break
         recent.blocks.append(required_by_start.get(block.start, block))
         recent.is_in_steps = is_in_steps

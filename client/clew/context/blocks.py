@@ -22,7 +22,7 @@ from clew.model.tokens import Encoding
 from clew.thread.entries import Entry
 from clew.thread.lane import Group, Lane
 
-MISSING_RESULT = "[no result: the conversation was cut here before this tool call was answered]"
+MISSING_RESULT = "[no result: this tool call was not answered in this conversation]"
 """Content of the placeholder result for a tool call that has none."""
 # Tokens of the placeholder without the tool's name, message framing included. With one token for each byte of the
 # name it is an upper bound under every encoding, so all readers compute the same size without a vocabulary.
@@ -35,9 +35,9 @@ class Result:
 
     Attributes:
         tokens: Its size as shown.
-        pieces: Tokens of each piece that it can be cut into; empty: it is one piece.
-        bytes: Bytes of the full result that `read_result` reads; None: it must not be cut.
-        note: Text before the result that is never cut, and its tokens.
+        pieces: Tokens of each piece that it can be truncated into; empty: it is one piece.
+        bytes: Bytes of the full result that `read_result` reads; None: it must not be truncated.
+        note: Text before the result that is never truncated, and its tokens.
         in_doubt: A late result may replace it.
     """
 
@@ -61,10 +61,11 @@ class Block:
         results: Its tool results, which follow its first message.
         cleared: Number of results that a marker has replaced.
         freed: Tokens that those markers have freed.
-        pinned: Its results are never cleared, and are cut only if cutting those of the newest round is not enough.
-        cut: For each result that is shown in part: its tool call id, bytes shown of its beginning, bytes shown of its
-            end.
-        uncut: The block before its results were cut.
+        pinned: Its results are never cleared, and are truncated only if truncating those of the newest round is not
+            enough.
+        truncated: For each result that is shown in part: its tool call id, bytes shown of its beginning, bytes shown
+            of its end.
+        full: The block before its results were truncated.
     """
 
     messages: tuple[Message, ...]
@@ -76,8 +77,8 @@ class Block:
     cleared: int = 0
     freed: int = 0
     pinned: bool = False
-    cut: tuple[tuple[str, int, int], ...] = ()
-    uncut: Block | None = None
+    truncated: tuple[tuple[str, int, int], ...] = ()
+    full: Block | None = None
 
     @property
     def missing_tokens(self) -> int:
@@ -121,7 +122,7 @@ class Rendering:
         block = self._make_block(messages, [entry.tokens for entry in entries], seqs, group.start)
         if block.results:
             answers = (payload for payload in payloads if isinstance(payload, ToolMessage))
-            block = replace(block, results=tuple(map(self._make_cuttable, answers, block.results)))
+            block = replace(block, results=tuple(map(self._make_truncatable, answers, block.results)))
         if is_complete:
             group.rendered = (key, block)
         return block
@@ -183,8 +184,8 @@ class Rendering:
             tuple(map(Result, sizes[1:])),
         )
 
-    def _make_cuttable(self, payload: ToolMessage, result: Result) -> Result:
-        """Add to a result of the lane's own what cutting it needs. A snapshot's results are never cut."""
+    def _make_truncatable(self, payload: ToolMessage, result: Result) -> Result:
+        """Add to a result of the lane's own what truncating it needs. A snapshot's results are never truncated."""
         pieces, note = payload.pieces or (), payload.edit_note
         if pieces and self.estimator:
             pieces = tuple(map(self.estimator.count, split(payload.content)))

@@ -98,5 +98,5 @@ def clear_results(block: Block, count: int, rule: ClearToolResults) -> Block:
         results=tuple(results),
         cleared=len(freed_by_index),
         freed=freed,
-        cut=tuple(part for part in block.cut if part[0] not in cleared_ids),
+        truncated=tuple(part for part in block.truncated if part[0] not in cleared_ids),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from clew.context._lane_view import choose_estimator, shows_block
 from clew.context.blocks import Rendering
-from clew.context.truncation import Cutter, compute_results_share, count_saved, count_smallest
+from clew.context.truncation import Truncator, compute_results_share, count_saved, count_smallest
 from clew.contract.payloads import AppliedSwitch, ConfigPayload, MessagePayload, OperationPayload, ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.thread.entries import DEFAULT_LANE, Entry
@@ -49,14 +49,14 @@ async def load_lane(
     top = layers.top
     after = top.summarized_to if all(policy.uses_summary for policy in policies) else top.after
     pinned_seqs = {entry.seq for entry in pinned}
-    cutters = [Cutter(compute_results_share(policy)) for policy in policies if policy.window == "epoch"]
-    reach, counter = _Reach(policies), _GapCounter(layers, after, cutters)
+    truncators = [Truncator(compute_results_share(policy)) for policy in policies if policy.window == "epoch"]
+    reach, counter = _Reach(policies), _GapCounter(layers, after, truncators)
     messages: list[Entry] = []
     async for entry in reader.read("ai_message", context_ref=context_ref, from_seq=after + 1):
         if not reach.is_exceeded:
             messages.append(entry)
             reach.add(entry)
-        elif not cutters:
+        elif not truncators:
             counter.stop_at(entry)
             break
         elif entry.seq not in pinned_seqs:
@@ -222,8 +222,8 @@ class _GroupBuilder:
 class _GapCounter:
     """Counts the messages of a lane that are read and not kept, newest first."""
 
-    def __init__(self, layers: Layers, after: int, cutters: Sequence[Cutter]) -> None:
-        self._layers, self._cutters, self._groups = layers, cutters, _GroupBuilder()
+    def __init__(self, layers: Layers, after: int, truncators: Sequence[Truncator]) -> None:
+        self._layers, self._truncators, self._groups = layers, truncators, _GroupBuilder()
         # The messages up to `after` are not read, and a later snapshot may need them: the gap begins there.
         self._newest_seq = self._after = after
         self._summarized_to = layers.top.summarized_to
@@ -245,14 +245,14 @@ class _GapCounter:
             self._unsummarized_messages += 1
             self._unsummarized_tokens += entry.lane_tokens
         if group := self._groups.add(entry):
-            for cutter in self._cutters:
-                saved = count_saved(group, cutter, Rendering(), group.entries[-1].seq)
-                self._savings[cutter.share] += saved
-                self._unsummarized_savings[cutter.share] += saved if is_unsummarized else 0
+            for truncator in self._truncators:
+                saved = count_saved(group, truncator, Rendering(), group.entries[-1].seq)
+                self._savings[truncator.share] += saved
+                self._unsummarized_savings[truncator.share] += saved if is_unsummarized else 0
 
     def make_gap(self) -> Gap:
         """The gap, with the sums."""
-        shares = sorted({cutter.share for cutter in self._cutters})
+        shares = sorted({truncator.share for truncator in self._truncators})
         return Gap(
             newest_seq=self._newest_seq,
             after=self._after,

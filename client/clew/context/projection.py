@@ -142,7 +142,7 @@ def _reserve_room(sizes: _Sizes, budget: int) -> int:
 
 
 def _fit_required(view: LaneView, inputs: ProjectionInput, room: int) -> list[Block]:
-    """The required blocks, cut where they do not fit in full.
+    """The required blocks, truncated where they do not fit in full.
 
     Pending messages are a request of their own, so the current run is not required then.
 
@@ -165,7 +165,9 @@ def _make_meta(
 ) -> ContextMeta:
     policy, last_seq = inputs.policy, view.upto
     cleared = sum(block.cleared for block in window.blocks)
-    cut = {tool_call_id: (head, tail) for block in window.blocks for tool_call_id, head, tail in block.cut}
+    truncated = {
+        tool_call_id: (head, tail) for block in window.blocks for tool_call_id, head, tail in block.truncated
+    }
     return ContextMeta(
         basis_rev=last_seq + 1,
         basis_last_seq=last_seq,
@@ -180,7 +182,7 @@ def _make_meta(
         epoch=window.epoch,
         shared_prefix_tokens=view.count_shared_prefix(window.epoch),
         cleared_tool_results=cleared if policy.clear_tool_results else None,
-        cut_tool_results=cut or None,
+        truncated_tool_results=truncated or None,
         digest=digest,
     )
 

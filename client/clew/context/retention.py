@@ -172,7 +172,7 @@ def _count_dropped(view: LaneView, after: int, remaining: Sequence[int], newest:
 def _count_dropped_savings(
     views: Sequence[LaneView], after: int, remaining: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Count the tokens that cutting tool results saves in the messages after a seq that do not remain.
+    """Count the tokens that truncating tool results saves in the messages after a seq that do not remain.
 
     Returns:
         For each share that an epoch's policy has: the share and the tokens. Shares that the thread cannot count are
@@ -195,10 +195,10 @@ def _count_dropped_savings(
     saved: dict[int, int] = {}
     for view in views:
         if view.policy.window == "epoch":
-            cutter, rendering = view.cutter, view.rendering
+            truncator, rendering = view.truncator, view.rendering
             with suppress(Archived):
-                still_counted = sum(count_saved(group, cutter, rendering, upto) for group in remaining_groups)
-                saved[cutter.share] = view.count_saved_since(after) - still_counted
+                still_counted = sum(count_saved(group, truncator, rendering, upto) for group in remaining_groups)
+                saved[truncator.share] = view.count_saved_since(after) - still_counted
     return tuple(sorted(saved.items()))
 
 

@@ -1,7 +1,7 @@
-"""Truncation: a tool result that does not fit is cut, with a marker that says how to read the rest.
+"""Truncation: a tool result that does not fit is truncated, with a marker that says how to read the rest.
 
-The size of a cut result is computed from the tokens of its pieces, which were counted when it was committed. So every
-reader builds the same context, also without the encoding's vocabulary. The thread keeps every result uncut.
+The size of a truncated result is computed from the tokens of its pieces, which were counted when it was committed. So
+every reader builds the same context, also without the encoding's vocabulary. The thread keeps every result in full.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compute_results_share(policy: ContextPolicy) -> int:
     return share // step * step
 
 
-def format_cut_marker(tool_call_id: str, begin: int, end: int, size: int, *, readable: bool) -> str:
+def format_truncation_marker(tool_call_id: str, begin: int, end: int, size: int, *, readable: bool) -> str:
     """The text in place of bytes `begin` to `end` of a result of `size` bytes.
 
     `readable`: the model has `read_result`.
@@ -51,7 +51,7 @@ def format_cut_marker(tool_call_id: str, begin: int, end: int, size: int, *, rea
     return f"[bytes {begin} to {end} of {size} are left out{how}]"
 
 
-def count_cut_marker(message: Message) -> int:
+def count_truncation_marker(message: Message) -> int:
     """Tokens of a result of which only the marker is shown."""
     id_and_name = f"{message.get('tool_call_id', '')}{message.get('name', '')}"
     return _MARKER_TOKENS + len(id_and_name.encode())
@@ -59,20 +59,20 @@ def count_cut_marker(message: Message) -> int:
 
 def count_smallest(block: Block, policy: ContextPolicy) -> int:
     """A lower bound of a block's tokens in any window of a policy where it is neither the oldest nor the newest."""
-    cutter, rule = Cutter(compute_results_share(policy)), policy.clear_tool_results
+    truncator, rule = Truncator(compute_results_share(policy)), policy.clear_tool_results
     # A late result may be smaller than the one in doubt, and an epoch's measure has no placeholder results.
     uncertain = sum(result.tokens for result in block.results if result.in_doubt) + block.missing_tokens
     # An epoch's window is chosen before results are cleared.
     if rule is None or policy.window == "epoch":
-        return max(cutter.cut_to_share(block).tokens - uncertain, 0)
+        return max(truncator.truncate_to_share(block).tokens - uncertain, 0)
     counts = range(len(block.results) + 1)
-    sizes = (cutter.cut_to_share(clear_results(block, count, rule)).tokens for count in counts)
+    sizes = (truncator.truncate_to_share(clear_results(block, count, rule)).tokens for count in counts)
     return max(min(sizes) - uncertain, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Cutter:
-    """Cuts tool results.
+class Truncator:
+    """Truncates tool results.
 
     Attributes:
         share: Most tokens for the results of one block, as `compute_results_share` computes it.
@@ -82,55 +82,58 @@ class Cutter:
     share: int
     readable: bool = True
 
-    def cut_to_share(self, block: Block) -> Block:
-        """Cut a block's results to the share. The outcome is the same in every context of a policy."""
-        block = block.uncut or block
+    def truncate_to_share(self, block: Block) -> Block:
+        """Truncate a block's results to the share. The outcome is the same in every context of a policy."""
+        block = block.full or block
         result_tokens = sum(result.tokens for result in block.results)
         if block.pinned or result_tokens <= self.share:
             return block
-        return self.cut_to_room((block,), block.tokens - result_tokens + self.share)[0]
+        return self.truncate_to_room((block,), block.tokens - result_tokens + self.share)[0]
 
-    def cut_to_room(self, blocks: Sequence[Block], room: int) -> list[Block]:
-        """Cut the largest results of the blocks until all blocks together fit into `room` tokens.
+    def truncate_to_room(self, blocks: Sequence[Block], room: int) -> list[Block]:
+        """Truncate the largest results of the blocks until all blocks together fit into `room` tokens.
 
-        If they cannot fit, every result that can be cut is as small as possible.
+        If they cannot fit, every result that can be truncated is as small as possible.
         """
-        uncut = [block.uncut or block for block in blocks]
-        total = sum(block.tokens for block in uncut)
+        full_blocks = [block.full or block for block in blocks]
+        total = sum(block.tokens for block in full_blocks)
         if total <= room:
-            return uncut
-        rows = [[_Cuttable(*row) for row in zip(block.results, block.messages[1:], strict=False)] for block in uncut]
-        fixed = total - sum(cuttable.result.tokens for row in rows for cuttable in row)
+            return full_blocks
+        rows = [
+            [_Truncatable(*row) for row in zip(block.results, block.messages[1:], strict=False)]
+            for block in full_blocks
+        ]
+        fixed = total - sum(truncatable.result.tokens for row in rows for truncatable in row)
 
         def count_at(level: int) -> int:
-            return fixed + sum(cuttable.count_at(level) for row in rows for cuttable in row)
+            return fixed + sum(truncatable.count_at(level) for row in rows for truncatable in row)
 
         # The level is the most tokens that any result may have. Take the highest one at which the blocks fit.
-        largest = max((cuttable.result.tokens for row in rows for cuttable in row), default=0)
+        largest = max((truncatable.result.tokens for row in rows for truncatable in row), default=0)
         level = max(bisect_right(range(largest + 1), room, key=count_at) - 1, 0)
-        return [self._cut_block(block, row, level) for block, row in zip(uncut, rows, strict=True)]
+        return [self._truncate_block(block, row, level) for block, row in zip(full_blocks, rows, strict=True)]
 
-    def _cut_block(self, block: Block, row: Sequence[_Cuttable], level: int) -> Block:
+    def _truncate_block(self, block: Block, row: Sequence[_Truncatable], level: int) -> Block:
         messages, results, parts = list(block.messages), list(block.results), []
-        for index, cuttable in enumerate(row):
-            if (tokens := cuttable.count_at(level)) < cuttable.result.tokens:
-                messages[index + 1], head, tail = cuttable.cut_to(level, readable=self.readable)
+        for index, truncatable in enumerate(row):
+            if (tokens := truncatable.count_at(level)) < truncatable.result.tokens:
+                messages[index + 1], head, tail = truncatable.truncate_to(level, readable=self.readable)
                 results[index] = Result(tokens)
                 parts.append((messages[index + 1].get("tool_call_id", ""), head, tail))
         if not parts:
             return block
         tokens = block.tokens + sum(new.tokens - old.tokens for new, old in zip(results, block.results, strict=True))
         return replace(
-            block, messages=tuple(messages), results=tuple(results), tokens=tokens, cut=tuple(parts), uncut=block
+            block, messages=tuple(messages), results=tuple(results), tokens=tokens, truncated=tuple(parts), full=block
         )
 
 
 @dataclass(slots=True)
 class Savings:
-    """Tokens saved by cutting results to the share, over all groups of a lane but the newest.
+    """Tokens saved by truncating results to the share, over all groups of a lane but the newest.
 
     Attributes:
-        starts: Seq at which each group begins whose results are cut.
+        starts: Seq at which each group begins whose results are truncated.
         totals: For each of those groups, the tokens saved by it and all before it.
         counted: Number of groups looked at.
     """
@@ -155,46 +158,47 @@ class Savings:
         return self.totals[count - 1] if count else 0
 
 
-def update_savings(lane: Lane, cutter: Cutter, rendering: Rendering) -> Savings:
+def update_savings(lane: Lane, truncator: Truncator, rendering: Rendering) -> Savings:
     """Bring the savings that a lane caches up to date. Each group is rendered for it only once."""
-    savings: Savings = lane.savings.setdefault(cutter.share, Savings())
+    savings: Savings = lane.savings.setdefault(truncator.share, Savings())
     for group in lane.groups[savings.counted : -1]:
-        savings.add(group.start, count_saved(group, cutter, rendering, group.entries[-1].seq))
+        savings.add(group.start, count_saved(group, truncator, rendering, group.entries[-1].seq))
     return savings
 
 
-def count_saved(group: Group, cutter: Cutter, rendering: Rendering, upto: int) -> int:
-    """Tokens saved by cutting the results of a group to the share, counting entries up to the seq `upto`."""
-    if sum(entry.tokens for entry in group.entries[1:] if entry.seq <= upto) <= cutter.share:
+def count_saved(group: Group, truncator: Truncator, rendering: Rendering, upto: int) -> int:
+    """Tokens saved by truncating the results of a group to the share, counting entries up to the seq `upto`."""
+    if sum(entry.tokens for entry in group.entries[1:] if entry.seq <= upto) <= truncator.share:
         return 0
     block = rendering.render_group(group, upto)
-    return block.tokens - cutter.cut_to_share(block).tokens
+    return block.tokens - truncator.truncate_to_share(block).tokens
 
 
-class _Cuttable:
-    """A tool result that can be cut.
+class _Truncatable:
+    """A tool result that can be truncated.
 
-    A cut result shows some of its pieces, taken in turn from its beginning and its end, with a marker between them.
+    A truncated result shows some of its pieces, taken in turn from its beginning and its end, with a marker between
+    them.
     """
 
     def __init__(self, result: Result, message: Message) -> None:
         self.result = result
         self._message = message
-        marker = count_cut_marker(message) + result.note[1] + _JOIN_TOKENS * bool(result.note[0])
+        marker = count_truncation_marker(message) + result.note[1] + _JOIN_TOKENS * bool(result.note[0])
         self._least = min(marker, result.tokens) if result.bytes is not None else result.tokens
         pieces = result.pieces
         order = (pieces[index // 2] if index % 2 == 0 else pieces[-(index // 2) - 1] for index in range(len(pieces)))
         self._steps = list(accumulate(tokens + _JOIN_TOKENS for tokens in order))[:-1]
 
     def count_at(self, level: int) -> int:
-        """Tokens of the result cut to at most `level` tokens, or to the least it can have."""
+        """Tokens of the result truncated to at most `level` tokens, or to the least it can have."""
         if self.result.tokens <= max(level, self._least):
             return self.result.tokens
         pieces = self._count_pieces(level)
         return self._least + (self._steps[pieces - 1] if pieces else 0)
 
-    def cut_to(self, level: int, *, readable: bool) -> tuple[Message, int, int]:
-        """Cut the result to at most `level` tokens.
+    def truncate_to(self, level: int, *, readable: bool) -> tuple[Message, int, int]:
+        """Truncate the result to at most `level` tokens.
 
         Returns:
             The message, and the bytes shown of the result's beginning and of its end.
@@ -205,7 +209,7 @@ class _Cuttable:
         pieces = self._count_pieces(level)
         begin, end = bounds[(pieces + 1) // 2], bounds[-(pieces // 2) - 1]
         size = self.result.bytes or 0
-        marker = format_cut_marker(
+        marker = format_truncation_marker(
             self._message.get("tool_call_id", ""), begin, end if end < len(data) else size, size, readable=readable
         )
         parts = (data[:begin].decode(), marker, data[end:].decode())

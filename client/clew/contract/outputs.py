@@ -227,7 +227,7 @@ class ContextMeta(Output):
         basis_rev: Entries of the thread.
         basis_last_seq: The last entry of the thread.
         pending_count: Messages of the context that are not in the thread.
-        truncated: Whether the window was cut.
+        truncated: Whether the window was truncated.
         estimated_tokens: Tokens of the context with its tool schemas; of a preview that does not fit, those of its
             parts up to the one in `overflow`, which is included.
         summary_used: Whether a summary replaces earlier messages.
@@ -235,12 +235,12 @@ class ContextMeta(Output):
         entries_included: Entries that the context has.
         entries_total: Entries of the thread up to `basis_last_seq`.
         policy_hash: The hash of the policy in force.
-        epoch: The seqs at which the window of an epoch was cut. Of two windows with the same ones, the earlier is a
-            prefix of the later.
+        epoch: The seqs at which the window of an epoch was truncated. Of two windows with the same ones, the earlier
+            is a prefix of the later.
         shared_prefix_tokens: Tokens at the beginning that are equal, to the byte, to those of the call before.
         cleared_tool_results: Tool results that a marker replaces.
-        cut_tool_results: Tool results that were cut, by the id of the tool call: the bytes that are left of the
-            beginning and of the end.
+        truncated_tool_results: Tool results that were truncated, by the id of the tool call: the bytes that are left
+            of the beginning and of the end.
         digest: SHA-256 over the RFC 8785 form of `{messages, tool_spec, output_schema}`.
         fits: Whether the context fits; if not, there are no messages.
         budget: The most tokens of a context under the policy.
@@ -265,7 +265,7 @@ class ContextMeta(Output):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
-    cut_tool_results: dict[str, tuple[int, int]] | None = None
+    truncated_tool_results: dict[str, tuple[int, int]] | None = None
     digest: str
     fits: bool | None = None
     budget: int | None = None

@@ -44,9 +44,9 @@ class ContextPolicy(BaseModel):
         max_messages: The most messages of history; 0: no limit.
         keep_last_turns: The number of newest turns that have priority over a summary and older turns.
         window: `sliding`: the newest messages that fit; `epoch`: the beginning moves only when the budget overflows.
-        low_water: The share of the budget, between 0 and 1, that an epoch's cut leaves.
+        low_water: The share of the budget, between 0 and 1, that an epoch's window keeps where it is truncated.
         summarization: `none`: contexts have no summaries; `use_existing`: they have those that exist; `request_new`:
-            the session also writes summaries when the window was cut; `compact`: it puts them under the lane.
+            the session also writes summaries when the window was truncated; `compact`: it puts them under the lane.
         summary_role: The role of a summary's message.
         include_kinds: The kinds that a context may have. Tool calls and their results appear only together.
         system_prompt: Replaces the session's; at most 65 536 bytes.

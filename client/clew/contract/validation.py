@@ -12,7 +12,7 @@ _PROBLEMS = 3
 
 
 def translate_validation_error(model: type[BaseModel], error: ValidationError) -> Refusal:
-    """Translate a validation error to a refusal that names the problems; long names and texts are cut.
+    """Translate a validation error to a refusal that names the problems; long names and texts are truncated.
 
     It is `InvalidOperation` if the first problem is one of a context operation, else `InvalidInput`.
     """

@@ -36,7 +36,7 @@ class Reply:
     tool_calls: tuple[ToolCall, ...] = ()
     tokens_per_second: float | None = None
     """The pace; a token is a word. None: the reply is sent at once."""
-    cut_after: int | None = None
+    disconnect_after: int | None = None
     """Close the connection after this number of tokens, before the stream is complete; None: send all."""
     status: HTTPStatus = HTTPStatus.OK
     """The HTTP status; any but 200 makes the response an error whose message is `text`."""
@@ -145,18 +145,18 @@ async def _send_error(writer: asyncio.StreamWriter, reply: Reply) -> None:
 
 
 async def _send_stream(writer: asyncio.StreamWriter, reply: Reply, body: dict[str, Any]) -> None:
-    """Send the reply as server-sent events at its pace, up to `cut_after`."""
+    """Send the reply as server-sent events at its pace, up to `disconnect_after`."""
     await _send_head(writer, reply, "text/event-stream")
     tokens = re.findall(r"\s*\S+|\s+$", reply.text)
     for number, token in enumerate(tokens):
-        if number == reply.cut_after:
+        if number == reply.disconnect_after:
             return
         await _send_event(writer, body, {"content": token})
         if reply.tokens_per_second is not None:
             await asyncio.sleep(1 / reply.tokens_per_second)
     for delta in _make_call_deltas(reply):
         await _send_event(writer, body, delta)
-    if reply.cut_after is not None:
+    if reply.disconnect_after is not None:
         return
     await _send_event(writer, body, {}, "tool_calls" if reply.tool_calls else "stop")
     if (body.get("stream_options") or {}).get("include_usage"):

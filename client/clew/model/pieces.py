@@ -1,4 +1,4 @@
-"""Pieces: a text in parts of about the same size, whose tokens are counted once, so that cutting needs no count."""
+"""Pieces: a text in parts of about the same size. Their tokens are counted once, so that truncation counts none."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Gap:
         unsummarized_messages: Messages in the gap after `summarized_to`.
         unsummarized_tokens: Tokens of those messages.
         savings: Pairs of a share, in tokens, and the part of `tokens` that contexts omit when the tool results of
-            each group are cut to that share.
+            each group are truncated to that share.
         unsummarized_savings: The same of `unsummarized_tokens`.
         pinned: The seqs of archived pinned entries that the thread retains, each with its group.
         dropped_user_seq: The newest user message of the newest run that is not retained; -1: all are retained.
@@ -83,7 +83,7 @@ class Lane:
         late_seqs: The seqs of the late results.
         gap: The part of the lane that only the archive has.
         unfolded_from_seq: The first seq whose operations and summaries the initial layers do not include.
-        savings: A cache for readers: the tokens that cut tool results save, by the share they are cut to, in tokens.
+        savings: A cache for readers: the tokens that truncated tool results save, by their share in tokens.
     """
 
     groups: list[Group] = field(default_factory=list)

@@ -98,8 +98,8 @@ async def test_only_what_follows_is_appended(archive: Archive) -> None:
     assert root
     for seq in (-1, 3):
         with pytest.raises(ThreadMismatch, match="ends with entry 2"):
-            await archive.cut("root", root, seq)
-    assert await archive.cut("root", root, 2) == root
+            await archive.truncate("root", root, seq)
+    assert await archive.truncate("root", root, 2) == root
 
 
 async def test_states_and_results_are_kept_by_their_content(archive: Archive, store: Store) -> None:

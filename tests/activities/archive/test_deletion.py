@@ -260,7 +260,7 @@ async def test_a_fork_in_the_making_keeps_what_it_will_need() -> None:
     assert await archive.join("root", "branch") == head
     head = await extend_archive(archive, head, make_entries(4, 1))
     assert await archive.delete("root") == 0
-    root = await archive.cut("root", head.root or "", 2)
+    root = await archive.truncate("root", head.root or "", 2)
     branch = Head(session_id="branch", family="root", root=root, last_seq=2)
     await archive.set_head(branch, None)
     assert await read_thread(archive, branch) == make_entries(0, 3)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew_activities.archive.errors import ObjectDamaged
-from clew_activities.archive.index import Children, Ref, append, cut, decode, encode, limit_children
+from clew_activities.archive.index import Children, Ref, append, decode, encode, limit_children, truncate
 from clew_activities.archive.segment import hash_bytes
 
 
@@ -29,8 +29,8 @@ def leaves(children: Children, nodes: dict[str, bytes]) -> list[Ref]:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.none() | st.floats(0, 1)), max_size=80), st.integers(2, 4))
-def test_append_and_cut_are_those_of_a_list(steps: list[tuple[int, float | None]], fanout: int) -> None:
-    """However a thread was grown and cut, the index shows the same places of the same segments as a plain list."""
+def test_append_and_truncate_are_those_of_a_list(steps: list[tuple[int, float | None]], fanout: int) -> None:
+    """However a thread grows and is truncated, the index shows the same places of the same segments as a list."""
     children: Children = ()
     plain: list[tuple[str, int]] = []
     nodes: dict[str, bytes] = {}
@@ -41,7 +41,7 @@ def test_append_and_cut_are_those_of_a_list(steps: list[tuple[int, float | None]
         plain += [(new.digest, seq) for seq in range(new.from_seq, new.to_seq + 1)]
         if where is not None:
             at_seq = int(where * (len(plain) - 1))
-            children = cut(children, at_seq)
+            children = truncate(children, at_seq)
             plain = plain[: at_seq + 1]
         assert decode(encode(children), hash_bytes(encode(children)), "root") == children
     shown = [(leaf.digest, seq) for leaf in leaves(children, nodes) for seq in range(leaf.from_seq, leaf.to_seq + 1)]

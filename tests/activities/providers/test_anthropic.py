@@ -278,7 +278,7 @@ def test_thinking_that_cannot_come_back_whole_does_not_come_back(blocks: list[di
     assert (reply.content, reply.provider_data) == ("hi", None)
 
 
-def test_thinking_over_its_own_cap_is_cut_to_read_and_whole_to_go_back() -> None:
+def test_thinking_over_its_own_cap_is_truncated_to_read_and_whole_to_go_back() -> None:
     long = "x" * 300_000
     events = [
         start_block(0, type="thinking", thinking=long, signature="s"),
@@ -395,7 +395,7 @@ def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events:
 
 
 def test_without_a_prompt_the_tools_are_what_stays() -> None:
-    """They are cached apart from the conversation, which may be cut."""
+    """They are cached apart from the conversation, which may be truncated."""
     body = PROVIDER.encode(make_request(HELLO, tools=[ADD, ADD])).body
     assert [tool.get("cache_control") for tool in body["tools"]] == [None, {"type": "ephemeral"}]
     assert "system" not in body

@@ -249,12 +249,12 @@ def test_arguments_nested_absurdly_deep_are_malformed_also_as_an_object() -> Non
         OpenAIDecoder().feed("message", '{"a":' * 100_000)
 
 
-def test_more_calls_than_are_kept_are_cut_and_the_text_says_so() -> None:
+def test_more_calls_than_are_kept_are_dropped_and_the_text_says_so() -> None:
     events = [make_chunk(tool_calls=[make_tool("{}", f"t{n}", index=n, id=f"c{n}")]) for n in range(300)]
     more = [make_chunk(tool_calls=[make_tool(" ", index=n)]) for n in range(300)]
     reply = decode(OpenAIDecoder(), [make_chunk(content="Now. "), *events, *more, make_chunk("tool_calls")])
     assert [call.name for call in reply.tool_calls] == [f"t{n}" for n in range(MAX_TOOL_CALLS)]
-    assert reply.content == f"Now. [cut: {300 - MAX_TOOL_CALLS} tool calls]"
+    assert reply.content == f"Now. [truncated: {300 - MAX_TOOL_CALLS} tool calls]"
 
 
 def test_a_call_without_a_name_is_one_that_no_tool_answers_to() -> None:

@@ -63,12 +63,12 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     "text",
     [
         "sk-ant-api03- is how their keys begin, and sk-ant-api03-zyx how ours might",
-        "a b\nc\\d %41 &amp; [cut: 5 bytes]",
+        "a b\nc\\d %41 &amp; [truncated: 5 bytes]",
         "Bearer",
         KEY[:7],
         KEY[: len(KEY) // 2 - 1] + " is not all of it",
         KEY[1:],
-        "x" * 1000 + "[cut: 3 tool calls]",
+        "x" * 1000 + "[truncated: 3 tool calls]",
     ],
 )
 def test_what_only_resembles_a_secret_stays(text: str) -> None:
@@ -77,12 +77,14 @@ def test_what_only_resembles_a_secret_stays(text: str) -> None:
 
 
 def test_the_beginning_of_a_secret_at_the_end_of_a_text_is_one() -> None:
-    """A secret that a size limit cut at the end of a text is redacted; the mark of the cut stays."""
+    """A secret that a size limit truncated at the end of a text is redacted; the mark of the truncation stays."""
     for length in range(SHORTEST, len(KEY)):
         assert REDACTION.redact_text("x " + KEY[:length]) == f"x {MARK}"
-        assert REDACTION.redact_text("x " + KEY[:length] + "[cut: 99 bytes]") == f"x {MARK}[cut: 99 bytes]"
-        cut = REDACTION.redact_text("x " + KEY[:length] + "[cut: 9 bytes][cut: 2 tool calls]")
-        assert cut.startswith(f"x {MARK}[cut")
+        assert (
+            REDACTION.redact_text("x " + KEY[:length] + "[truncated: 99 bytes]") == f"x {MARK}[truncated: 99 bytes]"
+        )
+        truncated = REDACTION.redact_text("x " + KEY[:length] + "[truncated: 9 bytes][truncated: 2 tool calls]")
+        assert truncated.startswith(f"x {MARK}[truncated")
 
 
 def test_the_first_half_of_a_secret_is_one() -> None:

@@ -18,7 +18,7 @@ def test_cleaned_text_is_always_encodable_and_clean_text_stays(text: str) -> Non
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ANY_TEXT), st.integers(0, 40))
-def test_a_bounded_text_is_the_whole_text_or_is_cut_with_a_mark_that_counts_what_is_missing(
+def test_a_bounded_text_is_the_whole_text_or_is_truncated_with_a_mark_that_counts_what_is_missing(
     pieces: list[str], size: int
 ) -> None:
     full = clean("".join(pieces)).encode()
@@ -29,10 +29,10 @@ def test_a_bounded_text_is_the_whole_text_or_is_cut_with_a_mark_that_counts_what
     if len(full) <= size:
         assert bounded.encode() == full
     else:
-        head, _, mark = bounded.rpartition("[cut: ")
+        head, _, mark = bounded.rpartition("[truncated: ")
         assert full.startswith(head.encode())
         assert int(mark.removesuffix(" bytes]")) == len(full) - len(head.encode())
-        assert len(bounded.encode()) <= max(size, len("[cut: 9999 bytes]"))
+        assert len(bounded.encode()) <= max(size, len("[truncated: 9999 bytes]"))
 
 
 def test_a_character_split_over_two_pieces_is_one_character() -> None:

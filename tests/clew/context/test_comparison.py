@@ -103,13 +103,13 @@ def test_the_first_column_is_the_session_as_it_was() -> None:
 
 
 def test_an_epoch_is_predicted_to_be_cached_as_its_recipes_tell() -> None:
-    """All of the call before, unless the window was cut: then what comes before the messages."""
+    """All of the call before, unless the window was truncated: then what comes before the messages."""
     policy = ContextPolicy(window="epoch", max_input_tokens=1500, reserve_output_tokens=0)
     session = Session(policy).turns(30)
     around = session.calls[0].tools_tokens + session.calls[0].blocks[0].tokens
     assert around > 0
     shared = [call.meta.shared_prefix_tokens or around for call in session.calls[1:]]
-    assert shared.count(around) > 1, "it was cut"
+    assert shared.count(around) > 1, "it was truncated"
     epoch, sliding = session.compared(sliding=ContextPolicy(window="sliding"))
     assert epoch.cached_tokens == sum(shared)
     assert sliding.cached_tokens < epoch.cached_tokens
@@ -163,8 +163,8 @@ def test_pins_that_are_not_shown_are_lost() -> None:
     session.writer.pin(1, tools)
     session.turns(3)
     talk = {"talk": ContextPolicy(include_kinds=("message",))}
-    full, cut = compare_policies(session.thread, talk)
-    assert (full.lost_pins, cut.lost_pins) == ((), (tools,))
+    full, truncated = compare_policies(session.thread, talk)
+    assert (full.lost_pins, truncated.lost_pins) == ((), (tools,))
 
 
 def test_nothing_is_cached_across_lanes_models_and_tools() -> None:

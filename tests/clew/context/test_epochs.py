@@ -89,7 +89,7 @@ def test_the_window_begins_anew_only_when_it_overflows(low_water: float) -> None
 
 
 def test_what_the_next_context_shares_is_told() -> None:
-    """All of the call before, in the same epoch; nothing after a cut or a change of what shapes contexts."""
+    """All of the call before, in the same epoch; nothing after a truncation or a change of what shapes contexts."""
     writer = Writer()
     policy = ContextPolicy(window="epoch", max_input_tokens=400, reserve_output_tokens=0)
     writer.config(context_policy=policy)

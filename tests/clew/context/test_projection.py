@@ -227,7 +227,7 @@ def test_kinds_left_out(kinds: tuple[Any, ...], context: list[Message]) -> None:
     ],
 )
 def test_what_must_fit_and_does_not(part: str, fields: dict[str, Any]) -> None:
-    """Tool schemas, prompt, pending and request are never cut; the error has the part, its tokens and the room."""
+    """Tool schemas, prompt, pending and request are never truncated; the error names part, tokens and room."""
     thread = Writer().talk(user_says("q" * 200 if part == "request" else "")).thread
     policy = ContextPolicy(max_input_tokens=40, reserve_output_tokens=10)
     with pytest.raises(ContextOverflow) as raised:
@@ -267,7 +267,7 @@ def test_the_heuristic_estimator() -> None:
     ],
 )
 def test_a_summary_is_due(policy: ContextPolicy, due: bool) -> None:
-    """A summary is due where the window cut, or more entries or tokens came than a threshold allows."""
+    """A summary is due where the window was truncated, or more entries or tokens came than a threshold allows."""
     thread = Writer().talk(user_says("aaaa"), assistant_says("bbbb"), user_says("c"), assistant_says("dddd")).thread
     assert sum(entry.tokens for entry in thread) == 43
     assert project_thread(thread, policy).meta.needs_summary == due

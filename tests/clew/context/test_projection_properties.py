@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clew.context.projection import Projection, compose, project
 from clew.context.projection_input import ProjectionInput
-from clew.context.truncation import count_cut_marker
+from clew.context.truncation import count_truncation_marker
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.model.messages import Message
@@ -237,7 +237,7 @@ def shortened(entry: Entry) -> Entry:
     """A tool result that has no more tokens than its marker."""
     if entry.payload.get("role") != "tool":
         return entry
-    tokens = min(entry.tokens, count_cut_marker(entry.message))
+    tokens = min(entry.tokens, count_truncation_marker(entry.message))
     content = "x" * min(len(entry.payload["content"]), 4 * max(tokens - 13, 0))
     payload = {**entry.payload, "content": content}
     payload.pop("pieces", None)
@@ -259,7 +259,7 @@ def test_the_newest_is_kept_first(some: ProjectionInput) -> None:
 
 @given(plain_inputs())
 def test_nothing_is_left_out_without_a_word(some: ProjectionInput) -> None:
-    """`truncated` says that something is missing, and only then; or that an epoch's window was cut before it."""
+    """`truncated` says that something is missing, or that an epoch's window was truncated before it."""
     _, dropped = conversation_shown(some)
     truncated = projected(some).meta.truncated
     assert truncated == bool(dropped) or (truncated and some.policy.window == "epoch")

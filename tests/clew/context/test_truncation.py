@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew.context.projection import Projection
-from clew.context.truncation import compute_results_share, count_cut_marker, format_cut_marker
+from clew.context.truncation import compute_results_share, count_truncation_marker, format_truncation_marker
 from clew.contract import READ_RESULT
 from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
@@ -60,7 +60,7 @@ def test_a_result_that_has_no_room_is_shown_in_part(window: Window) -> None:
     thread = rounds(70_000).thread
     context = project_thread(thread, budget(6000, window), tools=[READER])
     (content,) = results(context)
-    head, tail = (context.meta.cut_tool_results or {})["t0-0"]
+    head, tail = (context.meta.truncated_tool_results or {})["t0-0"]
     marker = (
         f"[bytes {head} to {70_000 - tail} of 70000 are left out: read_result(tool_call_id='t0-0', offset={head})"
     )
@@ -72,26 +72,26 @@ def test_a_result_that_has_no_room_is_shown_in_part(window: Window) -> None:
 
 
 def test_a_result_that_fits_a_sliding_window_is_shown_whole() -> None:
-    """A result that fits is not cut, and a cut result fills the room."""
+    """A result that fits is not truncated, and a truncated result fills the room."""
     thread = rounds(12_000).thread
     assert results(project_thread(thread, budget(3200))) == [text(12_000)]
-    cut = project_thread(thread, budget(3000))
-    assert cut.meta.cut_tool_results
-    assert cut.meta.estimated_tokens > 2800
+    truncated = project_thread(thread, budget(3000))
+    assert truncated.meta.truncated_tool_results
+    assert truncated.meta.estimated_tokens > 2800
 
 
-def test_results_are_cut_fairly() -> None:
-    """Short results are not cut, and long ones are cut to about the same size."""
+def test_results_are_truncated_fairly() -> None:
+    """Short results are not truncated, and long ones are truncated to about the same size."""
     context = project_thread(rounds(60_000, 400, 30_000, 60_000).thread, budget(8000), tools=[READER])
     first, short, second, third = map(len, results(context))
     assert short == 400
     assert max(first, second, third) - min(first, second, third) < 1200
-    assert list(context.meta.cut_tool_results or {}) == ["t0-0", "t0-2", "t0-3"]
+    assert list(context.meta.truncated_tool_results or {}) == ["t0-0", "t0-2", "t0-3"]
 
 
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
 def test_a_round_stays_when_it_is_no_longer_the_newest(window: Window) -> None:
-    """A cut result is cut in later calls, too; in an epoch it is cut alike."""
+    """A truncated result is truncated in later calls, too; in an epoch it is truncated alike."""
     writer, policy = rounds(70_000), budget(6000, window)
     before = project_thread(writer.thread, policy)
     writer.talk(assistant_calls("late"), tool_returns("late", text(300)), run="r1")
@@ -107,19 +107,19 @@ def test_in_an_epoch_results_take_their_share_at_most() -> None:
     """Which follows from the policy alone, so that every context of it shows them alike."""
     policy = budget(6000, "epoch")
     assert compute_results_share(policy) == 1792
-    uncut, cut = rounds(6000).thread, rounds(8000).thread
-    assert results(project_thread(uncut, policy)) == [text(6000)]
-    assert project_thread(cut, policy).meta.cut_tool_results
-    assert results(project_thread(cut, policy)) == results(project_thread(cut, policy, system="s" * 9000))
+    full, truncated = rounds(6000).thread, rounds(8000).thread
+    assert results(project_thread(full, policy)) == [text(6000)]
+    assert project_thread(truncated, policy).meta.truncated_tool_results
+    assert results(project_thread(truncated, policy)) == results(project_thread(truncated, policy, system="s" * 9000))
 
 
 @pytest.mark.parametrize("window", ["sliding", "epoch"])
-def test_as_much_is_cut_as_must_be(window: Window) -> None:
-    """The newest results are cut to the marker before a run fails; parts that cannot be cut make it fail."""
+def test_as_much_is_truncated_as_must_be(window: Window) -> None:
+    """The newest results are truncated to the marker before a run fails; only other parts make it fail."""
     policy = budget(1000, window)
     thread = rounds(*[5000] * 8).thread
     context = project_thread(thread, policy, tools=[READER])
-    assert set((context.meta.cut_tool_results or {}).values()) == {(0, 0)}
+    assert set((context.meta.truncated_tool_results or {}).values()) == {(0, 0)}
     assert results(context)[0] == (
         "[bytes 0 to 5000 of 5000 are left out: read_result(tool_call_id='t0-0', offset=0) reads on]"
     )
@@ -127,8 +127,8 @@ def test_as_much_is_cut_as_must_be(window: Window) -> None:
         project_thread(rounds(*[5000] * 40).thread, policy)
 
 
-def test_pinned_results_are_cut_last() -> None:
-    """They are not cut while cutting the newest round is enough."""
+def test_pinned_results_are_truncated_last() -> None:
+    """They are not truncated while truncating the newest round is enough."""
     writer = rounds(4000)
     writer.pin(2)
     rounds(20_000, writer=writer, run="r2")
@@ -137,7 +137,7 @@ def test_pinned_results_are_cut_last() -> None:
     assert pinned == text(4000)
     assert len(newest) < 4000
     both = project_thread(writer.thread, budget(1000))
-    assert list(both.meta.cut_tool_results or {}) == ["t0-0", "t4-0"]
+    assert list(both.meta.truncated_tool_results or {}) == ["t0-0", "t4-0"]
 
 
 def test_what_is_stored_elsewhere_is_read_there() -> None:
@@ -147,7 +147,7 @@ def test_what_is_stored_elsewhere_is_read_there() -> None:
     payload = {"context_ref": DEFAULT_LANE, **tool_returns("t", content)}
     writer.commit("ai_message", payload | {"result": {"digest": "d", "bytes": 500_000, "shown": 9000}}, run_id="r1")
     context = project_thread(writer.thread, budget(1000), tools=[READER])
-    head, tail = (context.meta.cut_tool_results or {})["t"]
+    head, tail = (context.meta.truncated_tool_results or {})["t"]
     end = len(content) - tail
     assert (
         f"[bytes {head} to {end} of 500000 are left out: read_result(tool_call_id='t', offset={head})"
@@ -190,9 +190,9 @@ def test_a_long_run_in_an_epoch_begins_anew_in_steps() -> None:
 def test_a_marker_is_sized_without_a_vocabulary(name: str, call_id: str, tool: str, bounds: tuple[int, ...]) -> None:
     """Its size is the same for every reader, and no less than any encoding counts."""
     begin, end, all_bytes = bounds
-    content = f"\n{format_cut_marker(call_id, begin, end, all_bytes, readable=True)}\n"
+    content = f"\n{format_truncation_marker(call_id, begin, end, all_bytes, readable=True)}\n"
     message: Message = {"role": "tool", "content": content, "tool_call_id": call_id, "name": tool}
-    assert load_encoding(name).count_message(message) <= count_cut_marker(message)
+    assert load_encoding(name).count_message(message) <= count_truncation_marker(message)
 
 
 @pytest.mark.parametrize("name", ["heuristic", "o200k_base", "cl100k_base"])
@@ -205,7 +205,7 @@ def test_a_marker_is_sized_without_a_vocabulary(name: str, call_id: str, tool: s
     ),
     tokens=st.integers(300, 6000),
 )
-def test_what_is_cut_is_never_larger_than_it_is_taken_for(
+def test_what_is_truncated_is_never_larger_than_it_is_taken_for(
     name: str, texts: list[tuple[str, int]], tokens: int
 ) -> None:
     """The counts of pieces and markers are an upper bound of the tokens shown, under every encoding."""
@@ -217,8 +217,8 @@ def test_what_is_cut_is_never_larger_than_it_is_taken_for(
     assert counted <= context.meta.estimated_tokens <= tokens
 
 
-def test_results_of_a_snapshot_are_not_cut() -> None:
-    """They are shown uncut, or left out."""
+def test_results_of_a_snapshot_are_not_truncated() -> None:
+    """They are shown in full, or left out."""
     writer = Writer()
     writer.replace(
         [user_says("go"), assistant_calls("then-1"), tool_returns("then-1", text(9000)), assistant_says("done")]

@@ -100,9 +100,9 @@ async def test_an_error_reply_has_status_headers_and_message() -> None:
 
 
 async def test_a_cut_stream_breaks_off() -> None:
-    """After `cut_after` tokens the connection ends: no reason to finish, no end marker."""
+    """After `disconnect_after` tokens the connection ends: no reason to finish, no end marker."""
     body = {"model": "m", "messages": QUESTION, "stream": True}
-    reply = Reply("one two three", cut_after=2)
+    reply = Reply("one two three", disconnect_after=2)
     async with scripted_model(lambda _: reply) as server, httpx.AsyncClient() as http:
         answer = await http.post(f"{server.base_url}/chat/completions", json=body)
     assert '"content": " two"' in answer.text

@@ -162,7 +162,7 @@ def test_the_budget_that_a_refusal_leaves(told: dict[str, int], left: int) -> No
 
 
 def test_what_must_fit_and_does_not_fit_any_more_is_the_failure() -> None:
-    """The request itself is never cut: its call fails with the projection's own error."""
+    """The request itself is never truncated: its call fails with the projection's own error."""
     session = begin_small()
     request_id = session.ask("x" * 3_600)
     session.take_event(make_refusal(session, limit=500, actual=1_000))
@@ -278,7 +278,8 @@ def test_what_was_learned_is_carried_and_bounded() -> None:
 def test_contexts_under_a_calibrated_budget_are_made_again(turns: list[tuple[int, float, bool]]) -> None:
     """For any counts and refusals of the provider, every context keeps to its budget and follows from its recipe.
 
-    Between two calls of the same policy the earlier context is the beginning of the later, unless a cut came between.
+    Between two calls of the same policy the earlier context is the beginning of the later, unless a truncation came
+    between.
     """
     session = begin_small()
     shown: list[tuple[str, Any, list[Any]]] = []

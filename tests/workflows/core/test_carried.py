@@ -49,7 +49,7 @@ def test_all_that_waits_arrives() -> None:
 
 
 def test_outcomes_are_known_when_their_entries_are_gone() -> None:
-    """The newest thousand; a long error is cut, for the thread has the whole of it."""
+    """The newest thousand; a long error is truncated, for the thread has the whole of it."""
     session = SessionHarness()
     for number in range(1010):
         session.ask("x", f"r-{number}")

@@ -220,7 +220,7 @@ def test_a_session_costs_no_more_than_its_limit() -> None:
     assert session.call.priced
 
 
-def test_an_answer_cut_by_its_limit_says_so() -> None:
+def test_an_answer_truncated_by_its_limit_says_so() -> None:
     """`completed`, and the reason is `max_output_tokens`."""
     session = SessionHarness()
     request_id = session.ask()
@@ -228,7 +228,7 @@ def test_an_answer_cut_by_its_limit_says_so() -> None:
     assert session.find_outcome(request_id)["termination_reason"] == "max_output_tokens"
 
 
-def test_tool_calls_of_a_cut_reply_still_run() -> None:
+def test_tool_calls_of_a_truncated_reply_still_run() -> None:
     """What arrived whole is run, what broke off is malformed and answered."""
     session = SessionHarness()
     session.ask()

@@ -50,7 +50,7 @@ TOOLS = [RequestedTool(name=name) for name in ("add", "add", "ask_first", "fly")
 
 EVENTS = st.fixed_dictionaries(
     {
-        "content": st.sampled_from(["", "well", "cut", "a longer answer " * 20]),
+        "content": st.sampled_from(["", "well", "truncated", "a longer answer " * 20]),
         "tools": st.just([]) | st.lists(st.sampled_from(TOOLS), max_size=4),
         "error": st.sampled_from([*[None] * 9, "timeout", "bad_request"]),
         "problem": st.booleans(),
@@ -245,7 +245,7 @@ class AnySession(RuleBasedStateMachine):
                 session.reply(
                     content if content or tools else ".",
                     *tools,
-                    stop_reason="length" if content == "cut" else "stop",
+                    stop_reason="length" if content == "truncated" else "stop",
                     usage=Usage(input_tokens=3, output_tokens=1),
                     schema_problem="it is not JSON" if problem and form else None,
                 )

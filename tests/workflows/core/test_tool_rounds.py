@@ -141,7 +141,7 @@ def test_a_result_that_arrives_after_the_end_takes_the_place_of_the_doubt() -> N
 
 
 def test_a_late_result_changes_what_calls_share() -> None:
-    """A context that shows it does not begin like the one before it, though its window has not been cut."""
+    """A context that shows it does not begin like the one before it, though its window has not been truncated."""
     session = paying()
     session.configure(context_policy=ContextPolicy(window="epoch"))
     session.cancel()
@@ -222,7 +222,7 @@ def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_call_that_the_deadline_cut_is_in_doubt_and_named(idempotent: bool) -> None:
+def test_a_call_that_the_deadline_interrupted_is_in_doubt_and_named(idempotent: bool) -> None:
     """The outcome says which tool had not returned."""
     session = paying(idempotent)
     assert session.state.run

@@ -94,7 +94,7 @@ def _start_call(state: State, at: Moment, instead_of: CallModel | None = None) -
     if problem := find_reached_limit(state):
         return fail_run(state, problem, at)
     if at.time >= run.deadline:
-        return fail_run(state, make_timeout(run, ", ".join(run.cut)), at)
+        return fail_run(state, make_timeout(run, ", ".join(run.timed_out_calls)), at)
     request = run.request
     ratio = state.learned.get(request.model, budgets.NOTHING_LEARNED).ratio
     parent = run.call.call_id if run.call else None

@@ -174,7 +174,7 @@ class Run:
         iteration: The number of the newest model call; 0 before the first.
         call: The newest model call.
         tool_calls: The tool calls of the newest reply.
-        cut: The tool calls that the deadline interrupted, for the message of the timeout.
+        timed_out_calls: The tool calls that the deadline interrupted, for the message of the timeout.
         answer_seq: The seq of the newest reply that has text.
         usage: The tokens and the cost of the run.
     """
@@ -189,7 +189,7 @@ class Run:
     iteration: int = 0
     call: CallModel | None = None
     tool_calls: tuple[RequestedCall, ...] = ()
-    cut: tuple[str, ...] = ()
+    timed_out_calls: tuple[str, ...] = ()
     answer_seq: int | None = None
     usage: Usage = Usage()
 

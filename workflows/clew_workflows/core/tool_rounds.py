@@ -99,7 +99,10 @@ def take_result(state: State, event: ToolReturned) -> Decision:
         failure = event.failure or Failure(type="cancelled", message="its activity was cancelled")
         answer = _make_failure_answer(state, call, failure)
         if failure.type == "timeout":
-            run = replace(run, cut=(*run.cut, f"tool {call.name!r} ({call.tool_call_id}) had not returned"))
+            run = replace(
+                run,
+                timed_out_calls=(*run.timed_out_calls, f"tool {call.name!r} ({call.tool_call_id}) had not returned"),
+            )
     return commit_result(state, run, call, answer)
 
 

@@ -144,7 +144,7 @@ class ToolMessage(MessagePayload):
         in_doubt: Whether it is unknown if the tool has run.
         late: Whether the result arrived after the end of its run; it replaces the result in doubt.
         note_tokens: Tokens of the note that says how the call was changed.
-        pieces: Tokens of each piece of `content`, if it is long enough to be cut.
+        pieces: Tokens of each piece of `content`, if it is long enough to be truncated.
     """
 
     role: Literal["tool"]
@@ -191,7 +191,7 @@ class ToolMessage(MessagePayload):
         return self.result.bytes if self.result else len(self.content.encode())
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
-        """Count the tokens of the message; the payload records those of the parts that may be cut."""
+        """Count the tokens of the message; the payload records those of the parts that may be truncated."""
         counted, tokens = self, encoding.count_message(self.message)
         if note := self.edit_note:
             counted = replace(counted, note_tokens=encoding.count(note))

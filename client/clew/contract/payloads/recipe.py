@@ -25,12 +25,12 @@ class Recipe(Stored):
         usage: The usage that the provider reported.
         attempt: The number of the attempt that returned the reply, from 1 on.
         stop_reason: `stop`: the reply is complete; `length`: it reached its limit; `tool_calls`: it calls tools.
-        epoch: The seqs at which the window of an epoch was cut; absent for sliding windows.
+        epoch: The seqs at which the window of an epoch was truncated; absent for sliding windows.
         shared_prefix_tokens: Tokens that the context shares with the beginning of the lane's call before it; absent
             for sliding windows.
         cleared_tool_results: Tool results that a marker replaces; absent where the policy clears none.
-        cut_tool_results: Tool results that were cut, by the id of the tool call: the bytes that are left of the
-            beginning and of the end.
+        truncated_tool_results: Tool results that were truncated, by the id of the tool call: the bytes that are left
+            of the beginning and of the end.
         context_policy: The fields that the call's own context policy set; absent: the session's was in force.
         prices: The list prices that the cost was computed from, by rising `above`; absent where the worker knew none.
         token_ratio: The ratio of the provider's tokens to those counted here, if it is larger than 1.
@@ -50,7 +50,7 @@ class Recipe(Stored):
     epoch: tuple[int, ...] | None = None
     shared_prefix_tokens: int | None = None
     cleared_tool_results: int | None = None
-    cut_tool_results: dict[str, tuple[int, int]] | None = None
+    truncated_tool_results: dict[str, tuple[int, int]] | None = None
     context_policy: Json | None = None
     prices: tuple[Price, ...] = ()
     token_ratio: float | None = None

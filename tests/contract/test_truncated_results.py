@@ -55,7 +55,7 @@ async def assert_made_again(stack: Stack, clew: Clew, session: Session) -> list[
         assert rebuild_context(thread, recipe, None).meta.digest == digest
         seen = await session.context(call_id=entry.refs["call_id"])
         assert seen.meta.digest == digest
-        assert seen.meta.cut_tool_results == recipe.cut_tool_results
+        assert seen.meta.truncated_tool_results == recipe.truncated_tool_results
     report = await audit_session(clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.clean, report.differences
     return [entry.payload["recipe"] for entry, _ in replies]
@@ -80,8 +80,8 @@ async def test_a_result_larger_than_the_window_is_shown_in_part(
     session = await stack.open(script, tools=["flood"], context_policy=policy(8000, window))
     answer = await session.ask("flood")
     recipes = await assert_made_again(stack, stack.clew, session)
-    assert "cut_tool_results" not in recipes[0]
-    head, tail = recipes[1]["cut_tool_results"]["tool-1"]
+    assert "truncated_tool_results" not in recipes[0]
+    head, tail = recipes[1]["truncated_tool_results"]["tool-1"]
     assert min(head, tail) > 2000
     assert answer.endswith(f"[bytes {head} to {head + 500} of 70000; offset={head + 500} reads on]")
     (result, _) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
@@ -112,7 +112,7 @@ async def test_many_large_results_are_shown_in_part(
         assert all(recipe["input_tokens"] <= 28_000 for recipe in recipes)
 
 
-async def test_a_checkpoint_of_what_was_cut_names_no_result_of_another_session(stack: Stack) -> None:
+async def test_a_checkpoint_of_what_was_truncated_names_no_result_of_another_session(stack: Stack) -> None:
     """A restored session has no thread from which to read the rest, so the marker names no result."""
     session = await stack.open(flooding(1, 70_000), tools=["flood"], context_policy=policy(8000, "sliding"))
     await session.ask("flood")
