@@ -60,7 +60,7 @@ lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet uv
 	$(LOCK) --extra dev pyproject.toml constraints/build.in --output-file constraints/dev.txt
-	$(LOCK) --extra worker --extra cli pyproject.toml --constraints constraints/dev.txt --output-file constraints/worker.txt
+	$(LOCK) --extra worker pyproject.toml --constraints constraints/dev.txt --output-file constraints/worker.txt
 	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt
 	$(LOCK) constraints/bench.in --constraints constraints/dev.txt --output-file constraints/bench.txt
 

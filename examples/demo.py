@@ -89,7 +89,7 @@ async def start_parts() -> AsyncIterator[Parts]:
             "CLEW_PROVIDER_SCRIPTED_BASE_URL": scripted.base_url,
             "CLEW_STORE": server.store,
         }
-        async with print_start("worker, python worker.py"):
+        async with print_start("worker, clew worker"):
             worker = await stack.enter_async_context(_worker(server, providers))
         yield Parts(stack, server, providers, worker)
 

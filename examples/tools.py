@@ -1,6 +1,6 @@
 """Examples of tools: plain functions in a package, which the worker's setting CLEW_TOOLS names.
 
-    CLEW_TOOLS=examples.tools python worker.py
+    clew worker --tools examples.tools
 
 Clew makes the tool's schema from the signature and its description from the docstring. It validates the model's
 arguments before it calls the function. If the function raises, the error becomes a tool result for the model.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.tools import Tool, ToolDefinition, make_tool
+from clew_activities.import_errors import describe_import_error
 from clew_workflows.core.argument_schemas import make_validator
 
 Tools = Mapping[str, ToolDefinition]
@@ -43,8 +44,8 @@ def _import_module(name: str) -> list[ToolDefinition]:
         module = importlib.import_module(name)
     # A script that exits when imported would end the worker without a message.
     except (Exception, SystemExit) as error:
-        message = f"{type(error).__name__}: {error}"
-        raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {message}") from error
+        reason = describe_import_error(error)
+        raise ToolsUnusable(f"the tools module {name!r} cannot be imported: {reason}") from error
     tools = [value for value in vars(module).values() if isinstance(value, ToolDefinition)]
     if not tools:
         raise ToolsUnusable(f"the tools module {name!r} defines no tool: decorate functions with clew.tool")

@@ -2,7 +2,7 @@
 
 from clew.worker import make_worker
 
-`python -m clew.worker --tools my_package.tools` serves sessions, as the checkout's `worker.py` does.
+`clew worker --tools my_package.tools` serves sessions; `python -m clew.worker` is the same command.
 
 Raises:
     ImportError: the extra is not installed.

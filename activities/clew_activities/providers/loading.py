@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 
+from clew_activities.import_errors import describe_import_error
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.redaction import Redaction, read_secrets
@@ -98,7 +99,7 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     # A script that exits when imported would end the worker without a message.
     except (Exception, SystemExit) as error:
-        raise _make_error(name, f"cannot be imported: {type(error).__name__}: {error}") from error
+        raise _make_error(name, f"cannot be imported: {describe_import_error(error)}") from error
 
 
 def _find_problem(provider: object) -> str | None:

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 from clew.contract import TASK_QUEUE
 from clew.errors import ClewError
@@ -28,16 +29,34 @@ LEAVE_SECONDS = 3.0
 log = logging.getLogger("clew.worker")
 
 
-def main() -> None:
-    """Run the worker until a signal. If it cannot start, exit with one line that says why."""
-    parser = argparse.ArgumentParser(description="Serve Clew's sessions on a task queue.")
-    parser.add_argument("--task-queue", default=os.environ.get("CLEW_TASK_QUEUE") or TASK_QUEUE)
+def main(arguments: Sequence[str] | None = None, *, program: str | None = None) -> None:
+    """Run the worker until a signal. If it cannot start, exit with one line that says why.
+
+    Args:
+        arguments: The command's arguments; None: those of the process.
+        program: The command's name in the help; None: as the process was started.
+    """
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Serve Clew's sessions on a task queue, until SIGTERM or Ctrl-C. The environment has the "
+        "server's address (TEMPORAL_ADDRESS), the providers' keys and the archive's store (CLEW_STORE).",
+    )
+    parser.add_argument(
+        "--task-queue",
+        metavar="NAME",
+        default=os.environ.get("CLEW_TASK_QUEUE") or TASK_QUEUE,
+        help=f"the sessions' task queue (CLEW_TASK_QUEUE; default: {TASK_QUEUE})",
+    )
     parser.add_argument(
         "--tools",
+        metavar="MODULES",
         default=os.environ.get("CLEW_TOOLS", ""),
-        help="modules that define tools, separated by commas (CLEW_TOOLS)",
+        help="modules that define tools, separated by commas; in the current folder or installed (CLEW_TOOLS)",
     )
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
+    # `clew worker` is a script elsewhere: find the modules of the current folder all the same.
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
     # Until the environment has been read, its secrets are only guessed by the names of the variables.
     redaction = Redaction(find_suspected_secrets(os.environ))
     try:

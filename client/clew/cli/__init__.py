@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         app(args=None if arguments is None else list(arguments), prog_name="clew")
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
+        if isinstance(ended.code, str):
+            sys.stderr.write(f"{ended.code}\n")
     else:
         code = 0
     try:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from clew.cli import compacting, compare, contexts, control, lifecycle, offline, options, reach, show, talk
+from clew.cli import compacting, compare, contexts, control, lifecycle, offline, options, reach, serving, show, talk
 from clew.cli.failures import exit_on_error
 from clew.cli.options import (
     Address,
@@ -253,6 +253,7 @@ def entries(
 for command in (compare.compare, *control.COMMANDS, *contexts.COMMANDS, *compacting.COMMANDS, *lifecycle.COMMANDS):
     app.command()(command)
 offline.register(app)
+serving.register(app)
 
 
 async def _open(

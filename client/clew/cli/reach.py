@@ -165,7 +165,7 @@ async def wait_for_answer(work: Coroutine[Any, Any, T], session_id: str, seconds
     except TimeoutError:
         raise WorkerUnavailable(
             f"no worker answers for session {session_id!r} within {seconds:g} s, though one polled its task "
-            "queue recently: start one with `python -m clew.worker`"
+            "queue recently: start one with `clew worker`"
         ) from None
 
 

@@ -330,7 +330,7 @@ class Clew:
             raise translate_error(error, "") from error
         if not any(time.time() - poller.last_access_time.seconds < POLLER_SECONDS for poller in answer.pollers):
             raise WorkerUnavailable(
-                f"no worker polls the task queue {self.task_queue!r}: start one with `python -m clew.worker`"
+                f"no worker polls the task queue {self.task_queue!r}: start one with `clew worker`"
             )
 
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,13 +28,19 @@ NOWHERE = "127.0.0.1:9"
 Ended = subprocess.CompletedProcess[str]
 
 
-def ended(*arguments: str, address: str = NOWHERE, **environment: str) -> Ended:
+def ended(
+    *arguments: str,
+    address: str = NOWHERE,
+    folder: Path = ROOT,
+    command: Sequence[str] = (str(ROOT / "worker.py"),),
+    **environment: str,
+) -> Ended:
     """A worker that is expected to end by itself, in an environment with nothing of this shell's."""
     inherited = {
         name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH") if name in os.environ
     }
     return subprocess.run(
-        [sys.executable, str(ROOT / "worker.py"), *arguments],
+        [sys.executable, *command, *arguments],
         env={
             **inherited,
             "TEMPORAL_ADDRESS": address,
@@ -42,7 +48,7 @@ def ended(*arguments: str, address: str = NOWHERE, **environment: str) -> Ended:
             "CLEW_STORE": "memory://",
             **environment,
         },
-        cwd=ROOT,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
@@ -127,6 +133,38 @@ def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: s
     assert worker.returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (
+            "import clew\nimport no_library\n",
+            "ModuleNotFoundError: No module named 'no_library' (my_tools.py, line 2)",
+        ),
+        ("def unfinished(:\n    pass\n", "SyntaxError: invalid syntax (my_tools.py, line 1)"),
+        ("\nraise ValueError('one\\ntwo')\n", "ValueError: one two (my_tools.py, line 2)"),
+    ],
+)
+def test_a_module_of_the_current_folder_that_fails_is_told_with_its_line(
+    tmp_path: Path, code: str, reason: str
+) -> None:
+    """The worker finds the module in the folder where it is started, and says where in it the error is."""
+    (tmp_path / "my_tools.py").write_text(code)
+    worker = ended("--tools", "my_tools", folder=tmp_path)
+    line = read_refusal(worker)
+    assert line == f"the worker cannot start: the tools module 'my_tools' cannot be imported: {reason}"
+
+
+@pytest.mark.parametrize(
+    "command", [[str(ROOT / "worker.py")], ["-m", "clew.worker"], ["-P", "-m", "clew.cli", "worker"]]
+)
+def test_every_way_to_start_it_takes_the_same_arguments(tmp_path: Path, command: list[str]) -> None:
+    """`worker.py`, the module and `clew worker` import from the current folder and exit with the same line."""
+    (tmp_path / "my_tools.py").write_text("raise ValueError('here')\n")
+    worker = ended("--tools", "my_tools", "--task-queue=mine", folder=tmp_path, command=command)
+    assert "ValueError: here (my_tools.py, line 1)" in read_refusal(worker)
+    assert worker.returncode == 1
+
+
 @pytest.mark.parametrize("named", ["no_such_package.providers", "json"])
 def test_providers_that_cannot_be_had_are_told_before_anything(named: str) -> None:
     """No server is needed to say so; the module is named."""
@@ -156,7 +194,7 @@ async def test_a_provider_that_is_configured_wrongly_is_told(
     variable: str, value: str, server: TemporalServer
 ) -> None:
     """The line names the provider's variable, and never its value, which may be a secret."""
-    line = read_refusal(ended(address=server.address, **{variable: value}))
+    line = read_refusal(ended(address=server.address, folder=ROOT, **{variable: value}))
     assert line.startswith("the worker cannot start: ")
     assert variable.removesuffix("_API_KEY").removesuffix("_BASE_URL") in line
     assert "hunter2" not in line

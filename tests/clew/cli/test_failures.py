@@ -52,7 +52,7 @@ async def test_without_a_worker_nobody_waits(stack: Stack) -> None:
     commands = [*asking, ("chat", session.id), *((name, session.id) for name in READING)]
     for ended in await asyncio.gather(*(run_clew(*command, address=stack.server.address) for command in commands)):
         assert read_error(ended) == (3, "worker_unavailable")
-        assert "no worker polls the task queue 'deserted': start one with `python -m clew.worker`" in ended.err
+        assert "no worker polls the task queue 'deserted': start one with `clew worker`" in ended.err
     ended = await run_clew("status", session.id, "--json", address=stack.server.address)
     assert (ended.code, ended.json["error"]["type"]) == (3, "worker_unavailable")
 
