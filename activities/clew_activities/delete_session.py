@@ -15,7 +15,7 @@ from clew.contract import DeleteSessionInput
 from clew.contract.outputs import DeleteReceipt
 from clew.errors import NotFound
 from clew_activities.archive import Archive
-from clew_activities.archive_activities import translate_archive_errors
+from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.thread_source import Threads
 

@@ -20,7 +20,8 @@ from clew.errors import InvalidInput, NotFound
 from clew.session.starting import start_session
 from clew.thread.entries import Entry, Refs
 from clew_activities.archive import Archive, Head, ObjectChanged
-from clew_activities.archive_activities import ArchivedThread, translate_archive_errors
+from clew_activities.archived_thread import ArchivedThread
+from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.thread_source import ThreadLocation, Threads, query_started_session
 from clew_workflows.core import carried, forking

@@ -11,7 +11,7 @@ from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonicalize
 from clew.tools import ExternalTool, RemoteTool, ToolDefinition
 from clew_activities.archive import Archive
-from clew_activities.archive_activities import translate_archive_errors
+from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.model_table import choose_encoding, choose_policy, find_family
 from clew_activities.prices import find_prices

@@ -15,7 +15,7 @@ from clew.contract.payloads import Recipe, UserMessage
 from clew.errors import Archived, ClewError, InvalidInput
 from clew.thread.source import FrozenThread
 from clew_activities.archive import Archive
-from clew_activities.archive_activities import translate_archive_errors
+from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.thread_source import ThreadLocation, Threads, query_started_session
 from clew_workflows.core import previews

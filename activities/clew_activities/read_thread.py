@@ -13,7 +13,7 @@ from clew.contract import MAX_PAGE_BYTES, ReadThreadInput
 from clew.thread.entries import Entry
 from clew.thread.source import make_filter
 from clew_activities.archive import Archive
-from clew_activities.archive_activities import translate_archive_errors
+from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.thread_source import Threads
 

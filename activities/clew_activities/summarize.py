@@ -18,8 +18,8 @@ from clew.model.tokens import Encoding, load_encoding
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
 from clew.thread.source import make_filter
-from clew_activities.archive_activities import translate_archive_errors
 from clew_activities.call_model import add_price, make_provider_failure
+from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.model_table import find_family
 from clew_activities.prices import find_prices

@@ -18,7 +18,7 @@ from clew.errors import Starting, ThreadMismatch
 from clew.thread.entries import Entry
 from clew.thread.source import FrozenThread, LivePage, read_forward, read_tail
 from clew_activities.archive import Archive, Head, ObjectMissing
-from clew_activities.archive_activities import ArchivedThread
+from clew_activities.archived_thread import ArchivedThread
 from clew_activities.session_queries import get_own_session, query_session
 from clew_workflows.core.advance import Session
 from clew_workflows.core.carried import restore

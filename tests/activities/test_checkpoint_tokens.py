@@ -25,10 +25,9 @@ from clew.errors import (
     TokenSignature,
     TokenVersion,
 )
-from clew_activities.archive import Archive, Store
-from clew_activities.checkpoint_activities import CheckpointActivities
 from clew_activities.checkpoint_tokens import VARIABLE, Keys, make_op_id, read_keys, sign_payload, verify_token
 from clew_activities.model_table import choose_policy
+from clew_activities.open_checkpoint import read_config
 from clew_workflows.core.checkpoints import (
     compute_fingerprint,
     encode_base64url,
@@ -235,9 +234,8 @@ def test_a_policy_that_was_the_models_own_is_found_again() -> None:
     """It is left open, so that it stays the model's own; a worker that would choose another refuses the token."""
     config = SessionConfig(model="openai:gpt-4", tools=("add",))
     policy = choose_policy(config.model)
-    activities = CheckpointActivities(KEYS, {"add": add}, Archive(Store.from_url("memory://"), "default"), "default")
     was = compute_fingerprint(list_fingerprinted(config, policy, [add.spec]))
     payload = {"config": config.model_dump(mode="json", exclude_unset=True), "fingerprint": was}
-    assert activities._read_config(payload) == payload["config"]
+    assert read_config(payload, {"add": add}) == payload["config"]
     with pytest.raises(TokenMismatch):
-        activities._read_config(payload | {"fingerprint": "another"})
+        read_config(payload | {"fingerprint": "another"}, {"add": add})

@@ -15,21 +15,25 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from clew.model.tokens import ENCODINGS, load_encoding
 from clew_activities.archive import Archive, Store
-from clew_activities.archive_activities import ArchiveActivities
+from clew_activities.archive_session import ArchiveActivities
 from clew_activities.call_model import ModelActivities
-from clew_activities.checkpoint_activities import CheckpointActivities
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.delete_session import DeletionActivities
 from clew_activities.fork_session import ForkingActivities
 from clew_activities.heartbeat import INTERVAL_SECONDS
+from clew_activities.open_checkpoint import OpeningActivities
 from clew_activities.prepare import PrepareActivities
 from clew_activities.prices import load_prices
 from clew_activities.providers import Providers
+from clew_activities.put_context import RestoringActivities
 from clew_activities.read_context import ContextActivities
 from clew_activities.read_thread import ReadingActivities
+from clew_activities.recall import RecallActivities
 from clew_activities.run_tool import ToolActivities
+from clew_activities.sign_checkpoint import SigningActivities
 from clew_activities.stored_results import Results
 from clew_activities.summarize import SummaryActivities
+from clew_activities.thaw import ThawActivities
 from clew_activities.thread_source import Threads
 from clew_activities.tools import Tools
 from clew_activities.worker.capacity import Capacity
@@ -113,9 +117,8 @@ def make_worker(
     load_prices()
     archive = Archive(store, client.namespace)
     threads = Threads(archive)
-    archiving = ArchiveActivities(archive)
     preparing = PrepareActivities(providers, tools, archive, thresholds)
-    checkpointing = CheckpointActivities(keys or Keys(), tools, archive, client.namespace)
+    keys = keys or Keys()
     running = ToolActivities(tools, Results(archive, threads))
     serving = _make_tolerant_client(client)
 
@@ -142,12 +145,12 @@ def make_worker(
     others: list[Callable[..., Any]] = [
         preparing.prepare,
         preparing.describe_model,
-        archiving.archive,
-        archiving.thaw,
-        archiving.recall,
-        checkpointing.sign_checkpoint,
-        checkpointing.open_checkpoint,
-        checkpointing.put_context,
+        ArchiveActivities(archive).archive,
+        ThawActivities(archive).thaw,
+        RecallActivities(archive).recall,
+        SigningActivities(keys, client.namespace).sign_checkpoint,
+        OpeningActivities(keys, tools, archive, client.namespace).open_checkpoint,
+        RestoringActivities(keys, client.namespace).put_context,
         ReadingActivities(archive).read_thread,
         ContextActivities(archive).read_context,
         ForkingActivities(archive).fork_session,

@@ -15,7 +15,7 @@ from clew.errors import Archived
 from clew.thread.entries import DEFAULT_LANE
 from clew.thread.lane import Gap
 from clew.thread.thread import Thread
-from clew_activities.archive_activities import MAX_RECALLED_BYTES, fit_answer
+from clew_activities.recall import MAX_RECALLED_BYTES, fit_answer
 from clew_workflows.core.carried import add_recalled
 from clew_workflows.protocol import ArchiveRef, Recall
 from tests.support.threads import Writer, assistant_calls, assistant_says, tool_returns, user_says
