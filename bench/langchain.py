@@ -24,7 +24,7 @@ class LangChain:
     """Its messages and its `trim_messages`.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: It is not installed.
     """
 
     def __init__(self, by: Encoding) -> None:

@@ -70,7 +70,7 @@ async def insist(what: Callable[[], Awaitable[T]], ledger: Ledger) -> T:
     """What comes of something that may be sent again, once a worker is there for it.
 
     Raises:
-        ClewError: it was refused, or nobody took it however often it was sent.
+        ClewError: The session refused the message, or no worker accepted it after all attempts.
     """
     for _ in range(PATIENCE):
         try:

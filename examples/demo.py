@@ -193,7 +193,7 @@ async def report(clew: Clew, server: TemporalServer, session: Session) -> None:
     """Print the transcript, the context, the size of the history and the page in the UI.
 
     Raises:
-        SystemExit: a message or an outcome is missing or duplicated.
+        SystemExit: A message or an outcome is missing or duplicated.
     """
     console.rule("what the session holds", align="left")
     table = Table("seq", "role", "content", box=None, pad_edge=False, header_style="dim")

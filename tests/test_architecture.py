@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -225,6 +226,30 @@ def test_names_say_what_they_name(name: str) -> None:
         for line, defined in _list_definitions(load_modules()[name])
         if defined.strip("_") in VAGUE_NAMES
     ]
+
+
+@pytest.mark.parametrize("name", sorted(load_modules()))
+def test_raises_sections_say_the_condition(name: str) -> None:
+    """Each error of a `Raises:` section stands as `Busy: A run is active.`: name, colon, sentence."""
+    assert not [
+        f"{defined}: write {line!r} as 'Error: Condition.'"
+        for defined, line in _list_raises(load_modules()[name])
+        if not _RAISES_LINE.match(line)
+    ]
+
+
+_RAISES_LINE = re.compile(r"[\w.]+: [A-Z0-9`].*")
+
+
+def _list_raises(module: Module) -> Iterator[tuple[str, str]]:
+    """List the first line of each error in the `Raises:` sections of a module, with the documented name."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        _, _, section = (ast.get_docstring(node) or "").partition("Raises:\n")
+        for line in section.partition("\n\n")[0].splitlines():
+            if not line.startswith("     "):
+                yield getattr(node, "name", module.name), line.strip()
 
 
 def _list_definitions(module: Module) -> Iterator[tuple[int, str]]:

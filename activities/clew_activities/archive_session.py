@@ -59,7 +59,7 @@ class ArchiveActivities:
         then.
 
         Raises:
-            ThreadMismatch: another execution has written the archive, or it holds other entries than the session.
+            ThreadMismatch: Another execution has written the archive, or it holds other entries than the session.
         """
         try:
             head = await self._archive.read_head(session_id)

@@ -46,7 +46,7 @@ class Keys:
         """Return the id and the bytes of the key that signs.
 
         Raises:
-            CheckpointUnavailable: the worker has no key.
+            CheckpointUnavailable: The worker has no key.
         """
         if not self.by_kid:
             raise CheckpointUnavailable(NO_KEYS)
@@ -89,7 +89,7 @@ def read_keys(env: Mapping[str, str]) -> Keys:
     """Read the keys in `CLEW_CHECKPOINT_KEYS`, `kid:base64key` separated by commas; none if it is not set.
 
     Raises:
-        ValueError: the value has another form. The message does not repeat it: it may hold a key.
+        ValueError: The value has another form. The message does not repeat it: it may hold a key.
     """
     keys: dict[str, bytes] = {}
     for number, pair in enumerate(filter(None, map(str.strip, env.get(VARIABLE, "").split(","))), 1):
@@ -116,7 +116,7 @@ def sign_payload(
     """Sign the payload of a checkpoint.
 
     Raises:
-        CheckpointUnavailable: the worker has no key.
+        CheckpointUnavailable: The worker has no key.
     """
     kid, key = keys.get_signing_key()
     stamp = CheckpointSignature(
@@ -129,14 +129,14 @@ def verify_token(token: str, keys: Keys, namespace: str, now: int | None) -> dic
     """Verify a token. Returns its payload, a `Checkpoint` as plain JSON. If `now` is None its age is not checked.
 
     Raises:
-        CheckpointUnavailable: the worker has no key.
-        TokenExpired: its time is over.
-        TokenForeign: it was made in another namespace.
-        TokenKey: the worker does not have the key that signed it.
-        TokenLegacy: it holds a thread instead of a context.
-        TokenMalformed: it is not a token, or its payload is not a checkpoint.
-        TokenSignature: its signature does not match.
-        TokenVersion: it is of another version.
+        CheckpointUnavailable: The worker has no key.
+        TokenExpired: Its time is over.
+        TokenForeign: It was made in another namespace.
+        TokenKey: The worker does not have the key that signed it.
+        TokenLegacy: It holds a thread instead of a context.
+        TokenMalformed: It is not a token, or its payload is not a checkpoint.
+        TokenSignature: Its signature does not match.
+        TokenVersion: It is of another version.
     """
     keys.get_signing_key()
     signed, signature, payload = _split_token(token)

@@ -26,8 +26,8 @@ async def query_session(
     """Query a session. While no worker answers, repeat the query: the session's worker may just have died.
 
     Raises:
-        ApplicationError: the session refused the query; the type is the refusal's, or `context_unavailable`.
-        RPCError: there is no such session, or the server rejects the request.
+        ApplicationError: The session refused the query; the type is the refusal's, or `context_unavailable`.
+        RPCError: There is no such session, or the server rejects the request.
     """
     pause = 0.1
     while True:

@@ -91,8 +91,8 @@ class Results:
         """Read a part of a result of this thread, truncated between characters, with a mark that names the part.
 
         Raises:
-            Unreadable: there is no such result or part, or it is damaged.
-            ArchiveError: the archive cannot be read at present.
+            Unreadable: There is no such result or part, or it is damaged.
+            ArchiveError: The archive cannot be read at present.
         """
         result = await self._find_result(tool_call_id)
         if result is None:

@@ -34,7 +34,7 @@ class Validation:
         """Refuse a schema that replies cannot be validated against.
 
         Raises:
-            SchemaUnusable: the schema is not valid, or validating null against it exceeds the limits.
+            SchemaUnusable: The schema is not valid, or validating null against it exceeds the limits.
         """
         if not await self._validate(None, schema):
             raise SchemaUnusable(
@@ -45,7 +45,7 @@ class Validation:
         """Describe, for the model, how a reply violates the schema; None: it is valid.
 
         Raises:
-            SchemaUnusable: the schema is not valid.
+            SchemaUnusable: The schema is not valid.
         """
         try:
             value = from_json(answer, allow_inf_nan=False)
@@ -64,7 +64,7 @@ class Validation:
         """Run a child process. Returns what it wrote before it ended: nothing, `valid`, or `valid` and `problems`.
 
         Raises:
-            SchemaUnusable: the schema is not valid.
+            SchemaUnusable: The schema is not valid.
         """
         async with self._slots:
             child, data = _start_child(), to_json({"schema": schema, "value": value})

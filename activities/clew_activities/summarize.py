@@ -55,7 +55,7 @@ class SummaryActivities:
         """Summarize a lane from one seq to another. What does not fit into one call is summarized in pieces.
 
         Raises:
-            ApplicationError: the provider's failure; or `unusable_summary`: the summary is empty, or no shorter than
+            ApplicationError: The provider's failure; or `unusable_summary`: the summary is empty, or no shorter than
                 the text that it summarizes.
         """
         count = load_encoding(request.encoding)

@@ -130,7 +130,7 @@ class Threads:
         """Read a session's current state and the live part of its thread.
 
         Raises:
-            ObjectMissing: the session is archived, and its archive has no state.
+            ObjectMissing: The session is archived, and its archive has no state.
         """
         if location.live:
             try:

@@ -176,7 +176,7 @@ class ToolThreads:
         A coroutine is cancelled, and may return in spite of that. A thread cannot be stopped.
 
         Raises:
-            asyncio.CancelledError: the coroutine has ended, the tool's time is over, or the worker stops.
+            asyncio.CancelledError: The coroutine has ended, the tool's time is over, or the worker stops.
         """
         try:
             await asyncio.wait({outcome})

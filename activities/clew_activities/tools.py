@@ -27,7 +27,7 @@ def load_tools(sources: Iterable[str]) -> Tools:
         sources: Names of modules, and paths of files that end in `.json`: each holds a list of declarations.
 
     Raises:
-        ToolsUnusable: a module cannot be imported or defines no tool, a file cannot be used, two tools have one name,
+        ToolsUnusable: A module cannot be imported or defines no tool, a file cannot be used, two tools have one name,
             or the parameters of a tool are not valid JSON Schema.
     """
     tools: dict[str, ToolDefinition] = {}

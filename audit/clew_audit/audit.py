@@ -102,7 +102,7 @@ async def audit_session(client: Client, archive: Archive, session_id: str, save:
     """Audit a session on a server. Its histories are also written to `save`, for an audit without the server.
 
     Raises:
-        ClewError: there is nothing to audit, or the server or the archive's store cannot be reached.
+        ClewError: There is nothing to audit, or the server or the archive's store cannot be reached.
     """
     audit = _Audit(session_id, archive)
     # In this order: if the session writes entries meanwhile, the parts that are read later are only longer.
@@ -123,7 +123,7 @@ async def audit_file(saved: SavedHistories, archive: Archive) -> Report:
     """Audit the histories in a file and the archive, without a server.
 
     Raises:
-        ClewError: the archive's store cannot be reached.
+        ClewError: The archive's store cannot be reached.
     """
     audit = _Audit(saved.session_id, archive)
     head = await audit.read_head()

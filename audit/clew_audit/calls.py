@@ -49,7 +49,7 @@ def project_call(thread: Thread, recipe: Recipe) -> Projection:
     """Build the context of a reply again by its recipe.
 
     Raises:
-        ClewError: the thread does not hold all the entries that this needs.
+        ClewError: The thread does not hold all the entries that this needs.
     """
     return rebuild_context(thread, recipe, find_output_schema(thread, recipe))
 

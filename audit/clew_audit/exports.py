@@ -46,9 +46,9 @@ async def export_session(client: Client, archive: Archive, session_id: str, file
     """Write a session's thread to a file, its archived and its live part. Returns the number of entries.
 
     Raises:
-        Closed: there is no such session.
-        ThreadMismatch: an entry is missing, or the session must be recovered first.
-        ClewError: the archive or the server cannot be reached, or an object is damaged.
+        Closed: There is no such session.
+        ThreadMismatch: An entry is missing, or the session must be recovered first.
+        ClewError: The archive or the server cannot be reached, or an object is damaged.
     """
     parts = await _ExportedParts.locate(client, archive, session_id)
     writer, count, written = LineWriter(file, KIND, {"session_id": session_id}), 0, set[str]()
@@ -73,9 +73,9 @@ async def import_session(
     The session's head is written after the file was read to its end and its checksum was verified.
 
     Raises:
-        FileDamaged: the file is damaged or incomplete.
-        ThreadMismatch: a session of that id exists.
-        ClewError: the archive or the server cannot be reached.
+        FileDamaged: The file is damaged or incomplete.
+        ThreadMismatch: A session of that id exists.
+        ClewError: The archive or the server cannot be reached.
     """
     reader = LineReader(file, KIND)
     session_id = validate_session_id(session_id or str(reader.header.get("session_id")))
@@ -113,7 +113,7 @@ def read_export(file: BinaryIO) -> list[Entry]:
     """Read all entries of an exported file.
 
     Raises:
-        FileDamaged: the file is damaged or incomplete.
+        FileDamaged: The file is damaged or incomplete.
     """
     entries = [entry for piece in _read_pieces(LineReader(file, KIND)) for entry in piece.entries]
     for seq, entry in enumerate(entries):

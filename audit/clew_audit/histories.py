@@ -83,7 +83,7 @@ class ServerHistories:
         """Read all runs that the server knows, the oldest first.
 
         Raises:
-            ClewError: the server cannot be reached.
+            ClewError: The server cannot be reached.
         """
         for run in await self._list_runs():
             yield await self._fetch(run)
@@ -229,7 +229,7 @@ class SavedHistories:
         """Read all runs in the file, the oldest first.
 
         Raises:
-            FileDamaged: the file is damaged or incomplete. This may be raised only after the last run.
+            FileDamaged: The file is damaged or incomplete. This may be raised only after the last run.
         """
         for row in self._reader.read_rows():
             try:

@@ -71,7 +71,7 @@ class LineReader:
         """Yield every row. The checksum is verified after the last one: until then a row may be damaged.
 
         Raises:
-            FileDamaged: a row is not JSON; or, after the last row, the number or the checksum does not match.
+            FileDamaged: A row is not JSON; or, after the last row, the number or the checksum does not match.
         """
         count = 0
         for data in self._lines:

@@ -72,10 +72,10 @@ async def recover(
         keep: Which source wins if history and archive disagree.
 
     Raises:
-        ArchiveDamaged: a needed object of the archive is missing or damaged.
-        Closed: there is no such session.
-        ThreadMismatch: entries would be lost; nothing was changed, and the message says which.
-        ClewError: the server or the archive cannot be reached.
+        ArchiveDamaged: A needed object of the archive is missing or damaged.
+        Closed: There is no such session.
+        ThreadMismatch: Entries would be lost; nothing was changed, and the message says which.
+        ClewError: The server or the archive cannot be reached.
     """
     ended, own_queue = await restart.find_execution(client, session_id)
     if ended is WorkflowExecutionStatus.RUNNING:
@@ -183,7 +183,7 @@ def _check_follows(replayed: Session, last_seq: int) -> None:
     """Make sure that all entries before the history's part of the thread are archived.
 
     Raises:
-        ThreadMismatch: some are not.
+        ThreadMismatch: Some are neither in the archive nor in the history.
     """
     if replayed.thread.first_seq > last_seq + 1:
         raise ThreadMismatch(

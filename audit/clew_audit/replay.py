@@ -71,7 +71,7 @@ async def replay_run(history: WorkflowHistory, converter: DataConverter = pydant
     """Replay one workflow run.
 
     Raises:
-        ReplayFailed: the code's commands differ from the history's, or the history cannot be decoded.
+        ReplayFailed: The code's commands differ from the history's, or the history cannot be decoded.
     """
     observer, converter = _Observer(), make_tolerant(converter)
 

@@ -60,7 +60,7 @@ class StateBuilder:
         """Add the next entries. All of them must be archived, as `archive_ref` says.
 
         Raises:
-            InvalidInput: they are not the entries of a session.
+            InvalidInput: They are not the entries of a session.
         """
         for entry in entries:
             self.thread.append(entry)

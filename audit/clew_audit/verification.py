@@ -42,8 +42,8 @@ async def verify_archive(archive: Archive, session_id: str) -> ArchiveReport:
     """Read and check every object that a session's head leads to.
 
     Raises:
-        Closed: the session has no archive.
-        ArchiveUnavailable: the store cannot be reached.
+        Closed: The session has no archive.
+        ArchiveUnavailable: The store cannot be reached.
     """
     report = ArchiveReport(validate_session_id(session_id))
     async with translate_store_errors():

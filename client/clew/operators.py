@@ -3,7 +3,7 @@
 They replay histories with the workflow's own code, and read the archive's store.
 
 Raises:
-    ImportError: the extra is not installed.
+    ImportError: The extra is not installed.
 """
 
 try:

@@ -5,7 +5,7 @@ from clew.worker import make_worker
 `clew worker --tools my_package.tools` serves sessions; `python -m clew.worker` is the same command.
 
 Raises:
-    ImportError: the extra is not installed.
+    ImportError: The extra is not installed.
 """
 
 try:

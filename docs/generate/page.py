@@ -49,7 +49,7 @@ def filled(page: str, blocks: Mapping[str, str]) -> str:
     """A page with the blocks in their places.
 
     Raises:
-        ValueError: a block has no place, two, or a place has no block.
+        ValueError: The page has no marker or two markers for a block, or a marker without a block.
     """
     places = [match["name"] for match in _BLOCK.finditer(page)]
     if sorted(places) != sorted(blocks):

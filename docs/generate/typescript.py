@@ -26,7 +26,7 @@ def type_of(schema: JsonSchema) -> str:
     """The type of a schema's values.
 
     Raises:
-        ValueError: the schema has a form that no type of the contract has yet.
+        ValueError: The schema has a form that no type of the contract has yet.
     """
     match schema:
         case {"$ref": str(ref)}:

@@ -17,7 +17,7 @@ async def run_module(
     The environment is that of this process without the `TEMPORAL_` variables, plus `env`.
 
     Raises:
-        TimeoutError: it ran longer than `seconds`; it has been killed.
+        TimeoutError: It ran longer than `seconds`; it has been killed.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("TEMPORAL_")}
     process = await create_subprocess_exec(

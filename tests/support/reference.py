@@ -98,7 +98,7 @@ def build_expected(inputs: ProjectionInput) -> Expected:
     """Build the expected context of an input.
 
     Raises:
-        ContextOverflow: a part that must fit does not.
+        ContextOverflow: A part that must fit does not.
     """
     policy = inputs.policy
     counted = load_encoding("heuristic") if policy.token_estimator == "heuristic" else None

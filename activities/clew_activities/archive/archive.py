@@ -60,7 +60,7 @@ class Archive:
         Appended entries and a written state become part of the session here. A damaged head is overwritten.
 
         Raises:
-            ObjectChanged: the stored head is not `before`, or another writer has replaced it in between.
+            ObjectChanged: The stored head is not `before`, or another writer has replaced it in between.
         """
         path = self._make_head_path(head.session_id)
 
@@ -84,7 +84,7 @@ class Archive:
         It can be repeated, also after a crash: the same entries give the same root.
 
         Raises:
-            ThreadMismatch: the first entry does not follow the last archived one.
+            ThreadMismatch: The first entry does not follow the last archived one.
         """
         return await self._open_family(family).append(root, entries)
 
@@ -129,7 +129,7 @@ class Archive:
         """Make a root of the thread's entries up to `at_seq`. It shares the thread's objects.
 
         Raises:
-            ThreadMismatch: the thread has no entry `at_seq`.
+            ThreadMismatch: The thread has no entry `at_seq`.
         """
         return await self._open_family(family).truncate(root, at_seq)
 
@@ -139,7 +139,7 @@ class Archive:
         Nothing of the family is deleted until the fork's own head is written, or the fork leaves.
 
         Raises:
-            ObjectMissing: the source has no archive, or is being deleted.
+            ObjectMissing: The source has no archive, or is being deleted.
         """
         head = await self.read_head(source)
         if head is None:
@@ -198,8 +198,8 @@ class Archive:
         The session must have ended. Repeat an interrupted deletion to finish it.
 
         Raises:
-            ObjectMissing: the index of another member is incomplete, so that its objects are not known.
-            ObjectDamaged: an object of the index of another member is damaged.
+            ObjectMissing: The index of another member is incomplete, so that its objects are not known.
+            ObjectDamaged: An object of the index of another member is damaged.
         """
         # A session that has archived nothing may still be the founder of its forks' family.
         head = await self.read_head(session_id) or Head(session_id=session_id, family=session_id)

@@ -175,8 +175,8 @@ class Family:
             skip_broken: Pass over nodes that are missing or damaged, instead of raising an error.
 
         Raises:
-            ObjectMissing: a node is missing.
-            ObjectDamaged: a node is damaged.
+            ObjectMissing: A node is missing.
+            ObjectDamaged: A node is damaged.
         """
         if root is None:
             return {}

@@ -46,7 +46,7 @@ class Head(BaseModel):
         """Decode the stored head of a session.
 
         Raises:
-            ObjectDamaged: the bytes are not a head, or the head of another session.
+            ObjectDamaged: The bytes are not a head, or the head of another session.
         """
         try:
             fields = json.loads(data)

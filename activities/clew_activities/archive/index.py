@@ -67,7 +67,7 @@ def decode(data: bytes, digest: str, name: str) -> Children:
     """Decode a node. Returns its children.
 
     Raises:
-        ObjectDamaged: the bytes do not match `digest`, or are not a node.
+        ObjectDamaged: The bytes do not match `digest`, or are not a node.
     """
     if hash_bytes(data) != digest:
         raise ObjectDamaged(name, "its checksum does not match")
@@ -111,7 +111,7 @@ def limit_children(ref: Ref, children: Children, name: str) -> Children:
     """Drop a node's children, or their parts, after the end of a ref to the node.
 
     Raises:
-        ObjectDamaged: the node does not hold what the ref describes.
+        ObjectDamaged: The node does not hold what the ref describes.
     """
     if (
         children[0].from_seq != ref.from_seq

@@ -25,7 +25,7 @@ def check_size(path: str, size: int) -> None:
     """Refuse to read an object that is larger than any that Clew writes.
 
     Raises:
-        ObjectDamaged: it has more than `MAX_OBJECT_BYTES`.
+        ObjectDamaged: It has more than `MAX_OBJECT_BYTES`.
     """
     if size > MAX_OBJECT_BYTES:
         raise ObjectDamaged(path, f"it has {size} bytes, at most {MAX_OBJECT_BYTES} are written")
@@ -70,7 +70,7 @@ class Objects(Protocol):
         """Read an object.
 
         Raises:
-            ObjectDamaged: it has more than `MAX_OBJECT_BYTES`.
+            ObjectDamaged: It has more than `MAX_OBJECT_BYTES`.
         """
         ...
 

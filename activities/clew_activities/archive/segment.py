@@ -20,7 +20,7 @@ def encode(entries: Sequence[Entry]) -> bytes:
     """Encode consecutive entries as JSON lines: a header, then one entry a line. Equal entries give equal bytes.
 
     Raises:
-        ValueError: there is no entry, or an entry holds a value that JSON cannot express.
+        ValueError: There is no entry, or an entry holds a value that JSON cannot express.
     """
     if not entries:
         raise ValueError("a segment holds at least one entry")
@@ -32,7 +32,7 @@ def decode(data: bytes, digest: str, name: str) -> list[Entry]:
     """Decode a segment. Returns its entries.
 
     Raises:
-        SegmentDamaged: the bytes do not match `digest`, or are not a segment.
+        SegmentDamaged: The bytes do not match `digest`, or are not a segment.
     """
     if hash_bytes(data) != digest:
         raise SegmentDamaged(name, "its checksum does not match")

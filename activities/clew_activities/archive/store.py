@@ -48,7 +48,7 @@ class Store:
         Credentials and endpoints come from the provider's own environment variables. An absent folder is created.
 
         Raises:
-            ValueError: the URL's scheme is not supported, or the store's settings are incomplete.
+            ValueError: The URL's scheme is not supported, or the store's settings are incomplete.
         """
         try:
             scheme, host, path, *_ = urlsplit(url)
@@ -109,7 +109,7 @@ class Store:
         """Read an object.
 
         Raises:
-            ObjectDamaged: it has more than `MAX_OBJECT_BYTES`, so Clew has not written it.
+            ObjectDamaged: It has more than `MAX_OBJECT_BYTES`, so Clew has not written it.
         """
         with _translate_errors(path):
             async with asyncio.timeout(self._timeout):
@@ -160,7 +160,7 @@ def open_store(env: Mapping[str, str]) -> Store:
     """Open the store that `CLEW_STORE` names, a URL or a folder; by default a folder in the user's data folder.
 
     Raises:
-        ValueError: the value names no store.
+        ValueError: The value names no store.
     """
     name = env.get("CLEW_STORE") or str(_find_data_home(env) / "clew" / "store")
     return Store.from_url(name if "://" in name else Path(name).expanduser().absolute().as_uri())

@@ -56,7 +56,7 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Anthropic]:
     """Make the provider `anthropic`, if it is configured.
 
     Raises:
-        ValueError: a variable's value cannot be used.
+        ValueError: A variable's value cannot be used.
     """
     key, url = read_key(environ, "ANTHROPIC_API_KEY"), read_url(environ, "ANTHROPIC_BASE_URL")
     if key or url:

@@ -82,8 +82,8 @@ class AnthropicDecoder(DraftDecoder):
         """Fold one event; ignore unknown kinds of event.
 
         Raises:
-            ProviderError: the event is an error.
-            TruncatedStream: the event cannot be parsed.
+            ProviderError: The event is an error.
+            TruncatedStream: The event cannot be parsed.
         """
         payload = parse_event(data)
         kind = payload.get("type")

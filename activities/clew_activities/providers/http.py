@@ -97,7 +97,7 @@ async def stream(
         monotonic: Returns the monotonic time in seconds, which decides when other tasks may run.
 
     Raises:
-        ProviderError: the call failed; the error has no secrets and no cause. `errors` lists its classes.
+        ProviderError: The call failed; the error has no secrets and no cause. `errors` lists its classes.
     """
     try:
         await _send_and_read(client, provider, request, decoder, _ReadLimits(settings, now, monotonic))
@@ -231,7 +231,7 @@ class _ReadLimits:
         """Count bytes of the reply.
 
         Raises:
-            TruncatedStream: the reply is longer than `reply_bytes`.
+            TruncatedStream: The reply is longer than `reply_bytes`.
         """
         self._remaining_bytes -= size
         if self._remaining_bytes < 0:

@@ -126,8 +126,8 @@ class Decoder(Protocol):
         of event.
 
         Raises:
-            ProviderError: the server sent an error inside the stream.
-            TruncatedStream: the event cannot be parsed, so a part of the reply is missing.
+            ProviderError: The server sent an error inside the stream.
+            TruncatedStream: The event cannot be parsed, so a part of the reply is missing.
         """
         ...
 
@@ -155,10 +155,10 @@ class Decoder(Protocol):
         """Return the reply, after the end of the stream. It may be called more than once.
 
         Raises:
-            ContentRefused: the model or the server declined.
-            EmptyReply: the reply has neither text nor a tool call.
-            OutputExhausted: the reply has neither, because it reached the limit of tokens.
-            TruncatedStream: the stream ended without an end marker and without a reason to stop.
+            ContentRefused: The model or the server declined.
+            EmptyReply: The reply has neither text nor a tool call.
+            OutputExhausted: The reply has neither text nor a tool call, because it reached the limit of tokens.
+            TruncatedStream: The stream ended without an end marker and without a reason to stop.
         """
         ...
 
@@ -197,7 +197,7 @@ class Provider(Protocol):
         """Encode the request in the provider's format. Equal requests give equal bytes.
 
         Raises:
-            BadRequest: the format cannot express the request. Any other exception becomes a `BadRequest`.
+            BadRequest: The format cannot express the request. Any other exception becomes a `BadRequest`.
         """
         ...
 
@@ -221,7 +221,7 @@ class ProvidersModule(Protocol):
         """Make the providers that an environment configures; none if their variables are not set.
 
         Raises:
-            ValueError: a variable's value cannot be used. The message names the variable, never the value.
+            ValueError: A variable's value cannot be used. The message names the variable, never the value.
         """
         ...
 

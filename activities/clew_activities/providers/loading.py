@@ -44,7 +44,7 @@ class Providers:
         """Return the provider of a name.
 
         Raises:
-            UnknownModel: this worker has none; the message says which variable adds it.
+            UnknownModel: This worker has no such provider; the message says which variable adds it.
         """
         provider = self._by_name.get(name)
         if provider is None:
@@ -60,7 +60,7 @@ def load_providers(environ: Mapping[str, str]) -> Providers:
     environment are redacted along with the providers'.
 
     Raises:
-        ProvidersUnusable: a module cannot be imported, makes no providers, or makes one that cannot be used; or a
+        ProvidersUnusable: A module cannot be imported, makes no providers, or makes one that cannot be used; or a
             variable's value cannot be used. The message never holds the value.
     """
     names = [name for name in map(str.strip, environ.get(VARIABLE, "").split(",")) if name]

@@ -55,7 +55,7 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI]:
     """Make the provider `openai`, if it is configured, and one for each compatible server that a variable names.
 
     Raises:
-        ValueError: a variable's value cannot be used.
+        ValueError: A variable's value cannot be used.
     """
     key, url = read_key(environ, "OPENAI_API_KEY"), read_url(environ, "OPENAI_BASE_URL")
     if key or url:
@@ -142,8 +142,8 @@ class OpenAIDecoder(DraftDecoder):
         """Fold one event.
 
         Raises:
-            ProviderError: the event is an error.
-            TruncatedStream: the event cannot be parsed, or the server aborted the reply.
+            ProviderError: The event is an error.
+            TruncatedStream: The event cannot be parsed, or the server aborted the reply.
         """
         if data.strip() == "[DONE]":
             self._draft.ended = True

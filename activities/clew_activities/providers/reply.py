@@ -196,7 +196,7 @@ def parse_event(data: str) -> dict[str, Any]:
     """Parse the JSON object of an event's data.
 
     Raises:
-        TruncatedStream: the data is not a complete JSON object.
+        TruncatedStream: The data is not a complete JSON object.
     """
     value = parse_json(data)
     if not isinstance(value, dict):

@@ -12,7 +12,7 @@ def read_key(environ: Mapping[str, str], variable: str) -> str | None:
     """Read a key, without surrounding white space; None: the variable is not set or empty.
 
     Raises:
-        ValueError: the value cannot be a header's value.
+        ValueError: The value cannot be a header's value.
     """
     key = environ.get(variable, "").strip()
     if key and not re.fullmatch(r"[!-~]+", key):
@@ -24,7 +24,7 @@ def read_url(environ: Mapping[str, str], variable: str) -> str | None:
     """Read a base URL, without a slash at its end; None: the variable is not set or empty.
 
     Raises:
-        ValueError: the value is not valid as `Provider.base_url`.
+        ValueError: The value is not valid as `Provider.base_url`.
     """
     url = environ.get(variable, "").strip()
     if problem := url and find_url_problem(url):

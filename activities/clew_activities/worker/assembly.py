@@ -111,7 +111,7 @@ def make_worker(
         workflows: The session and the services. All workers of a task queue must have the same.
 
     Raises:
-        EncodingUnavailable: a vocabulary cannot be loaded. All workers must count tokens alike.
+        EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
     """
     load_encodings()
     load_prices()
@@ -170,7 +170,7 @@ def load_encodings() -> None:
     """Load every vocabulary at the start: within a workflow task it would take too long.
 
     Raises:
-        EncodingUnavailable: a vocabulary cannot be loaded.
+        EncodingUnavailable: A vocabulary cannot be loaded.
     """
     for name in ENCODINGS:
         load_encoding(name)

@@ -34,7 +34,7 @@ def read_capacity(environ: Mapping[str, str]) -> Capacity:
     """Read `CLEW_MODEL_CALLS`, `CLEW_TOOL_CALLS` and `CLEW_STORE_CALLS`.
 
     Raises:
-        ValueError: a value is not a number from 1 to `MAX_CALLS`.
+        ValueError: A value is not a number from 1 to `MAX_CALLS`.
     """
     numbers: dict[str, int] = {}
     for field in fields(Capacity):

@@ -42,9 +42,9 @@ def read_environment(environ: Mapping[str, str], tools: str) -> WorkerEnvironmen
         tools: Modules that define tools, separated by commas.
 
     Raises:
-        ValueError: a variable's value cannot be used.
-        ProvidersUnusable: a providers module cannot be used.
-        ToolsUnusable: a tools module cannot be used.
+        ValueError: A variable's value cannot be used.
+        ProvidersUnusable: A providers module cannot be used.
+        ToolsUnusable: A tools module cannot be used.
     """
     return WorkerEnvironment(
         providers=load_providers(environ),
@@ -65,7 +65,7 @@ def read_thresholds(environ: Mapping[str, str]) -> RolloverThresholds:
     """Read `CLEW_ROLLOVER_EVENTS`, `_BYTES`, `_UPDATES` and `_SIGNALS`: when a session rolls over.
 
     Raises:
-        ValueError: a value is not a number, or the server's limits do not allow it.
+        ValueError: A value is not a number, or the server's limits do not allow it.
     """
     variables = {name: f"CLEW_ROLLOVER_{name.upper()}" for name in RolloverThresholds.model_fields}
     return RolloverThresholds.model_validate(

@@ -73,7 +73,7 @@ async def serve(task_queue: str, environment: WorkerEnvironment) -> None:
     """Connect to Temporal as the `TEMPORAL_…` variables say, and serve until SIGTERM or SIGINT.
 
     Raises:
-        ServerUnreachable: no Temporal server answers.
+        ServerUnreachable: No Temporal server answers.
     """
     loop = asyncio.get_running_loop()
     make_room(loop, environment.capacity)

@@ -79,8 +79,8 @@ def _read_policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
     """Read the policies, each by the name of its file.
 
     Raises:
-        InvalidInput: a file does not hold a context policy, or is named twice.
-        Misconfigured: a file cannot be read.
+        InvalidInput: A file does not hold a context policy, or is named twice.
+        Misconfigured: A file cannot be read.
     """
     policies: dict[str, ContextPolicy] = {}
     for file in files:
@@ -104,7 +104,7 @@ def _read_list_prices(model: str | None) -> Prices | None:
     """Find the list prices of a model; None without a model.
 
     Raises:
-        Misconfigured: the extra `worker` is not installed.
+        Misconfigured: The extra `worker` is not installed.
     """
     if model is None:
         return None

@@ -193,7 +193,7 @@ def require_worker_extra() -> Iterator[None]:
     """Turn a failed import of `clew.operators` into an error that says what to install.
 
     Raises:
-        Misconfigured: the extra `worker` is not installed.
+        Misconfigured: The extra `worker` is not installed.
     """
     try:
         yield

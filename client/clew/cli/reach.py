@@ -67,7 +67,7 @@ async def connect(target: Target, seconds: float = SERVER_SECONDS) -> Clew:
 
     Raises:
         Misconfigured: Temporal's configuration or the address is not valid.
-        ServerUnreachable: no server answers in time.
+        ServerUnreachable: No server answers in time.
     """
     try:
         address = target.address or ClientConfig.load_client_connect_config().get("target_host") or "localhost:7233"
@@ -94,8 +94,8 @@ async def find_session(clew: Clew, session_id: str) -> Opened:
     """Find a session that exists as a workflow, open or ended, and read its status.
 
     Raises:
-        Closed: there is no such workflow.
-        WorkerUnavailable: no worker answers for it.
+        Closed: There is no such workflow.
+        WorkerUnavailable: No worker answers for it.
     """
     clew.session(session_id)
     described = await _describe(clew, session_id)
@@ -111,7 +111,7 @@ async def use_task_queue(clew: Clew, session_id: str) -> Clew:
     """Make a connection for a session that may exist only in the archive: it uses the session's task queue.
 
     Raises:
-        WorkerUnavailable: no worker polls that task queue.
+        WorkerUnavailable: No worker polls that task queue.
     """
     clew.session(session_id)
     connection = _use_task_queue(clew, await _describe(clew, session_id))
@@ -131,8 +131,8 @@ async def open_session(
     """Resume a session, or start it with this configuration.
 
     Raises:
-        Closed: there is no such session and no model to start it with.
-        WorkerUnavailable: no worker answers for it.
+        Closed: There is no such session and no model to start it with.
+        WorkerUnavailable: No worker answers for it.
     """
     if model is None:
         existing = await find_session(clew, session_id)
@@ -158,7 +158,7 @@ async def wait_for_answer(work: Coroutine[Any, Any, T], session_id: str, seconds
     """Wait for an answer that a running worker gives at once.
 
     Raises:
-        WorkerUnavailable: no answer came in time.
+        WorkerUnavailable: No answer came in time.
     """
     try:
         return await wait_at_most(seconds, work)
@@ -175,7 +175,7 @@ async def wait_at_most(seconds: float | None, work: Coroutine[Any, Any, T]) -> T
     Not `asyncio.wait_for`: the SDK turns a cancellation into errors of its own, which would hide a Ctrl-C.
 
     Raises:
-        TimeoutError: the result did not come in time.
+        TimeoutError: The result did not come in time.
     """
     task = asyncio.ensure_future(work)
     try:

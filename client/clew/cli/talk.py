@@ -68,7 +68,7 @@ async def ask(
         worker_seconds: Seconds within which the worker must answer that check.
 
     Raises:
-        ClewError: the session refused the message, or the request ended without an answer.
+        ClewError: The session refused the message, or the request ended without an answer.
     """
     session = opened.session
     request = await _send(session, text, timeout_seconds, on_busy)
@@ -248,7 +248,7 @@ async def _answer(
     """Print a request's answer: streamed on a terminal, at once in a pipe, or as JSON.
 
     Raises:
-        RequestFailed: the request ended without an answer.
+        RequestFailed: The request ended without an answer.
     """
     to = show.make_console()
     live = to.is_terminal and not as_json

@@ -37,7 +37,7 @@ class LaneView:
     """The part of a lane that a context can be made of: the messages that follow its snapshot or its summary.
 
     Raises:
-        Archived: the thread does not retain enough of the lane.
+        Archived: The thread does not retain enough of the lane.
     """
 
     def __init__(self, inputs: ProjectionInput) -> None:
@@ -114,7 +114,7 @@ class LaneView:
         """The seq after which the current run has messages that a snapshot or a summary has not replaced.
 
         Raises:
-            Archived: a user's message after that seq may be only in the archive.
+            Archived: A user's message after that seq may be only in the archive.
         """
         lane = self.lane
         runs = bisect_right(lane.run_starts, self.upto)
@@ -129,7 +129,7 @@ class LaneView:
         """The lane's newest group if it starts after a seq and has tool calls.
 
         Raises:
-            Archived: the newest group may be only in the archive.
+            Archived: The newest group may be only in the archive.
         """
         lane = self.lane
         groups = bisect_right(lane.group_starts, self.upto)

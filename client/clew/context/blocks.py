@@ -222,7 +222,7 @@ def render_newest_first(lane: Lane, rendering: Rendering, after: int, upto: int)
     """Render the lane's own groups that start after the seq `after` and up to `upto`, the newest first.
 
     Raises:
-        Archived: the next group is only in the archive.
+        Archived: The next group is only in the archive.
     """
     index = bisect_right(lane.group_starts, upto)
     oldest = max(after, lane.gap.newest_seq)

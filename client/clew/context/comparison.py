@@ -114,8 +114,8 @@ def compare_policies(
         The trial `AS_IT_WAS`, then one for each policy.
 
     Raises:
-        InvalidInput: a policy contradicts one that was in force; the message names it.
-        InvalidTokenBudget: a policy overlaid on one that was in force leaves no budget; the message names it.
+        InvalidInput: A policy contradicts one that was in force; the message names it.
+        InvalidTokenBudget: A policy overlaid on one that was in force leaves no budget; the message names it.
     """
     session = _Session(thread, [_Reply(entry, recipe) for entry in thread if (recipe := entry.recipe)], prices)
     trials = [session.try_recorded()]

@@ -36,10 +36,10 @@ def build_context(
     `standalone`: the context is for a session that does not have this thread.
 
     Raises:
-        Archived: the thread does not retain enough of the lane.
-        ContextOverflow: tool schemas, system prompt or required blocks exceed the budget.
-        InvalidInput: the policy is contradictory, or names a projector that is not registered.
-        InvalidTokenBudget: the policy leaves no budget.
+        Archived: The thread does not retain enough of the lane.
+        ContextOverflow: Tool schemas, system prompt or required blocks exceed the budget.
+        InvalidInput: The policy is contradictory, or names a projector that is not registered.
+        InvalidTokenBudget: The policy leaves no budget.
     """
     seq = thread.last_seq if at_seq is None else min(at_seq, thread.last_seq)
     config = thread.find_config(seq)
@@ -73,7 +73,7 @@ def rebuild_context(thread: Thread, recipe: Recipe, output_schema: dict[str, Any
     `output_schema`: the schema of the call, as `find_output_schema` reads it.
 
     Raises:
-        Archived: the thread does not retain enough of the lane.
+        Archived: The thread does not retain enough of the lane.
     """
     return build_context(
         thread,
@@ -89,7 +89,7 @@ def find_output_schema(thread: Thread, recipe: Recipe) -> dict[str, Any] | None:
     """Find the JSON Schema that the answer to a model call had to meet; None: any text.
 
     Raises:
-        Archived: the message that holds the schema is only in the archive.
+        Archived: The message that holds the schema is only in the archive.
     """
     seq = recipe.output_schema_seq
     return None if seq is None else thread[seq].read(UserMessage).output_schema
@@ -141,7 +141,7 @@ def find_lane_prompt(thread: Thread, context_ref: str) -> str | None:
     """Find the system prompt that a lane's snapshot puts in force; None: the session's is in force.
 
     Raises:
-        Archived: the thread does not retain the lane's snapshot.
+        Archived: The thread does not retain the lane's snapshot.
     """
     config = thread.find_prompt(thread.last_seq)
     anchor = thread.find_anchor(context_ref, thread.last_seq)

@@ -56,7 +56,7 @@ def register_projector(name: str, projector: Projector) -> None:
     """Let policies choose a projector by name. It must be pure, and registered alike on every worker and reader.
 
     Raises:
-        ValueError: a projector of that name is registered.
+        ValueError: A projector of that name is registered.
     """
     if name in _projectors:
         raise ValueError(f"a projector is already registered as {name!r}")
@@ -67,7 +67,7 @@ def find_projector(name: str) -> Projector:
     """Find the projector that a policy names.
 
     Raises:
-        InvalidInput: no projector of that name is registered.
+        InvalidInput: No projector of that name is registered.
     """
     if name not in _projectors:
         raise InvalidInput(f"unknown projector {name!r}: one of {', '.join(sorted(_projectors))}")
@@ -78,10 +78,10 @@ def project(inputs: ProjectionInput) -> Projection:
     """Build a context with the projector that the policy names.
 
     Raises:
-        Archived: the thread does not retain enough of the lane.
-        ContextOverflow: tool schemas, system prompt, pending messages or required blocks exceed the budget.
-        InvalidInput: the policy is contradictory, or names a projector that is not registered.
-        InvalidTokenBudget: the policy leaves no budget.
+        Archived: The thread does not retain enough of the lane.
+        ContextOverflow: Tool schemas, system prompt, pending messages or required blocks exceed the budget.
+        InvalidInput: The policy is contradictory, or names a projector that is not registered.
+        InvalidTokenBudget: The policy leaves no budget.
     """
     return find_projector(inputs.policy.ensure_usable().projector)(inputs)
 
@@ -131,7 +131,7 @@ def _reserve_room(sizes: _Sizes, budget: int) -> int:
     """The tokens of the budget that are left for the history.
 
     Raises:
-        ContextOverflow: tool schemas, system prompt or pending messages exceed the budget.
+        ContextOverflow: Tool schemas, system prompt or pending messages exceed the budget.
     """
     room = budget
     for part, size in (("tools", sizes.tools), ("system_prompt", sizes.system), ("pending", sizes.pending)):
@@ -147,7 +147,7 @@ def _fit_required(view: LaneView, inputs: ProjectionInput, room: int) -> list[Bl
     Pending messages are a request of their own, so the current run is not required then.
 
     Raises:
-        ContextOverflow: a required block exceeds the room that those before it leave.
+        ContextOverflow: A required block exceeds the room that those before it leave.
     """
     required: list[RequiredBlock] = []
     if inputs.request_must_fit:

@@ -114,7 +114,7 @@ class ContextPolicy(BaseModel):
 
         Raises:
             InvalidInput: `window` is `epoch` and `token_estimator` is `heuristic`.
-            InvalidTokenBudget: the budget is less than one token, or `reserve_output_tokens` is negative.
+            InvalidTokenBudget: The budget is less than one token, or `reserve_output_tokens` is negative.
         """
         if self.window == "epoch" and self.token_estimator == "heuristic":
             raise InvalidInput(
@@ -157,7 +157,7 @@ def resolve(
 
     Raises:
         InvalidInput: `window` is `epoch` and `token_estimator` is `heuristic`.
-        InvalidTokenBudget: the budget is less than one token, or `reserve_output_tokens` is negative.
+        InvalidTokenBudget: The budget is less than one token, or `reserve_output_tokens` is negative.
     """
     policy = default or ContextPolicy()
     for level in (agent, session, request):

@@ -64,7 +64,7 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     """Check that a schema is within all bounds.
 
     Raises:
-        ValueError: the schema exceeds a bound, or has a keyword that is not supported; the message says what to do.
+        ValueError: The schema exceeds a bound, or has a keyword that is not supported; the message says what to do.
     """
     size = len(to_json(schema))
     if size > MAX_SCHEMA_BYTES:
@@ -88,7 +88,7 @@ def check_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> 
     """Check that the validation of a tool call's arguments is short enough.
 
     Raises:
-        ValueError: it takes over `MAX_ARGUMENT_STEPS` visits; the message says what to do.
+        ValueError: It takes over `MAX_ARGUMENT_STEPS` visits; the message says what to do.
     """
     if count_steps(schema, arguments, MAX_ARGUMENT_STEPS) > MAX_ARGUMENT_STEPS:
         raise ValueError(
@@ -136,7 +136,7 @@ class _Outline:
         """Check `MAX_OVERLAY`, `MAX_CHAIN` and `MAX_EXPANSION`.
 
         Raises:
-            ValueError: the schema exceeds one of them, or a subschema refers to itself for the same value.
+            ValueError: The schema exceeds one of them, or a subschema refers to itself for the same value.
         """
         overlay = [0] * len(self.subschemas)
         chain = [0] * len(self.subschemas)

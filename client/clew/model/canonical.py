@@ -20,7 +20,7 @@ def canonicalize(value: Any) -> bytes:
     An integer beyond 2^53 becomes the nearest double, as it does for readers without big integers.
 
     Raises:
-        ValueError: the value has a NaN, an infinity or a lone surrogate, or over 200 levels.
+        ValueError: The value has a NaN, an infinity or a lone surrogate, or over 200 levels.
     """
     check_depth(value, _MAX_DEPTH)
     try:
@@ -38,7 +38,7 @@ def check_depth(value: Any, max_depth: int) -> None:
     """Check how deep a JSON value is nested.
 
     Raises:
-        ValueError: the value has over `max_depth` levels.
+        ValueError: The value has over `max_depth` levels.
     """
     level = [value]
     for _ in range(max_depth + 1):

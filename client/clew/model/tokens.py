@@ -118,7 +118,7 @@ def load_encoding(name: str) -> Encoding:
     """Load an encoding by its name, once. There is no fallback.
 
     Raises:
-        EncodingUnavailable: the name is unknown, or the vocabulary cannot be loaded.
+        EncodingUnavailable: The name is unknown, or the vocabulary cannot be loaded.
     """
     if name == "heuristic":
         return Encoding(name, 10, ByteEstimate())

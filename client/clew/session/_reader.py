@@ -36,7 +36,7 @@ async def read_status(handle: SessionHandle, *, only_open: bool = False) -> Sess
     """Read the session's status.
 
     Raises:
-        Closed: the server knows no such session, or with `only_open`, it has ended.
+        Closed: The server knows no such session, or with `only_open`, it has ended.
     """
     return SessionStatus.model_validate(await handle.query("status", only_open=only_open))
 

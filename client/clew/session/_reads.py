@@ -41,9 +41,9 @@ class SessionReads:
         `context_policy` overrides fields of the policy in force.
 
         Raises:
-            InvalidInput: there is no such model call, or fields of the policy contradict each other.
-            InvalidTokenBudget: the policy leaves no budget for messages.
-            NotFound: there is no such session.
+            InvalidInput: There is no such model call, or fields of the policy contradict each other.
+            InvalidTokenBudget: The policy leaves no budget for messages.
+            NotFound: There is no such session.
         """
         query = {
             "context_ref": context_ref,

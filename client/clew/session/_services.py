@@ -22,8 +22,8 @@ async def run_service(
     """Run a service workflow for a session and return its answer.
 
     Raises:
-        Refusal: the workflow refused its input, or failed with a word of the contract.
-        WorkerUnavailable: no worker ran it in time.
+        Refusal: The workflow refused its input, or failed with a word of the contract.
+        WorkerUnavailable: No worker ran it in time.
     """
     verb = re.sub("(Session|Thread|Context)$", "", name).lower()
     async with translate_errors(session_id):

@@ -111,8 +111,8 @@ class Clew:
             runtime: The SDK's runtime, with its logging and its metrics.
 
         Raises:
-            InvalidInput: the address or Temporal's configuration is not valid.
-            ServerUnreachable: no server answers at the address.
+            InvalidInput: The address or Temporal's configuration is not valid.
+            ServerUnreachable: No server answers at the address.
         """
         try:
             config: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
@@ -166,9 +166,9 @@ class Clew:
         A session that hibernates or was closed continues from its archive. Without a `model` the session must exist.
 
         Raises:
-            InvalidInput: the id or the configuration is not valid.
-            NotFound: there is no such session and no `model` to start it with.
-            ThreadMismatch: the session was terminated or timed out; `clew recover` repairs it.
+            InvalidInput: The id or the configuration is not valid.
+            NotFound: There is no such session and no `model` to start it with.
+            ThreadMismatch: The session was terminated or timed out; `clew recover` repairs it.
         """
         validate_session_id(session_id)
         session = Session(self.temporal, session_id, self.task_queue)
@@ -259,10 +259,10 @@ class Clew:
             filters: Conditions that each entry meets.
 
         Raises:
-            ArchiveDamaged: an object of the archive is missing or damaged.
-            ArchiveUnavailable: the archive cannot be read at present.
-            InvalidInput: an argument is not valid, or `newest` and `limit` are both set.
-            NotFound: there is no such session.
+            ArchiveDamaged: An object of the archive is missing or damaged.
+            ArchiveUnavailable: The archive cannot be read at present.
+            InvalidInput: An argument is not valid, or `newest` and `limit` are both set.
+            NotFound: There is no such session.
         """
         query = {
             **filters,
@@ -283,7 +283,7 @@ class Clew:
             The number of archived segments deleted.
 
         Raises:
-            NotFound: there is no such session.
+            NotFound: There is no such session.
         """
         command = DeleteSessionInput(session_id=validate_session_id(session_id))
         answer = await run_service(self.temporal, self.task_queue, DELETE_WORKFLOW, command, session_id)
@@ -297,16 +297,16 @@ class Clew:
             session_id: Id of the new session; None for a random one.
 
         Raises:
-            CheckpointUnavailable: the workers have no key for checkpoints.
-            InvalidInput: there is a session with that id already.
-            TokenExpired: the checkpoint has expired.
-            TokenForeign: it was made in another Temporal namespace.
-            TokenKey: the workers do not have the key that it was signed with.
-            TokenLegacy: it holds a thread instead of a context.
-            TokenMalformed: the text is not a complete token.
-            TokenMismatch: the workers' tools or the model's policy have changed.
-            TokenSignature: the signature does not match the text.
-            TokenVersion: it was made by an incompatible version.
+            CheckpointUnavailable: The workers have no key for checkpoints.
+            InvalidInput: There is a session with that id already.
+            TokenExpired: The checkpoint has expired.
+            TokenForeign: It was made in another Temporal namespace.
+            TokenKey: The workers do not have the key that it was signed with.
+            TokenLegacy: It holds a thread instead of a context.
+            TokenMalformed: The text is not a complete token.
+            TokenMismatch: The workers' tools or the model's policy have changed.
+            TokenSignature: The signature does not match the text.
+            TokenVersion: It was made by an incompatible version.
         """
         command = make_input(RestoreInput, {"token": token, "session_id": session_id})
         about = session_id or "new"
@@ -317,7 +317,7 @@ class Clew:
         """Check that a worker polls the task queue.
 
         Raises:
-            WorkerUnavailable: no worker polls it. Sessions wait until one starts.
+            WorkerUnavailable: No worker polls it. Sessions wait until one starts.
         """
         request = DescribeTaskQueueRequest(
             namespace=self.temporal.namespace,
@@ -338,7 +338,7 @@ def validate_session_id(session_id: str) -> str:
     """Check a session's id and return it.
 
     Raises:
-        InvalidInput: the text is not a session id.
+        InvalidInput: The text is not a session id.
     """
     try:
         return _session_id.validate_python(session_id)

@@ -50,7 +50,7 @@ class SessionHandle:
         """Send an update and return when it is accepted.
 
         Raises:
-            Refusal: the session refused it. Nothing has changed.
+            Refusal: The session refused it. Nothing has changed.
         """
         return await send_update(self.workflow, name, argument, update_id or uuid.uuid4().hex)
 
@@ -58,7 +58,7 @@ class SessionHandle:
         """Send an update and wait for its answer.
 
         Raises:
-            Refusal: the session refused it. Nothing has changed.
+            Refusal: The session refused it. Nothing has changed.
         """
         update = await self.send(name, argument)
         async with translate_errors(self.session_id):
@@ -68,8 +68,8 @@ class SessionHandle:
         """Query the session's workflow. A query that arrives during start-up is repeated.
 
         Raises:
-            Closed: the server knows no such session, or with `only_open`, it has ended.
-            Refusal: the session refused the query.
+            Closed: The server knows no such session, or with `only_open`, it has ended.
+            Refusal: The session refused the query.
         """
         args = [] if argument is None else [dump_input(argument)]
         reject = QueryRejectCondition.NOT_OPEN if only_open else QueryRejectCondition.NONE
@@ -107,7 +107,7 @@ class SessionHandle:
         """Run a service workflow for the session and return its answer.
 
         Raises:
-            Refusal: the workflow refused its input, or failed with a word of the contract.
+            Refusal: The workflow refused its input, or failed with a word of the contract.
         """
         return await run_service(self.client, self.task_queue, name, argument, self.session_id)
 

@@ -42,8 +42,8 @@ class Outcome(RequestOutcome, Generic[T]):
         """The answer as a value of its type.
 
         Raises:
-            RequestFailed: the request ended without an answer.
-            pydantic.ValidationError: the answer does not match the type. Types may check more than their schemas.
+            RequestFailed: The request ended without an answer.
+            pydantic.ValidationError: The answer does not match the type. Types may check more than their schemas.
         """
         if self.answer is None:
             raise RequestFailed(self)
@@ -74,7 +74,7 @@ class Request(Generic[T]):
         """Wait until the request ends and return its outcome.
 
         Raises:
-            UnknownRequest: the session knows no request with this id.
+            UnknownRequest: The session knows no request with this id.
         """
         pause = FIRST_PAUSE_SECONDS
         while self._outcome is None:
@@ -97,8 +97,8 @@ class Request(Generic[T]):
         """Wait for the answer and return its text, or its value if the request has an answer type.
 
         Raises:
-            RequestFailed: the request ended without an answer.
-            pydantic.ValidationError: the answer does not match the type. Types may check more than their schemas.
+            RequestFailed: The request ended without an answer.
+            pydantic.ValidationError: The answer does not match the type. Types may check more than their schemas.
         """
         return cast("T", await self._read_text(await self.result()))
 

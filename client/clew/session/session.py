@@ -77,9 +77,9 @@ class Session(SessionReads):
         """Send a message and wait for the answer. Takes the options of `message`.
 
         Raises:
-            RequestFailed: the request ended without an answer.
-            Refusal: the session refused the message. Nothing has changed.
-            pydantic.ValidationError: the answer does not match the type `answer`. Types may check more than their
+            RequestFailed: The request ended without an answer.
+            Refusal: The session refused the message. Nothing has changed.
+            pydantic.ValidationError: The answer does not match the type `answer`. Types may check more than their
                 schemas.
         """
         request: Request[Any] = await self.message(content, answer=answer, **options)
@@ -100,8 +100,8 @@ class Session(SessionReads):
         `output_schema`. The answer must meet the schema.
 
         Raises:
-            Refusal: the session refused the message. Nothing has changed.
-            pydantic.PydanticUserError: pydantic makes no JSON Schema of the type.
+            Refusal: The session refused the message. Nothing has changed.
+            pydantic.PydanticUserError: Pydantic makes no JSON Schema of the type.
         """
         if answer is not None:
             options = {**options, "output_schema": TypeAdapter[Any](answer).json_schema()}
@@ -130,9 +130,9 @@ class Session(SessionReads):
         """Send the active run a user's correction. It reads it after the answer, or before the next model call.
 
         Raises:
-            Idle: no request is active or waits.
-            RequestMismatch: another request than `expected_request_id` is active.
-            Refusal: the session refused it for another reason.
+            Idle: No request is active or waits.
+            RequestMismatch: Another request than `expected_request_id` is active.
+            Refusal: The session refused it for another reason.
         """
         return await _submit(self._handle, "steer", content, options)
 
@@ -150,7 +150,7 @@ class Session(SessionReads):
         """Cancel the active request, or the one that `request_id` names. Unread inputs are dropped by default.
 
         Raises:
-            Idle: no request is active or waits.
+            Idle: No request is active or waits.
             RequestMismatch: `request_id` names neither the active request nor a waiting one.
         """
         command = {"request_id": request_id, "reason": reason, "inputs": inputs}
@@ -173,7 +173,7 @@ class Session(SessionReads):
         (`manual` by default) and `meta` are stored with the entry.
 
         Raises:
-            InvalidOperation: the snapshot is not a valid context, or `base_seq` is not in the thread.
+            InvalidOperation: The snapshot is not a valid context, or `base_seq` is not in the thread.
         """
         snapshot: dict[str, Any] = {"messages": list(messages)}
         if system_prompt is not None:
@@ -198,9 +198,9 @@ class Session(SessionReads):
         continues the summary before it, unless that one covers `from_seq`: then all messages are read again.
 
         Raises:
-            Busy: a request is active, or another summary is being written.
-            NothingToSummarize: the lane has no messages in this range.
-            Refusal: the model wrote no usable summary (`unusable_summary`), or its provider failed.
+            Busy: A request is active, or another summary is being written.
+            NothingToSummarize: The lane has no messages in this range.
+            Refusal: The model wrote no usable summary (`unusable_summary`), or its provider failed.
         """
         command = {"context_ref": context_ref, "from_seq": from_seq, "to_seq": to_seq}
         return await self._handle.call("summarize", make_input(SummarizeInput, command), SummaryReceipt)
@@ -220,7 +220,7 @@ class Session(SessionReads):
         """Undo a lane's latest compaction or summary: contexts show the covered messages again.
 
         Raises:
-            InvalidOperation: the lane has no compaction and no summary.
+            InvalidOperation: The lane has no compaction and no summary.
         """
         return await _operate(self._handle, op_id, context_ref, {"type": "expand"})
 
@@ -228,7 +228,7 @@ class Session(SessionReads):
         """Keep messages in all contexts of their lane, unchanged, also when others are truncated or summarized.
 
         Raises:
-            InvalidOperation: a seq is not a message of the lane, or the pins are too many or too large.
+            InvalidOperation: A seq is not a message of the lane, or the pins are too many or too large.
         """
         return await _operate(self._handle, op_id, context_ref, {"type": "pin", "seqs": list(seqs)})
 
@@ -240,8 +240,8 @@ class Session(SessionReads):
         """Change fields of the configuration. During a run the change waits until the run ends.
 
         Raises:
-            InvalidInput: a value is not valid, or fields of the policy contradict each other.
-            InvalidTokenBudget: the policy leaves no budget for messages.
+            InvalidInput: A value is not valid, or fields of the policy contradict each other.
+            InvalidTokenBudget: The policy leaves no budget for messages.
         """
         return await self._handle.call("configure", make_input(ConfigureInput, changes), ConfigureReceipt)
 
@@ -251,9 +251,9 @@ class Session(SessionReads):
         """Approve a waiting tool call. `arguments` replace those of the model.
 
         Raises:
-            AlreadyResolved: the call was approved or denied before.
-            UnknownApproval: no such call waits for approval.
-            InvalidInput: the arguments do not match the tool's schema.
+            AlreadyResolved: The call was approved or denied before.
+            UnknownApproval: No such call waits for approval.
+            InvalidInput: The arguments do not match the tool's schema.
         """
         return await _resolve(self._handle, tool_call_id, "approve", reason, arguments)
 
@@ -261,8 +261,8 @@ class Session(SessionReads):
         """Deny a waiting tool call. The model reads the reason.
 
         Raises:
-            AlreadyResolved: the call was approved or denied before.
-            UnknownApproval: no such call waits for approval.
+            AlreadyResolved: The call was approved or denied before.
+            UnknownApproval: No such call waits for approval.
         """
         return await _resolve(self._handle, tool_call_id, "deny", reason, None)
 
@@ -280,9 +280,9 @@ class Session(SessionReads):
         The token is not encrypted: anyone who has it can read the context. It expires after 30 days by default.
 
         Raises:
-            Busy: a request is active or waits.
-            CheckpointUnavailable: the workers have no key for checkpoints.
-            TooLarge: the context is larger than a token or a session's snapshot may be.
+            Busy: A request is active or waits.
+            CheckpointUnavailable: The workers have no key for checkpoints.
+            TooLarge: The context is larger than a token or a session's snapshot may be.
         """
         command = make_input(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
         return (await self._handle.call("checkpoint", command, CheckpointReceipt)).token
@@ -291,8 +291,8 @@ class Session(SessionReads):
         """Archive the whole session and end its workflow. `Clew.open` resumes it.
 
         Raises:
-            ArchiveUnavailable: the archive cannot be written at present. The session continues.
-            Busy: a request is active or waits.
+            ArchiveUnavailable: The archive cannot be written at present. The session continues.
+            Busy: A request is active or waits.
         """
         command = make_input(HibernateInput, {"reason": reason})
         receipt = await self._handle.call("hibernate", command, HibernateReceipt)
@@ -308,8 +308,8 @@ class Session(SessionReads):
         requests in progress stay with this one. Repeating a fork with the same `session_id` gives the same session.
 
         Raises:
-            InvalidInput: there is no such entry, or another session has this id.
-            NotFound: there is no such session.
+            InvalidInput: There is no such entry, or another session has this id.
+            NotFound: There is no such session.
         """
         if at_seq is None:
             at_seq = await read_last_seq(self._handle)
@@ -321,9 +321,9 @@ class Session(SessionReads):
         """Cancel every request and end the session. Return when all of it is archived and its workflow has ended.
 
         Raises:
-            ArchiveUnavailable: the archive cannot be written at present. The session is closed, and ends once it is
+            ArchiveUnavailable: The archive cannot be written at present. The session is closed, and ends once it is
                 archived. Call `close` again to wait for that.
-            Closed: the session has ended already.
+            Closed: The session has ended already.
         """
         receipt = await self._handle.call("close_session", make_input(CloseInput, {"reason": reason}), CloseReceipt)
         await self._handle.wait_for_end()

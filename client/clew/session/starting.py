@@ -21,8 +21,8 @@ async def start_session(
     Concurrent starts with the same id start one session. `reuse` says whether an ended session may be started again.
 
     Raises:
-        WorkflowAlreadyStartedError: a session of this id has ended, and `reuse` is `REJECT_DUPLICATE`.
-        RPCError: the server refused the call or did not answer.
+        WorkflowAlreadyStartedError: A session of this id has ended, and `reuse` is `REJECT_DUPLICATE`.
+        RPCError: The server refused the call or did not answer.
     """
     start = make_start_arguments(session_id, config)
     await client.start_workflow(

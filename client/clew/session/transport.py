@@ -39,8 +39,8 @@ def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
     """Make an input of the contract from its fields. A field that is None is left out.
 
     Raises:
-        InvalidInput: a field is unknown, missing or not valid.
-        InvalidOperation: the context operation is malformed.
+        InvalidInput: A field is unknown, missing or not valid.
+        InvalidOperation: The context operation is malformed.
     """
     values = {name: value for name, value in fields.items() if value is not None}
     try:
@@ -124,8 +124,8 @@ async def send_update(
     """Send an update and return when it is accepted.
 
     Raises:
-        Refusal: the session refused it. Nothing has changed.
-        WorkerUnavailable: no worker accepted it in time.
+        Refusal: The session refused it. Nothing has changed.
+        WorkerUnavailable: No worker accepted it in time.
     """
     async with translate_errors(handle.id, ACCEPT_SECONDS):
         while True:

@@ -92,7 +92,7 @@ class Entry(_ParsedPayload):
         """Parse an entry.
 
         Raises:
-            ValueError: a field is missing, or the kind is unknown.
+            ValueError: A field is missing, or the kind is unknown.
         """
         try:
             entry = cls(**{name: value[name] for name in cls.__slots__})
@@ -107,7 +107,7 @@ class Entry(_ParsedPayload):
         """The payload in the type of the entry's kind, for code that handles several kinds. It is parsed once.
 
         Raises:
-            ValueError: the payload does not have the type of the entry's kind.
+            ValueError: The payload does not have the type of the entry's kind.
         """
         try:
             return self._body
@@ -119,8 +119,8 @@ class Entry(_ParsedPayload):
         """Return the payload in a type that the caller expects.
 
         Raises:
-            TypeError: the payload has another type.
-            ValueError: the payload does not have the type of the entry's kind.
+            TypeError: The payload has another type.
+            ValueError: The payload does not have the type of the entry's kind.
         """
         body = self.body
         if not isinstance(body, payload_type):

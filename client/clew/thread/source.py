@@ -84,7 +84,7 @@ async def read_forward(
     """Read the rows of a thread from `from_seq` to `to_seq`, both included, at most `limit`, in order.
 
     Raises:
-        ArchiveDamaged: an entry is in neither part.
+        ArchiveDamaged: An entry is in neither part.
     """
     seq: int | None = from_seq
     left = limit
@@ -113,7 +113,7 @@ async def read_tail(parts: Parts, from_seq: int = 0, to_seq: int | None = None) 
     The archived part ends right before these entries, so the thread can be read backwards from them.
 
     Raises:
-        ArchiveDamaged: an entry is in neither part.
+        ArchiveDamaged: An entry is in neither part.
     """
     rows: list[Entry] = []
     seq = _find_first_live_seq(parts, from_seq)

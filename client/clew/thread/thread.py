@@ -71,7 +71,7 @@ class Thread:
         """Add the next entry.
 
         Raises:
-            ValueError: its `seq` is not the next one.
+            ValueError: Its `seq` is not the next one.
         """
         if entry.seq != self.rev:
             raise ValueError(f"the next entry has seq {self.rev}, not {entry.seq}")
@@ -179,7 +179,7 @@ class Thread:
         """Return the snapshot that is in force in a lane at a seq.
 
         Raises:
-            Archived: the retained entries do not determine the lane's layers at that seq.
+            Archived: The retained entries do not determine the lane's layers at that seq.
         """
         lane = self.get_lane(context_ref)
         layers = lane.find_layers(seq) if lane else Layers()
@@ -196,7 +196,7 @@ class Thread:
         """Return the configuration in force at a seq.
 
         Raises:
-            Archived: the seq is before `retained.upto`.
+            Archived: The seq is before `retained.upto`.
         """
         self._check_retained(seq)
         return find_last(self.configs, seq)
@@ -209,7 +209,7 @@ class Thread:
         """Return the name of the lane that is active at a seq.
 
         Raises:
-            Archived: the seq is before `retained.upto`.
+            Archived: The seq is before `retained.upto`.
         """
         self._check_retained(seq)
         switch = find_last(self.switches, seq)

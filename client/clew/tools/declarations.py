@@ -42,7 +42,7 @@ def make_tool(declaration: Mapping[str, Any]) -> RemoteTool | ExternalTool:
     "timeout_seconds", "retries", "idempotent", "requires_approval"}`.
 
     Raises:
-        TypeError: the object is neither, or a field is out of bounds.
+        TypeError: The object is neither, or a field is out of bounds.
     """
     name = str(declaration.get("name", "?"))[:100]
     if ("external" in declaration) == ("task_queue" in declaration):

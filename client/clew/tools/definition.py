@@ -72,7 +72,7 @@ def make_spec(name: str, description: str, parameters: Mapping[str, Any]) -> Too
     """Make the spec of a tool whose parameters come as JSON Schema.
 
     Raises:
-        TypeError: the parameters are not the schema of an object.
+        TypeError: The parameters are not the schema of an object.
     """
     if parameters.get("type") != "object":
         raise TypeError(f"tool {name!r}: the parameters are a JSON Schema with the type 'object'")
@@ -83,7 +83,7 @@ def check_name(name: str) -> None:
     """Check the name of a tool.
 
     Raises:
-        TypeError: the name has other characters than ASCII letters, digits, `_` and `-`, or not 1 to 64 of them.
+        TypeError: The name has other characters than ASCII letters, digits, `_` and `-`, or not 1 to 64 of them.
     """
     if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii() or len(name) > 64:
         raise TypeError(f"a tool's name has 1 to 64 letters, digits, '_' or '-', not {name!r}")

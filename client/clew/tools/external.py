@@ -36,7 +36,7 @@ def external_tool(
         requires_approval: Whether a person must approve each call before it waits for its result.
 
     Raises:
-        TypeError: the name, the parameters or the timeout are out of bounds.
+        TypeError: The name, the parameters or the timeout are out of bounds.
     """
     return ExternalTool(
         make_spec(name, description, parameters), timeout_seconds=timeout_seconds, requires_approval=requires_approval

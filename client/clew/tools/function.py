@@ -65,8 +65,8 @@ class Tool(ToolDefinition, Generic[P, R]):
         """Validate the JSON arguments of a call and return them as keyword arguments.
 
         Raises:
-            pydantic.ValidationError: the arguments do not match the signature.
-            ValueError: the validation would take too long.
+            pydantic.ValidationError: The arguments do not match the signature.
+            ValueError: The validation would take too long.
         """
         check_arguments(arguments, self.spec["parameters"])
         values = self._arguments.model_validate_json(to_json(arguments))
@@ -118,7 +118,7 @@ def tool(
         requires_approval: Whether each call waits, however long, until a person approves or denies it.
 
     Raises:
-        TypeError: a parameter has no annotation or a type without a JSON Schema, is positional-only, `*args` or
+        TypeError: A parameter has no annotation or a type without a JSON Schema, is positional-only, `*args` or
             `**kwargs`; or the name, the timeout or the retries are out of bounds.
     """
 

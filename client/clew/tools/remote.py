@@ -75,7 +75,7 @@ def remote_tool(
         requires_approval: Whether each call waits, however long, until a person approves or denies it.
 
     Raises:
-        TypeError: the name, the parameters, the task queue, the activity, the timeout or the retries are out of
+        TypeError: The name, the parameters, the task queue, the activity, the timeout or the retries are out of
             bounds.
     """
     return RemoteTool(
@@ -93,7 +93,7 @@ def check_temporal_name(tool: str, field: str, name: str) -> None:
     """Check the name of a task queue or an activity.
 
     Raises:
-        TypeError: the name is empty, too long, or has characters that cannot be printed.
+        TypeError: The name is empty, too long, or has characters that cannot be printed.
     """
     if not 0 < len(name) <= MAX_TEMPORAL_NAME or not name.isprintable() or name.startswith("/_sys"):
         raise TypeError(f"tool {tool!r}: {field} has 1 to {MAX_TEMPORAL_NAME} printable characters, not {name!r}")

@@ -97,7 +97,7 @@ def read_payload(kind: EntryKind, payload: Mapping[str, Any]) -> Payload:
     """Parse the payload of an entry.
 
     Raises:
-        ValueError: the payload does not have the type of the kind.
+        ValueError: The payload does not have the type of the kind.
     """
     return _READERS[kind](payload)
 

@@ -63,7 +63,7 @@ class Stored:
         """Parse a value.
 
         Raises:
-            ValueError: a field is missing or has the wrong type.
+            ValueError: A field is missing or has the wrong type.
         """
         value_type: Any = cls
         parsed: Self = _adapter(value_type).validator.validate_python(value)

@@ -75,7 +75,7 @@ class ConfigPayload(Payload):
         """The context policy in force, complete.
 
         Raises:
-            ValueError: the policy has fields of a later release.
+            ValueError: The policy has fields of a later release.
         """
         return ContextPolicy.model_validate(self.context_policy, strict=False)
 

@@ -61,7 +61,7 @@ class Recipe(Stored):
         """The call's own context policy, with only its own fields set; None where it had none.
 
         Raises:
-            ValueError: the policy has fields of a later release.
+            ValueError: The policy has fields of a later release.
         """
         if not self.context_policy:
             return None
