@@ -44,6 +44,16 @@ export interface Workflows {
   DeleteSession: { input: DeleteSessionInput; output: DeleteReceipt };
 }
 
+/** An agent as a worker has resolved it. */
+export interface AgentVersion {
+  /** The name of the agent. */
+  name: string;
+  /** The digest of the agent's configuration, its tools and its label. */
+  version: string;
+  /** The label that the agent's author gave the version. */
+  label?: string;
+}
+
 /** An entry of the kind `ai_context_operation`. */
 export interface AiContextOperationEntry {
   /** The entry's number in the thread, from 0 on. */
@@ -290,7 +300,11 @@ export interface ConfigEntry {
 
 /** The configuration in force from this entry on, complete, so that no later default can change it. */
 export interface ConfigPayload {
-  /** The model, as `provider:model`. */
+  /** The agent whose configuration it is; absent: the session has none, or no worker has resolved it yet. */
+  agent?: AgentVersion;
+  /** Whether the session keeps this version of the agent and these schemas. */
+  pin?: boolean;
+  /** The model, as `provider:model`; empty: it is the agent's, and no worker has resolved the agent yet. */
   model: string;
   /** How a run is led: `react`. */
   strategy: string;
@@ -320,6 +334,10 @@ export interface ConfigPayload {
   idle_timeout_seconds: number | null;
   /** The session's metadata. */
   metadata: Record<string, string>;
+  /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
+  own?: Record<string, unknown>;
+  /** The fields that differ from the `config` entry before, but for `own`; absent in the first one. */
+  changes?: Array<string>;
   /** The tokens of the system prompt and of the tool schemas. */
   tokens?: ConfigTokens;
 }
@@ -334,13 +352,15 @@ export interface ConfigTokens {
 
 /** The argument of the update `configure`. Absent fields stay unchanged. */
 export interface ConfigureInput {
+  /** The agent. A worker resolves it anew, also if the session is pinned or has the same one. */
+  agent?: string | null;
   /** The model. */
   model?: string | null;
   /** Overlay the options in force; null takes a value away. */
   model_options?: ModelOptions | null;
   /** The system prompt; at most 65 536 bytes. */
   system_prompt?: string | null;
-  /** All tools that the model may call from then on. */
+  /** All tools that the model may call from then on. A worker resolves their schemas anew, also if the session is pinned. */
   tools?: Array<string> | null;
   /** Overlays the session's policy. */
   context_policy?: ContextPolicy | null;
@@ -1071,10 +1091,19 @@ export interface RunPayload {
   reason?: string;
 }
 
-/** The configuration of a session, from its start until a `configure` changes it. */
+/**
+ * The configuration of a session, from its start until a `configure` changes it.
+ *
+ * With `agent`, absent fields are the agent's. The fields of `context_policy`, `model_options`, `limits` and
+ * `metadata` are overlaid one by one; a list replaces the agent's.
+ */
 export interface SessionConfig {
-  /** The model. */
-  model: string;
+  /** The agent, by the name under which the workers have it. */
+  agent?: string | null;
+  /** Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise each request has those of the workers' present deployment. */
+  pin?: boolean;
+  /** The model. It is needed if there is no `agent`. */
+  model?: string | null;
   /** The loop of a run; only `react` is accepted. */
   strategy?: string;
   /** The system prompt; at most 65 536 bytes. */
@@ -1181,7 +1210,9 @@ export interface SessionStatus {
   pending_approvals: Array<Record<string, unknown>>;
   /** The usage of all model calls of the session. */
   usage: Usage;
-  /** The model in force. */
+  /** The agent as a worker has resolved it: `{name, version, label?}`. */
+  agent?: Record<string, string>;
+  /** The model in force; empty until a worker has resolved the agent whose model it is. */
   model: string;
   /** The configuration in force: every field of `SessionConfig`, the policy complete. */
   config: Record<string, unknown>;

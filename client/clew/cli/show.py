@@ -93,6 +93,7 @@ def print_status(to: Console, answer: SessionStatus) -> None:
     waiting = {"input": answer.pending_inputs, "message": answer.queued_messages}
     rows = {
         "status": answer.status.replace("_", " "),
+        "agent": _format_agent(answer.agent or {}),
         "model": answer.model,
         "lane": answer.active_context_ref,
         "entries": _format_entry_count(answer),
@@ -105,6 +106,10 @@ def print_status(to: Console, answer: SessionStatus) -> None:
     }
     rows |= {f"approve {call['tool_call_id']}?": format_tool_call(call).plain for call in answer.pending_approvals}
     _print_pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
+
+
+def _format_agent(agent: Mapping[str, str]) -> str:
+    return " · ".join(filter(None, (agent.get("name"), agent.get("label"), agent.get("version"))))
 
 
 Receipt = (

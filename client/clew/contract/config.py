@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from clew.contract._input import Input
-from clew.contract.names import Metadata, ModelName
+from clew.contract.names import AgentName, Metadata, ModelName
 from clew.contract.policy import ContextPolicy
 from clew.contract.sizes import MAX_MESSAGE_BYTES, MAX_TOOL_RESULT_BYTES
 from clew.model.tokens import EncodingName
@@ -61,6 +61,10 @@ class Limits(Input):
     max_total_tokens: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0)
 
+    def overlay(self, upper: Limits) -> Limits:
+        """Return these limits with the fields that `upper` sets."""
+        return Limits.model_validate(self.model_dump(exclude_unset=True) | upper.model_dump(exclude_unset=True))
+
 
 OnBusy = Literal["reject", "queue", "interrupt", "steer"]
 ToolNames = Annotated[
@@ -71,8 +75,14 @@ ToolNames = Annotated[
 class SessionConfig(Input):
     """The configuration of a session, from its start until a `configure` changes it.
 
+    With `agent`, absent fields are the agent's. The fields of `context_policy`, `model_options`, `limits` and
+    `metadata` are overlaid one by one; a list replaces the agent's.
+
     Attributes:
-        model: The model.
+        agent: The agent, by the name under which the workers have it.
+        pin: Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise
+            each request has those of the workers' present deployment.
+        model: The model. It is needed if there is no `agent`.
         strategy: The loop of a run; only `react` is accepted.
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The names of the tools that the model may call, each once.
@@ -91,7 +101,9 @@ class SessionConfig(Input):
         metadata: The caller's own names and values.
     """
 
-    model: ModelName
+    agent: AgentName | None = None
+    pin: bool = False
+    model: ModelName | None = None
     strategy: str = Field(default="react", max_length=200)
     system_prompt: str | None = None
     tools: ToolNames = ()
@@ -106,6 +118,27 @@ class SessionConfig(Input):
     limits: Limits = Limits()
     idle_timeout_seconds: int | None = Field(default=None, ge=1)
     metadata: Metadata = Field(default={})
+
+    @model_validator(mode="after")
+    def _check_model(self) -> Self:
+        if self.model is None and self.agent is None:
+            raise ValueError("a model or an agent is needed")
+        return self
+
+    def overlay(self, upper: SessionConfig) -> SessionConfig:
+        """Return this configuration with the fields that `upper` sets. A field that is null is not set."""
+        fields: dict[str, Any] = {
+            name: value for name in upper.model_fields_set if (value := getattr(upper, name)) is not None
+        }
+        if self.context_policy and "context_policy" in fields:
+            fields["context_policy"] = self.context_policy.overlay(upper.context_policy)
+        if "model_options" in fields:
+            fields["model_options"] = self.model_options.overlay(upper.model_options)
+        if "limits" in fields:
+            fields["limits"] = self.limits.overlay(upper.limits)
+        if "metadata" in fields:
+            fields["metadata"] = self.metadata | upper.metadata
+        return self.model_copy(update=fields)
 
 
 class SessionStart(Input):

@@ -32,7 +32,8 @@ class SessionStatus(Output):
         pending_config: The fields that a waiting `configure` sets.
         pending_approvals: The tool calls that wait for a person's decision: `{tool_call_id, name, arguments}`.
         usage: The usage of all model calls of the session.
-        model: The model in force.
+        agent: The agent as a worker has resolved it: `{name, version, label?}`.
+        model: The model in force; empty until a worker has resolved the agent whose model it is.
         config: The configuration in force: every field of `SessionConfig`, the policy complete.
         metadata: The session's metadata.
         first_live_seq: Entries before this seq are in the archive.
@@ -55,6 +56,7 @@ class SessionStatus(Output):
     pending_config: list[str] = Field(default_factory=list)
     pending_approvals: list[dict[str, Any]] = Field(default_factory=list)
     usage: Usage = Usage()
+    agent: dict[str, str] | None = None
     model: str
     config: dict[str, Any] = Field(default_factory=dict)
     metadata: dict[str, str] = Field(default_factory=dict)

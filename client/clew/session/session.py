@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter
@@ -58,11 +59,20 @@ class Session(SessionReads):
 
     Attributes:
         id: The session's id.
+        ignored: The fields that `Clew.open` was called with and that the session, which existed already, has other
+            values of; with these values.
     """
 
-    def __init__(self, client: Client, session_id: str, task_queue: str = TASK_QUEUE) -> None:
+    def __init__(
+        self,
+        client: Client,
+        session_id: str,
+        task_queue: str = TASK_QUEUE,
+        ignored: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         super().__init__(SessionHandle(client, session_id, task_queue))
         self.id = session_id
+        self.ignored = ignored
 
     def __repr__(self) -> str:
         return f"<session {self.id}>"

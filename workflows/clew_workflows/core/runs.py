@@ -60,7 +60,21 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
         return opened.then(lambda state, at: fail_run(state, problem, at), at)
     if state.problem is None:
         return opened.then(start_run, at)
-    return replace(opened, state=replace(opened.state, phase="preparing"), effect=state.preparation)
+    return opened.then(lambda state, _at: _prepare(state), at)
+
+
+def prepare_again(state: State) -> Decision:
+    """Have a worker resolve the configuration, because the worker of the run's first call is of another deployment.
+
+    No model was called: the call that follows has the same number.
+    """
+    run = replace(get_run(state), call=None, iteration=0)
+    return _prepare(replace(state, run=run, calls=state.calls - 1))
+
+
+def _prepare(state: State) -> Decision:
+    run = replace(get_run(state), prepared=True)
+    return Decision(replace(state, run=run, phase="preparing"), (), state.preparation)
 
 
 def start_run(state: State, at: Moment) -> Decision:
@@ -68,17 +82,32 @@ def start_run(state: State, at: Moment) -> Decision:
     model = get_run(state).request.model
     if profiles.is_known(state, model):
         return call_model(state, at)
-    return Decision(replace(state, phase="preparing"), (), DescribeModel(model=model))
+    run = replace(get_run(state), describing=True)
+    return Decision(replace(state, run=run, phase="preparing"), (), DescribeModel(model=model))
+
+
+def resume_run(state: State, at: Moment) -> Decision:
+    """Resolve the request's settings again, under the configuration prepared during the run, and start the run."""
+    try:
+        return start_run(_renew_request(state), at)
+    except Refusal as refusal:
+        return fail_run(state, Failure(type=refusal.type, message=refusal.message), at)
 
 
 def take_profile(state: State, profile: ModelProfile, at: Moment) -> Decision:
     """Resolve the request's settings again, under the profile of its model, and make the first model call."""
-    run, state = get_run(state), profiles.remember_profile(state, profile)
+    state = replace(profiles.remember_profile(state, profile), run=replace(get_run(state), describing=False))
     try:
-        request = requests.renew_request(state, run.request)
+        return call_model(_renew_request(state), at)
     except Refusal as refusal:
         return fail_run(state, Failure(type=refusal.type, message=refusal.message), at)
-    return call_model(replace(state, run=replace(run, request=request)), at)
+
+
+def _renew_request(state: State) -> State:
+    run = get_run(state)
+    request = requests.renew_request(state, run.request)
+    deadline = run.deadline + request.timeout_seconds - run.request.timeout_seconds
+    return replace(state, run=replace(run, request=request, deadline=deadline))
 
 
 def call_model(state: State, at: Moment) -> Decision:
@@ -112,6 +141,8 @@ def _start_call(state: State, at: Moment, instead_of: CallModel | None = None) -
         context_policy=budgets.make_call_policy(state, request),
         token_ratio=ratio if ratio > 1 else None,
         priced=state.config.limits.max_cost_usd is not None,
+        # Only the first call of a run: the others have the tools that the run began with.
+        deployment=None if run.call or run.prepared or state.keeps_agent else state.deployment,
         parent_call_id=parent,
     )
     run = replace(run, iteration=call.iteration, call=call, tool_calls=())

@@ -12,7 +12,15 @@ from clew.contract.payloads import ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import Refs
-from clew_workflows.protocol import ArchiveRef, CallModel, Failure, ModelProfile, Prepare, ResolvedTool
+from clew_workflows.protocol import (
+    ArchiveRef,
+    CallModel,
+    Failure,
+    ModelProfile,
+    Prepare,
+    ResolvedAgent,
+    ResolvedTool,
+)
 
 Phase = Literal[
     "preparing",
@@ -171,6 +179,8 @@ class Run:
         joined: The ids of the requests that have joined the run.
         paused_at: When the run began to wait for approvals, in seconds of the workflow's clock; None if it does not.
         tightened: A refused context was shortened, which happens once a run.
+        prepared: The configuration was prepared anew during the run, which happens once a run.
+        describing: A worker is asked to describe the model that the request names.
         iteration: The number of the newest model call; 0 before the first.
         call: The newest model call.
         tool_calls: The tool calls of the newest reply.
@@ -186,6 +196,8 @@ class Run:
     joined: tuple[str, ...] = ()
     paused_at: float | None = None
     tightened: bool = False
+    prepared: bool = False
+    describing: bool = False
     iteration: int = 0
     call: CallModel | None = None
     tool_calls: tuple[RequestedCall, ...] = ()
@@ -238,10 +250,13 @@ class State:
 
     Attributes:
         session_id: The id of the session.
-        config: The configuration in force.
+        own: The configuration that callers have set, by the start and by `configure`.
         policy: The context policy in force, complete.
         phase: The status that the query `status` reports.
+        agent: The agent as a worker has resolved it; None until one has, and in a session without an agent.
+        agent_due: The agent that `own` names has not been resolved, also where the session is pinned.
         tools: The tools as a worker has resolved them; None until one has.
+        deployment: The deployment of the worker that has resolved the configuration; None until one has.
         problem: Why a worker could not resolve the configuration.
         run: The active run.
         own_policy: The policy fields that `configure` has set, over those of the configuration's policy.
@@ -270,10 +285,13 @@ class State:
     """
 
     session_id: str
-    config: SessionConfig
+    own: SessionConfig
     policy: ContextPolicy
     phase: Phase = "preparing"
+    agent: ResolvedAgent | None = None
+    agent_due: bool = True
     tools: tuple[ResolvedTool, ...] | None = None
+    deployment: str | None = None
     problem: Failure | None = None
     run: Run | None = None
     own_policy: ContextPolicy | None = None
@@ -299,6 +317,21 @@ class State:
     summaries: int = 0
     summary_due: str | None = None
     no_summary_before: int = 0
+
+    @property
+    def config(self) -> SessionConfig:
+        """The configuration in force: the agent's, with the fields that callers have set."""
+        return self.agent.config.overlay(self.own) if self.agent else self.own
+
+    @property
+    def model(self) -> str:
+        """The model of the configuration; empty until a worker has resolved the agent whose model it is."""
+        return self.config.model or ""
+
+    @property
+    def keeps_agent(self) -> bool:
+        """Whether a preparation keeps the agent and the tools' schemas that the session has."""
+        return self.own.pin and not self.agent_due
 
     @property
     def closed(self) -> bool:
@@ -330,16 +363,21 @@ class State:
     @property
     def describing(self) -> bool:
         """Whether a worker is asked to describe the model that the active run's request names."""
-        return self.phase == "preparing" and self.run is not None and self.problem is None
+        return self.phase == "preparing" and self.run is not None and self.run.describing
 
     @property
     def preparation(self) -> Prepare:
-        """The effect that resolves the configuration in force."""
+        """The effect that resolves the configuration in force, with the agent that `own` names."""
+        archived, clears = self.archive is not None, self.policy.clear_tool_results is not None
+        if self.own.agent is None or self.keeps_agent:
+            return Prepare(model=self.model, tools=self.config.tools, archived=archived, clears=clears)
+        levels = [policy for policy in (self.own_policy, self.own.context_policy) if policy]
         return Prepare(
-            model=self.config.model,
-            tools=self.config.tools,
-            archived=self.archive is not None,
-            clears=self.policy.clear_tool_results is not None,
+            agent=self.own.agent,
+            model=self.own.model,
+            tools=self.own.tools if "tools" in self.own.model_fields_set else None,
+            archived=archived,
+            clears=clears if any("clear_tool_results" in level.model_fields_set for level in levels) else None,
         )
 
     @property

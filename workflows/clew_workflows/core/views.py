@@ -49,7 +49,8 @@ def answer_status(state: State, thread: Thread) -> dict[str, Any]:
             for call in approvals.list_pending(state)
         ],
         usage=state.usage,
-        model=state.config.model,
+        agent=state.agent and drafts.make_agent_version(state.agent).as_json(),
+        model=state.model,
         config=drafts.dump_configuration(state),
         metadata=state.config.metadata,
         first_live_seq=thread.first_seq,

@@ -11,9 +11,9 @@ from clew_workflows.protocol.checkpoints import (
 from clew_workflows.protocol.effects import Effect, Event, SessionEffect
 from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.forks import Fork
-from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, ModelReply, RequestedTool
+from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, ModelReply, Outdated, RequestedTool
 from clew_workflows.protocol.packed import Packed, inflate
-from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
+from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared, ResolvedAgent
 from clew_workflows.protocol.queues import name_model_queue, name_tool_queue
 from clew_workflows.protocol.rollover import RolloverThresholds
 from clew_workflows.protocol.summaries import Summarize, Summarized, WrittenSummary
@@ -51,6 +51,7 @@ __all__ = [
     "ModelReply",
     "OpenCheckpoint",
     "OpenedCheckpoint",
+    "Outdated",
     "Packed",
     "PlannedCall",
     "Prepare",
@@ -59,6 +60,7 @@ __all__ = [
     "Recalled",
     "RemoteRoute",
     "RequestedTool",
+    "ResolvedAgent",
     "ResolvedTool",
     "RolloverThresholds",
     "Route",
