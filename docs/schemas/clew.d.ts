@@ -9,6 +9,7 @@ export interface Updates {
   configure: { input: ConfigureInput; output: ConfigureReceipt };
   cancel_request: { input: CancelInput | undefined; output: CancelReceipt };
   resolve_approval: { input: ApprovalInput; output: ApprovalReceipt };
+  submit_tool_result: { input: ToolResultInput; output: ToolResultReceipt };
   summarize: { input: SummarizeInput | undefined; output: SummaryReceipt };
   checkpoint: { input: CheckpointInput | undefined; output: CheckpointReceipt };
   hibernate: { input: HibernateInput | undefined; output: HibernateReceipt };
@@ -1118,7 +1119,7 @@ export interface SessionConfig {
   model_options?: ModelOptions;
   /** The most model calls of a run. */
   max_iterations?: number;
-  /** After so many seconds a request fails with `timeout`. The time that it waits for an approval does not count. */
+  /** After so many seconds a request fails with `timeout`. The time that it waits for nothing but approvals, or results of external calls, does not count. */
   request_timeout_seconds?: number;
   /** How the session treats a message while it serves a request. */
   on_busy?: "reject" | "queue" | "interrupt" | "steer";
@@ -1180,7 +1181,7 @@ export interface SessionStart {
 export interface SessionStatus {
   /** The session. */
   session_id: string;
-  /** `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `summarizing`, `hibernating` or `closed`. */
+  /** `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `awaiting_external`, `summarizing`, `hibernating` or `closed`. */
   status: string;
   /** The lane that the next request is served in. */
   active_context_ref: string;
@@ -1208,6 +1209,8 @@ export interface SessionStatus {
   pending_config: Array<string>;
   /** The tool calls that wait for a person's decision: `{tool_call_id, name, arguments}`. */
   pending_approvals: Array<Record<string, unknown>>;
+  /** The external tool calls that wait for their results: `{tool_call_id, name, arguments, expires_at}`. */
+  pending_external_calls: Array<Record<string, unknown>>;
   /** The usage of all model calls of the session. */
   usage: Usage;
   /** The agent as a worker has resolved it: `{name, version, label?}`. */
@@ -1462,6 +1465,24 @@ export interface ToolMessage {
   note_tokens?: number;
   /** Tokens of each piece of `content`, if it is long enough to be truncated. */
   pieces?: Array<number>;
+}
+
+/** The argument of the update `submit_tool_result`. */
+export interface ToolResultInput {
+  /** The external call that waits. */
+  tool_call_id: string;
+  /** The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most `max_tool_result_bytes`. */
+  content: unknown;
+  /** Whether the result describes a failure. */
+  is_error?: boolean;
+}
+
+/** The result of an external tool call was accepted. */
+export interface ToolResultReceipt {
+  /** The call. */
+  tool_call_id: string;
+  /** The result's entry. */
+  seq: number;
 }
 
 /** A tool as a model knows it. */

@@ -189,6 +189,33 @@ async def agents_redeployed(session: Session) -> None:
     await again.close()
 
 
+async def external(session: Session) -> None:
+    """Rounds that wait outside: a submitted result, a timeout, an error, a rollover meanwhile, a cancellation."""
+    await session.configure(tools=["add", "order", "order_later"])
+    await wait_outside(session, "order it", 1)
+    await session.submit_tool_result("tool-2", {"number": 1})
+    await wait_outside(session, "order more", 2)
+    for number in range(33):
+        await session.inject(f"note {number}", on_failure="drop")
+        await asyncio.sleep(0.03)
+    while (await session.status()).status == "awaiting_external":
+        for call in (await session.status()).pending_external_calls:
+            if call["name"] == "order":
+                await session.submit_tool_result(call["tool_call_id"], "sold out", is_error=True)
+        await asyncio.sleep(0.05)
+    await wait_outside(session, "order it", 1)
+    await session.cancel()
+    await session.ask("goodbye", on_busy="queue")
+    await session.close()
+
+
+async def wait_outside(session: Session, content: str, calls: int) -> None:
+    """Send a message, and wait until so many external calls wait for their results."""
+    await session.message(content, on_busy="queue")
+    while len((await session.status()).pending_external_calls) < calls:  # noqa: ASYNC110 - only a query shows it
+        await asyncio.sleep(0.02)
+
+
 async def wait_until_idle(session: Session) -> None:
     """Wait until the session writes no summary: a message would cancel the summary."""
     while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query shows it
@@ -205,6 +232,7 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "compacting-1": compacting,
     "doubts-1": doubts,
     "agents-1": agents,
+    "external-1": external,
 }
 REDEPLOYED: dict[str, Callable[[Session], Awaitable[None]]] = {"agents-1": agents_redeployed}
 """How scenarios continue when the workers have been replaced by those of another deployment."""
@@ -232,6 +260,11 @@ def reply_as_scenario(body: dict[str, Any]) -> Reply:
     match newest["role"], newest["content"]:
         case "user", "use tools":
             return Reply("adding", tool_calls=tuple(ToolCall("add", {"a": n, "b": n}, f"c{n}") for n in (1, 2)))
+        case "user", "order it":
+            return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}), ToolCall("order", {"item": "tea"}, "c2")))
+        case "user", "order more":
+            calls = ToolCall("order", {"item": "tea"}), ToolCall("order_later", {"item": "cups"}, "c2")
+            return Reply(tool_calls=calls)
         case "user", "cut off":
             calls = ToolCall("add", {"a": 1, "b": 1}), ToolCall("ignore_cancel", {"gate": "doubts"})
             return Reply(tool_calls=calls)

@@ -21,6 +21,7 @@ from clew.contract.commands import (
     SteerInput,
     SubmitInput,
     SummarizeInput,
+    ToolResultInput,
 )
 from clew.contract.config import (
     Limits,
@@ -80,6 +81,7 @@ from clew.contract.outputs import (
     SessionStatus,
     StreamState,
     SummaryReceipt,
+    ToolResultReceipt,
     TranscriptMessage,
     TranscriptPage,
     Window,
@@ -199,6 +201,8 @@ __all__ = [
     "Switch",
     "ToolCall",
     "ToolNames",
+    "ToolResultInput",
+    "ToolResultReceipt",
     "ToolSpec",
     "TranscriptMessage",
     "TranscriptPage",

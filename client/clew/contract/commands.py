@@ -151,6 +151,21 @@ class ApprovalInput(Input):
     arguments: dict[str, Any] | None = None
 
 
+class ToolResultInput(Input):
+    """The argument of the update `submit_tool_result`.
+
+    Attributes:
+        tool_call_id: The external call that waits.
+        content: The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most
+            `max_tool_result_bytes`.
+        is_error: Whether the result describes a failure.
+    """
+
+    tool_call_id: Id
+    content: Any
+    is_error: bool = False
+
+
 class AwaitRequestInput(Input):
     """The argument of the update `await_request`.
 

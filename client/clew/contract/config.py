@@ -90,8 +90,8 @@ class SessionConfig(Input):
         context_policy: The agent's policy. Absent: the worker chooses one for the model.
         model_options: The options of model calls.
         max_iterations: The most model calls of a run.
-        request_timeout_seconds: After so many seconds a request fails with `timeout`. The time that it waits for an
-            approval does not count.
+        request_timeout_seconds: After so many seconds a request fails with `timeout`. The time that it waits for
+            nothing but approvals, or results of external calls, does not count.
         on_busy: How the session treats a message while it serves a request.
         steering: When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`).
         encoding: The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows

@@ -25,6 +25,7 @@ from clew.contract import (
     MessageInput,
     SubmitInput,
     SummarizeInput,
+    ToolResultInput,
 )
 from clew.contract.outputs import (
     ApprovalReceipt,
@@ -37,6 +38,7 @@ from clew.contract.outputs import (
     OperationReceipt,
     StreamState,
     SummaryReceipt,
+    ToolResultReceipt,
 )
 from clew.model.messages import Message
 from clew.session._reader import (
@@ -275,6 +277,24 @@ class Session(SessionReads):
             UnknownApproval: No such call waits for approval.
         """
         return await _resolve(self._handle, tool_call_id, "deny", reason, None)
+
+    async def submit_tool_result(
+        self, tool_call_id: str, content: Any, *, is_error: bool = False
+    ) -> ToolResultReceipt:
+        """Answer a waiting call of an external tool. `content` is a text, or any other JSON value.
+
+        Raises:
+            AlreadyAnswered: A result of the call was submitted before.
+            CallEnded: The call has timed out, or its run has ended.
+            TooLarge: The text of the result is larger than the session's `max_tool_result_bytes`.
+            UnknownToolCall: No external call of this id waits.
+        """
+        command = {
+            "tool_call_id": tool_call_id,
+            "content": "null" if content is None else content,
+            "is_error": is_error,
+        }
+        return await self._handle.call("submit_tool_result", make_input(ToolResultInput, command), ToolResultReceipt)
 
     async def stream(self, request: Request) -> AsyncIterator[StreamState]:
         """Yield the reply to a request as it grows. The last state is the committed message.

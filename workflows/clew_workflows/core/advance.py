@@ -54,7 +54,9 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
         session.thread.append(entry)
         entries.append(entry)
     gave_up = _gives_up(before, after)
-    effect = decision.effect or (None if gave_up else session.effect)
+    # While only results from outside are awaited, the activities of the round have all returned.
+    is_over = gave_up or after.phase == "awaiting_external"
+    effect = decision.effect or (None if is_over else session.effect)
     return Step(Session(after, session.thread, effect), tuple(entries), gave_up)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.thread.thread import Thread
-from clew_workflows.core.approvals import list_pending
+from clew_workflows.core import approvals, external_calls
 from clew_workflows.core.state import State
 from clew_workflows.protocol import (
     Archiving,
@@ -64,7 +64,8 @@ def describe_session(state: State, thread: Thread) -> str:
     waiting = {
         "inputs": len(state.inbox),
         "queued messages": len(state.queue),
-        "approvals": len(list_pending(state)),
+        "approvals": len(approvals.list_pending(state)),
+        "external calls": len(external_calls.list_pending(state)),
         "context operations": len(state.pending_ops),
     }
     if any(waiting.values()):

@@ -15,13 +15,14 @@ from clew.outcomes import Usage
 from clew.thread.entries import Draft
 from clew_workflows.core import budgets, drafts, operations, profiles, requests, summaries, tool_rounds
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Input, Moment, Request, Run, State
+from clew_workflows.core.state import Input, Moment, Request, RequestedCall, Run, State
 from clew_workflows.protocol import (
     CallModel,
     DescribeModel,
     Failure,
     ModelAnswered,
     ModelProfile,
+    ToolAnswered,
     ToolReturned,
 )
 
@@ -216,20 +217,49 @@ def start_tools(state: State, at: Moment) -> Decision:
     """Run the tool calls of a round in parallel, once all that need approval are approved or denied."""
     run = get_run(state)
     if tool_rounds.list_unapproved(run.tool_calls):
-        return Decision(replace(state, run=replace(run, paused_at=at.time), phase="awaiting_approval"))
-    effect = tool_rounds.make_effect(state, run)
-    if effect is None:
-        return call_model(state, at)
-    return Decision(replace(state, phase="awaiting_tools"), (), effect)
+        return Decision(replace(state, run=_stop_clock(run, at), phase="awaiting_approval"))
+    run = tool_rounds.open_outside(state, _resume_clock(run, at), at)
+    state, effect = replace(state, run=run), tool_rounds.make_effect(state, run)
+    return Decision(replace(state, phase="awaiting_tools"), (), effect) if effect else _continue_round(state, at)
 
 
 def take_result(state: State, event: ToolReturned, at: Moment) -> Decision:
     """Commit the result of a tool call. After the last one of the round the next model call is made."""
     decision = tool_rounds.take_result(state, event)
-    run = decision.state.run
-    if run is None or decision.state.phase != "awaiting_tools" or not all(call.returned for call in run.tool_calls):
-        return decision
-    return decision.then(call_model, at)
+    return decision.then(_continue_round, at) if decision.state.phase == "awaiting_tools" else decision
+
+
+def take_outside_result(state: State, call: RequestedCall, answer: ToolAnswered, at: Moment) -> Decision:
+    """Commit a result from outside. After the last one of the round the next model call is made."""
+    return tool_rounds.commit_result(state, get_run(state), call, answer).then(_continue_round, at)
+
+
+def _continue_round(state: State, at: Moment) -> Decision:
+    """Make the next model call if all calls of the round have results, or wait for the others.
+
+    While all that are open wait for results from outside, the request's clock stands still.
+    """
+    run = get_run(state)
+    waiting = [call for call in run.tool_calls if not call.returned]
+    if not waiting:
+        return call_model(replace(state, run=_resume_clock(run, at)), at)
+    if not all(call.is_outside for call in waiting):
+        return Decision(state)
+    if run.paused_at is None and at.time >= run.deadline:
+        return fail_run(state, make_timeout(run, ", ".join(run.timed_out_calls)), at)
+    return Decision(replace(state, run=_stop_clock(run, at), phase="awaiting_external"))
+
+
+def _stop_clock(run: Run, at: Moment) -> Run:
+    """Stop the request's clock, if it does not stand still already."""
+    return run if run.paused_at is not None else replace(run, paused_at=at.time)
+
+
+def _resume_clock(run: Run, at: Moment) -> Run:
+    """Let the request's clock go on: the time in which it stood still does not count."""
+    if run.paused_at is None:
+        return run
+    return replace(run, deadline=run.deadline + at.time - run.paused_at, paused_at=None)
 
 
 def fail_run(state: State, failure: Failure, at: Moment) -> Decision:

@@ -13,13 +13,16 @@ from clew.contract.policy import ContextPolicy
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import Refs
 from clew_workflows.protocol import (
+    FUNCTION,
     ArchiveRef,
     CallModel,
+    ExternalRoute,
     Failure,
     ModelProfile,
     Prepare,
     ResolvedAgent,
     ResolvedTool,
+    Route,
 )
 
 Phase = Literal[
@@ -28,6 +31,7 @@ Phase = Literal[
     "awaiting_model",
     "awaiting_tools",
     "awaiting_approval",
+    "awaiting_external",
     "summarizing",
     "hibernating",
     "closed",
@@ -103,7 +107,8 @@ class Request:
         context_policy: The request's changes to the session's policy. If the request names a model and the
             configuration has no policy, they are the complete policy of that model.
         max_iterations: Most model calls of the run.
-        timeout_seconds: The time for the run, without the time it waits for approvals.
+        timeout_seconds: The time for the run, without the time it waits for nothing but approvals, or results from
+            outside.
         metadata: The message's metadata.
         output_schema: The JSON Schema of the answer.
         message: The message; None for a follow-up run.
@@ -134,8 +139,10 @@ class RequestedCall:
         arguments: The model's arguments, or those that a person has replaced them by.
         needs_approval: A person must approve the call first.
         idempotent: The call may be repeated.
+        route: How the call is carried out.
         edited: A person has changed the arguments.
         scheduled: An activity has been started for the call: it may have run.
+        expires_at: When an external call that waits for its result times out, in seconds of the workflow's clock.
         returned: Its result is in the thread.
     """
 
@@ -144,9 +151,21 @@ class RequestedCall:
     arguments: dict[str, Any]
     needs_approval: bool = False
     idempotent: bool = False
+    route: Route = FUNCTION
     edited: bool = False
     scheduled: bool = False
+    expires_at: float | None = None
     returned: bool = False
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the result is submitted by a caller."""
+        return isinstance(self.route, ExternalRoute)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the result comes from outside: no activity is started for the call."""
+        return self.is_external
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +196,8 @@ class Run:
         deadline: When the run times out, in seconds of the workflow's clock.
         opened_seq: The seq of the message that opened the run.
         joined: The ids of the requests that have joined the run.
-        paused_at: When the run began to wait for approvals, in seconds of the workflow's clock; None if it does not.
+        paused_at: When the run began to wait for nothing but approvals, or results from outside, in seconds of the
+            workflow's clock; None if it does not.
         tightened: A refused context was shortened, which happens once a run.
         prepared: The configuration was prepared anew during the run, which happens once a run.
         describing: A worker is asked to describe the model that the request names.
@@ -276,6 +296,7 @@ class State:
         tool_calls: The number of tool calls so far.
         inputs: The number of inputs so far.
         late_calls: Tool calls of ended runs that may still return.
+        answered_calls: The ids of the newest external calls whose results were submitted, to recognize a repetition.
         archive: The session's archive; None if the worker that began it had no store.
         outcomes: Outcomes of requests whose `run` entries may be in the archive alone.
         summarizing: The summary that is being written.
@@ -311,6 +332,7 @@ class State:
     tool_calls: int = 0
     inputs: int = 0
     late_calls: tuple[LateCall, ...] = ()
+    answered_calls: tuple[str, ...] = ()
     archive: ArchiveRef | None = None
     outcomes: Mapping[str, RequestOutcome] = field(default_factory=dict)
     summarizing: Summarizing | None = None

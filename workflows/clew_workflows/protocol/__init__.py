@@ -18,6 +18,7 @@ from clew_workflows.protocol.queues import name_model_queue, name_tool_queue
 from clew_workflows.protocol.rollover import RolloverThresholds
 from clew_workflows.protocol.summaries import Summarize, Summarized, WrittenSummary
 from clew_workflows.protocol.tools import (
+    FUNCTION,
     STORING_SECONDS,
     ExternalRoute,
     FunctionRoute,
@@ -33,6 +34,7 @@ from clew_workflows.protocol.tools import (
 )
 
 __all__ = [
+    "FUNCTION",
     "STORING_SECONDS",
     "ArchiveRef",
     "Archiving",

@@ -57,6 +57,10 @@ Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute, Field(discriminat
 """How the calls of a tool are carried out."""
 
 
+FUNCTION = FunctionRoute(type="function")
+"""The route of a function on the session's own workers."""
+
+
 class ResolvedTool(Value):
     """A tool's schema, and how its calls are carried out.
 
@@ -74,7 +78,7 @@ class ResolvedTool(Value):
     max_attempts: int
     idempotent: bool = True
     requires_approval: bool = False
-    route: Route = FunctionRoute(type="function")
+    route: Route = FUNCTION
 
 
 class RunTool(Value):
