@@ -26,7 +26,6 @@ ORDER = (
     "clew.thread",
     "clew.context",
     "clew.tools",
-    "clew.agents",
     "clew.session",
     "clew.local",
     "clew.cli",
@@ -46,7 +45,6 @@ PURE = (
     "clew.thread",
     "clew.context",
     "clew.tools",
-    "clew.agents",
     "clew_workflows.core",
     "clew_workflows.protocol",
 )

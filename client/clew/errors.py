@@ -2,13 +2,11 @@
 
 ClewError
 ├── Refusal                 the session refused a command or a query; nothing has changed
-│   ├── AlreadyAnswered
 │   ├── AlreadyResolved
 │   ├── ArchiveDamaged
 │   ├── ArchiveUnavailable
 │   ├── Archived
 │   ├── Busy
-│   ├── CallEnded
 │   ├── CheckpointUnavailable
 │   ├── Closed
 │   ├── EmptyContent
@@ -35,7 +33,6 @@ ClewError
 │   ├── UnknownLane
 │   ├── UnknownRequest
 │   ├── UnknownTool
-│   ├── UnknownToolCall
 │   └── UnsupportedStrategy
 ├── ContextOverflow         a part that the context must have does not fit
 ├── EncodingUnavailable     the vocabulary of a token encoding cannot be loaded
@@ -54,13 +51,11 @@ from clew.outcomes import RequestOutcome
 
 __all__ = [
     "REFUSALS",
-    "AlreadyAnswered",
     "AlreadyResolved",
     "ArchiveDamaged",
     "ArchiveUnavailable",
     "Archived",
     "Busy",
-    "CallEnded",
     "CheckpointUnavailable",
     "ClewError",
     "Closed",
@@ -93,7 +88,6 @@ __all__ = [
     "UnknownLane",
     "UnknownRequest",
     "UnknownTool",
-    "UnknownToolCall",
     "UnsupportedStrategy",
     "WorkerUnavailable",
     "make_refusal",
@@ -117,12 +111,6 @@ class Refusal(ClewError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
-
-
-class AlreadyAnswered(Refusal):
-    """A result of the tool call has been submitted before."""
-
-    type = "already_answered"
 
 
 class AlreadyResolved(Refusal):
@@ -153,12 +141,6 @@ class Busy(Refusal):
     """A request is running or waits, or a summary is being written."""
 
     type = "busy"
-
-
-class CallEnded(Refusal):
-    """The tool call waits for no result any more: it has timed out, or its run has ended."""
-
-    type = "call_ended"
 
 
 class CheckpointUnavailable(Refusal):
@@ -315,12 +297,6 @@ class UnknownTool(Refusal):
     """`require_approval` names a tool that the session does not have."""
 
     type = "unknown_tool"
-
-
-class UnknownToolCall(Refusal):
-    """No external tool call of that id waits for a result."""
-
-    type = "unknown_tool_call"
 
 
 class UnsupportedStrategy(Refusal):

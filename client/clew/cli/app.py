@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-import logging
 import sys
 from importlib.metadata import version
-from typing import Annotated, Unpack
+from typing import Annotated
 
 import typer
 
@@ -15,7 +14,6 @@ from clew.cli import compacting, compare, contexts, control, lifecycle, offline,
 from clew.cli.failures import exit_on_error
 from clew.cli.options import (
     Address,
-    Agent,
     AsJson,
     FromSeq,
     Lane,
@@ -23,7 +21,6 @@ from clew.cli.options import (
     Model,
     Namespace,
     OnBusy,
-    Pin,
     RequireApproval,
     SessionId,
     System,
@@ -33,16 +30,6 @@ from clew.cli.options import (
 from clew.cli.reach import Target
 from clew.contract import TASK_QUEUE
 from clew.session.options import EntryFilters
-
-_OPTION_NAMES = {
-    "agent": "--agent",
-    "pin": "--pin",
-    "model": "--model",
-    "system_prompt": "--system",
-    "tools": "--tool",
-    "require_approval": "--require-approval",
-}
-"""The option of each field of a new session's configuration."""
 
 app = typer.Typer(
     help="Durable LLM-agent sessions on Temporal.",
@@ -58,8 +45,6 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def clew(version_wanted: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     """Durable LLM-agent sessions on Temporal."""
-    # The commands print what the client logs, in their own words.
-    logging.getLogger("clew").addHandler(logging.NullHandler())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Escape characters that the stream's encoding lacks: they must not end the command.
@@ -76,8 +61,6 @@ def ask(
         str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
     ],
     *,
-    agent: Agent = None,
-    pin: Pin = False,
     model: Model = None,
     system: System = None,
     tool: Tools = None,
@@ -97,14 +80,7 @@ def ask(
 
     async def work() -> None:
         opened = await _open(
-            target,
-            session,
-            agent=agent,
-            pin=pin or None,
-            model=model,
-            system_prompt=system,
-            tools=tool or None,
-            require_approval=require_approval or None,
+            target, session, model=model, system=system, tools=tool, require_approval=require_approval
         )
         await talk.ask(opened, content, timeout_seconds=timeout, on_busy=options.get_word(on_busy), as_json=as_json)
 
@@ -116,8 +92,6 @@ def ask(
 def chat(
     session: SessionId,
     *,
-    agent: Agent = None,
-    pin: Pin = False,
     model: Model = None,
     system: System = None,
     tool: Tools = None,
@@ -131,16 +105,7 @@ def chat(
     """Chat in the terminal, with streamed replies. One message per line; Ctrl-D leaves, and the session stays."""
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json), asyncio.Runner() as runner:
-        opening = _open(
-            target,
-            session,
-            agent=agent,
-            pin=pin or None,
-            model=model,
-            system_prompt=system,
-            tools=tool or None,
-            require_approval=require_approval or None,
-        )
+        opening = _open(target, session, model=model, system=system, tools=tool, require_approval=require_approval)
         opened = runner.run(opening)
         code = talk.Chat(runner, opened, as_json, options.get_word(on_busy)).run()
     raise typer.Exit(code)
@@ -291,15 +256,23 @@ offline.register(app)
 serving.register(app)
 
 
-async def _open(target: Target, session_id: str, **options: Unpack[reach.StartOptions]) -> reach.Opened:
-    """Open a session. A remark on stderr names the options that an existing session ignores."""
+async def _open(
+    target: Target,
+    session_id: str,
+    *,
+    model: str | None,
+    system: str | None,
+    tools: list[str] | None,
+    require_approval: list[str] | None,
+) -> reach.Opened:
     clew = await reach.connect(target)
-    opened = await reach.open_session(clew, session_id, **options)
-    if opened.session.ignored:
-        ignored = ", ".join(_OPTION_NAMES[name] for name in opened.session.ignored)
+    opened = await reach.open_session(
+        clew, session_id, model=model, system_prompt=system, tools=tools, require_approval=require_approval
+    )
+    if opened.resumed and (model not in (None, opened.status.model) or system or tools or require_approval):
         remark = (
-            f"session {session_id} exists and keeps its configuration ({opened.status.model}), so {ignored} "
-            "had no effect: that is for new sessions"
+            f"session {session_id} exists and keeps its configuration ({opened.status.model}): "
+            "--model, --system, --tool and --require-approval only apply to new sessions"
         )
         show.make_console(stderr=True).print(show.make_text((remark, "dim")), soft_wrap=True)
     return opened

@@ -20,16 +20,8 @@ from clew.contract import (
     MessageInput,
     SubmitInput,
     SummarizeInput,
-    ToolResultInput,
 )
-from clew.contract.outputs import (
-    ApprovalReceipt,
-    CancelReceipt,
-    ConfigureReceipt,
-    InputReceipt,
-    OperationReceipt,
-    ToolResultReceipt,
-)
+from clew.contract.outputs import ApprovalReceipt, CancelReceipt, ConfigureReceipt, InputReceipt, OperationReceipt
 from clew.errors import Closed, InvalidInput, UnknownRequest
 from clew.thread.thread import Thread
 from clew_workflows.core import (
@@ -37,7 +29,6 @@ from clew_workflows.core import (
     checkpoints,
     configuration,
     decisions,
-    external_calls,
     forking,
     inputs,
     operations,
@@ -57,7 +48,6 @@ Command = (
     | ConfigureInput
     | CancelInput
     | ApprovalInput
-    | ToolResultInput
     | CheckpointInput
     | HibernateInput
     | SummarizeInput
@@ -129,7 +119,7 @@ class SummaryAwaited:
     summary_id: str
 
 
-Receipt = InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt | ToolResultReceipt
+Receipt = InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt
 Answer = Outcome | Configured | Checkpointing | Hibernating | Closing | SummaryAwaited | Receipt | None
 
 _DISPLACING = (
@@ -172,7 +162,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
     return decision.prepend(*given_up.commit), answer
 
 
-def _decide(  # noqa: PLR0912 - one case for each command
+def _decide(
     state: State, thread: Thread, command: Command, own_id: str | None, at: Moment
 ) -> tuple[Decision, Answer]:
     match command:
@@ -197,8 +187,6 @@ def _decide(  # noqa: PLR0912 - one case for each command
         case ApprovalInput():
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
             return approvals.resolve_approval(state, thread, command, at), resolved
-        case ToolResultInput():
-            return external_calls.submit_result(state, command, at)
         case CheckpointInput():
             checkpoints.check_checkpoint(state, thread, command)
             lane = command.context_ref or state.context_ref

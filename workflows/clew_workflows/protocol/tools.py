@@ -53,12 +53,18 @@ class ExternalRoute(Value):
     type: Literal["external"]
 
 
-Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute, Field(discriminator="type")]
+class McpRoute(Value):
+    """A worker of Clew's passes a call on to an MCP server. The session validates the arguments before.
+
+    Attributes:
+        type: `mcp`.
+    """
+
+    type: Literal["mcp"]
+
+
+Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute | McpRoute, Field(discriminator="type")]
 """How the calls of a tool are carried out."""
-
-
-FUNCTION = FunctionRoute(type="function")
-"""The route of a function on the session's own workers."""
 
 
 class ResolvedTool(Value):
@@ -78,7 +84,7 @@ class ResolvedTool(Value):
     max_attempts: int
     idempotent: bool = True
     requires_approval: bool = False
-    route: Route = FUNCTION
+    route: Route = FunctionRoute(type="function")
 
 
 class RunTool(Value):

@@ -36,7 +36,6 @@ from clew.contract import (
     SteerInput,
     SubmitInput,
     SummarizeInput,
-    ToolResultInput,
     TranscriptQuery,
     WindowQuery,
 )
@@ -113,7 +112,6 @@ _UPDATES: dict[str, type[Command]] = {
     "configure": ConfigureInput,
     "cancel_request": CancelInput,
     "resolve_approval": ApprovalInput,
-    "submit_tool_result": ToolResultInput,
     "checkpoint": CheckpointInput,
     "hibernate": HibernateInput,
     "close_session": CloseInput,
