@@ -26,6 +26,7 @@ ORDER = (
     "clew.thread",
     "clew.context",
     "clew.tools",
+    "clew.agents",
     "clew.session",
     "clew.local",
     "clew.cli",
@@ -45,6 +46,7 @@ PURE = (
     "clew.thread",
     "clew.context",
     "clew.tools",
+    "clew.agents",
     "clew_workflows.core",
     "clew_workflows.protocol",
 )

@@ -21,7 +21,7 @@ from clew_activities.providers.answer_object import AnswerDecoder, is_object_sch
 from clew_activities.providers.errors import ContextLengthExceeded
 from clew_activities.session_queries import get_own_session, query_session
 from clew_activities.structured_output import SchemaUnusable, Validation
-from clew_workflows.protocol import CallModel, ModelAnswered, ModelReply, RequestedTool
+from clew_workflows.protocol import CallModel, ModelAnswered, ModelReply, Outdated, RequestedTool
 
 MAX_STREAMED_CHARACTERS = 32 * 1024
 """Most characters of an unfinished reply in one heartbeat."""
@@ -36,16 +36,22 @@ MAX_WASTED_ATTEMPTS = 3
 
 
 class ModelActivities:
-    """Calls models through one HTTP client."""
+    """Calls models through one HTTP client. `deployment` is the digest of the worker's tools and agents."""
 
-    def __init__(self, providers: Providers, http: httpx.AsyncClient) -> None:
+    def __init__(self, providers: Providers, http: httpx.AsyncClient, deployment: str = "") -> None:
+        self._deployment = deployment
         self._providers = providers
         self._http = http
         self._validation = Validation()
 
     @activity.defn(name="call_model")
-    async def call_model(self, call: CallModel) -> ModelAnswered:
-        """Make one attempt of a model call. Its heartbeats hold the reply so far, as `StreamState`."""
+    async def call_model(self, call: CallModel) -> ModelAnswered | Outdated:
+        """Make one attempt of a model call. Its heartbeats hold the reply so far, as `StreamState`.
+
+        If the configuration was resolved by a worker of another deployment, no model is called.
+        """
+        if call.deployment is not None and call.deployment != self._deployment:
+            return Outdated(deployment=self._deployment)
         provider_name, _, model = call.model.partition(":")
         decoder: RedactedDecoder | None = None
         async with send_heartbeats(lambda: _make_stream_state(call, decoder)):

@@ -1,4 +1,4 @@
-"""The activities `prepare` and `describe_model`: resolve a configuration with the tools and models of this worker."""
+"""The activities `prepare` and `describe_model`: resolve a configuration with what this worker has registered."""
 
 from __future__ import annotations
 
@@ -7,34 +7,28 @@ from collections.abc import Sequence
 
 from temporalio import activity
 
+from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonicalize
-from clew.tools import ExternalTool, RemoteTool, ToolDefinition
 from clew_activities.archive import Archive
 from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
-from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
-from clew_activities.mcp.tools import McpTool, McpTools
 from clew_activities.model_table import choose_encoding, choose_policy, find_family
 from clew_activities.prices import find_prices
 from clew_activities.providers import Providers
 from clew_activities.providers.errors import ProviderError
+from clew_activities.registry import Registry
 from clew_activities.stored_results import read_result
-from clew_activities.tools import Tools
+from clew_activities.tools import resolve_tool
 from clew_workflows.protocol import (
     ArchiveRef,
     DescribeModel,
-    ExternalRoute,
     Failure,
-    FunctionRoute,
-    McpRoute,
     ModelProfile,
     Prepare,
     Prepared,
-    RemoteRoute,
-    ResolvedTool,
+    ResolvedAgent,
     RolloverThresholds,
-    Route,
 )
 
 log = logging.getLogger("clew.worker")
@@ -46,31 +40,27 @@ MAX_WARNINGS = 1000
 
 
 class PrepareActivities:
-    """Resolves configurations with the worker's providers, tools and archive."""
+    """Resolves configurations with the worker's providers, tools, agents and archive."""
 
     def __init__(
-        self,
-        providers: Providers,
-        tools: Tools,
-        archive: Archive,
-        thresholds: RolloverThresholds,
-        mcp_tools: McpTools | None = None,
+        self, providers: Providers, registry: Registry, archive: Archive, thresholds: RolloverThresholds
     ) -> None:
         self._providers = providers
-        self._tools = tools
-        self._mcp_tools = mcp_tools or McpTools()
+        self._registry = registry
         self._archive = archive
         self._thresholds = thresholds
         self._unknown: set[str] = set()
 
     @activity.defn(name="prepare")
     async def prepare(self, request: Prepare) -> Prepared:
-        """Resolve the tools and the model's profile, or report the first problem; on request, look for an archive."""
+        """Resolve the agent, the tools and the model's profile, or report the first problem.
+
+        On request, look for an archive.
+        """
         async with send_heartbeats():
-            prepared = await self._resolve(request)
-            prepared = prepared.model_copy(update={"profile": make_profile(request.model)})
-            if prepared.problem is None:
-                self._warn_of_unknown_model(request.model)
+            prepared = self._resolve(request)
+            if prepared.problem is None and prepared.profile:
+                self._warn_of_unknown_model(prepared.profile.model)
             return prepared if request.execution is None else await self._add_archive(prepared, request.execution)
 
     @activity.defn(name="describe_model")
@@ -104,39 +94,30 @@ class PrepareActivities:
         )
         return prepared.model_copy(update={"archive": archive_ref, "state": head.state})
 
-    async def _resolve(self, request: Prepare) -> Prepared:
-        try:
-            remote = await self._mcp_tools.select_all(request.tools)
-        except McpUnavailable as error:
-            return Prepared(problem=Failure(type="mcp_unavailable", message=str(error), retryable=True))
-        except UnknownMcpTool as error:
-            return Prepared(problem=Failure(type="unknown_tool", message=str(error)))
-        tools = dict(self._tools)
-        names = list(request.tools)
+    def _resolve(self, request: Prepare) -> Prepared:
+        agent, deployment = self._registry.agents.get(request.agent or ""), self._registry.deployment
+        if request.agent is not None and agent is None:
+            known = ", ".join(self._registry.agents) or "none"
+            message = (
+                f"the worker has no agent {request.agent!r}, its agents are: {known}. Point CLEW_AGENTS or --agents "
+                "at the module that defines it"
+            )
+            return Prepared(problem=Failure(type="unknown_agent", message=message), deployment=deployment)
+        config = _make_config(request, agent)
+        model, names, tools = config.model or "", list(config.tools), dict(self._registry.tools)
         readable = names and (request.archived or request.execution is not None)
         # If the worker has a tool of that name itself, the worker's is used.
-        if (readable or request.clears) and read_result.name not in tools:
+        if (readable or _clears(request, config)) and read_result.name not in tools:
             tools[read_result.name] = read_result
             names = list(dict.fromkeys((*names, read_result.name)))
-        selected = [tool for name in names for tool in remote.get(name) or ([tools[name]] if name in tools else [])]
-        known = list({tool.name: tool for tool in selected}.values())
-        resolved = tuple(
-            ResolvedTool(
-                spec=tool.spec,
-                route=make_route(tool),
-                timeout_seconds=tool.timeout_seconds,
-                max_attempts=tool.retries + 1,
-                idempotent=tool.idempotent,
-                requires_approval=tool.requires_approval,
-            )
-            for tool in known
-        )
-        size = sum(len(canonicalize(tool.spec)) for tool in known)
+        resolved = tuple(resolve_tool(tools[name]) for name in names if name in tools)
+        prepared = Prepared(agent=agent, deployment=deployment, profile=make_profile(model))
+        size = sum(len(canonicalize(tool.spec)) for tool in resolved)
         if size > MAX_SCHEMA_BYTES:
             message = f"the tools' schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are allowed"
-            return Prepared(problem=Failure(type="too_large", message=message))
-        unknown = [name for name in names if name not in tools and name not in remote]
-        return Prepared(tools=resolved, problem=self._find_problem(request.model, unknown))
+            return prepared.model_copy(update={"problem": Failure(type="too_large", message=message)})
+        unknown = [name for name in names if name not in tools]
+        return prepared.model_copy(update={"tools": resolved, "problem": self._find_problem(model, unknown)})
 
     def _warn_of_unknown_model(self, model: str) -> None:
         """Log once for each model that the table does not have."""
@@ -163,17 +144,17 @@ class PrepareActivities:
         return None
 
 
-def make_route(tool: ToolDefinition) -> Route:
-    """Make the route of a tool's calls."""
-    match tool:
-        case RemoteTool():
-            return RemoteRoute(type="remote", task_queue=tool.task_queue, activity=tool.activity)
-        case ExternalTool():
-            return ExternalRoute(type="external")
-        case McpTool():
-            return McpRoute(type="mcp")
-        case _:
-            return FunctionRoute(type="function")
+def _make_config(request: Prepare, agent: ResolvedAgent | None) -> SessionConfig:
+    """Make the part of the configuration in force that a worker resolves, by the session's own rule."""
+    fields = {name: getattr(request, name) for name in ("agent", "model", "tools")}
+    own = SessionConfig.model_validate({name: value for name, value in fields.items() if value is not None})
+    return agent.config.overlay(own) if agent else own
+
+
+def _clears(request: Prepare, config: SessionConfig) -> bool:
+    """Whether the policy in force clears tool results."""
+    policy = config.context_policy
+    return request.clears if request.clears is not None else bool(policy and policy.clear_tool_results)
 
 
 def make_profile(model: str) -> ModelProfile:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clew.tools import Tool, ToolDefinition, make_tool
+from clew.tools import ExternalTool, RemoteTool, Tool, ToolDefinition, make_tool
 from clew_activities.import_errors import describe_import_error
 from clew_workflows.core.argument_schemas import make_validator
+from clew_workflows.protocol import ExternalRoute, FunctionRoute, RemoteRoute, ResolvedTool, Route
 
 Tools = Mapping[str, ToolDefinition]
 """Every tool of a worker by its name."""
@@ -35,8 +36,20 @@ def load_tools(sources: Iterable[str]) -> Tools:
         for tool in _read_file(source) if source.endswith(".json") else _import_module(source):
             if tools.setdefault(tool.name, tool) is not tool:
                 raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
-            _check_schema(tool)
+            check_parameters(tool)
     return tools
+
+
+def resolve_tool(tool: ToolDefinition) -> ResolvedTool:
+    """Resolve a tool: its schema, and how its calls are carried out."""
+    return ResolvedTool(
+        spec=tool.spec,
+        route=_make_route(tool),
+        timeout_seconds=tool.timeout_seconds,
+        max_attempts=tool.retries + 1,
+        idempotent=tool.idempotent,
+        requires_approval=tool.requires_approval,
+    )
 
 
 def _import_module(name: str) -> list[ToolDefinition]:
@@ -62,8 +75,12 @@ def _read_file(path: str) -> list[ToolDefinition]:
         raise ToolsUnusable(f"the tools file {path!r} cannot be used: {error}") from error
 
 
-def _check_schema(tool: ToolDefinition) -> None:
-    """Check a schema that its author has written. That of a function is made from its signature."""
+def check_parameters(tool: ToolDefinition) -> None:
+    """Check a schema that its author has written. That of a function is made from its signature.
+
+    Raises:
+        ToolsUnusable: The parameters are not valid JSON Schema.
+    """
     if isinstance(tool, Tool):
         return
     try:
@@ -72,3 +89,13 @@ def _check_schema(tool: ToolDefinition) -> None:
         raise ToolsUnusable(
             f"the parameters of tool {tool.name!r} are not valid JSON Schema: {str(error)[:500]}"
         ) from error
+
+
+def _make_route(tool: ToolDefinition) -> Route:
+    match tool:
+        case RemoteTool():
+            return RemoteRoute(type="remote", task_queue=tool.task_queue, activity=tool.activity)
+        case ExternalTool():
+            return ExternalRoute(type="external")
+        case _:
+            return FunctionRoute(type="function")

@@ -105,7 +105,7 @@ async def import_session(
     )
     session = replace(session, state=replace(session.state, archive=archive_ref))
     await restart.write_archive(archive, session, None)
-    await restart.restart_session(client, session_id, task_queue, session.state.config)
+    await restart.restart_session(client, session_id, task_queue, session.state.own)
     return session_id, count
 
 

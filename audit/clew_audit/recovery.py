@@ -116,7 +116,7 @@ async def recover(
         )
         session = replace(session, state=replace(session.state, archive=archive_ref))
         await restart.write_archive(archive, session, head)
-    await restart.restart_session(client, session_id, own_queue or task_queue, session.state.config)
+    await restart.restart_session(client, session_id, own_queue or task_queue, session.state.own)
     return report
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from clew.contract import ModelOptions, SessionConfig
+from clew.contract import ModelOptions
 from clew.contract.outputs import InputReceipt
 from clew.contract.payloads import (
     AppliedSwitch,
@@ -24,17 +24,17 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew.contract.policy import ContextPolicy, resolve
+from clew.contract.policy import resolve
 from clew.errors import InvalidInput
 from clew.model.messages import list_call_ids
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.thread import Thread
 from clew_activities.prepare import make_profile
-from clew_workflows.core import budgets, carried, drafts, inputs
+from clew_workflows.core import budgets, carried, configuration, drafts, inputs
 from clew_workflows.core.advance import Session
 from clew_workflows.core.state import MAX_KNOWN_OPS, Learned, Request, RequestedCall, Run, State
-from clew_workflows.protocol import ArchiveRef, ModelProfile
+from clew_workflows.protocol import ArchiveRef
 
 
 class StateBuilder:
@@ -148,17 +148,25 @@ class StateBuilder:
     def _state(self, archive_ref: ArchiveRef) -> State:
         if self._config is None:
             raise InvalidInput("the first entry is not a configuration: these are not the entries of a session")
-        config, policy, profile = _read_config(self._config)
+        own, own_policy, agent = configuration.split_config(self._config)
+        policy, model = self._config.policy, self._config.model
+        profile = make_profile(model)
+        if own.agent is None and resolve(agent=profile.policy) != policy:
+            # Assume that the session's own `context_policy` sets it.
+            own = own.model_copy(update={"context_policy": policy})
         state = State(
             self._session_id,
-            config,
+            own,
             policy,
+            own_policy=own_policy,
+            agent=agent,
+            agent_due=own.agent is not None and agent is None,
             phase="idle",
             tools=drafts.make_unresolved_tools(self._config),
             receipts=tuple(self._receipts.values()),
             known_ops=tuple(self._known_ops),
             config_due=False,
-            profiles={profile.model: profile},
+            profiles={model: profile} if model else {},
             learned=self._learned,
             context_ref=self._context_ref,
             usage=self._usage,
@@ -222,7 +230,7 @@ class _OpenRun:
             return None
         config = state.config
         request = Request(
-            unanswered[0], "", self._context_ref, config.model, ModelOptions(), None,
+            unanswered[0], "", self._context_ref, state.model, ModelOptions(), None,
             config.max_iterations, config.request_timeout_seconds,
         )  # fmt: skip
         return Run(
@@ -236,15 +244,3 @@ class _OpenRun:
             answer_seq=self._answer_seq,
             usage=self.usage,
         )
-
-
-def _read_config(payload: ConfigPayload) -> tuple[SessionConfig, ContextPolicy, ModelProfile]:
-    """Read the configuration in force, its complete policy, and the profile of its model.
-
-    If the policy is not the profile's, assume that the session's own `context_policy` sets it.
-    """
-    config, policy = payload.config, payload.policy
-    profile = make_profile(config.model)
-    if resolve(agent=config.context_policy or profile.policy) != policy:
-        config = config.model_copy(update={"context_policy": policy})
-    return config, policy, profile

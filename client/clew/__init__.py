@@ -7,6 +7,7 @@ This package exports the names of everyday use. `clew.contract` has all inputs a
 all errors. `clew.thread` and `clew.context` have threads and contexts, for programs that project them themselves.
 """
 
+from clew.agents import Agent
 from clew.contract import (
     ClearToolResults,
     ContextPolicy,
@@ -29,6 +30,7 @@ from clew.thread import Entry
 from clew.tools import Tool, ToolContext, tool
 
 __all__ = [
+    "Agent",
     "Busy",
     "ClearToolResults",
     "Clew",

@@ -2,11 +2,13 @@
 
 ClewError
 ├── Refusal                 the session refused a command or a query; nothing has changed
+│   ├── AlreadyAnswered
 │   ├── AlreadyResolved
 │   ├── ArchiveDamaged
 │   ├── ArchiveUnavailable
 │   ├── Archived
 │   ├── Busy
+│   ├── CallEnded
 │   ├── CheckpointUnavailable
 │   ├── Closed
 │   ├── EmptyContent
@@ -33,6 +35,7 @@ ClewError
 │   ├── UnknownLane
 │   ├── UnknownRequest
 │   ├── UnknownTool
+│   ├── UnknownToolCall
 │   └── UnsupportedStrategy
 ├── ContextOverflow         a part that the context must have does not fit
 ├── EncodingUnavailable     the vocabulary of a token encoding cannot be loaded
@@ -51,11 +54,13 @@ from clew.outcomes import RequestOutcome
 
 __all__ = [
     "REFUSALS",
+    "AlreadyAnswered",
     "AlreadyResolved",
     "ArchiveDamaged",
     "ArchiveUnavailable",
     "Archived",
     "Busy",
+    "CallEnded",
     "CheckpointUnavailable",
     "ClewError",
     "Closed",
@@ -88,6 +93,7 @@ __all__ = [
     "UnknownLane",
     "UnknownRequest",
     "UnknownTool",
+    "UnknownToolCall",
     "UnsupportedStrategy",
     "WorkerUnavailable",
     "make_refusal",
@@ -111,6 +117,12 @@ class Refusal(ClewError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+
+class AlreadyAnswered(Refusal):
+    """A result of the tool call has been submitted before."""
+
+    type = "already_answered"
 
 
 class AlreadyResolved(Refusal):
@@ -141,6 +153,12 @@ class Busy(Refusal):
     """A request is running or waits, or a summary is being written."""
 
     type = "busy"
+
+
+class CallEnded(Refusal):
+    """The tool call waits for no result any more: it has timed out, or its run has ended."""
+
+    type = "call_ended"
 
 
 class CheckpointUnavailable(Refusal):
@@ -297,6 +315,12 @@ class UnknownTool(Refusal):
     """`require_approval` names a tool that the session does not have."""
 
     type = "unknown_tool"
+
+
+class UnknownToolCall(Refusal):
+    """No external tool call of that id waits for a result."""
+
+    type = "unknown_tool_call"
 
 
 class UnsupportedStrategy(Refusal):

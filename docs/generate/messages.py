@@ -68,6 +68,12 @@ UPDATES = (
         ("already_resolved", "unknown_approval"),
     ),
     Exchange(
+        "submit_tool_result",
+        contract.ToolResultInput,
+        contract.ToolResultReceipt,
+        ("already_answered", "call_ended", "unknown_tool_call"),
+    ),
+    Exchange(
         "summarize",
         contract.SummarizeInput,
         contract.SummaryReceipt,

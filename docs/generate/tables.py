@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from clew.contract import AwaitRequestInput, ModelName, SessionId
+from clew.contract import AgentName, AwaitRequestInput, ModelName, SessionId
 from docs.generate.json_schema import JsonSchema
 
 _NAMED_FORMS: dict[str, tuple[str, str]] = {
@@ -19,6 +19,10 @@ _NAMED_FORMS: dict[str, tuple[str, str]] = {
     "session id": (
         TypeAdapter(SessionId).json_schema()["pattern"],
         "1 to 200 characters of letters, digits, `.`, `_`, `:`, `-`",
+    ),
+    "agent name": (
+        TypeAdapter(AgentName).json_schema()["pattern"],
+        "1 to 64 characters of letters, digits, `_`, `.`, `-`",
     ),
     "model name": (TypeAdapter(ModelName).json_schema()["pattern"], "`provider:model`; never an address"),
 }

@@ -9,6 +9,7 @@ export interface Updates {
   configure: { input: ConfigureInput; output: ConfigureReceipt };
   cancel_request: { input: CancelInput | undefined; output: CancelReceipt };
   resolve_approval: { input: ApprovalInput; output: ApprovalReceipt };
+  submit_tool_result: { input: ToolResultInput; output: ToolResultReceipt };
   summarize: { input: SummarizeInput | undefined; output: SummaryReceipt };
   checkpoint: { input: CheckpointInput | undefined; output: CheckpointReceipt };
   hibernate: { input: HibernateInput | undefined; output: HibernateReceipt };
@@ -42,6 +43,16 @@ export interface Workflows {
   ForkSession: { input: ForkSessionInput; output: ForkReceipt };
   RestoreSession: { input: RestoreInput; output: RestoreReceipt };
   DeleteSession: { input: DeleteSessionInput; output: DeleteReceipt };
+}
+
+/** An agent as a worker has resolved it. */
+export interface AgentVersion {
+  /** The name of the agent. */
+  name: string;
+  /** The digest of the agent's configuration, its tools and its label. */
+  version: string;
+  /** The label that the agent's author gave the version. */
+  label?: string;
 }
 
 /** An entry of the kind `ai_context_operation`. */
@@ -290,7 +301,11 @@ export interface ConfigEntry {
 
 /** The configuration in force from this entry on, complete, so that no later default can change it. */
 export interface ConfigPayload {
-  /** The model, as `provider:model`. */
+  /** The agent whose configuration it is; absent: the session has none, or no worker has resolved it yet. */
+  agent?: AgentVersion;
+  /** Whether the session keeps this version of the agent and these schemas. */
+  pin?: boolean;
+  /** The model, as `provider:model`; empty: it is the agent's, and no worker has resolved the agent yet. */
   model: string;
   /** How a run is led: `react`. */
   strategy: string;
@@ -320,6 +335,10 @@ export interface ConfigPayload {
   idle_timeout_seconds: number | null;
   /** The session's metadata. */
   metadata: Record<string, string>;
+  /** What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent. */
+  own?: Record<string, unknown>;
+  /** The fields that differ from the `config` entry before, but for `own`; absent in the first one. */
+  changes?: Array<string>;
   /** The tokens of the system prompt and of the tool schemas. */
   tokens?: ConfigTokens;
 }
@@ -334,13 +353,15 @@ export interface ConfigTokens {
 
 /** The argument of the update `configure`. Absent fields stay unchanged. */
 export interface ConfigureInput {
+  /** The agent. A worker resolves it anew, also if the session is pinned or has the same one. */
+  agent?: string | null;
   /** The model. */
   model?: string | null;
   /** Overlay the options in force; null takes a value away. */
   model_options?: ModelOptions | null;
   /** The system prompt; at most 65 536 bytes. */
   system_prompt?: string | null;
-  /** All tools that the model may call from then on. */
+  /** All tools that the model may call from then on. A worker resolves their schemas anew, also if the session is pinned. */
   tools?: Array<string> | null;
   /** Overlays the session's policy. */
   context_policy?: ContextPolicy | null;
@@ -1071,10 +1092,19 @@ export interface RunPayload {
   reason?: string;
 }
 
-/** The configuration of a session, from its start until a `configure` changes it. */
+/**
+ * The configuration of a session, from its start until a `configure` changes it.
+ *
+ * With `agent`, absent fields are the agent's. The fields of `context_policy`, `model_options`, `limits` and
+ * `metadata` are overlaid one by one; a list replaces the agent's.
+ */
 export interface SessionConfig {
-  /** The model. */
-  model: string;
+  /** The agent, by the name under which the workers have it. */
+  agent?: string | null;
+  /** Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise each request has those of the workers' present deployment. */
+  pin?: boolean;
+  /** The model. It is needed if there is no `agent`. */
+  model?: string | null;
   /** The loop of a run; only `react` is accepted. */
   strategy?: string;
   /** The system prompt; at most 65 536 bytes. */
@@ -1089,7 +1119,7 @@ export interface SessionConfig {
   model_options?: ModelOptions;
   /** The most model calls of a run. */
   max_iterations?: number;
-  /** After so many seconds a request fails with `timeout`. The time that it waits for an approval does not count. */
+  /** After so many seconds a request fails with `timeout`. The time that it waits for nothing but approvals, or results of external calls, does not count. */
   request_timeout_seconds?: number;
   /** How the session treats a message while it serves a request. */
   on_busy?: "reject" | "queue" | "interrupt" | "steer";
@@ -1151,7 +1181,7 @@ export interface SessionStart {
 export interface SessionStatus {
   /** The session. */
   session_id: string;
-  /** `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `summarizing`, `hibernating` or `closed`. */
+  /** `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `awaiting_external`, `summarizing`, `hibernating` or `closed`. */
   status: string;
   /** The lane that the next request is served in. */
   active_context_ref: string;
@@ -1179,9 +1209,13 @@ export interface SessionStatus {
   pending_config: Array<string>;
   /** The tool calls that wait for a person's decision: `{tool_call_id, name, arguments}`. */
   pending_approvals: Array<Record<string, unknown>>;
+  /** The external tool calls that wait for their results: `{tool_call_id, name, arguments, expires_at}`. */
+  pending_external_calls: Array<Record<string, unknown>>;
   /** The usage of all model calls of the session. */
   usage: Usage;
-  /** The model in force. */
+  /** The agent as a worker has resolved it: `{name, version, label?}`. */
+  agent?: Record<string, string>;
+  /** The model in force; empty until a worker has resolved the agent whose model it is. */
   model: string;
   /** The configuration in force: every field of `SessionConfig`, the policy complete. */
   config: Record<string, unknown>;
@@ -1431,6 +1465,24 @@ export interface ToolMessage {
   note_tokens?: number;
   /** Tokens of each piece of `content`, if it is long enough to be truncated. */
   pieces?: Array<number>;
+}
+
+/** The argument of the update `submit_tool_result`. */
+export interface ToolResultInput {
+  /** The external call that waits. */
+  tool_call_id: string;
+  /** The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most `max_tool_result_bytes`. */
+  content: unknown;
+  /** Whether the result describes a failure. */
+  is_error?: boolean;
+}
+
+/** The result of an external tool call was accepted. */
+export interface ToolResultReceipt {
+  /** The call. */
+  tool_call_id: string;
+  /** The result's entry. */
+  seq: number;
 }
 
 /** A tool as a model knows it. */

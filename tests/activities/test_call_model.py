@@ -117,6 +117,7 @@ async def called(
         if on_heartbeat:
             made.on_heartbeat = on_heartbeat
         answer = await made.run(ModelActivities(providers, http).call_model, queried.session.call)
+        assert isinstance(answer, ModelAnswered)
         return answer, provider.requests
 
 

@@ -28,6 +28,7 @@ from clew.errors import (
 from clew_activities.checkpoint_tokens import VARIABLE, Keys, make_op_id, read_keys, sign_payload, verify_token
 from clew_activities.model_table import choose_policy
 from clew_activities.open_checkpoint import read_config
+from clew_activities.registry import make_registry
 from clew_workflows.core.checkpoints import (
     compute_fingerprint,
     encode_base64url,
@@ -233,9 +234,9 @@ def test_keys_that_cannot_be_used_are_told_by_their_place(value: str) -> None:
 def test_a_policy_that_was_the_models_own_is_found_again() -> None:
     """It is left open, so that it stays the model's own; a worker that would choose another refuses the token."""
     config = SessionConfig(model="openai:gpt-4", tools=("add",))
-    policy = choose_policy(config.model)
+    policy, registry = choose_policy("openai:gpt-4"), make_registry({"add": add})
     was = compute_fingerprint(list_fingerprinted(config, policy, [add.spec]))
     payload = {"config": config.model_dump(mode="json", exclude_unset=True), "fingerprint": was}
-    assert read_config(payload, {"add": add}) == payload["config"]
+    assert read_config(payload, registry) == payload["config"]
     with pytest.raises(TokenMismatch):
-        read_config(payload | {"fingerprint": "another"}, {"add": add})
+        read_config(payload | {"fingerprint": "another"}, registry)

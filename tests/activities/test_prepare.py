@@ -14,6 +14,7 @@ from clew_activities.archive import Archive, Store
 from clew_activities.prepare import MAX_SCHEMA_BYTES, PrepareActivities
 from clew_activities.prices import find_prices
 from clew_activities.providers import load_providers
+from clew_activities.registry import make_registry
 from clew_activities.stored_results import read_result
 from clew_workflows.protocol import DescribeModel, ModelProfile, Prepare, Prepared, RolloverThresholds
 
@@ -58,7 +59,7 @@ def made(own: Tool[..., Any] = add) -> PrepareActivities:
     providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
     tools_here = {tool.name: tool for tool in (add, look, pay, wordy, wordier, own)}
     archive = Archive(Store.from_url("memory://"), "default")
-    return PrepareActivities(providers, tools_here, archive, RolloverThresholds())
+    return PrepareActivities(providers, make_registry(tools_here), archive, RolloverThresholds())
 
 
 async def test_tools_are_resolved_in_the_order_asked_for() -> None:

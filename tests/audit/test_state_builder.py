@@ -76,8 +76,8 @@ def test_what_providers_told_is_in_the_entries() -> None:
     reply(session, 1.3)
     real = session.state
     made = folded(list(session.thread), pieces=2)
-    assert real.learned[made.config.model].budget
-    assert real.learned[made.config.model].ratio > 1
+    assert real.learned[made.model].budget
+    assert real.learned[made.model].ratio > 1
     for name in ("learned", "profiles", "policy"):
         assert getattr(made, name) == getattr(real, name), name
     assert (made.config.encoding, made.config.context_policy) == (real.config.encoding, None)

@@ -27,7 +27,7 @@ from tests.support.schemas import make_chain
 from tests.support.stack import Stack
 
 
-@pytest.mark.parametrize("update", ["message", "await_request", "no_such_update"])
+@pytest.mark.parametrize("update", ["message", "await_request", "submit_tool_result", "no_such_update"])
 async def test_a_malformed_update_is_refused_and_leaves_nothing(stack: Stack, update: str) -> None:
     """Every update with every malformed payload is refused with a word of the contract."""
     session = await stack.open()

@@ -22,7 +22,7 @@ EACH = 500
 
 UPDATES = (
     "message", "await_request", "submit_input", "submit_context_operation", "configure", "cancel_request",
-    "resolve_approval", "summarize", "expand", "__init__", "x" * 900,
+    "resolve_approval", "submit_tool_result", "summarize", "expand", "__init__", "x" * 900,
 )  # fmt: skip
 SIGNALS = ("steer", "inject", "modify_context", "cancel", "nothing", "é" * 100, "__temporal")
 FIELDS = (

@@ -40,6 +40,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "configure": {},
     "cancel_request": {},
     "resolve_approval": {"tool_call_id": "t-1", "decision": "approve"},
+    "submit_tool_result": {"tool_call_id": "t-1", "content": "done"},
     "summarize": {},
     "checkpoint": {},
     "hibernate": {},

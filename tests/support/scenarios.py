@@ -13,7 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from clew import Clew, ContextPolicy, Session
+from clew import Agent, Clew, ContextPolicy, Session
 from clew.local import Reply, ToolCall, scripted_model, temporal_server
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
@@ -25,6 +25,8 @@ from tests.support import toolbox
 FOLDER = Path(__file__).parents[1] / "histories"
 ROOT = FOLDER.parents[1]
 OFTEN = RolloverThresholds(events=100)
+START: dict[str, Any] = {"model": "scripted:any", "tools": ["add"], "system_prompt": "Be brief."}
+"""The configuration of a scenario's session."""
 STRICT = 1_500
 """Largest prompt of the model `strict`, in tokens."""
 
@@ -165,6 +167,55 @@ async def doubts(session: Session) -> None:
     await session.close("recorded")
 
 
+async def agents(session: Session) -> None:
+    """A session of an agent, with a field of its own; a change of its agent's field by the caller."""
+    await session.ask("hello")
+    await session.configure(on_busy="queue")
+    await session.ask("use tools")
+
+
+async def agents_redeployed(session: Session) -> None:
+    """A new version of the agent; another agent, one that no worker has, and the first again; a hibernation."""
+    await session.ask("hello")
+    await session.configure(agent="brief")
+    await session.ask("use tools")
+    await session.configure(agent="nobody")
+    with suppress(Exception):
+        await session.ask("hello")
+    await session.configure(agent="support", tools=["add"])
+    await session.hibernate()
+    again = await Clew(session._handle.client).open(session.id)
+    await again.ask("goodbye")
+    await again.close()
+
+
+async def external(session: Session) -> None:
+    """Rounds that wait outside: a submitted result, a timeout, an error, a rollover meanwhile, a cancellation."""
+    await session.configure(tools=["add", "order", "order_later"])
+    await wait_outside(session, "order it", 1)
+    await session.submit_tool_result("tool-2", {"number": 1})
+    await wait_outside(session, "order more", 2)
+    for number in range(33):
+        await session.inject(f"note {number}", on_failure="drop")
+        await asyncio.sleep(0.03)
+    while (await session.status()).status == "awaiting_external":
+        for call in (await session.status()).pending_external_calls:
+            if call["name"] == "order":
+                await session.submit_tool_result(call["tool_call_id"], "sold out", is_error=True)
+        await asyncio.sleep(0.05)
+    await wait_outside(session, "order it", 1)
+    await session.cancel()
+    await session.ask("goodbye", on_busy="queue")
+    await session.close()
+
+
+async def wait_outside(session: Session, content: str, calls: int) -> None:
+    """Send a message, and wait until so many external calls wait for their results."""
+    await session.message(content, on_busy="queue")
+    while len((await session.status()).pending_external_calls) < calls:  # noqa: ASYNC110 - only a query shows it
+        await asyncio.sleep(0.02)
+
+
 async def wait_until_idle(session: Session) -> None:
     """Wait until the session writes no summary: a message would cancel the summary."""
     while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query shows it
@@ -180,7 +231,23 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "limits-1": limits,
     "compacting-1": compacting,
     "doubts-1": doubts,
+    "agents-1": agents,
+    "external-1": external,
 }
+REDEPLOYED: dict[str, Callable[[Session], Awaitable[None]]] = {"agents-1": agents_redeployed}
+"""How scenarios continue when the workers have been replaced by those of another deployment."""
+STARTS: dict[str, dict[str, Any]] = {"agents-1": {"agent": "support", "metadata": {"customer": "4711"}}}
+"""The configurations of scenarios whose sessions have other ones."""
+DEPLOYMENTS = (
+    [Agent("support", model="scripted:any", system_prompt="Be kind.", tools=[toolbox.add], version="1")],
+    [
+        Agent("support", model="scripted:any", system_prompt="Be very kind.", version="2", on_busy="steer"),
+        Agent(
+            "brief", model="scripted:gpt-4o-mini", tools=[toolbox.add], context_policy=ContextPolicy(max_messages=9)
+        ),
+    ],
+)
+"""The agents of the first workers and of the second ones."""
 
 
 def reply_as_scenario(body: dict[str, Any]) -> Reply:
@@ -193,6 +260,11 @@ def reply_as_scenario(body: dict[str, Any]) -> Reply:
     match newest["role"], newest["content"]:
         case "user", "use tools":
             return Reply("adding", tool_calls=tuple(ToolCall("add", {"a": n, "b": n}, f"c{n}") for n in (1, 2)))
+        case "user", "order it":
+            return Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 1}), ToolCall("order", {"item": "tea"}, "c2")))
+        case "user", "order more":
+            calls = ToolCall("order", {"item": "tea"}), ToolCall("order_later", {"item": "cups"}, "c2")
+            return Reply(tool_calls=calls)
         case "user", "cut off":
             calls = ToolCall("add", {"a": 1, "b": 1}), ToolCall("ignore_cancel", {"gate": "doubts"})
             return Reply(tool_calls=calls)
@@ -213,6 +285,7 @@ def list_recorded(name: str) -> list[Path]:
 
 async def record() -> None:
     """Record the missing scenarios."""
+    names = [name for name in SCENARIOS if not list_recorded(name)]
     async with (
         temporal_server(ui=False) as server,
         scripted_model(reply_as_scenario) as model,
@@ -220,27 +293,32 @@ async def record() -> None:
     ):
         clew = await Clew.connect(server.address, identity="recorder")
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
-        tools = load_tools(["tests.support.toolbox"])
-        async with make_worker(
-            clew.temporal,
-            task_queue="clew",
-            providers=providers,
-            tools=tools,
-            http=http,
-            store=Store.from_url("memory://"),
-            thresholds=OFTEN,
-        ):
-            for name, scenario in SCENARIOS.items():
-                if list_recorded(name):
-                    continue
-                session = await clew.open(name, model="scripted:any", tools=["add"], system_prompt="Be brief.")
-                await scenario(session)
-                runs = [run async for run in clew.temporal.list_workflows(f'WorkflowId = "{name}"')]
-                for number, run in enumerate(sorted(runs, key=lambda run: run.start_time), 1):
-                    history = await clew.temporal.get_workflow_handle(name, run_id=run.run_id).fetch_history()
-                    # Stack traces hold absolute paths.
-                    text = history.to_json().replace(f"{ROOT}/", "")
-                    (FOLDER / (f"{name}.json" if len(runs) == 1 else f"{name}.{number}.json")).write_text(text)
+        tools, store = load_tools(["tests.support.toolbox"]), Store.from_url("memory://")
+        for parts, deployed in zip((SCENARIOS, REDEPLOYED), DEPLOYMENTS, strict=True):
+            async with make_worker(
+                clew.temporal,
+                task_queue="clew",
+                providers=providers,
+                tools=tools,
+                agents=deployed,
+                http=http,
+                store=store,
+                thresholds=OFTEN,
+            ):
+                for name in [name for name in names if name in parts]:
+                    await parts[name](await clew.open(name, **STARTS.get(name, START)))
+        for name in names:
+            await save(clew, name)
+
+
+async def save(clew: Clew, name: str) -> None:
+    """Write the histories of a scenario, one for each workflow run."""
+    runs = [run async for run in clew.temporal.list_workflows(f'WorkflowId = "{name}"')]
+    for number, run in enumerate(sorted(runs, key=lambda run: run.start_time), 1):
+        history = await clew.temporal.get_workflow_handle(name, run_id=run.run_id).fetch_history()
+        # Stack traces hold absolute paths.
+        text = history.to_json().replace(f"{ROOT}/", "")
+        (FOLDER / (f"{name}.json" if len(runs) == 1 else f"{name}.{number}.json")).write_text(text)
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ class SessionHarness:
     def answer_preparation(self, problem: Failure | None = None, tools: tuple[str, ...] | None = None) -> None:
         known = self.tools if tools is None else tools
         tools_known = tuple(make_tool(name) for name in known)
-        profile = self.make_profile(self.state.config.model)
+        profile = self.make_profile(self.state.model)
         self.take_event(Prepared(tools=tools_known, problem=problem, profile=profile))
 
     def make_profile(self, model: str) -> ModelProfile:

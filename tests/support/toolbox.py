@@ -14,6 +14,7 @@ from string import ascii_lowercase
 from temporalio import activity
 
 from clew import ToolContext, tool
+from clew.tools import external_tool
 
 
 class Gate:
@@ -217,3 +218,10 @@ async def read_page(number: int, size: int) -> str:
 async def repeat(text: str, count: int) -> str:
     """A text, so many times."""
     return text * count
+
+
+_ORDER = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
+order = external_tool("order", "Orders an item; the warehouse answers.", _ORDER)
+order_soon = external_tool("order_soon", "Orders an item, in a hurry.", _ORDER, timeout_seconds=0.3)
+order_guarded = external_tool("order_guarded", "Orders a dear item.", _ORDER, requires_approval=True)
+order_later = external_tool("order_later", "Orders an item for later.", _ORDER, timeout_seconds=1.5)

@@ -45,6 +45,7 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.shell import execution, ingress, summarizing
     from clew_workflows.shell.answers import Answers
     from clew_workflows.shell.background import start_background_task
+    from clew_workflows.shell.external_calls import ExternalCalls
     from clew_workflows.shell.fullness import Fullness
     from clew_workflows.shell.hibernation import Hibernation
     from clew_workflows.shell.intake import Arrival, Intake
@@ -71,6 +72,7 @@ class AgentSession:
         submit_input: Steer the active run, or inject into it.
         cancel_request: Cancel the active run, or drop a queued request.
         resolve_approval: Approve or deny a tool call.
+        submit_tool_result: Answer an external tool call.
         submit_context_operation: Replace, switch or expand a lane; pin or unpin its messages.
         summarize: Have a summary of a lane written.
         configure: Change the configuration.
@@ -129,6 +131,7 @@ class AgentSession:
             self._signing = Signing(self._runtime, self._recalling)
             self._answers = Answers(self._runtime, self._waiters, self._recalling, self._signing, self._hibernation)
             self._tool_calls = ToolCalls(self._runtime, self._task_commands)
+            self._external_calls = ExternalCalls(self._runtime, self._task_commands)
         except Refusal as refusal:
             self._refusal = refusal
 
@@ -269,6 +272,7 @@ class AgentSession:
         await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
         if seconds := runtime.state.config.idle_timeout_seconds:
             start_background_task(self._hibernation.hibernate_when_idle(seconds))
+        start_background_task(self._external_calls.expire())
         while True:
             self._before_waiting()
             # A message that opens a run, a close, a full history or a changed lane ends the wait.

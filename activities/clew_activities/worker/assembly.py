@@ -13,6 +13,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from clew.agents import Agent
 from clew.model.tokens import ENCODINGS, load_encoding
 from clew_activities.archive import Archive, Store
 from clew_activities.archive_session import ArchiveActivities
@@ -21,8 +22,6 @@ from clew_activities.checkpoint_tokens import Keys
 from clew_activities.delete_session import DeletionActivities
 from clew_activities.fork_session import ForkingActivities
 from clew_activities.heartbeat import INTERVAL_SECONDS
-from clew_activities.mcp.settings import McpSettings
-from clew_activities.mcp.tools import McpTools
 from clew_activities.open_checkpoint import OpeningActivities
 from clew_activities.prepare import PrepareActivities
 from clew_activities.prices import load_prices
@@ -31,6 +30,7 @@ from clew_activities.put_context import RestoringActivities
 from clew_activities.read_context import ContextActivities
 from clew_activities.read_thread import ReadingActivities
 from clew_activities.recall import RecallActivities
+from clew_activities.registry import Registry, make_registry
 from clew_activities.run_tool import ToolActivities
 from clew_activities.sign_checkpoint import SigningActivities
 from clew_activities.stored_results import Results
@@ -58,12 +58,16 @@ _PASSED_THROUGH = ("annotated_types", "clew", "clew_workflows", "pydantic", "pyd
 
 
 class SessionWorker:
-    """Temporal workers that start and stop together, one for each task queue: `async with` runs them."""
+    """Temporal workers that start and stop together, one for each task queue: `async with` runs them.
 
-    def __init__(self, workers: Sequence[Worker], tools: ToolActivities, mcp_tools: McpTools) -> None:
+    Attributes:
+        registry: The tools and the agents that they have.
+    """
+
+    def __init__(self, workers: Sequence[Worker], tools: ToolActivities, registry: Registry) -> None:
+        self.registry = registry
         self._workers = workers
         self._tools = tools
-        self._mcp_tools = mcp_tools
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one fails fatally, the body is cancelled and the error is raised."""
@@ -79,7 +83,6 @@ class SessionWorker:
             *(worker.__aexit__(kind, error, traceback) for worker in self._workers), return_exceptions=True
         )
         self._tools.close()
-        await self._mcp_tools.close()
         for failure in stopped:
             if failure is not None:
                 raise failure
@@ -91,6 +94,7 @@ def make_worker(
     task_queue: str,
     providers: Providers,
     tools: Tools,
+    agents: Sequence[Agent] = (),
     http: httpx.AsyncClient,
     store: Store,
     keys: Keys | None = None,
@@ -98,7 +102,6 @@ def make_worker(
     capacity: Capacity = DEFAULT_CAPACITY,
     grace: timedelta = GRACE,
     workflows: Sequence[type] = WORKFLOWS,
-    mcp: McpSettings | None = None,
 ) -> SessionWorker:
     """Make a worker for sessions.
 
@@ -107,6 +110,7 @@ def make_worker(
         task_queue: The sessions' task queue. Model calls and tool calls have task queues with names made from it.
         providers: The model providers.
         tools: Every tool by its name.
+        agents: Every agent. The worker has their tools, too.
         http: The HTTP client of all model calls.
         store: Where sessions are archived.
         keys: Keys that sign and verify checkpoint tokens; without them checkpoints are refused.
@@ -114,19 +118,19 @@ def make_worker(
         capacity: How many activities run at the same time.
         grace: Time that running activities have to finish at a shutdown.
         workflows: The session and the services. All workers of a task queue must have the same.
-        mcp: The MCP servers whose tools sessions can have.
 
     Raises:
+        AgentsUnusable: Two agents, or two tools, have one name.
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
     """
+    registry = make_registry(tools, agents)
     load_encodings()
     load_prices()
     archive = Archive(store, client.namespace)
     threads = Threads(archive)
-    mcp_tools = McpTools(mcp or McpSettings(), providers.redaction)
-    preparing = PrepareActivities(providers, tools, archive, thresholds, mcp_tools)
+    preparing = PrepareActivities(providers, registry, archive, thresholds)
     keys = keys or Keys()
-    running = ToolActivities(tools, Results(archive, threads), mcp_tools=mcp_tools)
+    running = ToolActivities(registry.tools, Results(archive, threads))
     serving = _make_tolerant_client(client)
 
     def make_queue_worker(
@@ -146,7 +150,7 @@ def make_worker(
         )
 
     models: list[Callable[..., Any]] = [
-        ModelActivities(providers, http).call_model,
+        ModelActivities(providers, http, registry.deployment).call_model,
         SummaryActivities(providers, http, threads).summarize,
     ]
     others: list[Callable[..., Any]] = [
@@ -156,7 +160,7 @@ def make_worker(
         ThawActivities(archive).thaw,
         RecallActivities(archive).recall,
         SigningActivities(keys, client.namespace).sign_checkpoint,
-        OpeningActivities(keys, tools, archive, client.namespace, mcp_tools).open_checkpoint,
+        OpeningActivities(keys, registry, archive, client.namespace).open_checkpoint,
         RestoringActivities(keys, client.namespace).put_context,
         ReadingActivities(archive).read_thread,
         ContextActivities(archive).read_context,
@@ -170,7 +174,7 @@ def make_worker(
             make_queue_worker(task_queue, capacity.store_calls, others, workflows),
         ],
         running,
-        mcp_tools,
+        registry,
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from clew.agents import Agent
 from clew_activities.archive import Store, open_store
 from clew_activities.checkpoint_tokens import Keys, read_keys
-from clew_activities.mcp.settings import McpSettings, read_mcp_settings
 from clew_activities.providers import Providers, load_providers
+from clew_activities.registry import load_agents
 from clew_activities.tools import Tools, load_tools
 from clew_activities.worker.capacity import Capacity, read_capacity
 from clew_workflows.protocol import RolloverThresholds
@@ -20,44 +21,45 @@ class WorkerEnvironment:
 
     Attributes:
         providers: The model providers, and the redaction of every secret that the worker has.
-        tools: Every tool by its name.
+        tools: Every tool by its name, without those that agents bring.
+        agents: Every agent.
         store: Where sessions are archived.
         keys: Keys that sign and verify checkpoint tokens.
         thresholds: When a session rolls over, that is, continues as new.
         capacity: How many activities run at the same time.
-        mcp: The MCP servers whose tools sessions can have.
     """
 
     providers: Providers
     tools: Tools
+    agents: Sequence[Agent]
     store: Store
     keys: Keys
     thresholds: RolloverThresholds
     capacity: Capacity
-    mcp: McpSettings
 
 
-def read_environment(environ: Mapping[str, str], tools: str) -> WorkerEnvironment:
+def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -> WorkerEnvironment:
     """Read the variables and import the modules that they name.
 
     Args:
         environ: The environment variables.
         tools: Modules that define tools, separated by commas.
+        agents: Modules that define agents, separated by commas.
 
     Raises:
+        AgentsUnusable: An agents module cannot be used.
         ValueError: A variable's value cannot be used.
         ProvidersUnusable: A providers module cannot be used.
         ToolsUnusable: A tools module cannot be used.
     """
-    mcp = read_mcp_settings(environ)
     return WorkerEnvironment(
-        providers=load_providers(environ, mcp.secrets),
+        providers=load_providers(environ),
         tools=load_tools(split_names(tools)),
+        agents=load_agents(split_names(agents)),
         store=open_store(environ),
         keys=read_keys(environ),
         thresholds=read_thresholds(environ),
         capacity=read_capacity(environ),
-        mcp=mcp,
     )
 
 

@@ -17,6 +17,7 @@ from clew.errors import ClewError
 from clew.session.connection import Clew
 from clew_activities.providers import Redaction, make_http_client
 from clew_activities.providers.redaction import find_suspected_secrets
+from clew_activities.registry import AgentsUnusable
 from clew_activities.tools import ToolsUnusable
 from clew_activities.worker.assembly import GRACE, load_encodings, make_worker
 from clew_activities.worker.capacity import make_room
@@ -53,6 +54,12 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
         default=os.environ.get("CLEW_TOOLS", ""),
         help="modules that define tools, separated by commas; in the current folder or installed (CLEW_TOOLS)",
     )
+    parser.add_argument(
+        "--agents",
+        metavar="MODULES",
+        default=os.environ.get("CLEW_AGENTS", ""),
+        help="modules that define agents, likewise; their tools are the worker's, too (CLEW_AGENTS)",
+    )
     args = parser.parse_args(arguments)
     # `clew worker` is a script elsewhere: find the modules of the current folder all the same.
     if not {"", os.getcwd()} & set(sys.path):
@@ -60,12 +67,12 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
     # Until the environment has been read, its secrets are only guessed by the names of the variables.
     redaction = Redaction(find_suspected_secrets(os.environ))
     try:
-        environment = read_environment(os.environ, args.tools)
+        environment = read_environment(os.environ, args.tools, args.agents)
         redaction = environment.providers.redaction
         log_without_secrets(redaction)
         load_encodings()
         asyncio.run(serve(args.task_queue, environment))
-    except (ClewError, ToolsUnusable, ValueError) as error:
+    except (AgentsUnusable, ClewError, ToolsUnusable, ValueError) as error:
         sys.exit(redaction.redact_text(f"the worker cannot start: {error}"))
 
 
@@ -87,16 +94,20 @@ async def serve(task_queue: str, environment: WorkerEnvironment) -> None:
             task_queue=task_queue,
             providers=environment.providers,
             tools=environment.tools,
+            agents=environment.agents,
             http=http,
             store=environment.store,
             keys=environment.keys,
             thresholds=environment.thresholds,
             capacity=environment.capacity,
-            mcp=environment.mcp,
         )
         async with worker:
-            models, tools = environment.providers.names, environment.tools
-            log.info("models: %s; tools: %s", ", ".join(models) or "none", ", ".join(tools) or "none")
+            registered = {
+                "models": environment.providers.names,
+                "tools": worker.registry.tools,
+                "agents": worker.registry.agents,
+            }
+            log.info("%s", "; ".join(f"{kind}: {', '.join(names) or 'none'}" for kind, names in registered.items()))
             log.info("worker ready: task queue %r", task_queue)
             await stopped.wait()
             log.info("stopping: running calls have %d seconds to finish", GRACE.total_seconds())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import sys
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
 
@@ -14,6 +15,7 @@ from clew.cli import compacting, compare, contexts, control, lifecycle, offline,
 from clew.cli.failures import exit_on_error
 from clew.cli.options import (
     Address,
+    Agent,
     AsJson,
     FromSeq,
     Lane,
@@ -21,6 +23,7 @@ from clew.cli.options import (
     Model,
     Namespace,
     OnBusy,
+    Pin,
     RequireApproval,
     SessionId,
     System,
@@ -30,6 +33,16 @@ from clew.cli.options import (
 from clew.cli.reach import Target
 from clew.contract import TASK_QUEUE
 from clew.session.options import EntryFilters
+
+_OPTION_NAMES = {
+    "agent": "--agent",
+    "pin": "--pin",
+    "model": "--model",
+    "system_prompt": "--system",
+    "tools": "--tool",
+    "require_approval": "--require-approval",
+}
+"""The option of each field of a new session's configuration."""
 
 app = typer.Typer(
     help="Durable LLM-agent sessions on Temporal.",
@@ -45,6 +58,8 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def clew(version_wanted: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     """Durable LLM-agent sessions on Temporal."""
+    # The commands print what the client logs, in their own words.
+    logging.getLogger("clew").addHandler(logging.NullHandler())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Escape characters that the stream's encoding lacks: they must not end the command.
@@ -61,6 +76,8 @@ def ask(
         str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
     ],
     *,
+    agent: Agent = None,
+    pin: Pin = False,
     model: Model = None,
     system: System = None,
     tool: Tools = None,
@@ -80,7 +97,14 @@ def ask(
 
     async def work() -> None:
         opened = await _open(
-            target, session, model=model, system=system, tools=tool, require_approval=require_approval
+            target,
+            session,
+            agent=agent,
+            pin=pin or None,
+            model=model,
+            system_prompt=system,
+            tools=tool or None,
+            require_approval=require_approval or None,
         )
         await talk.ask(opened, content, timeout_seconds=timeout, on_busy=options.get_word(on_busy), as_json=as_json)
 
@@ -92,6 +116,8 @@ def ask(
 def chat(
     session: SessionId,
     *,
+    agent: Agent = None,
+    pin: Pin = False,
     model: Model = None,
     system: System = None,
     tool: Tools = None,
@@ -105,7 +131,16 @@ def chat(
     """Chat in the terminal, with streamed replies. One message per line; Ctrl-D leaves, and the session stays."""
     target = options.make_target(address, namespace, task_queue)
     with exit_on_error(as_json), asyncio.Runner() as runner:
-        opening = _open(target, session, model=model, system=system, tools=tool, require_approval=require_approval)
+        opening = _open(
+            target,
+            session,
+            agent=agent,
+            pin=pin or None,
+            model=model,
+            system_prompt=system,
+            tools=tool or None,
+            require_approval=require_approval or None,
+        )
         opened = runner.run(opening)
         code = talk.Chat(runner, opened, as_json, options.get_word(on_busy)).run()
     raise typer.Exit(code)
@@ -256,23 +291,15 @@ offline.register(app)
 serving.register(app)
 
 
-async def _open(
-    target: Target,
-    session_id: str,
-    *,
-    model: str | None,
-    system: str | None,
-    tools: list[str] | None,
-    require_approval: list[str] | None,
-) -> reach.Opened:
+async def _open(target: Target, session_id: str, **options: Unpack[reach.StartOptions]) -> reach.Opened:
+    """Open a session. A remark on stderr names the options that an existing session ignores."""
     clew = await reach.connect(target)
-    opened = await reach.open_session(
-        clew, session_id, model=model, system_prompt=system, tools=tools, require_approval=require_approval
-    )
-    if opened.resumed and (model not in (None, opened.status.model) or system or tools or require_approval):
+    opened = await reach.open_session(clew, session_id, **options)
+    if opened.session.ignored:
+        ignored = ", ".join(_OPTION_NAMES[name] for name in opened.session.ignored)
         remark = (
-            f"session {session_id} exists and keeps its configuration ({opened.status.model}): "
-            "--model, --system, --tool and --require-approval only apply to new sessions"
+            f"session {session_id} exists and keeps its configuration ({opened.status.model}), so {ignored} "
+            "had no effect: that is for new sessions"
         )
         show.make_console(stderr=True).print(show.make_text((remark, "dim")), soft_wrap=True)
     return opened

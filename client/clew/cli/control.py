@@ -189,7 +189,27 @@ def deny(
     act(target, session, lambda reached: reached.deny(tool_call_id, reason=reason), as_json)
 
 
-COMMANDS = (steer, inject, cancel, configure, approve, deny)
+def submit(
+    session: SessionId,
+    tool_call_id: ToolCallId,
+    result: Annotated[
+        str,
+        typer.Argument(metavar="TEXT", help="The result; `-` reads it from stdin.", show_default=False),
+    ],
+    *,
+    error: Annotated[bool, typer.Option("--error", help="The result describes a failure.")] = False,
+    as_json: AsJson = False,
+    address: Address = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Answer a waiting call of an external tool."""
+    content = options.read_text(result)
+    target = options.make_target(address, namespace, task_queue)
+    act(target, session, lambda reached: reached.submit_tool_result(tool_call_id, content, is_error=error), as_json)
+
+
+COMMANDS = (steer, inject, cancel, configure, approve, deny, submit)
 
 
 def _make_input_options(

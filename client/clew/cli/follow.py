@@ -22,9 +22,9 @@ from clew.session.session import Session
 from clew.thread.entries import Entry
 
 QUIET_SECONDS = 0.7
-"""Seconds without a new state after which the session's status is read: a tool may run, or wait for approval."""
+"""Seconds without a new state after which the session's status is read: a tool may run, or wait."""
 LONGEST_PAUSE_SECONDS = 2.0
-"""Longest time between two reads of the status, in seconds; bounds the delay of a notice about an approval."""
+"""Longest time between two reads of the status, in seconds; bounds the delay of a notice about a waiting call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +174,8 @@ async def follow(to: Console, session: Session, request: Request, *, from_seq: i
 
 
 async def wait_for_outcome(session: Session, request: Request, notify: Callable[[Text], None]) -> RequestOutcome:
-    """Wait for a request's outcome without showing its reply; `notify` gets the calls that wait for approval."""
-    approvals = _Approvals(request)
+    """Wait for a request's outcome without showing its reply; `notify` gets the calls that wait."""
+    waiting_calls = _WaitingCalls(request)
     pause = QUIET_SECONDS
     ending = asyncio.ensure_future(request.result())
     try:
@@ -183,7 +183,7 @@ async def wait_for_outcome(session: Session, request: Request, notify: Callable[
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             # The status is only for notices: a failure to read it does not end the wait.
             with suppress(ClewError):
-                for call, notice in approvals.take_new(await session.status()):
+                for call, notice in waiting_calls.take_new(await session.status()):
                     notify(show.make_text(notice, ": ").append(show.format_tool_call(call)))
         return ending.result()
     finally:
@@ -203,7 +203,7 @@ class _RunEntries:
         self._request = request
         self._next_seq = from_seq
         self._rev = -1
-        self._approvals = _Approvals(request)
+        self._waiting_calls = _WaitingCalls(request)
 
     async def show(self, view: View) -> None:
         """Show the entries committed since the last call."""
@@ -215,18 +215,18 @@ class _RunEntries:
             self._next_seq = entry.seq + 1
 
     async def check(self, view: View) -> None:
-        """Show new entries, and approvals that the run waits for."""
+        """Show new entries, and the calls that the run waits for."""
         status = await self._session.status()
         if status.rev != self._rev:
             self._rev = status.rev
             await self.show(view)
-        for _call, notice in self._approvals.take_new(status):
+        for _call, notice in self._waiting_calls.take_new(status):
             view.print_note(f"[{notice}]")
-            view.wait("waiting for approval")
+            view.wait("waiting for approval" if status.pending_approvals else "waiting for a result")
 
 
-class _Approvals:
-    """The tool calls of a request that wait for approval, each reported once."""
+class _WaitingCalls:
+    """The tool calls of a request that wait for approval or for a result from outside, each reported once."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -236,11 +236,20 @@ class _Approvals:
         """Yield each call that was not reported yet, with a notice."""
         if self._request.request_id in status.queued_request_ids:
             return  # the waiting calls are another request's
-        for call in status.pending_approvals:
-            call_id = call["tool_call_id"]
-            if call_id not in self._reported:
-                self._reported.add(call_id)
-                yield call, f"{call_id} waits for approval: `clew approve {status.session_id} {call_id}`, or deny"
+        session = status.session_id
+        notices = [
+            (call, "approval", f"`clew approve {session} {call['tool_call_id']}`, or deny")
+            for call in status.pending_approvals
+        ]
+        notices += [
+            (call, "its result", f"`clew submit {session} {call['tool_call_id']} TEXT`")
+            for call in status.pending_external_calls
+        ]
+        for call, waits_for, command in notices:
+            notice = f"{call['tool_call_id']} waits for {waits_for}: {command}"
+            if notice not in self._reported:
+                self._reported.add(notice)
+                yield call, notice
 
 
 def make_final_state(entry: Entry, reply: AssistantMessage) -> StreamState:

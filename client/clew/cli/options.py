@@ -35,6 +35,12 @@ TaskQueue = Annotated[
     typer.Option(envvar="CLEW_TASK_QUEUE", metavar="NAME", help="The task queue of new sessions."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Agent = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The agent of a new session, by its name on the workers.")
+]
+Pin = Annotated[
+    bool, typer.Option("--pin", help="A new session keeps this version of its agent and its tools' schemas.")
+]
 Model = Annotated[str | None, typer.Option(metavar="PROVIDER:NAME", help="The model of a new session.")]
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt of a new session.")]
 Tools = Annotated[

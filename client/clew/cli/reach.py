@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.envconfig import ClientConfig
@@ -62,6 +62,26 @@ class Opened:
     resumed: bool
 
 
+class StartOptions(TypedDict, total=False):
+    """The configuration of a new session, as far as the command line sets it.
+
+    Attributes:
+        agent: The agent.
+        pin: Whether the session keeps the version of the agent.
+        model: The model.
+        system_prompt: The system prompt.
+        tools: The names of the tools.
+        require_approval: The names of the tools whose calls wait for approval.
+    """
+
+    agent: str | None
+    pin: bool | None
+    model: str | None
+    system_prompt: str | None
+    tools: Sequence[str] | None
+    require_approval: Sequence[str] | None
+
+
 async def connect(target: Target, seconds: float = SERVER_SECONDS) -> Clew:
     """Connect to the server.
 
@@ -100,7 +120,9 @@ async def find_session(clew: Clew, session_id: str) -> Opened:
     clew.session(session_id)
     described = await _describe(clew, session_id)
     if described is None:
-        raise Closed(f"there is no session {session_id!r}: start one with `clew ask` or `clew chat` and --model")
+        raise Closed(
+            f"there is no session {session_id!r}: start one with `clew ask` or `clew chat` and --agent or --model"
+        )
     connection = _use_task_queue(clew, described)
     await connection.check_worker()
     session = connection.session(session_id)
@@ -119,37 +141,22 @@ async def use_task_queue(clew: Clew, session_id: str) -> Clew:
     return connection
 
 
-async def open_session(
-    clew: Clew,
-    session_id: str,
-    *,
-    model: str | None,
-    system_prompt: str | None,
-    tools: Sequence[str] | None,
-    require_approval: Sequence[str] | None,
-) -> Opened:
+async def open_session(clew: Clew, session_id: str, **options: Unpack[StartOptions]) -> Opened:
     """Resume a session, or start it with this configuration.
 
     Raises:
-        Closed: There is no such session and no model to start it with.
+        Closed: There is no such session, and neither an agent nor a model to start it with.
         WorkerUnavailable: No worker answers for it.
     """
-    if model is None:
+    if options.get("agent") is None and options.get("model") is None:
         existing = await find_session(clew, session_id)
-        if not existing.status.closed:
-            return existing
-        session = await (await use_task_queue(clew, session_id)).open(session_id)
-        return Opened(session, await _read_status(session), resumed=True)
+        session = await (await use_task_queue(clew, session_id)).open(session_id, **options)
+        status = await _read_status(session) if existing.status.closed else existing.status
+        return Opened(session, status, resumed=True)
     clew.session(session_id)
     described = await _describe(clew, session_id)
     await _use_task_queue(clew, described).check_worker()
-    session = await clew.open(
-        session_id,
-        model=model,
-        system_prompt=system_prompt,
-        tools=tools or None,
-        require_approval=require_approval or None,
-    )
+    session = await clew.open(session_id, **options)
     resumed = described is not None and described.status is WorkflowExecutionStatus.RUNNING
     return Opened(session, await _read_status(session), resumed)
 

@@ -28,6 +28,7 @@ from clew.contract.outputs import (
     RestoreReceipt,
     SessionStatus,
     SummaryReceipt,
+    ToolResultReceipt,
 )
 from clew.contract.payloads import (
     ApprovalPayload,
@@ -93,6 +94,7 @@ def print_status(to: Console, answer: SessionStatus) -> None:
     waiting = {"input": answer.pending_inputs, "message": answer.queued_messages}
     rows = {
         "status": answer.status.replace("_", " "),
+        "agent": _format_agent(answer.agent or {}),
         "model": answer.model,
         "lane": answer.active_context_ref,
         "entries": _format_entry_count(answer),
@@ -104,7 +106,12 @@ def print_status(to: Console, answer: SessionStatus) -> None:
         "usage": format_usage(answer.usage),
     }
     rows |= {f"approve {call['tool_call_id']}?": format_tool_call(call).plain for call in answer.pending_approvals}
+    rows |= {f"answer {call['tool_call_id']}": format_tool_call(call).plain for call in answer.pending_external_calls}
     _print_pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
+
+
+def _format_agent(agent: Mapping[str, str]) -> str:
+    return " · ".join(filter(None, (agent.get("name"), agent.get("label"), agent.get("version"))))
 
 
 Receipt = (
@@ -114,6 +121,7 @@ Receipt = (
     | ConfigureReceipt
     | SummaryReceipt
     | ApprovalReceipt
+    | ToolResultReceipt
     | HibernateReceipt
     | ForkReceipt
     | DeleteReceipt
@@ -139,6 +147,8 @@ def format_receipt(receipt: Receipt) -> str:
             return f"entry {receipt.seq} summarizes {receipt.from_seq} to {receipt.to_seq} in {receipt.tokens} tokens"
         case ApprovalReceipt():
             return f"tool call {receipt.tool_call_id} is {'approved' if receipt.decision == 'approve' else 'denied'}"
+        case ToolResultReceipt():
+            return f"tool call {receipt.tool_call_id} has its result, as entry {receipt.seq}"
         case HibernateReceipt():
             return f"the session hibernates; all entries up to {receipt.last_seq} are archived"
         case ForkReceipt():

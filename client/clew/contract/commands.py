@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from clew.contract._input import Input
 from clew.contract.config import Limits, ModelOptions, OnBusy, ToolNames
-from clew.contract.names import Id, Metadata, ModelName, Seq, SessionId
+from clew.contract.names import AgentName, Id, Metadata, ModelName, Seq, SessionId
 from clew.contract.policy import ContextPolicy
 from clew.contract.schemas import check_schema
 
@@ -95,10 +95,12 @@ class ConfigureInput(Input):
     """The argument of the update `configure`. Absent fields stay unchanged.
 
     Attributes:
+        agent: The agent. A worker resolves it anew, also if the session is pinned or has the same one.
         model: The model.
         model_options: Overlay the options in force; null takes a value away.
         system_prompt: The system prompt; at most 65 536 bytes.
-        tools: All tools that the model may call from then on.
+        tools: All tools that the model may call from then on. A worker resolves their schemas anew, also if the
+            session is pinned.
         context_policy: Overlays the session's policy.
         limits: Overlay the limits in force; null takes a value away.
         on_busy: How the session treats a message while it serves a request.
@@ -106,6 +108,7 @@ class ConfigureInput(Input):
         require_approval: All tools whose calls wait for a person's decision, beside those that always do.
     """
 
+    agent: AgentName | None = None
     model: ModelName | None = None
     model_options: ModelOptions | None = None
     system_prompt: str | None = None
@@ -146,6 +149,21 @@ class ApprovalInput(Input):
     decision: Literal["approve", "deny"]
     reason: str | None = Field(default=None, max_length=2000)
     arguments: dict[str, Any] | None = None
+
+
+class ToolResultInput(Input):
+    """The argument of the update `submit_tool_result`.
+
+    Attributes:
+        tool_call_id: The external call that waits.
+        content: The result: a text, or any other JSON value, whose JSON text the model reads. The text has at most
+            `max_tool_result_bytes`.
+        is_error: Whether the result describes a failure.
+    """
+
+    tool_call_id: Id
+    content: Any
+    is_error: bool = False
 
 
 class AwaitRequestInput(Input):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from clew.contract._input import Input
-from clew.contract.names import Metadata, ModelName
+from clew.contract.names import AgentName, Metadata, ModelName
 from clew.contract.policy import ContextPolicy
 from clew.contract.sizes import MAX_MESSAGE_BYTES, MAX_TOOL_RESULT_BYTES
 from clew.model.tokens import EncodingName
@@ -61,18 +61,28 @@ class Limits(Input):
     max_total_tokens: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0)
 
+    def overlay(self, upper: Limits) -> Limits:
+        """Return these limits with the fields that `upper` sets."""
+        return Limits.model_validate(self.model_dump(exclude_unset=True) | upper.model_dump(exclude_unset=True))
+
 
 OnBusy = Literal["reject", "queue", "interrupt", "steer"]
 ToolNames = Annotated[
-    tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=128)
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...], Field(max_length=128)
 ]
 
 
 class SessionConfig(Input):
     """The configuration of a session, from its start until a `configure` changes it.
 
+    With `agent`, absent fields are the agent's. The fields of `context_policy`, `model_options`, `limits` and
+    `metadata` are overlaid one by one; a list replaces the agent's.
+
     Attributes:
-        model: The model.
+        agent: The agent, by the name under which the workers have it.
+        pin: Whether the session keeps the version of the agent and the tools' schemas with which it began. Otherwise
+            each request has those of the workers' present deployment.
+        model: The model. It is needed if there is no `agent`.
         strategy: The loop of a run; only `react` is accepted.
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The names of the tools that the model may call, each once.
@@ -80,8 +90,8 @@ class SessionConfig(Input):
         context_policy: The agent's policy. Absent: the worker chooses one for the model.
         model_options: The options of model calls.
         max_iterations: The most model calls of a run.
-        request_timeout_seconds: After so many seconds a request fails with `timeout`. The time that it waits for an
-            approval does not count.
+        request_timeout_seconds: After so many seconds a request fails with `timeout`. The time that it waits for
+            nothing but approvals, or results of external calls, does not count.
         on_busy: How the session treats a message while it serves a request.
         steering: When inputs enter a run: with its answer (`terminal`) or before its next model call (`step`).
         encoding: The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows
@@ -91,7 +101,9 @@ class SessionConfig(Input):
         metadata: The caller's own names and values.
     """
 
-    model: ModelName
+    agent: AgentName | None = None
+    pin: bool = False
+    model: ModelName | None = None
     strategy: str = Field(default="react", max_length=200)
     system_prompt: str | None = None
     tools: ToolNames = ()
@@ -106,6 +118,27 @@ class SessionConfig(Input):
     limits: Limits = Limits()
     idle_timeout_seconds: int | None = Field(default=None, ge=1)
     metadata: Metadata = Field(default={})
+
+    @model_validator(mode="after")
+    def _check_model(self) -> Self:
+        if self.model is None and self.agent is None:
+            raise ValueError("a model or an agent is needed")
+        return self
+
+    def overlay(self, upper: SessionConfig) -> SessionConfig:
+        """Return this configuration with the fields that `upper` sets. A field that is null is not set."""
+        fields: dict[str, Any] = {
+            name: value for name in upper.model_fields_set if (value := getattr(upper, name)) is not None
+        }
+        if self.context_policy and "context_policy" in fields:
+            fields["context_policy"] = self.context_policy.overlay(upper.context_policy)
+        if "model_options" in fields:
+            fields["model_options"] = self.model_options.overlay(upper.model_options)
+        if "limits" in fields:
+            fields["limits"] = self.limits.overlay(upper.limits)
+        if "metadata" in fields:
+            fields["metadata"] = self.metadata | upper.metadata
+        return self.model_copy(update=fields)
 
 
 class SessionStart(Input):

@@ -20,5 +20,6 @@ SessionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,200}$"
 Id = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}:[^\s\x00-\x1f/][^\s\x00-\x1f]{0,199}$")]
 """`provider:model`. A session can name a provider, but no address of one."""
+AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Seq = Annotated[int, Field(ge=0)]
 Metadata = Annotated[dict[Id, Annotated[str, StringConstraints(max_length=2000)]], Field(max_length=64)]

@@ -15,8 +15,8 @@ class SessionStatus(Output):
 
     Attributes:
         session_id: The session.
-        status: `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `summarizing`,
-            `hibernating` or `closed`.
+        status: `preparing`, `idle`, `awaiting_model`, `awaiting_tools`, `awaiting_approval`, `awaiting_external`,
+            `summarizing`, `hibernating` or `closed`.
         active_context_ref: The lane that the next request is served in.
         request_id: The request that the session serves, or serves next.
         run_id: The run in progress.
@@ -31,8 +31,11 @@ class SessionStatus(Output):
         queued_request_ids: The ids of those requests, the next one first.
         pending_config: The fields that a waiting `configure` sets.
         pending_approvals: The tool calls that wait for a person's decision: `{tool_call_id, name, arguments}`.
+        pending_external_calls: The external tool calls that wait for their results: `{tool_call_id, name, arguments,
+            expires_at}`.
         usage: The usage of all model calls of the session.
-        model: The model in force.
+        agent: The agent as a worker has resolved it: `{name, version, label?}`.
+        model: The model in force; empty until a worker has resolved the agent whose model it is.
         config: The configuration in force: every field of `SessionConfig`, the policy complete.
         metadata: The session's metadata.
         first_live_seq: Entries before this seq are in the archive.
@@ -54,7 +57,9 @@ class SessionStatus(Output):
     queued_request_ids: list[str] = Field(default_factory=list)
     pending_config: list[str] = Field(default_factory=list)
     pending_approvals: list[dict[str, Any]] = Field(default_factory=list)
+    pending_external_calls: list[dict[str, Any]] = Field(default_factory=list)
     usage: Usage = Usage()
+    agent: dict[str, str] | None = None
     model: str
     config: dict[str, Any] = Field(default_factory=dict)
     metadata: dict[str, str] = Field(default_factory=dict)
@@ -140,6 +145,18 @@ class ApprovalReceipt(Output):
 
     tool_call_id: str
     decision: Literal["approve", "deny"]
+
+
+class ToolResultReceipt(Output):
+    """The result of an external tool call was accepted.
+
+    Attributes:
+        tool_call_id: The call.
+        seq: The result's entry.
+    """
+
+    tool_call_id: str
+    seq: int
 
 
 class CheckpointReceipt(Output):

@@ -79,9 +79,24 @@ def count_steps(schema: Mapping[str, Any], value: Any, limit: int) -> int:
     Raises:
         ValueError: `check_schema` refuses the schema.
     """
-    outline = _Outline(schema)
-    outline.check()
-    return _Meter(outline).count(value, limit)
+    return StepCounter(schema).count(value, limit)
+
+
+class StepCounter:
+    """Counts the visits of a validator for many values of one schema.
+
+    Raises:
+        ValueError: `check_schema` refuses the schema.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        outline = _Outline(schema)
+        outline.check()
+        self._meter = _Meter(outline)
+
+    def count(self, value: Any, limit: int) -> int:
+        """Count the visits for a value; counting ends soon after `limit`."""
+        return self._meter.count(value, limit)
 
 
 def check_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
@@ -90,10 +105,17 @@ def check_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> 
     Raises:
         ValueError: It takes over `MAX_ARGUMENT_STEPS` visits; the message says what to do.
     """
-    if count_steps(schema, arguments, MAX_ARGUMENT_STEPS) > MAX_ARGUMENT_STEPS:
-        raise ValueError(
-            f"validating them takes over {MAX_ARGUMENT_STEPS} steps: send less at once, and nest it less deeply"
-        )
+    check_steps(StepCounter(schema), arguments, MAX_ARGUMENT_STEPS)
+
+
+def check_steps(counter: StepCounter, arguments: Mapping[str, Any], limit: int) -> None:
+    """Check that the validation of arguments takes at most `limit` visits.
+
+    Raises:
+        ValueError: It takes more; the message says what to do.
+    """
+    if counter.count(arguments, limit) > limit:
+        raise ValueError(f"validating them takes over {limit} steps: send less at once, and nest it less deeply")
 
 
 def _check_depth(schema: Any) -> None:

@@ -29,4 +29,4 @@ class StartArguments:
 def make_start_arguments(session_id: str, config: SessionConfig) -> StartArguments:
     """Make the arguments that start a session, or wake one from its archive."""
     argument = SessionStart(config=config).model_dump(mode="json", exclude_unset=True)
-    return StartArguments(WORKFLOW_TYPE, argument, session_id, f"session · {config.model}")
+    return StartArguments(WORKFLOW_TYPE, argument, session_id, f"session · {config.agent or config.model}")

@@ -26,19 +26,21 @@ from clew.contract import (
 from clew.contract.payloads import AppliedSwitch, ConfigPayload, OperationPayload
 from clew.errors import Archived, Closed
 from clew.session._thread_service import freeze_thread, read_newest_entry, read_thread
-from clew.session.handle import SessionHandle
+from clew.session.handle import QUERY_SECONDS, SessionHandle
 from clew.session.transport import dump_input
 from clew.thread.entries import DEFAULT_LANE, Entry
 from clew.thread.source import LivePage, read_forward
 
 
-async def read_status(handle: SessionHandle, *, only_open: bool = False) -> SessionStatus:
-    """Read the session's status.
+async def read_status(
+    handle: SessionHandle, *, only_open: bool = False, seconds: float = QUERY_SECONDS
+) -> SessionStatus:
+    """Read the session's status, which must come within so many seconds.
 
     Raises:
         Closed: The server knows no such session, or with `only_open`, it has ended.
     """
-    return SessionStatus.model_validate(await handle.query("status", only_open=only_open))
+    return SessionStatus.model_validate(await handle.query("status", only_open=only_open, seconds=seconds))
 
 
 def read_entries(handle: SessionHandle, query: EntriesQuery) -> AsyncIterator[Entry]:

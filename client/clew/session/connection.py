@@ -39,6 +39,7 @@ from clew.contract.outputs import DeleteReceipt, RestoreReceipt
 from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
 from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, ThreadMismatch, WorkerUnavailable
+from clew.session._opening import find_ignored, read_ignored
 from clew.session._query_retry import retry_queries_soon
 from clew.session._reader import read_status
 from clew.session._services import run_service
@@ -47,7 +48,7 @@ from clew.session.handle import SessionHandle
 from clew.session.options import EntryFilters
 from clew.session.session import Session
 from clew.session.starting import start_session
-from clew.session.transport import make_input, translate_error
+from clew.session.transport import dump_input, make_input, translate_error
 from clew.thread.entries import Entry
 
 CONNECT_SECONDS = 10
@@ -145,6 +146,8 @@ class Clew:
         self,
         session_id: str,
         *,
+        agent: str | None = None,
+        pin: bool | None = None,
         model: str | None = None,
         system_prompt: str | None = None,
         tools: Sequence[str] | None = None,
@@ -163,63 +166,95 @@ class Clew:
     ) -> Session:
         """Resume a session with the configuration that it has, or start a new one with this configuration.
 
-        A session that hibernates or was closed continues from its archive. Without a `model` the session must exist.
+        A session that hibernates or was closed continues from its archive. Without an `agent` or a `model` it must
+        exist. `Session.ignored` has the fields of this call that an existing session has other values of.
+
+        Args:
+            session_id: The session.
+            agent: The name of an agent that the workers have. Fields that are left out are the agent's.
+            pin: Whether the session keeps this version of the agent and its tools' schemas.
+            model: The model, as `provider:name`.
+            system_prompt: The system prompt.
+            tools: Names of the tools that the model may call.
+            require_approval: Names of the tools whose calls wait for approval.
+            on_busy: What the session does with a message while a request is active.
+            steering: When a run reads an input that does not set `at`.
+            context_policy: The context policy. None: the worker chooses one for the model.
+            model_options: Options of the model's calls.
+            max_iterations: The most model calls of a run.
+            request_timeout_seconds: The time of a request, in seconds.
+            idle_timeout_seconds: After so many seconds without work the session hibernates.
+            encoding: The encoding that tokens are counted under.
+            limits: Limits of inputs, tool results and usage.
+            metadata: Names and values of the caller's own.
+            strategy: The loop of a run; only `react` is accepted.
 
         Raises:
             InvalidInput: The id or the configuration is not valid.
-            NotFound: There is no such session and no `model` to start it with.
+            NotFound: There is no such session, and neither an `agent` nor a `model` to start it with.
             ThreadMismatch: The session was terminated or timed out; `clew recover` repairs it.
         """
         validate_session_id(session_id)
-        session = Session(self.temporal, session_id, self.task_queue)
-        if model is None:
+        options: dict[str, Any] = {
+            "agent": agent,
+            "pin": pin,
+            "model": model,
+            "strategy": strategy,
+            "system_prompt": system_prompt,
+            "tools": tools,
+            "require_approval": require_approval,
+            "on_busy": on_busy,
+            "steering": steering,
+            "context_policy": context_policy,
+            "model_options": model_options,
+            "max_iterations": max_iterations,
+            "request_timeout_seconds": request_timeout_seconds,
+            "idle_timeout_seconds": idle_timeout_seconds,
+            "encoding": encoding,
+            "limits": limits,
+            "metadata": metadata,
+        }
+        fields = {name: value for name, value in options.items() if value is not None}
+        handle, known, status = self._make_handle(session_id), dict[str, Any](), None
+        if agent is None and model is None:
             try:
-                status = await read_status(self._make_handle(session_id), only_open=True)
+                status = await read_status(handle, only_open=True)
+                known = _select_model(status.config, status.model)
             except Closed:
-                # It has ended, and Temporal may have deleted its workflow: its archive has the model.
-                model = await self._read_archived_model(session_id)
-            else:
-                if not status.closed:
-                    return session
-                model = status.model
-        config = make_input(
-            SessionConfig,
-            {
-                "model": model,
-                "strategy": strategy,
-                "system_prompt": system_prompt,
-                "tools": tools,
-                "require_approval": require_approval,
-                "on_busy": on_busy,
-                "steering": steering,
-                "context_policy": context_policy,
-                "model_options": model_options,
-                "max_iterations": max_iterations,
-                "request_timeout_seconds": request_timeout_seconds,
-                "idle_timeout_seconds": idle_timeout_seconds,
-                "encoding": encoding,
-                "limits": limits,
-                "metadata": metadata,
-            },
-        )
+                # It has ended, and Temporal may have deleted its workflow: its archive has the configuration.
+                known = await self._read_archived_model(session_id)
+        config = make_input(SessionConfig, known | fields)
+        requested = {name: value for name, value in dump_input(config).items() if name in fields}
+        if status and not status.closed:
+            ignored = find_ignored(session_id, requested, status.config)
+        elif await self._start_or_resume(session_id, config):
+            ignored = {}
+        else:
+            ignored = await read_ignored(handle, requested)
+        return Session(self.temporal, session_id, self.task_queue, ignored)
+
+    async def _start_or_resume(self, session_id: str, config: SessionConfig) -> bool:
+        """Start the session, or continue it from its archive. Returns whether it is new."""
         try:
-            await self._start(session_id, config, WorkflowIDReusePolicy.REJECT_DUPLICATE)
+            return await self._start(session_id, config, WorkflowIDReusePolicy.REJECT_DUPLICATE)
         except WorkflowAlreadyStartedError:
             await self._refuse_terminated(session_id)
             await self._start(session_id, config, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
-        return session
+            return False
 
     def _make_handle(self, session_id: str) -> SessionHandle:
         return SessionHandle(self.temporal, session_id, self.task_queue)
 
-    async def _read_archived_model(self, session_id: str) -> str:
+    async def _read_archived_model(self, session_id: str) -> dict[str, Any]:
         async for config in self.read_thread(session_id, kind="config", newest=1):
-            return config.read(ConfigPayload).model
-        raise NotFound(f"there is no session {session_id!r}: name a model to start it")
+            payload = config.read(ConfigPayload)
+            return _select_model(payload.own or {}, payload.model)
+        raise NotFound(f"there is no session {session_id!r}: name an agent or a model to start it")
 
-    async def _start(self, session_id: str, config: SessionConfig, reuse: WorkflowIDReusePolicy) -> None:
+    async def _start(self, session_id: str, config: SessionConfig, reuse: WorkflowIDReusePolicy) -> bool:
+        """Start the session's workflow. Returns whether this call has started it."""
         try:
-            await start_session(self.temporal, session_id, config, self.task_queue, reuse)
+            return await start_session(self.temporal, session_id, config, self.task_queue, reuse)
         except RPCError as error:
             raise translate_error(error, session_id) from error
 
@@ -332,6 +367,11 @@ class Clew:
             raise WorkerUnavailable(
                 f"no worker polls the task queue {self.task_queue!r}: start one with `clew worker`"
             )
+
+
+def _select_model(config: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Select the field without which a session cannot be started: the agent or the model."""
+    return {"agent": config["agent"]} if config.get("agent") else {"model": model}
 
 
 def validate_session_id(session_id: str) -> str:

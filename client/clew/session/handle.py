@@ -64,7 +64,14 @@ class SessionHandle:
         async with translate_errors(self.session_id):
             return answer.model_validate(await update.result())
 
-    async def query(self, name: str, argument: BaseModel | None = None, *, only_open: bool = False) -> dict[str, Any]:
+    async def query(
+        self,
+        name: str,
+        argument: BaseModel | None = None,
+        *,
+        only_open: bool = False,
+        seconds: float = QUERY_SECONDS,
+    ) -> dict[str, Any]:
         """Query the session's workflow. A query that arrives during start-up is repeated.
 
         Raises:
@@ -73,7 +80,7 @@ class SessionHandle:
         """
         args = [] if argument is None else [dump_input(argument)]
         reject = QueryRejectCondition.NOT_OPEN if only_open else QueryRejectCondition.NONE
-        give_up_at = time.monotonic() + QUERY_SECONDS
+        give_up_at = time.monotonic() + seconds
         while True:
             try:
                 async with translate_errors(self.session_id):
@@ -82,7 +89,7 @@ class SessionHandle:
                         args=args,
                         result_type=dict,
                         reject_condition=reject,
-                        rpc_timeout=timedelta(seconds=QUERY_SECONDS),
+                        rpc_timeout=timedelta(seconds=seconds),
                     )
                     return answer
             except Starting:

@@ -59,6 +59,7 @@ class ConfigChanges(TypedDict, total=False):
     """Options of `Session.configure`. Fields left out keep their values.
 
     Attributes:
+        agent: Name of the agent. A worker resolves it anew, also in a pinned session.
         model: The model, as `provider:name`.
         model_options: Options of the model's calls.
         system_prompt: The system prompt.
@@ -70,6 +71,7 @@ class ConfigChanges(TypedDict, total=False):
         steering: When a run reads an input that does not set `at`.
     """
 
+    agent: str | None
     model: str | None
     model_options: ModelOptions | Mapping[str, Any] | None
     system_prompt: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter
@@ -24,6 +25,7 @@ from clew.contract import (
     MessageInput,
     SubmitInput,
     SummarizeInput,
+    ToolResultInput,
 )
 from clew.contract.outputs import (
     ApprovalReceipt,
@@ -36,6 +38,7 @@ from clew.contract.outputs import (
     OperationReceipt,
     StreamState,
     SummaryReceipt,
+    ToolResultReceipt,
 )
 from clew.model.messages import Message
 from clew.session._reader import (
@@ -58,11 +61,20 @@ class Session(SessionReads):
 
     Attributes:
         id: The session's id.
+        ignored: The fields that `Clew.open` was called with and that the session, which existed already, has other
+            values of; with these values.
     """
 
-    def __init__(self, client: Client, session_id: str, task_queue: str = TASK_QUEUE) -> None:
+    def __init__(
+        self,
+        client: Client,
+        session_id: str,
+        task_queue: str = TASK_QUEUE,
+        ignored: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         super().__init__(SessionHandle(client, session_id, task_queue))
         self.id = session_id
+        self.ignored = ignored
 
     def __repr__(self) -> str:
         return f"<session {self.id}>"
@@ -265,6 +277,24 @@ class Session(SessionReads):
             UnknownApproval: No such call waits for approval.
         """
         return await _resolve(self._handle, tool_call_id, "deny", reason, None)
+
+    async def submit_tool_result(
+        self, tool_call_id: str, content: Any, *, is_error: bool = False
+    ) -> ToolResultReceipt:
+        """Answer a waiting call of an external tool. `content` is a text, or any other JSON value.
+
+        Raises:
+            AlreadyAnswered: A result of the call was submitted before.
+            CallEnded: The call has timed out, or its run has ended.
+            TooLarge: The text of the result is larger than the session's `max_tool_result_bytes`.
+            UnknownToolCall: No external call of this id waits.
+        """
+        command = {
+            "tool_call_id": tool_call_id,
+            "content": "null" if content is None else content,
+            "is_error": is_error,
+        }
+        return await self._handle.call("submit_tool_result", make_input(ToolResultInput, command), ToolResultReceipt)
 
     async def stream(self, request: Request) -> AsyncIterator[StreamState]:
         """Yield the reply to a request as it grows. The last state is the committed message.

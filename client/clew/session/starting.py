@@ -15,17 +15,20 @@ async def start_session(
     config: SessionConfig,
     task_queue: str,
     reuse: WorkflowIDReusePolicy = WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-) -> None:
+) -> bool:
     """Start a session. One that has an archive continues from it, with the archived configuration.
 
     Concurrent starts with the same id start one session. `reuse` says whether an ended session may be started again.
+
+    Returns:
+        Whether this call has started a workflow. If not, the session was running already.
 
     Raises:
         WorkflowAlreadyStartedError: A session of this id has ended, and `reuse` is `REJECT_DUPLICATE`.
         RPCError: The server refused the call or did not answer.
     """
     start = make_start_arguments(session_id, config)
-    await client.start_workflow(
+    handle = await client.start_workflow(
         start.workflow,
         start.argument,
         id=start.id,
@@ -34,3 +37,6 @@ async def start_session(
         id_reuse_policy=reuse,
         static_summary=start.static_summary,
     )
+    # The SDK has the server's answer only here.
+    response = handle._start_workflow_response
+    return response is not None and response.started

@@ -188,6 +188,34 @@ async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
     assert await request.answer() == f"{note}\n11 and denied: too easy"
 
 
+def order(body: dict[str, Any]) -> Reply:
+    """Order an item, and repeat the warehouse's answer."""
+    newest = get_last_message(body)
+    if newest["role"] == "user":
+        return Reply(tool_calls=(ToolCall("order", {"item": "tea"}),))
+    return Reply(f"The warehouse says: {newest['content']}")
+
+
+async def test_a_result_is_submitted(stack: Stack) -> None:
+    """`ask` names the waiting call and the command on stderr, `status` shows it; the model reads the result."""
+    model, address = stack.add_model(order), stack.server.address
+    process = await start_command("ask", "submit", "Tea", "--model", model, "--tool", "order", address=address)
+    assert process.stderr is not None
+    notice = (await process.stderr.readline()).decode()
+    assert notice == 'tool-1 waits for its result: `clew submit submit tool-1 TEXT`: → order(item="tea")\n'
+    status = await run_clew("status", "submit", address=address)
+    assert status.out.startswith("status: awaiting external\n")
+    assert '\nanswer tool-1: → order(item="tea")\n' in status.out
+    assert read_error(await run_clew("submit", "submit", "tool-7", "x", address=address)) == (1, "unknown_tool_call")
+    submitted = await run_clew("submit", "submit", "tool-1", "-", "--error", stdin="sold out\n", address=address)
+    assert (submitted.code, submitted.out, submitted.err) == (0, "tool call tool-1 has its result, as entry 3\n", "")
+    again = await run_clew("submit", "submit", "tool-1", "x", address=address)
+    assert read_error(again) == (1, "already_answered")
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+    assert (out, err) == (b"The warehouse says: sold out\n", b"")
+    assert (await stack.clew.session("submit").entries(from_seq=3, limit=1))[0].payload["is_error"] is True
+
+
 @pytest.mark.parametrize("command", ["ask", "chat"])
 @pytest.mark.parametrize("as_json", [True, False])
 async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, command: str, as_json: bool) -> None:

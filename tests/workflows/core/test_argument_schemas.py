@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from clew import tool
-from clew_workflows.core.argument_schemas import find_argument_problem
+from clew_workflows.core.argument_schemas import ArgumentChecks, find_argument_problem
 
 
 class Sum(BaseModel):
@@ -72,3 +72,18 @@ def test_the_largest_term_that_is_taken_costs_milliseconds() -> None:
 def test_a_schema_that_cannot_be_used_is_a_problem() -> None:
     assert "is not supported" in (find_argument_problem({}, {"$dynamicRef": "#"}) or "")
     assert "regex" in (find_argument_problem({"a": "b"}, {"properties": {"a": {"pattern": "("}}}) or "")
+
+
+def test_the_calls_of_a_round_share_the_steps() -> None:
+    """However many calls a reply has, their validation together takes no more steps than that of one may take."""
+    schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer"}}}}
+    arguments = {"x": list(range(2000))}
+    assert ArgumentChecks(1).find_problem("look", arguments, schema) is None
+    checks = ArgumentChecks(64)
+    assert checks.find_problem("look", {"x": [1]}, schema) is None
+    assert "over 1562 steps" in str(checks.find_problem("look", arguments, schema))
+
+
+def test_a_schema_that_is_none_is_a_problem() -> None:
+    """A worker refuses it at its start; a session that meets one all the same goes on."""
+    assert "thing" in str(ArgumentChecks(1).find_problem("look", {}, {"type": "thing"}))

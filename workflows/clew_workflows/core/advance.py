@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from clew.contract.payloads import ConfigPayload
 from clew.model.tokens import load_encoding
-from clew.thread.entries import Entry
+from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.stamps import Stamps
@@ -48,12 +49,23 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     before, after = session.state, decision.state
     encoding, entries = load_encoding(after.config.encoding), list[Entry]()
     for draft in decision.commit:
-        entry = draft.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), encoding)
+        noted = _note_changes(session.thread, draft)
+        entry = noted.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), encoding)
         session.thread.append(entry)
         entries.append(entry)
     gave_up = _gives_up(before, after)
-    effect = decision.effect or (None if gave_up else session.effect)
+    # While only results from outside are awaited, the activities of the round have all returned.
+    is_over = gave_up or after.phase == "awaiting_external"
+    effect = decision.effect or (None if is_over else session.effect)
     return Step(Session(after, session.thread, effect), tuple(entries), gave_up)
+
+
+def _note_changes(thread: Thread, draft: Draft) -> Draft:
+    """Note in a configuration which fields differ from the one before."""
+    before = thread.find_config(thread.last_seq) if isinstance(draft.payload, ConfigPayload) else None
+    if before is None or not isinstance(draft.payload, ConfigPayload):
+        return draft
+    return replace(draft, payload=draft.payload.compare(before.read(ConfigPayload)))
 
 
 def _gives_up(before: State, after: State) -> bool:

@@ -45,7 +45,7 @@ def resolve_approval(state: State, thread: Thread, command: ApprovalInput, at: M
         decision = tool_rounds.commit_result(state, run, call, denied).prepend(approval)
     else:
         decision = Decision(replace(state, run=_approve(run, call, command.arguments)), (approval,))
-    return decision if list_pending(decision.state) else decision.then(_resume, at)
+    return decision if list_pending(decision.state) else decision.then(runs.start_tools, at)
 
 
 def _find_pending(state: State, thread: Thread, tool_call_id: str) -> RequestedCall:
@@ -62,7 +62,7 @@ def _check_arguments(state: State, call: RequestedCall, command: ApprovalInput) 
         return
     if command.decision == "deny":
         raise InvalidInput("arguments: a denied call has none to edit")
-    schema = next(tool.spec["parameters"] for tool in state.tools or () if tool.spec["name"] == call.name)
+    schema = tool_rounds.get_tool(state, call.name).spec["parameters"]
     if problem := find_argument_problem(command.arguments, schema):
         raise InvalidInput(f"arguments: {problem}")
     calls = _approve(runs.get_run(state), call, command.arguments).tool_calls
@@ -79,11 +79,3 @@ def _approve(run: Run, call: RequestedCall, arguments: dict[str, Any] | None) ->
     if arguments is not None and arguments != call.arguments:
         approved = replace(approved, arguments=arguments, edited=True)
     return replace(run, tool_calls=tuple(approved if other is call else other for other in run.tool_calls))
-
-
-def _resume(state: State, at: Moment) -> Decision:
-    """Run the round. The time that the approvals took does not count for the request's deadline."""
-    run = runs.get_run(state)
-    waited = 0.0 if run.paused_at is None else at.time - run.paused_at
-    resumed = replace(run, deadline=run.deadline + waited, paused_at=None)
-    return runs.start_tools(replace(state, run=resumed), at)

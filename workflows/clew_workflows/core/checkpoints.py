@@ -150,9 +150,9 @@ def _dump(value: Mapping[str, Any]) -> str:
 
 def _make_config(state: State) -> dict[str, Any]:
     """Make the configuration with which a new session continues as this one would."""
-    config = state.config
+    config = state.own
     if state.own_policy is not None:
-        policy = find_agent_policy(state, config).overlay(state.own_policy)
+        policy = find_agent_policy(state).overlay(state.own_policy)
         config = config.model_copy(update={"context_policy": policy})
     value: dict[str, Any] = json.loads(config.model_dump_json(exclude_unset=True))
     return value

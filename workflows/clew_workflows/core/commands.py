@@ -20,8 +20,16 @@ from clew.contract import (
     MessageInput,
     SubmitInput,
     SummarizeInput,
+    ToolResultInput,
 )
-from clew.contract.outputs import ApprovalReceipt, CancelReceipt, ConfigureReceipt, InputReceipt, OperationReceipt
+from clew.contract.outputs import (
+    ApprovalReceipt,
+    CancelReceipt,
+    ConfigureReceipt,
+    InputReceipt,
+    OperationReceipt,
+    ToolResultReceipt,
+)
 from clew.errors import Closed, InvalidInput, UnknownRequest
 from clew.thread.thread import Thread
 from clew_workflows.core import (
@@ -29,6 +37,7 @@ from clew_workflows.core import (
     checkpoints,
     configuration,
     decisions,
+    external_calls,
     forking,
     inputs,
     operations,
@@ -48,6 +57,7 @@ Command = (
     | ConfigureInput
     | CancelInput
     | ApprovalInput
+    | ToolResultInput
     | CheckpointInput
     | HibernateInput
     | SummarizeInput
@@ -119,7 +129,7 @@ class SummaryAwaited:
     summary_id: str
 
 
-Receipt = InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt
+Receipt = InputReceipt | OperationReceipt | ConfigureReceipt | CancelReceipt | ApprovalReceipt | ToolResultReceipt
 Answer = Outcome | Configured | Checkpointing | Hibernating | Closing | SummaryAwaited | Receipt | None
 
 _DISPLACING = (
@@ -162,7 +172,7 @@ def decide(state: State, thread: Thread, command: Command, own_id: str | None, a
     return decision.prepend(*given_up.commit), answer
 
 
-def _decide(
+def _decide(  # noqa: PLR0912 - one case for each command
     state: State, thread: Thread, command: Command, own_id: str | None, at: Moment
 ) -> tuple[Decision, Answer]:
     match command:
@@ -187,6 +197,8 @@ def _decide(
         case ApprovalInput():
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
             return approvals.resolve_approval(state, thread, command, at), resolved
+        case ToolResultInput():
+            return external_calls.submit_result(state, command, at)
         case CheckpointInput():
             checkpoints.check_checkpoint(state, thread, command)
             lane = command.context_ref or state.context_ref

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
+from pydantic_core import to_json
+
 from clew.context.projection import find_projector
 from clew.contract import READ_RESULT, ConfigureInput, ContextPolicy, SessionConfig
-from clew.contract.mcp_names import is_selected
+from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import resolve
 from clew.errors import Refusal, UnknownTool
 from clew.model.canonical import canonicalize
@@ -16,6 +18,7 @@ from clew_workflows.core import drafts
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.profiles import find_agent_policy
 from clew_workflows.core.state import Moment, State
+from clew_workflows.protocol import ResolvedAgent
 
 Status = Literal["applied", "deferred"]
 
@@ -43,7 +46,7 @@ def configure(state: State, change: ConfigureInput) -> tuple[Decision, Status]:
 
 
 def change_config(state: State, change: ConfigureInput) -> State:
-    """Return the state with a change of configuration in it.
+    """Return the state with a change of configuration in it. Under another agent it is checked by the preparation.
 
     Raises:
         InvalidInput: The policy names an unknown projector or contradicts itself.
@@ -53,18 +56,23 @@ def change_config(state: State, change: ConfigureInput) -> State:
     changed = _list_fields(change)
     changed.pop("context_policy", None)
     if change.model_options:
-        changed["model_options"] = state.config.model_options.overlay(change.model_options)
+        changed["model_options"] = state.own.model_options.overlay(change.model_options)
     if change.limits:
-        limits = state.config.limits.model_dump(exclude_unset=True) | change.limits.model_dump(exclude_unset=True)
-        changed["limits"] = type(change.limits).model_validate(limits)
-    config: SessionConfig = state.config.model_copy(update=changed)
-    own = (state.own_policy or ContextPolicy()).overlay(change.context_policy)
-    policy = resolve(session=own, agent=find_agent_policy(state, config))
+        changed["limits"] = state.own.limits.overlay(change.limits)
+    after = replace(
+        state,
+        own=state.own.model_copy(update=changed),
+        own_policy=(state.own_policy or ContextPolicy()).overlay(change.context_policy),
+        # A new policy may fit the models: forget what they have refused under the old one.
+        learned={} if change.context_policy else state.learned,
+    )
+    if change.agent:
+        return replace(after, agent_due=True)
+    policy = resolve(session=after.own_policy, agent=find_agent_policy(after))
     find_projector(policy.projector)
-    check_approvals(config)
-    # A new policy may fit the models: forget what they have refused under the old one.
-    learned = {} if change.context_policy else state.learned
-    return replace(state, config=config, own_policy=own, policy=policy, learned=learned)
+    if not after.agent_due or after.own.agent is None:
+        check_approvals(after.config)
+    return replace(after, policy=policy)
 
 
 def check_approvals(config: SessionConfig) -> None:
@@ -73,14 +81,33 @@ def check_approvals(config: SessionConfig) -> None:
     Raises:
         UnknownTool: `require_approval` names such a tool.
     """
-    names = (*config.tools, READ_RESULT)
-    unknown = [name for name in config.require_approval if not is_selected(name, names)]
+    unknown = [name for name in config.require_approval if name not in config.tools and name != READ_RESULT]
     if unknown:
         tools = ", ".join(config.tools) or "none"
         raise UnknownTool(
             f"require_approval names {', '.join(map(repr, unknown))}, which are no tools of the session: its tools "
             f"are {tools}"
         )
+
+
+def split_config(payload: ConfigPayload) -> tuple[SessionConfig, ContextPolicy | None, ResolvedAgent | None]:
+    """Split a recorded configuration into what callers have set, their changes of the policy, and the agent's.
+
+    Without an agent it is all the callers', and their changes of the policy are not known.
+    """
+    if payload.own is None:
+        return payload.config, None, None
+    fields = {name: value for name, value in payload.own.items() if name != "context_policy"}
+    own = SessionConfig.model_validate_json(to_json(fields))
+    changes = payload.own.get("context_policy")
+    own_policy = None if changes is None else ContextPolicy.model_validate(changes, strict=False)
+    if payload.agent is None:
+        return own, own_policy, None
+    # What the callers have overlaid of the agent's is not recorded. The next preparation brings it.
+    config = payload.config.model_copy(update={"context_policy": payload.policy})
+    version = payload.agent
+    agent = ResolvedAgent(name=version.name, version=version.version, label=version.label, config=config)
+    return own, own_policy, agent
 
 
 def apply_config(state: State, _at: Moment) -> Decision:
@@ -102,7 +129,9 @@ def drop_config(state: State, reason: str) -> Decision:
     if change := state.pending_config:
         entries.append(drafts.draft_input(state, "dropped", "configure", reason, _make_excerpt(change)))
     if state.config_due:
-        preparing = f"model {state.config.model}, tools {', '.join(state.config.tools) or 'none'}"
+        preparing = f"model {state.model}, tools {', '.join(state.config.tools) or 'none'}"
+        if state.own.agent:
+            preparing = f"agent {state.own.agent}, {preparing}"
         entries.append(drafts.draft_input(state, "dropped", "configure", reason, preparing))
     return Decision(replace(state, pending_config=None), tuple(entries))
 
@@ -110,8 +139,12 @@ def drop_config(state: State, reason: str) -> Decision:
 def _configure(state: State, change: ConfigureInput) -> Decision:
     before = state.preparation
     state = change_config(state, change)
-    if state.preparation == before:
+    if state.preparation == before and change.tools is None and change.agent is None:
         return Decision(state, (drafts.draft_config(state),))
+    if change.tools is not None and state.keeps_agent:
+        # The schemas of the named tools are resolved anew, like those of tools that the session never had.
+        remaining = tuple(tool for tool in state.tools or () if tool.spec["name"] not in change.tools)
+        state = replace(state, tools=remaining)
     return Decision(replace(state, phase="preparing", config_due=True), (), state.preparation)
 
 

@@ -13,7 +13,7 @@ from clew.context.projection import find_projector
 from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy, resolve
 from clew.errors import ArchiveUnavailable, Busy, Closed
-from clew_workflows.core import configuration, drafts, inputs, operations, profiles, runs, summaries
+from clew_workflows.core import configuration, drafts, inputs, operations, preparation, profiles, runs, summaries
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import Moment, State
 from clew_workflows.protocol import (
@@ -21,6 +21,7 @@ from clew_workflows.protocol import (
     Failure,
     ModelAnswered,
     ModelProfile,
+    Outdated,
     Prepared,
     Summarized,
     ToolReturned,
@@ -30,13 +31,17 @@ from clew_workflows.protocol import (
 def begin(session_id: str, config: SessionConfig) -> State:
     """Make the first state of a new session. A worker resolves its configuration before anything else.
 
+    What depends on an agent is checked when a worker has resolved the agent.
+
     Raises:
         InvalidInput: The policy names an unknown projector, or its fields contradict each other.
         InvalidTokenBudget: The policy leaves no budget.
         UnknownTool: `require_approval` names a tool that the session does not have.
     """
     state = State(session_id, config, policy=ContextPolicy())
-    state = replace(state, policy=resolve(agent=profiles.find_agent_policy(state, config)))
+    if config.agent:
+        return replace(state, policy=resolve())
+    state = replace(state, policy=resolve(agent=profiles.find_agent_policy(state)))
     find_projector(state.policy.projector)
     configuration.check_approvals(config)
     return state
@@ -53,6 +58,8 @@ def take_event(state: State, event: Event, at: Moment) -> Decision:
             return runs.take_profile(state, event, at)
         case ModelAnswered():
             return runs.take_reply(state, event, at)
+        case Outdated():
+            return runs.prepare_again(state)
         case ToolReturned():
             return runs.take_result(state, event, at)
         case Summarized():
@@ -74,11 +81,10 @@ def take_preparation(state: State, answer: Prepared, at: Moment) -> Decision:
 
     If the worker could not resolve it, the session's requests fail for that reason, and each has a worker try again.
     """
-    before = None if state.tools is None else [tool.spec for tool in state.tools]
-    policy, state = state.policy, profiles.adopt_profile(state, answer)
-    changed = state.config_due or policy != state.policy or before != [tool.spec for tool in answer.tools]
-    state = replace(state, tools=answer.tools, problem=answer.problem, phase="idle", config_due=False)
-    ready = Decision(state, (drafts.draft_config(state),) if changed else ())
+    before = None if state.config_due else drafts.draft_config(state)
+    state = preparation.adopt_preparation(state, answer)
+    config = drafts.draft_config(state)
+    ready = Decision(state, () if config == before else (config,))
     if state.run:
         return ready.then(_resume_run, at)
     # Operations that wait beside a queued request arrived after it, so they wait for its end.
@@ -167,7 +173,7 @@ def _follow_summary(decision: Decision, at: Moment) -> Decision:
 
 
 def _resume_run(state: State, at: Moment) -> Decision:
-    return runs.fail_run(state, state.problem, at) if state.problem else runs.start_run(state, at)
+    return runs.fail_run(state, state.problem, at) if state.problem else runs.resume_run(state, at)
 
 
 def _open_first_run(state: State, at: Moment) -> Decision:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from clew.contract.payloads import (
+    AgentVersion,
     AssistantMessage,
     ConfigPayload,
     ErrorPayload,
@@ -21,7 +22,7 @@ from clew.model.messages import ToolCall
 from clew.outcomes import OutcomeError, Usage
 from clew.thread.entries import Draft, Refs
 from clew_workflows.core.state import Input, Request, RequestedCall, Run, State
-from clew_workflows.protocol import Failure, ModelAnswered, ResolvedTool, ToolAnswered
+from clew_workflows.protocol import Failure, ModelAnswered, ResolvedAgent, ResolvedTool, ToolAnswered
 
 _OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema"}
 """Fields of a message that its entry holds outside of `settings`."""
@@ -129,8 +130,28 @@ def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
 
 def draft_config(state: State) -> Draft:
     """Draft a `config` entry. It is complete, so that no later default can change old contexts."""
-    tools = [tool.spec for tool in state.tools or ()]
-    return Draft(ConfigPayload.from_json(dump_configuration(state) | {"tools": tools}), make_session_refs(state))
+    fields = dump_configuration(state) | {
+        "agent": state.agent and make_agent_version(state.agent).as_json(),
+        "model": state.model,
+        "tools": [tool.spec for tool in state.tools or ()],
+        "own": _dump_own(state) if state.own.agent else None,
+    }
+    return Draft(ConfigPayload.from_json(fields), make_session_refs(state))
+
+
+def make_agent_version(agent: ResolvedAgent) -> AgentVersion:
+    """Make the part of a resolved agent that threads record."""
+    return AgentVersion(name=agent.name, version=agent.version, label=agent.label)
+
+
+def _dump_own(state: State) -> dict[str, Any]:
+    """Dump what callers have set, their changes of the policy included."""
+    fields = state.own.model_dump(mode="json", exclude_unset=True)
+    value = {name: value for name, value in fields.items() if value is not None}
+    policy = state.own.context_policy.overlay(state.own_policy) if state.own.context_policy else state.own_policy
+    if policy and policy.model_fields_set:
+        value["context_policy"] = policy.model_dump(mode="json", exclude_unset=True)
+    return value
 
 
 def dump_configuration(state: State) -> dict[str, Any]:

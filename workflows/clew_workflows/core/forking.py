@@ -11,7 +11,7 @@ from clew.contract.payloads import ConfigPayload, ForkPayload
 from clew.outcomes import Usage
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
-from clew_workflows.core import drafts
+from clew_workflows.core import configuration, drafts
 from clew_workflows.core.advance import Session
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import State
@@ -49,7 +49,7 @@ def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Se
     config = thread.find_config(at_seq)
     newest = parent.thread.find_config(parent.thread.last_seq)
     if config is None:
-        state = replace(state, tools=None, config_due=True)
+        state = replace(state, agent=None, agent_due=True, tools=None, config_due=True)
     elif state.config_due or newest is None or newest.seq != config.seq:
         state = _restore_config(state, config)
     outcomes = {name: outcome for name, outcome in state.outcomes.items() if outcome.last_seq <= at_seq}
@@ -79,11 +79,16 @@ def _restore_config(state: State, config: Entry) -> State:
     """Restore the configuration of an earlier `config` entry. The entry has no resolved tools, only their schemas."""
     payload = config.read(ConfigPayload)
     policy = payload.policy
+    own, own_policy, agent = configuration.split_config(payload)
+    if own.agent is None:
+        own_policy = state.own_policy if policy == state.policy else policy
     return replace(
         state,
-        config=payload.config,
+        own=own,
         policy=policy,
-        own_policy=state.own_policy if policy == state.policy else policy,
+        own_policy=own_policy,
+        agent=agent,
+        agent_due=own.agent is not None and agent is None,
         tools=drafts.make_unresolved_tools(payload),
         config_due=False,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.thread.thread import Thread
-from clew_workflows.core.approvals import list_pending
+from clew_workflows.core import approvals, external_calls
 from clew_workflows.core.state import State
 from clew_workflows.protocol import (
     Archiving,
@@ -22,7 +22,9 @@ from clew_workflows.protocol import (
 def make_label(effect: Effect) -> str:
     """Label the activity of an effect."""
     match effect:
-        case Prepare() | DescribeModel():
+        case Prepare():
+            return (effect.agent or effect.model or "")[:80]
+        case DescribeModel():
             return effect.model[:80]
         case CallModel():
             return f"model call {effect.iteration} · {effect.model.partition(':')[2][:80]}"
@@ -43,8 +45,11 @@ def make_label(effect: Effect) -> str:
 def describe_session(state: State, thread: Thread) -> str:
     """Describe the session in Markdown, without text of the conversation."""
     usage = state.usage
+    parts = [f"**{state.phase.replace('_', ' ')}**", f"`{state.model}`", f"lane `{state.context_ref}`"]
+    if agent := state.agent:
+        parts.insert(1, f"agent `{agent.name}` {agent.label or agent.version}")
     lines = [
-        f"**{state.phase.replace('_', ' ')}** · `{state.config.model}` · lane `{state.context_ref}`",
+        " · ".join(parts),
         "",
         f"{thread.rev} entries · {state.runs} runs · {usage.model_calls} model calls · "
         f"{_format_number(usage.input_tokens)} → {_format_number(usage.output_tokens)} tokens",
@@ -59,7 +64,8 @@ def describe_session(state: State, thread: Thread) -> str:
     waiting = {
         "inputs": len(state.inbox),
         "queued messages": len(state.queue),
-        "approvals": len(list_pending(state)),
+        "approvals": len(approvals.list_pending(state)),
+        "external calls": len(external_calls.list_pending(state)),
         "context operations": len(state.pending_ops),
     }
     if any(waiting.values()):

@@ -8,50 +8,39 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clew.contract import ContextPolicy, SessionConfig
-from clew.contract.policy import resolve
-from clew.errors import ClewError
+from clew.contract import ContextPolicy
 from clew_workflows.core.state import State
-from clew_workflows.protocol import ModelProfile, Prepared
+from clew_workflows.protocol import ModelProfile
 
 MAX_PROFILES = 16
 """Profiles that a session keeps: those of its configuration's model and of the newest others."""
 
 
-def find_agent_policy(state: State, config: SessionConfig) -> ContextPolicy:
+def find_agent_policy(state: State) -> ContextPolicy:
     """Find the configuration's policy: its own, or else the one that a worker has chosen for its model.
 
     Until a worker has described the model, it is the policy in force.
     """
+    config = state.config
     if config.context_policy:
         return config.context_policy
-    profile = state.profiles.get(config.model)
+    profile = state.profiles.get(state.model)
     return profile.policy if profile else state.policy
 
 
 def is_known(state: State, model: str) -> bool:
     """Whether a run need not wait for a profile of the model: there is one, or the configuration names the model."""
-    return model == state.config.model or model in state.profiles
+    return model == state.model or model in state.profiles
 
 
-def adopt_profile(state: State, answer: Prepared) -> State:
-    """Use a worker's encoding and policy for the configuration's model, if the model is new to the session.
+def adopt_encoding(state: State, profile: ModelProfile) -> State:
+    """Use a worker's encoding, unless the configuration has one.
 
-    The encoding is chosen once, before any entry is committed, because all entries are counted under one. A policy
-    that contradicts `own_policy` is ignored.
+    The encoding is chosen once, before any entry is committed, because all entries are counted under one.
     """
-    profile, config = answer.profile, state.config
-    if profile is None or profile.model != config.model:
-        return state
-    if profile.model in state.profiles:
-        return remember_profile(state, profile)
-    if state.tools is None and "encoding" not in config.model_fields_set:
-        config = config.model_copy(update={"encoding": profile.encoding})
-    known = remember_profile(replace(state, config=config), profile)
-    try:
-        return replace(known, policy=resolve(session=state.own_policy, agent=find_agent_policy(known, config)))
-    except ClewError:
-        return replace(state, config=config)
+    if state.tools is None and "encoding" not in state.own.model_fields_set:
+        return replace(state, own=state.own.model_copy(update={"encoding": profile.encoding}))
+    return state
 
 
 def remember_profile(state: State, profile: ModelProfile) -> State:
@@ -60,5 +49,5 @@ def remember_profile(state: State, profile: ModelProfile) -> State:
         profile = known.model_copy(update={"prices": profile.prices})
     profiles = {name: other for name, other in state.profiles.items() if name != profile.model}
     if len(profiles) >= MAX_PROFILES:
-        del profiles[next(name for name in profiles if name != state.config.model)]
+        del profiles[next(name for name in profiles if name != state.model)]
     return replace(state, profiles={**profiles, profile.model: profile})

@@ -25,9 +25,9 @@ def make_request(state: State, message: MessageInput, request_id: str) -> Reques
         InvalidTokenBudget: The policy leaves no budget.
     """
     config, policy = state.config, message.context_policy
-    model = message.model or config.model
+    model = message.model or state.model
     own = state.profiles.get(model)
-    if own and model != config.model and config.context_policy is None:
+    if own and model != state.model and config.context_policy is None:
         policy = own.policy.overlay(policy)
     in_force = state.policy.overlay(policy)
     if is_known(state, model) or config.context_policy is not None:

@@ -15,13 +15,14 @@ from clew.outcomes import Usage
 from clew.thread.entries import Draft
 from clew_workflows.core import budgets, drafts, operations, profiles, requests, summaries, tool_rounds
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import Input, Moment, Request, Run, State
+from clew_workflows.core.state import Input, Moment, Request, RequestedCall, Run, State
 from clew_workflows.protocol import (
     CallModel,
     DescribeModel,
     Failure,
     ModelAnswered,
     ModelProfile,
+    ToolAnswered,
     ToolReturned,
 )
 
@@ -60,7 +61,21 @@ def open_run(state: State, request: Request, at: Moment, prepared_now: bool = Fa
         return opened.then(lambda state, at: fail_run(state, problem, at), at)
     if state.problem is None:
         return opened.then(start_run, at)
-    return replace(opened, state=replace(opened.state, phase="preparing"), effect=state.preparation)
+    return opened.then(lambda state, _at: _prepare(state), at)
+
+
+def prepare_again(state: State) -> Decision:
+    """Have a worker resolve the configuration, because the worker of the run's first call is of another deployment.
+
+    No model was called: the call that follows has the same number.
+    """
+    run = replace(get_run(state), call=None, iteration=0)
+    return _prepare(replace(state, run=run, calls=state.calls - 1))
+
+
+def _prepare(state: State) -> Decision:
+    run = replace(get_run(state), prepared=True)
+    return Decision(replace(state, run=run, phase="preparing"), (), state.preparation)
 
 
 def start_run(state: State, at: Moment) -> Decision:
@@ -68,17 +83,32 @@ def start_run(state: State, at: Moment) -> Decision:
     model = get_run(state).request.model
     if profiles.is_known(state, model):
         return call_model(state, at)
-    return Decision(replace(state, phase="preparing"), (), DescribeModel(model=model))
+    run = replace(get_run(state), describing=True)
+    return Decision(replace(state, run=run, phase="preparing"), (), DescribeModel(model=model))
+
+
+def resume_run(state: State, at: Moment) -> Decision:
+    """Resolve the request's settings again, under the configuration prepared during the run, and start the run."""
+    try:
+        return start_run(_renew_request(state), at)
+    except Refusal as refusal:
+        return fail_run(state, Failure(type=refusal.type, message=refusal.message), at)
 
 
 def take_profile(state: State, profile: ModelProfile, at: Moment) -> Decision:
     """Resolve the request's settings again, under the profile of its model, and make the first model call."""
-    run, state = get_run(state), profiles.remember_profile(state, profile)
+    state = replace(profiles.remember_profile(state, profile), run=replace(get_run(state), describing=False))
     try:
-        request = requests.renew_request(state, run.request)
+        return call_model(_renew_request(state), at)
     except Refusal as refusal:
         return fail_run(state, Failure(type=refusal.type, message=refusal.message), at)
-    return call_model(replace(state, run=replace(run, request=request)), at)
+
+
+def _renew_request(state: State) -> State:
+    run = get_run(state)
+    request = requests.renew_request(state, run.request)
+    deadline = run.deadline + request.timeout_seconds - run.request.timeout_seconds
+    return replace(state, run=replace(run, request=request, deadline=deadline))
 
 
 def call_model(state: State, at: Moment) -> Decision:
@@ -112,6 +142,8 @@ def _start_call(state: State, at: Moment, instead_of: CallModel | None = None) -
         context_policy=budgets.make_call_policy(state, request),
         token_ratio=ratio if ratio > 1 else None,
         priced=state.config.limits.max_cost_usd is not None,
+        # Only the first call of a run: the others have the tools that the run began with.
+        deployment=None if run.call or run.prepared or state.keeps_agent else state.deployment,
         parent_call_id=parent,
     )
     run = replace(run, iteration=call.iteration, call=call, tool_calls=())
@@ -185,20 +217,49 @@ def start_tools(state: State, at: Moment) -> Decision:
     """Run the tool calls of a round in parallel, once all that need approval are approved or denied."""
     run = get_run(state)
     if tool_rounds.list_unapproved(run.tool_calls):
-        return Decision(replace(state, run=replace(run, paused_at=at.time), phase="awaiting_approval"))
-    effect = tool_rounds.make_effect(state, run)
-    if effect is None:
-        return call_model(state, at)
-    return Decision(replace(state, phase="awaiting_tools"), (), effect)
+        return Decision(replace(state, run=_stop_clock(run, at), phase="awaiting_approval"))
+    run = tool_rounds.open_outside(state, _resume_clock(run, at), at)
+    state, effect = replace(state, run=run), tool_rounds.make_effect(state, run)
+    return Decision(replace(state, phase="awaiting_tools"), (), effect) if effect else _continue_round(state, at)
 
 
 def take_result(state: State, event: ToolReturned, at: Moment) -> Decision:
     """Commit the result of a tool call. After the last one of the round the next model call is made."""
     decision = tool_rounds.take_result(state, event)
-    run = decision.state.run
-    if run is None or decision.state.phase != "awaiting_tools" or not all(call.returned for call in run.tool_calls):
-        return decision
-    return decision.then(call_model, at)
+    return decision.then(_continue_round, at) if decision.state.phase == "awaiting_tools" else decision
+
+
+def take_outside_result(state: State, call: RequestedCall, answer: ToolAnswered, at: Moment) -> Decision:
+    """Commit a result from outside. After the last one of the round the next model call is made."""
+    return tool_rounds.commit_result(state, get_run(state), call, answer).then(_continue_round, at)
+
+
+def _continue_round(state: State, at: Moment) -> Decision:
+    """Make the next model call if all calls of the round have results, or wait for the others.
+
+    While all that are open wait for results from outside, the request's clock stands still.
+    """
+    run = get_run(state)
+    waiting = [call for call in run.tool_calls if not call.returned]
+    if not waiting:
+        return call_model(replace(state, run=_resume_clock(run, at)), at)
+    if not all(call.is_outside for call in waiting):
+        return Decision(state)
+    if run.paused_at is None and at.time >= run.deadline:
+        return fail_run(state, make_timeout(run, ", ".join(run.timed_out_calls)), at)
+    return Decision(replace(state, run=_stop_clock(run, at), phase="awaiting_external"))
+
+
+def _stop_clock(run: Run, at: Moment) -> Run:
+    """Stop the request's clock, if it does not stand still already."""
+    return run if run.paused_at is not None else replace(run, paused_at=at.time)
+
+
+def _resume_clock(run: Run, at: Moment) -> Run:
+    """Let the request's clock go on: the time in which it stood still does not count."""
+    if run.paused_at is None:
+        return run
+    return replace(run, deadline=run.deadline + at.time - run.paused_at, paused_at=None)
 
 
 def fail_run(state: State, failure: Failure, at: Moment) -> Decision:

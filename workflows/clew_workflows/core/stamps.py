@@ -26,8 +26,13 @@ class Stamps:
 
     def make_timestamp(self) -> str:
         """Format the present time as RFC 3339 in UTC, with milliseconds."""
-        return self.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return format_timestamp(self.now())
 
 
 MACHINE = Stamps(now=lambda: datetime.now(UTC), random_bits=secrets.randbits)
 """The system's clock and random numbers, for code outside of workflows."""
+
+
+def format_timestamp(time: datetime) -> str:
+    """Format a time in UTC as RFC 3339, in milliseconds."""
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -12,7 +12,18 @@ from clew.contract.payloads import ToolMessage
 from clew.contract.policy import ContextPolicy
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import Refs
-from clew_workflows.protocol import ArchiveRef, CallModel, Failure, ModelProfile, Prepare, ResolvedTool
+from clew_workflows.protocol import (
+    FUNCTION,
+    ArchiveRef,
+    CallModel,
+    ExternalRoute,
+    Failure,
+    ModelProfile,
+    Prepare,
+    ResolvedAgent,
+    ResolvedTool,
+    Route,
+)
 
 Phase = Literal[
     "preparing",
@@ -20,6 +31,7 @@ Phase = Literal[
     "awaiting_model",
     "awaiting_tools",
     "awaiting_approval",
+    "awaiting_external",
     "summarizing",
     "hibernating",
     "closed",
@@ -95,7 +107,8 @@ class Request:
         context_policy: The request's changes to the session's policy. If the request names a model and the
             configuration has no policy, they are the complete policy of that model.
         max_iterations: Most model calls of the run.
-        timeout_seconds: The time for the run, without the time it waits for approvals.
+        timeout_seconds: The time for the run, without the time it waits for nothing but approvals, or results from
+            outside.
         metadata: The message's metadata.
         output_schema: The JSON Schema of the answer.
         message: The message; None for a follow-up run.
@@ -126,8 +139,10 @@ class RequestedCall:
         arguments: The model's arguments, or those that a person has replaced them by.
         needs_approval: A person must approve the call first.
         idempotent: The call may be repeated.
+        route: How the call is carried out.
         edited: A person has changed the arguments.
         scheduled: An activity has been started for the call: it may have run.
+        expires_at: When an external call that waits for its result times out, in seconds of the workflow's clock.
         returned: Its result is in the thread.
     """
 
@@ -136,9 +151,21 @@ class RequestedCall:
     arguments: dict[str, Any]
     needs_approval: bool = False
     idempotent: bool = False
+    route: Route = FUNCTION
     edited: bool = False
     scheduled: bool = False
+    expires_at: float | None = None
     returned: bool = False
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the result is submitted by a caller."""
+        return isinstance(self.route, ExternalRoute)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the result comes from outside: no activity is started for the call."""
+        return self.is_external
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +196,11 @@ class Run:
         deadline: When the run times out, in seconds of the workflow's clock.
         opened_seq: The seq of the message that opened the run.
         joined: The ids of the requests that have joined the run.
-        paused_at: When the run began to wait for approvals, in seconds of the workflow's clock; None if it does not.
+        paused_at: When the run began to wait for nothing but approvals, or results from outside, in seconds of the
+            workflow's clock; None if it does not.
         tightened: A refused context was shortened, which happens once a run.
+        prepared: The configuration was prepared anew during the run, which happens once a run.
+        describing: A worker is asked to describe the model that the request names.
         iteration: The number of the newest model call; 0 before the first.
         call: The newest model call.
         tool_calls: The tool calls of the newest reply.
@@ -186,6 +216,8 @@ class Run:
     joined: tuple[str, ...] = ()
     paused_at: float | None = None
     tightened: bool = False
+    prepared: bool = False
+    describing: bool = False
     iteration: int = 0
     call: CallModel | None = None
     tool_calls: tuple[RequestedCall, ...] = ()
@@ -238,10 +270,13 @@ class State:
 
     Attributes:
         session_id: The id of the session.
-        config: The configuration in force.
+        own: The configuration that callers have set, by the start and by `configure`.
         policy: The context policy in force, complete.
         phase: The status that the query `status` reports.
+        agent: The agent as a worker has resolved it; None until one has, and in a session without an agent.
+        agent_due: The agent that `own` names has not been resolved, also where the session is pinned.
         tools: The tools as a worker has resolved them; None until one has.
+        deployment: The deployment of the worker that has resolved the configuration; None until one has.
         problem: Why a worker could not resolve the configuration.
         run: The active run.
         own_policy: The policy fields that `configure` has set, over those of the configuration's policy.
@@ -261,6 +296,7 @@ class State:
         tool_calls: The number of tool calls so far.
         inputs: The number of inputs so far.
         late_calls: Tool calls of ended runs that may still return.
+        answered_calls: The ids of the newest external calls whose results were submitted, to recognize a repetition.
         archive: The session's archive; None if the worker that began it had no store.
         outcomes: Outcomes of requests whose `run` entries may be in the archive alone.
         summarizing: The summary that is being written.
@@ -270,10 +306,13 @@ class State:
     """
 
     session_id: str
-    config: SessionConfig
+    own: SessionConfig
     policy: ContextPolicy
     phase: Phase = "preparing"
+    agent: ResolvedAgent | None = None
+    agent_due: bool = True
     tools: tuple[ResolvedTool, ...] | None = None
+    deployment: str | None = None
     problem: Failure | None = None
     run: Run | None = None
     own_policy: ContextPolicy | None = None
@@ -293,12 +332,28 @@ class State:
     tool_calls: int = 0
     inputs: int = 0
     late_calls: tuple[LateCall, ...] = ()
+    answered_calls: tuple[str, ...] = ()
     archive: ArchiveRef | None = None
     outcomes: Mapping[str, RequestOutcome] = field(default_factory=dict)
     summarizing: Summarizing | None = None
     summaries: int = 0
     summary_due: str | None = None
     no_summary_before: int = 0
+
+    @property
+    def config(self) -> SessionConfig:
+        """The configuration in force: the agent's, with the fields that callers have set."""
+        return self.agent.config.overlay(self.own) if self.agent else self.own
+
+    @property
+    def model(self) -> str:
+        """The model of the configuration; empty until a worker has resolved the agent whose model it is."""
+        return self.config.model or ""
+
+    @property
+    def keeps_agent(self) -> bool:
+        """Whether a preparation keeps the agent and the tools' schemas that the session has."""
+        return self.own.pin and not self.agent_due
 
     @property
     def closed(self) -> bool:
@@ -330,16 +385,21 @@ class State:
     @property
     def describing(self) -> bool:
         """Whether a worker is asked to describe the model that the active run's request names."""
-        return self.phase == "preparing" and self.run is not None and self.problem is None
+        return self.phase == "preparing" and self.run is not None and self.run.describing
 
     @property
     def preparation(self) -> Prepare:
-        """The effect that resolves the configuration in force."""
+        """The effect that resolves the configuration in force, with the agent that `own` names."""
+        archived, clears = self.archive is not None, self.policy.clear_tool_results is not None
+        if self.own.agent is None or self.keeps_agent:
+            return Prepare(model=self.model, tools=self.config.tools, archived=archived, clears=clears)
+        levels = [policy for policy in (self.own_policy, self.own.context_policy) if policy]
         return Prepare(
-            model=self.config.model,
-            tools=self.config.tools,
-            archived=self.archive is not None,
-            clears=self.policy.clear_tool_results is not None,
+            agent=self.own.agent,
+            model=self.own.model,
+            tools=self.own.tools if "tools" in self.own.model_fields_set else None,
+            archived=archived,
+            clears=clears if any("clear_tool_results" in level.model_fields_set for level in levels) else None,
         )
 
     @property

@@ -90,7 +90,7 @@ def _make_effect(state: State, policy: ContextPolicy, lane: str) -> Summarize:
     return Summarize(
         summary_id=f"summary-{state.summaries + 1}",
         context_ref=lane,
-        model=policy.summarization_model or state.config.model,
+        model=policy.summarization_model or state.model,
         encoding=state.config.encoding,
         max_input_tokens=policy.max_input_tokens,
         max_output_tokens=max_output_tokens,

@@ -1,24 +1,26 @@
 """The tool calls of a round, from the model's reply to a result for each.
 
 Each call gets a result, also if the run ends first: a call that has returned keeps its own, a call whose activity was
-started and has not answered is in doubt, and a call that was never started was not run.
+started and has not answered is in doubt, a call that waited for its result from outside was not answered, and a call
+that was never started was not run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from clew.contract.mcp_names import selects
 from clew.thread.entries import Draft
 from clew_workflows.core import drafts
-from clew_workflows.core.argument_schemas import find_argument_problem
+from clew_workflows.core.argument_schemas import ArgumentChecks
 from clew_workflows.core.decision import Decision
-from clew_workflows.core.state import LateCall, RequestedCall, Run, State
+from clew_workflows.core.state import LateCall, Moment, RequestedCall, Run, State
 from clew_workflows.protocol import (
     Failure,
+    FunctionRoute,
     PlannedCall,
     RequestedTool,
+    ResolvedTool,
     RunTool,
     RunTools,
     ToolAnswered,
@@ -27,6 +29,7 @@ from clew_workflows.protocol import (
 )
 
 NOT_RUN = "[not run: the run ended ({reason}) before this tool call was started]"
+NOT_ANSWERED = "[not answered: the run ended ({reason}) before this tool call had a result]"
 IN_DOUBT = (
     "in doubt ({reason}): it is not known whether this call took effect, and it was not repeated. "
     "Its idempotency key is {key}"
@@ -36,33 +39,61 @@ _UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
 """Failures after which it is not known whether the tool has run."""
 
 
-def open_calls(state: State, tools: Iterable[RequestedTool]) -> list[tuple[RequestedCall, ToolAnswered | None]]:
+def open_calls(state: State, tools: Sequence[RequestedTool]) -> list[tuple[RequestedCall, ToolAnswered | None]]:
     """Number the tool calls of a reply. A call that cannot be run has its answer beside it, an error."""
     known = {resolved.spec["name"]: resolved for resolved in state.tools or ()}
     calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
+    checks = ArgumentChecks(len(tools))
     for number, tool in enumerate(tools, state.tool_calls + 1):
-        answer = None
-        if tool.name not in known:
-            names = f"the tools are: {', '.join(known)}" if known else "there are no tools"
-            answer = ToolAnswered(content=f"error: unknown tool {tool.name!r}; {names}", is_error=True)
-        elif tool.malformed is not None:
-            content = f"error: the arguments were not a JSON object: {tool.malformed[:1000]}"
-            answer = ToolAnswered(content=content, is_error=True)
-        elif known[tool.name].route.type == "mcp" and (
-            problem := find_argument_problem(tool.arguments, known[tool.name].spec["parameters"])
-        ):
-            answer = ToolAnswered(content=f"error: invalid arguments: {problem}", is_error=True)
+        problem = _find_problem(known, tool, checks)
+        answer = ToolAnswered(content=f"error: {problem}", is_error=True) if problem else None
         call = RequestedCall(f"tool-{number}", tool.name, tool.arguments, returned=answer is not None)
         if answer is None:
-            approved = any(selects(name, tool.name) for name in state.config.require_approval)
-            needs_approval = known[tool.name].requires_approval or approved
-            call = replace(call, needs_approval=needs_approval, idempotent=known[tool.name].idempotent)
+            resolved = known[tool.name]
+            needs_approval = resolved.requires_approval or tool.name in state.config.require_approval
+            call = replace(call, needs_approval=needs_approval, idempotent=resolved.idempotent, route=resolved.route)
         calls.append((call, answer))
     return calls
 
 
+def _find_problem(known: Mapping[str, ResolvedTool], tool: RequestedTool, checks: ArgumentChecks) -> str | None:
+    """Describe why a call cannot be run; None if it can."""
+    if tool.name not in known:
+        names = f"the tools are: {', '.join(known)}" if known else "there are no tools"
+        return f"unknown tool {tool.name!r}; {names}"
+    if tool.malformed is not None:
+        return f"the arguments were not a JSON object: {tool.malformed[:1000]}"
+    # A function's own worker validates its arguments.
+    if isinstance(known[tool.name].route, FunctionRoute):
+        return None
+    problem = checks.find_problem(tool.name, tool.arguments, known[tool.name].spec["parameters"])
+    return f"invalid arguments: {problem}" if problem else None
+
+
+def get_tool(state: State, name: str) -> ResolvedTool:
+    """Return a tool of the session; there must be one of this name."""
+    return next(tool for tool in state.tools or () if tool.spec["name"] == name)
+
+
+def list_outside(state: State) -> tuple[RequestedCall, ...]:
+    """List the calls of the round that wait for their results from outside."""
+    calls = state.run.tool_calls if state.run else ()
+    return tuple(call for call in calls if call.expires_at is not None and not call.returned)
+
+
+def open_outside(state: State, run: Run, at: Moment) -> Run:
+    """Let the calls of the round whose results come from outside wait for them from now on."""
+    calls = tuple(
+        replace(call, expires_at=at.time + get_tool(state, call.name).timeout_seconds)
+        if call.is_outside and not call.returned
+        else call
+        for call in run.tool_calls
+    )
+    return replace(run, tool_calls=calls)
+
+
 def make_effect(state: State, run: Run) -> RunTools | None:
-    """Make the effect that runs the calls of the round that have not returned; None if all have."""
+    """Make the effect that runs the open calls of the round; None if none is, those from outside aside."""
     by_name = {tool.spec["name"]: tool for tool in state.tools or ()}
     calls = tuple(
         PlannedCall(
@@ -79,7 +110,7 @@ def make_effect(state: State, run: Run) -> RunTools | None:
             by_name[call.name],
         )
         for call in run.tool_calls
-        if not call.returned
+        if not (call.returned or call.is_outside)
     )
     return RunTools(calls=calls) if calls else None
 
@@ -89,7 +120,9 @@ def mark_scheduled(state: State) -> Decision:
     run = state.run
     if run is None:
         return Decision(state)
-    calls = tuple(call if call.returned else replace(call, scheduled=True) for call in run.tool_calls)
+    calls = tuple(
+        call if call.returned or call.is_outside else replace(call, scheduled=True) for call in run.tool_calls
+    )
     return Decision(replace(state, run=replace(run, tool_calls=calls)))
 
 
@@ -130,7 +163,8 @@ def close_calls(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...],
         if call.returned:
             continue
         if not call.scheduled:
-            answer = ToolAnswered(content=NOT_RUN.format(reason=reason), is_error=True)
+            content = NOT_RUN if call.expires_at is None else NOT_ANSWERED
+            answer = ToolAnswered(content=content.format(reason=reason), is_error=True)
             results.append(drafts.draft_tool_message(state, run, call, answer))
             continue
         answer = _make_doubtful_answer(state, call, reason)

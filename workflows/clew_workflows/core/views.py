@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_core import to_json
@@ -22,8 +23,9 @@ from clew.contract.payloads import ConfigPayload
 from clew.errors import Archived, InvalidInput
 from clew.thread.source import make_filter
 from clew.thread.thread import Thread
-from clew_workflows.core import approvals, drafts, operations, previews
-from clew_workflows.core.state import State
+from clew_workflows.core import approvals, drafts, external_calls, operations, previews
+from clew_workflows.core.stamps import format_timestamp
+from clew_workflows.core.state import RequestedCall, State
 
 
 def answer_status(state: State, thread: Thread) -> dict[str, Any]:
@@ -48,8 +50,10 @@ def answer_status(state: State, thread: Thread) -> dict[str, Any]:
             {"tool_call_id": call.tool_call_id, "name": call.name, "arguments": call.arguments}
             for call in approvals.list_pending(state)
         ],
+        pending_external_calls=[_describe_external(call) for call in external_calls.list_pending(state)],
         usage=state.usage,
-        model=state.config.model,
+        agent=state.agent and drafts.make_agent_version(state.agent).as_json(),
+        model=state.model,
         config=drafts.dump_configuration(state),
         metadata=state.config.metadata,
         first_live_seq=thread.first_seq,
@@ -133,6 +137,16 @@ def _fill_page(
 def _note_archived(thread: Thread, from_seq: int) -> dict[str, int]:
     """Return the first live seq, if the query began before it."""
     return {"archived_before": thread.first_seq} if from_seq < thread.first_seq else {}
+
+
+def _describe_external(call: RequestedCall) -> dict[str, Any]:
+    expires_at = format_timestamp(datetime.fromtimestamp(call.expires_at or 0, UTC))
+    return {
+        "tool_call_id": call.tool_call_id,
+        "name": call.name,
+        "arguments": call.arguments,
+        "expires_at": expires_at,
+    }
 
 
 def _describe_operation(waiting: ContextOperation) -> dict[str, Any]:

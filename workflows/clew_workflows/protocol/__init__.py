@@ -11,17 +11,17 @@ from clew_workflows.protocol.checkpoints import (
 from clew_workflows.protocol.effects import Effect, Event, SessionEffect
 from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.forks import Fork
-from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, ModelReply, RequestedTool
+from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, ModelReply, Outdated, RequestedTool
 from clew_workflows.protocol.packed import Packed, inflate
-from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
+from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared, ResolvedAgent
 from clew_workflows.protocol.queues import name_model_queue, name_tool_queue
 from clew_workflows.protocol.rollover import RolloverThresholds
 from clew_workflows.protocol.summaries import Summarize, Summarized, WrittenSummary
 from clew_workflows.protocol.tools import (
+    FUNCTION,
     STORING_SECONDS,
     ExternalRoute,
     FunctionRoute,
-    McpRoute,
     PlannedCall,
     RemoteRoute,
     ResolvedTool,
@@ -34,6 +34,7 @@ from clew_workflows.protocol.tools import (
 )
 
 __all__ = [
+    "FUNCTION",
     "STORING_SECONDS",
     "ArchiveRef",
     "Archiving",
@@ -47,12 +48,12 @@ __all__ = [
     "Failure",
     "Fork",
     "FunctionRoute",
-    "McpRoute",
     "ModelAnswered",
     "ModelProfile",
     "ModelReply",
     "OpenCheckpoint",
     "OpenedCheckpoint",
+    "Outdated",
     "Packed",
     "PlannedCall",
     "Prepare",
@@ -61,6 +62,7 @@ __all__ = [
     "Recalled",
     "RemoteRoute",
     "RequestedTool",
+    "ResolvedAgent",
     "ResolvedTool",
     "RolloverThresholds",
     "Route",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from clew_workflows.protocol.archive import Archiving, Recall, Thaw
 from clew_workflows.protocol.checkpoints import SignCheckpoint
 from clew_workflows.protocol.failures import Failure
-from clew_workflows.protocol.model_calls import CallModel, ModelAnswered
+from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, Outdated
 from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared
 from clew_workflows.protocol.summaries import Summarize, Summarized
 from clew_workflows.protocol.tools import PlannedCall, RunTools, ToolReturned
@@ -21,5 +21,5 @@ SessionEffect = Prepare | DescribeModel | CallModel | RunTools | Summarize
 Effect = Prepare | DescribeModel | CallModel | PlannedCall | Summarize | Archiving | Thaw | Recall | SignCheckpoint
 """The input of one activity: `clew_workflows.shell.execution.make_plan` names the activity and its timeouts."""
 
-Event = Prepared | ModelProfile | ModelAnswered | ToolReturned | Summarized | Failure
+Event = Prepared | ModelProfile | ModelAnswered | Outdated | ToolReturned | Summarized | Failure
 """The result of an effect."""

@@ -30,6 +30,8 @@ class CallModel(Value):
             less; None: the session's policy.
         token_ratio: The provider's token counts divided by ours; None where it counts no more than we do.
         priced: The session has a cost limit: the call fails unless the model's prices are known.
+        deployment: The worker deployment that has resolved the configuration: a worker of another one answers
+            `Outdated`. None: any worker makes the call.
         parent_call_id: The call whose tool results this one reads; None for the first of a run.
     """
 
@@ -44,6 +46,7 @@ class CallModel(Value):
     context_policy: ContextPolicy | None = None
     token_ratio: float | None = None
     priced: bool = False
+    deployment: str | None = None
     parent_call_id: str | None = None
 
 
@@ -112,3 +115,13 @@ class ModelAnswered(Value):
     truncated_tool_results: dict[str, tuple[int, int]] | None = None
     schema_problem: str | None = None
     needs_summary: bool = False
+
+
+class Outdated(Value):
+    """The answer to `CallModel` of a worker whose deployment is not the call's: no model was called.
+
+    Attributes:
+        deployment: The worker's deployment.
+    """
+
+    deployment: str

@@ -1,7 +1,12 @@
-"""Resolving a configuration against a worker's providers and tools."""
+"""Resolving a configuration against a worker's providers, tools and agents."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from pydantic import field_serializer
+
+from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.model.prices import Prices
 from clew.model.tokens import EncodingName
@@ -11,23 +16,47 @@ from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.tools import ResolvedTool
 
 
-class Prepare(Value):
-    """Resolve a configuration against what the worker has: its providers and its registered tools.
+class ResolvedAgent(Value):
+    """An agent as a worker has it.
 
     Attributes:
-        model: `provider:model`.
-        tools: The names of the tools.
+        name: The name of the agent.
+        version: The digest of the agent's configuration, its tools and its label.
+        label: The label that the agent's author gave the version.
+        config: The configuration, with the fields that the agent sets.
+    """
+
+    name: str
+    version: str
+    label: str | None = None
+    config: SessionConfig
+
+    @field_serializer("config")
+    def _dump_config(self, config: SessionConfig) -> dict[str, Any]:
+        """Dump the fields that are set: the others are not the agent's."""
+        return config.model_dump(mode="json", exclude_unset=True)
+
+
+class Prepare(Value):
+    """Resolve a configuration against what the worker has: its providers, its registered tools and agents.
+
+    Attributes:
+        agent: The name of the agent; None: the session has none, or keeps the version that it has.
+        model: `provider:model`; None: the agent's.
+        tools: The names of the tools; None: the agent's.
         execution: The id of the workflow execution that starts. With it the worker also looks for an archive of the
             session; where there is one, the session continues from it.
         archived: The session has an archive, which its model may read from.
-        clears: The session's policy clears tool results, which its model may read again.
+        clears: The session's policy clears tool results, which its model may read again. None: the agent's policy
+            says so.
     """
 
-    model: str
-    tools: tuple[str, ...]
+    agent: str | None = None
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
     execution: str | None = None
     archived: bool = False
-    clears: bool = False
+    clears: bool | None = False
 
 
 class DescribeModel(Value):
@@ -61,7 +90,9 @@ class Prepared(Value):
 
     Attributes:
         tools: The tools, in the order of the configuration.
-        problem: The first tool or model that the worker does not know.
+        problem: The first agent, tool or model that the worker does not know.
+        agent: The agent that the configuration names; None if the worker does not know it.
+        deployment: The digest of all agents and tools of the worker; None if no worker has answered.
         profile: The profile of the configuration's model; None if no worker has answered.
         archive: The session's archive; None if the worker has no store.
         state: The name of the archived state that the session continues from; None for a new session.
@@ -70,6 +101,8 @@ class Prepared(Value):
 
     tools: tuple[ResolvedTool, ...] = ()
     problem: Failure | None = None
+    agent: ResolvedAgent | None = None
+    deployment: str | None = None
     profile: ModelProfile | None = None
     archive: ArchiveRef | None = None
     state: str | None = None

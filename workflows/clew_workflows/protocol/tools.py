@@ -53,18 +53,12 @@ class ExternalRoute(Value):
     type: Literal["external"]
 
 
-class McpRoute(Value):
-    """A worker of Clew's passes a call on to an MCP server. The session validates the arguments before.
-
-    Attributes:
-        type: `mcp`.
-    """
-
-    type: Literal["mcp"]
-
-
-Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute | McpRoute, Field(discriminator="type")]
+Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute, Field(discriminator="type")]
 """How the calls of a tool are carried out."""
+
+
+FUNCTION = FunctionRoute(type="function")
+"""The route of a function on the session's own workers."""
 
 
 class ResolvedTool(Value):
@@ -84,7 +78,7 @@ class ResolvedTool(Value):
     max_attempts: int
     idempotent: bool = True
     requires_approval: bool = False
-    route: Route = FunctionRoute(type="function")
+    route: Route = FUNCTION
 
 
 class RunTool(Value):

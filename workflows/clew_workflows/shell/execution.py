@@ -27,6 +27,7 @@ from clew_workflows.protocol import (
     Failure,
     ModelAnswered,
     ModelProfile,
+    Outdated,
     PlannedCall,
     Prepare,
     Prepared,
@@ -68,7 +69,7 @@ class Plan:
     Attributes:
         activity: The name of the activity.
         argument: What the activity receives.
-        answer: The type of its answer.
+        answer: The type of its answer, or a union of types.
         within: The time for all attempts; None: no limit.
         attempt: The time for one attempt; None: no limit but `within`.
         retries: The retry policy; None: the server's default, until the time is over.
@@ -79,7 +80,7 @@ class Plan:
 
     activity: str
     argument: BaseModel
-    answer: type[BaseModel]
+    answer: Any
     within: timedelta | None
     attempt: timedelta | None = None
     retries: RetryPolicy | None = None
@@ -98,7 +99,9 @@ def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str) -> P
         case DescribeModel():
             return Plan("describe_model", effect, ModelProfile, time_left, attempt)
         case CallModel():
-            return Plan("call_model", effect, ModelAnswered, time_left, None, _PATIENT, models, effect.run_id)
+            return Plan(
+                "call_model", effect, ModelAnswered | Outdated, time_left, None, _PATIENT, models, effect.run_id
+            )
         case PlannedCall(call, tool):
             # The activity ends the tool at its timeout and stores the result. This timeout is for one that hangs.
             tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
@@ -127,7 +130,7 @@ async def carry_out(effect: DescribeModel, time_left: timedelta | None) -> Model
 
 
 @overload
-async def carry_out(effect: CallModel, time_left: timedelta | None) -> ModelAnswered | Failure: ...
+async def carry_out(effect: CallModel, time_left: timedelta | None) -> ModelAnswered | Outdated | Failure: ...
 
 
 @overload

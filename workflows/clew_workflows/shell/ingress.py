@@ -36,6 +36,7 @@ from clew.contract import (
     SteerInput,
     SubmitInput,
     SummarizeInput,
+    ToolResultInput,
     TranscriptQuery,
     WindowQuery,
 )
@@ -112,6 +113,7 @@ _UPDATES: dict[str, type[Command]] = {
     "configure": ConfigureInput,
     "cancel_request": CancelInput,
     "resolve_approval": ApprovalInput,
+    "submit_tool_result": ToolResultInput,
     "checkpoint": CheckpointInput,
     "hibernate": HibernateInput,
     "close_session": CloseInput,

@@ -147,7 +147,7 @@ class Rollover:
     def _make_start(self) -> dict[str, Any]:
         """Make the argument of the next workflow run."""
         runtime = self._runtime
-        config = runtime.state.config.model_dump(mode="json", exclude_unset=True)
+        config = runtime.state.own.model_dump(mode="json", exclude_unset=True)
         return {"config": config, "carried": carried.carry(runtime.session)}
 
     async def _archive(self, time_limit: timedelta | None, closed: bool = False) -> ArchiveRef | Failure:

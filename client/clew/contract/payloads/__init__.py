@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from clew.contract.payloads.base import KINDS, EntryKind, Payload, Stored
-from clew.contract.payloads.config import ConfigPayload, ConfigTokens
+from clew.contract.payloads.config import AgentVersion, ConfigPayload, ConfigTokens
 from clew.contract.payloads.events import (
     ApprovalPayload,
     ErrorPayload,
@@ -45,6 +45,7 @@ from clew.contract.payloads.summary import SummaryPayload
 
 __all__ = [
     "KINDS",
+    "AgentVersion",
     "AppliedExpand",
     "AppliedOperation",
     "AppliedPin",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import ClassVar, Literal, Self
 
 from pydantic import SkipValidation
@@ -13,6 +13,9 @@ from clew.contract.payloads.base import EntryKind, Json, Payload, Stored, stored
 from clew.contract.policy import ContextPolicy
 from clew.model.messages import ToolSpec
 from clew.model.tokens import Encoding
+
+_NOT_COMPARED = ("own", "changes", "tokens")
+"""Fields of a configuration that say nothing new about what is in force."""
 
 
 @stored
@@ -29,11 +32,28 @@ class ConfigTokens(Stored):
 
 
 @stored
+class AgentVersion(Stored):
+    """An agent as a worker has resolved it.
+
+    Attributes:
+        name: The name of the agent.
+        version: The digest of the agent's configuration, its tools and its label.
+        label: The label that the agent's author gave the version.
+    """
+
+    name: str
+    version: str
+    label: str | None = None
+
+
+@stored
 class ConfigPayload(Payload):
     """The configuration in force from this entry on, complete, so that no later default can change it.
 
     Attributes:
-        model: The model, as `provider:model`.
+        agent: The agent whose configuration it is; absent: the session has none, or no worker has resolved it yet.
+        pin: Whether the session keeps this version of the agent and these schemas.
+        model: The model, as `provider:model`; empty: it is the agent's, and no worker has resolved the agent yet.
         strategy: How a run is led: `react`.
         system_prompt: The system prompt.
         tools: The schemas of the tools, as the worker resolved them.
@@ -48,11 +68,15 @@ class ConfigPayload(Payload):
         limits: The limits (`Limits`) that are set.
         idle_timeout_seconds: After so many seconds without work the session hibernates.
         metadata: The session's metadata.
+        own: What callers have set over the agent's configuration (`SessionConfig`), where the session has an agent.
+        changes: The fields that differ from the `config` entry before, but for `own`; absent in the first one.
         tokens: The tokens of the system prompt and of the tool schemas.
     """
 
     entry_kind: ClassVar[EntryKind] = "config"
 
+    agent: AgentVersion | None = None
+    pin: bool = False
     model: str
     strategy: str
     system_prompt: str | None
@@ -68,6 +92,8 @@ class ConfigPayload(Payload):
     limits: Json
     idle_timeout_seconds: int | None
     metadata: dict[str, str]
+    own: Json | None = None
+    changes: list[str] | None = None
     tokens: ConfigTokens | None = None
 
     @property
@@ -93,9 +119,16 @@ class ConfigPayload(Payload):
     def config(self) -> SessionConfig:
         """The configuration as a session is started with it, without the policy."""
         value = {name: value for name, value in self.as_json().items() if name in SessionConfig.model_fields}
-        value["tools"] = [tool["name"] for tool in self.tools]
+        value |= {"tools": [tool["name"] for tool in self.tools], "model": self.model or None}
         del value["context_policy"]
+        if self.own:
+            value["agent"] = self.own["agent"]
         return SessionConfig.model_validate_json(to_json(value))
+
+    def compare(self, before: Self) -> Self:
+        """Compare the configuration with the one before; the payload records the fields that differ."""
+        names = (field.name for field in fields(self) if field.name not in _NOT_COMPARED)
+        return replace(self, changes=[name for name in names if getattr(self, name) != getattr(before, name)])
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
         """Count the tokens of the system prompt and of the tool schemas; the payload records both."""

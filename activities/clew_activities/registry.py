@@ -1,0 +1,102 @@
+"""What a worker has registered: its tools and its agents, and the digest of both."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clew.agents import Agent
+from clew.model.canonical import compute_digest
+from clew.tools import Tool, ToolDefinition
+from clew_activities.import_errors import describe_import_error
+from clew_activities.stored_results import read_result
+from clew_activities.tools import Tools, check_parameters, resolve_tool
+from clew_workflows.protocol import ResolvedAgent
+
+DIGEST_CHARACTERS = 16
+"""Characters of the digests of agents and deployments."""
+
+
+class AgentsUnusable(Exception):
+    """The agents cannot be used. The message names the module or the agent and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The tools and the agents of a worker.
+
+    Attributes:
+        tools: Every tool by its name, those of the agents included.
+        agents: Every agent by its name.
+        deployment: The digest of all of them. Workers with the same tools and agents have the same.
+    """
+
+    tools: Tools
+    agents: Mapping[str, ResolvedAgent]
+    deployment: str
+
+
+def make_registry(tools: Tools, agents: Sequence[Agent] = ()) -> Registry:
+    """Register tools and agents, with the tools that the agents bring.
+
+    Raises:
+        AgentsUnusable: Two agents, or two tools, have one name.
+        ToolsUnusable: The parameters of an agent's tool are not valid JSON Schema.
+    """
+    known: dict[str, ToolDefinition] = dict(tools)
+    by_name: dict[str, Agent] = {}
+    for agent in agents:
+        if by_name.setdefault(agent.name, agent) != agent:
+            raise AgentsUnusable(f"two agents are called {agent.name!r}: give one of them another name")
+        for tool in agent.own_tools:
+            check_parameters(tool)
+            if not _is_same(known.setdefault(tool.name, tool), tool):
+                raise AgentsUnusable(
+                    f"agent {agent.name!r} has a tool {tool.name!r}, and another tool has that name: rename one"
+                )
+    described = {tool.name: resolve_tool(tool).model_dump(mode="json") for tool in (read_result, *known.values())}
+    resolved = {agent.name: _resolve_agent(agent, described) for agent in by_name.values()}
+    versions = {agent.name: agent.version for agent in resolved.values()}
+    return Registry(known, resolved, _digest({"tools": described, "agents": versions}))
+
+
+def load_agents(modules: Iterable[str]) -> Sequence[Agent]:
+    """Import modules and collect their agents.
+
+    Raises:
+        AgentsUnusable: A module cannot be imported or defines no agent.
+    """
+    agents: list[Agent] = []
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+        # A script that exits when imported would end the worker without a message.
+        except (Exception, SystemExit) as error:
+            problem = describe_import_error(error)
+            raise AgentsUnusable(f"the agents module {name!r} cannot be imported: {problem}") from error
+        agents_of_module = [value for value in vars(module).values() if isinstance(value, Agent)]
+        if not agents_of_module:
+            raise AgentsUnusable(f"the agents module {name!r} defines no agent: make a clew.Agent in it")
+        agents += agents_of_module
+    return agents
+
+
+def _resolve_agent(agent: Agent, tools: Mapping[str, Any]) -> ResolvedAgent:
+    config = agent.config
+    covered = {
+        "config": config.model_dump(mode="json", exclude_unset=True),
+        "label": agent.version,
+        "tools": [tools.get(name) for name in config.tools],
+    }
+    return ResolvedAgent(name=agent.name, version=_digest(covered), label=agent.version, config=config)
+
+
+def _is_same(known: ToolDefinition, tool: ToolDefinition) -> bool:
+    """Whether two tools are one. Remote and external tools have no code: they are what they declare."""
+    return known is tool or (not isinstance(tool, Tool) and resolve_tool(known) == resolve_tool(tool))
+
+
+def _digest(value: object) -> str:
+    return compute_digest(value)[:DIGEST_CHARACTERS]

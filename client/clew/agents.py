@@ -1,0 +1,174 @@
+"""Agents: named configurations of sessions, which the workers have and sessions name.
+
+support = Agent("support", model="openai:gpt-4o", system_prompt="You are kind.", tools=[lookup_order])
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from clew.contract import (
+    MAX_SYSTEM_PROMPT_BYTES,
+    READ_RESULT,
+    AgentName,
+    ContextPolicy,
+    Limits,
+    ModelOptions,
+    OnBusy,
+    SessionConfig,
+)
+from clew.contract.policy import resolve
+from clew.contract.validation import translate_validation_error
+from clew.errors import Refusal
+from clew.tools import ToolDefinition, make_tool
+
+ToolForm = ToolDefinition | Mapping[str, Any] | str
+"""A tool, one in its JSON form, or the name of one that the workers have from elsewhere."""
+
+MAX_VERSION_CHARACTERS = 200
+"""Longest `version` of an agent, in characters."""
+
+_agent_name: TypeAdapter[str] = TypeAdapter(AgentName)
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A configuration of sessions under a name. Sessions name the agent, and a worker resolves it.
+
+    A field that is None is not set: the session's own value or Clew's default is in force.
+
+    Attributes:
+        name: The name: 1 to 64 letters, digits, `_`, `.` and `-`.
+        model: The model, as `provider:name`.
+        system_prompt: The system prompt; at most 65 536 bytes.
+        tools: The tools that the model may call: tools, or their JSON form. A worker that has the agent has them too.
+            A string names a tool that the worker has from elsewhere.
+        require_approval: The names of tools of the agent whose calls wait for approval, beside those that always do.
+        context_policy: The context policy. None: the worker chooses one for the model.
+        model_options: Options of the model's calls.
+        limits: Limits of a session's inputs, tool results and usage.
+        max_iterations: The most model calls of a run.
+        request_timeout_seconds: The time of a request, in seconds.
+        on_busy: What a session does with a message while a request is active.
+        steering: When a run reads an input that does not set `at`.
+        idle_timeout_seconds: After so many seconds without work a session hibernates.
+        metadata: Names and values that each session of the agent has.
+        version: A label for people, for example a release. Threads record it beside the digest of the agent.
+
+    Raises:
+        TypeError: A field is not valid, a tool is listed twice, or `require_approval` names a tool that is not the
+            agent's.
+    """
+
+    name: str
+    _: KW_ONLY
+    model: str
+    system_prompt: str | None = None
+    tools: Sequence[ToolForm] = ()
+    require_approval: Sequence[str] = ()
+    context_policy: ContextPolicy | None = None
+    model_options: ModelOptions | Mapping[str, Any] | None = None
+    limits: Limits | Mapping[str, Any] | None = None
+    max_iterations: int | None = None
+    request_timeout_seconds: int | None = None
+    on_busy: OnBusy | None = None
+    steering: Literal["terminal", "step"] | None = None
+    idle_timeout_seconds: int | None = None
+    metadata: Mapping[str, str] | None = None
+    version: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            _agent_name.validate_python(self.name, strict=True)
+        except ValidationError:
+            raise TypeError(
+                f"an agent's name has 1 to 64 letters, digits, '_', '.' or '-', not {self.name!r}"
+            ) from None
+        label: object = self.version
+        if label is not None and not (isinstance(label, str) and 0 < len(label) <= MAX_VERSION_CHARACTERS):
+            raise TypeError(f"agent {self.name!r}: version has 1 to {MAX_VERSION_CHARACTERS} characters, or is None")
+        for field in ("tools", "require_approval"):
+            # A string is a sequence, too: of one-letter names.
+            if isinstance(values := getattr(self, field), str) or not isinstance(values, Sequence):
+                raise TypeError(f"agent {self.name!r}: {field} is a list, not {values!r}")
+            object.__setattr__(self, field, tuple(values))
+        tools = tuple(map(self._read_tool, self.tools))
+        object.__setattr__(self, "tools", tools)
+        names = [tool if isinstance(tool, str) else tool.name for tool in tools]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise TypeError(f"agent {self.name!r}: the tool {repeated[0]!r} is listed twice")
+        unknown = [name for name in self.require_approval if name not in names and name != READ_RESULT]
+        if unknown:
+            raise TypeError(
+                f"agent {self.name!r}: require_approval names {unknown[0]!r}, which is no tool of the agent: its "
+                f"tools are {', '.join(names) or 'none'}"
+            )
+        object.__setattr__(self, "_config", self._make_config(names))
+
+    @property
+    def config(self) -> SessionConfig:
+        """The configuration with the fields that the agent sets."""
+        config: SessionConfig = self.__dict__["_config"]
+        return config
+
+    @property
+    def own_tools(self) -> Sequence[ToolDefinition]:
+        """The tools that the agent brings to a worker."""
+        return [tool for tool in self.tools if isinstance(tool, ToolDefinition)]
+
+    def _read_tool(self, tool: object) -> ToolDefinition | str:
+        """Read one of the forms that a tool may have. This is the only place that knows them."""
+        match tool:
+            case ToolDefinition():
+                return tool
+            case Mapping():
+                return make_tool(tool)
+            case str() if tool:
+                return tool
+            case _:
+                raise TypeError(f"agent {self.name!r}: {tool!r} is no tool: decorate the function with clew.tool")
+
+    def _make_config(self, tools: Sequence[str]) -> SessionConfig:
+        fields = {
+            "model": self.model,
+            "system_prompt": self.system_prompt,
+            "tools": tools or None,
+            "require_approval": self.require_approval or None,
+            "context_policy": self.context_policy,
+            "model_options": self.model_options,
+            "limits": self.limits,
+            "max_iterations": self.max_iterations,
+            "request_timeout_seconds": self.request_timeout_seconds,
+            "on_busy": self.on_busy,
+            "steering": self.steering,
+            "idle_timeout_seconds": self.idle_timeout_seconds,
+            "metadata": self.metadata,
+        }
+        try:
+            values = {name: value for name, value in fields.items() if value is not None}
+            config = SessionConfig.model_validate_json(json.dumps(values, default=_make_plain))
+            if config.context_policy:
+                resolve(agent=config.context_policy)
+        except ValidationError as error:
+            raise TypeError(f"agent {self.name!r}: {translate_validation_error(SessionConfig, error)}") from None
+        except (Refusal, ValueError, TypeError, RecursionError) as error:
+            raise TypeError(f"agent {self.name!r}: {error}") from None
+        prompts = (config.system_prompt, config.context_policy.system_prompt if config.context_policy else None)
+        if any(len(prompt.encode()) > MAX_SYSTEM_PROMPT_BYTES for prompt in prompts if prompt):
+            raise TypeError(f"agent {self.name!r}: a system prompt has at most {MAX_SYSTEM_PROMPT_BYTES} bytes")
+        return config
+
+
+def _make_plain(value: Any) -> Any:
+    match value:
+        case ContextPolicy() | ModelOptions() | Limits():
+            return value.model_dump(mode="json", exclude_unset=True)
+        case Mapping():
+            return dict(value)
+        case _:
+            raise TypeError(f"{value!r} is not JSON")
