@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from clew.agents import Agent
 from clew_activities.archive import Store, open_store
 from clew_activities.checkpoint_tokens import Keys, read_keys
-from clew_activities.providers import Providers, load_providers
+from clew_activities.providers import Providers, ProvidersUnusable, load_providers
+from clew_activities.providers.errors import UnknownModel
 from clew_activities.registry import load_agents
 from clew_activities.tools import Tools, load_tools
 from clew_activities.worker.capacity import Capacity, read_capacity
@@ -61,6 +62,18 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
         thresholds=read_thresholds(environ),
         capacity=read_capacity(environ),
     )
+
+
+def check_model(environ: Mapping[str, str], model: str) -> str | None:
+    """Return why a worker with these variables cannot call a model, named `provider:name`; None if it can try."""
+    provider, colon, name = model.partition(":")
+    if not (provider and colon and name):
+        return f"{model[:100]!r} is not PROVIDER:NAME, as in openai:gpt-4o"
+    try:
+        load_providers(environ).get(provider)
+    except (ProvidersUnusable, UnknownModel) as error:
+        return str(error)
+    return None
 
 
 def split_names(text: str) -> Iterable[str]:

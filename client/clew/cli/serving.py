@@ -1,23 +1,102 @@
-"""The commands that serve sessions; they need the extra `worker`."""
+"""The commands that serve sessions: a worker (extra `worker`), and everything on one machine (extra `local`)."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
+from clew.cli import options
 from clew.cli.failures import FAILED
+from clew.cli.options import TaskQueue
+from clew.contract import TASK_QUEUE
+from clew.local import StartFailed
+from clew.local.development import PORT, UI_PORT, Development, run_until_interrupted
+
+FOLDER = Path(".clew")
+"""Where `clew dev` keeps its sessions."""
 
 
 def worker(context: typer.Context) -> None:
-    """Serve sessions, with the tools of modules in the current folder or installed. `clew worker --help` has more."""
+    """Serve sessions. `clew worker --help` lists its options."""
     try:
         from clew.worker import main  # noqa: PLC0415 - the extra may be missing
     except ImportError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(FAILED) from None
+        raise _fail(error) from None
     main(context.args, program="clew worker")
+
+
+def dev(
+    *,
+    tools: Annotated[
+        str,
+        typer.Option(
+            envvar="CLEW_TOOLS",
+            metavar="MODULES",
+            help="Modules that define tools, separated by commas; in the current folder or installed.",
+        ),
+    ] = "",
+    agents: Annotated[
+        str, typer.Option(envvar="CLEW_AGENTS", metavar="MODULES", help="Modules that define agents, likewise.")
+    ] = "",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROVIDER:NAME",
+            help="The model to chat with; its key is in the environment. Default: a small one on this machine.",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port of the Temporal server.")] = PORT,
+    ui_port: Annotated[int, typer.Option(min=1, max=65535, help="The port of its web UI.")] = UI_PORT,
+    folder: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where the sessions are kept, for the next time.")
+    ] = FOLDER,
+    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep no sessions after the end.")] = False,
+    task_queue: TaskQueue = TASK_QUEUE,
+) -> None:
+    """Run a Temporal server, its UI, a model and a worker on this machine, for tools of the current folder.
+
+    The worker restarts when a *.py file below the current folder changes. Ctrl-C stops everything.
+    """
+    if model is not None:
+        _check_model(model)
+    development = Development(
+        tools=[name for name in map(str.strip, tools.split(",")) if name],
+        agents=agents,
+        task_queue=task_queue,
+        model=model,
+        port=port,
+        ui_port=ui_port,
+        folder=None if ephemeral else folder,
+    )
+    try:
+        options.run(run_until_interrupted(development, typer.echo))
+    except StartFailed as error:
+        raise _fail(error) from None
+    with suppress(BrokenPipeError):
+        typer.echo("stopped")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands. The worker has its own parser of arguments, which `python -m clew.worker` uses too."""
     passing = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     app.command(context_settings=passing)(worker)
+    app.command()(dev)
+
+
+def _check_model(model: str) -> None:
+    """Exit with one line if the environment does not configure the model's provider."""
+    try:
+        from clew.worker import check_model  # noqa: PLC0415 - the extra may be missing
+    except ImportError as error:
+        raise _fail(error) from None
+    if problem := check_model(os.environ, model):
+        raise typer.BadParameter(problem, param_hint="--model")
+
+
+def _fail(error: Exception) -> typer.Exit:
+    typer.echo(str(error), err=True)
+    return typer.Exit(FAILED)

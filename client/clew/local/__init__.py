@@ -9,6 +9,7 @@ what to install.
 | part | purpose |
 |---|---|
 | `temporal_server` | the real Temporal development server, with its UI |
+| `persistent_server` | the same with its sessions in a folder, for the next time |
 | `model_server` | llama.cpp with a small chat model, OpenAI-compatible |
 | `scripted_model` | an OpenAI-compatible server whose replies a function makes |
 | `worker_process` | `python -m clew.worker` in a process of its own |
@@ -16,6 +17,7 @@ what to install.
 
 from clew.local.child import StartFailed
 from clew.local.model import model_server
+from clew.local.persistence import persistent_server
 from clew.local.scripted import Reply, ScriptedModel, ToolCall, scripted_model
 from clew.local.temporal import TemporalServer, temporal_server
 from clew.local.worker import Worker, worker_process
@@ -28,6 +30,7 @@ __all__ = [
     "ToolCall",
     "Worker",
     "model_server",
+    "persistent_server",
     "scripted_model",
     "temporal_server",
     "worker_process",

@@ -15,6 +15,8 @@ LOOPBACK = "127.0.0.1"
 _LEASH = Path(__file__).with_name("leash.py")
 _FIRST_POLL_SECONDS = 0.02
 _SLOWEST_POLL_SECONDS = 0.25
+_LAST_OUTPUT_SECONDS = 1.0
+_COPY_BYTES = 65536
 
 
 class StartFailed(RuntimeError):
@@ -81,6 +83,7 @@ async def child_process(
     *,
     env: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    on_output: Callable[[bytes], None] | None = None,
     grace_seconds: float = 5.0,
 ) -> AsyncIterator[Child]:
     """Run `command` for as long as the context lasts.
@@ -90,6 +93,7 @@ async def child_process(
         command: The program and its arguments.
         env: The child's complete environment; None: this process's own.
         folder: The child's current folder; None: this process's own.
+        on_output: Gets a copy of all output, as it is written to the log.
         grace_seconds: Seconds between SIGTERM and SIGKILL when the context ends.
 
     Yields:
@@ -103,20 +107,33 @@ async def child_process(
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", _LEASH, str(watched), *command),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
+                stdout=output if on_output is None else asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 env=env,
                 cwd=folder,
                 pass_fds=[watched],
             )
             child = Child(name, process, log)
+            copying = asyncio.create_task(_copy_output(process.stdout, output, on_output))
             try:
                 yield child
             finally:
                 await child.stop(grace_seconds)
+                # A grandchild that still runs may hold the pipe open.
+                await asyncio.wait([copying], timeout=_LAST_OUTPUT_SECONDS)
+                copying.cancel()
         finally:
             for descriptor in (output, watched, held):
                 os.close(descriptor)
+
+
+async def _copy_output(
+    stream: asyncio.StreamReader | None, log: int, on_output: Callable[[bytes], None] | None
+) -> None:
+    while stream is not None and (data := await stream.read(_COPY_BYTES)):
+        os.write(log, data)
+        if on_output is not None:
+            on_output(data)
 
 
 def free_ports(count: int) -> list[int]:
@@ -131,6 +148,18 @@ def free_ports(count: int) -> list[int]:
             listener.close()
 
 
+def is_taken(port: int) -> bool:
+    """Whether a TCP port of loopback cannot be listened on at this moment."""
+    with socket.socket() as listener:
+        # Servers set this option too: connections that have just been closed do not take the port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((LOOPBACK, port))
+        except OSError:
+            return True
+    return False
+
+
 async def accepts_connections(port: int) -> bool:
     """Whether a process on loopback accepts TCP connections at `port`."""
     try:
@@ -142,4 +171,4 @@ async def accepts_connections(port: int) -> bool:
     return True
 
 
-__all__ = ["LOOPBACK", "Child", "StartFailed", "accepts_connections", "child_process", "free_ports"]
+__all__ = ["LOOPBACK", "Child", "StartFailed", "accepts_connections", "child_process", "free_ports", "is_taken"]

@@ -12,7 +12,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from clew.local.child import LOOPBACK, StartFailed, accepts_connections, child_process, free_ports
+from clew.local.child import LOOPBACK, StartFailed, accepts_connections, child_process, free_ports, is_taken
 
 _START_SECONDS = 30.0
 
@@ -53,20 +53,27 @@ def temporal_command() -> Path:
 async def temporal_server(
     *,
     ui: bool = True,
+    port: int | None = None,
+    ui_port: int | None = None,
     db_filename: Path | None = None,
     dynamic_config: Mapping[str, object] | None = None,
 ) -> AsyncIterator[TemporalServer]:
-    """Run a Temporal server on free loopback ports.
+    """Run a Temporal server on loopback ports.
 
     Args:
         ui: Whether to serve the web UI.
+        port: The port of the gRPC frontend; None: a free one.
+        ui_port: The port of the web UI; None: a free one.
         db_filename: The absolute path of the server's database; None: in memory.
         dynamic_config: Temporal's dynamic configuration, such as `{"limit.historyCount.error": 2000}`.
 
     Raises:
-        StartFailed: The server did not start.
+        StartFailed: The server is not installed, a port is taken, or the server did not start.
     """
-    port, ui_port, metrics_port, http_port = free_ports(4)
+    for taken in filter(is_taken, filter(None, (port, ui_port))):
+        raise StartFailed(f"port {taken} is taken: does another server run? Otherwise name another port")
+    free_port, free_ui_port, metrics_port, http_port = free_ports(4)
+    port, ui_port = port or free_port, ui_port or free_ui_port
     command: list[str | Path] = [
         *(temporal_command(), "server", "start-dev", "--ip", LOOPBACK, "--port", str(port)),
         *("--metrics-port", str(metrics_port), "--http-port", str(http_port), "--log-level", "warn"),

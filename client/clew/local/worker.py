@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,10 @@ class Worker:
         """Whether the process has not ended yet."""
         return self._child.running
 
+    async def wait_for_end(self) -> int:
+        """Wait until the process has ended, and return its exit status."""
+        return await self._child.process.wait()
+
     async def kill(self) -> None:
         """Send SIGKILL and wait for the process to end, as if the machine lost power."""
         await self._child.kill()
@@ -55,6 +59,7 @@ async def worker_process(
     namespace: str = "default",
     task_queue: str = "clew",
     folder: Path | None = None,
+    on_output: Callable[[bytes], None] | None = None,
 ) -> AsyncIterator[Worker]:
     """Run a worker. Entering the context waits until it polls; leaving the context stops it.
 
@@ -65,6 +70,7 @@ async def worker_process(
         namespace: Temporal's namespace.
         task_queue: The worker's task queue.
         folder: The worker's current folder, from which it imports modules; None: this process's own.
+        on_output: Gets a copy of all that the worker writes to its log.
 
     Raises:
         StartFailed: The worker ended, or did not begin to poll in time.
@@ -82,7 +88,7 @@ async def worker_process(
     environment = {**inherited, **direct, **(env or {}), **settings}
     command = [sys.executable, "-m", "clew.worker"]
     async with child_process(
-        "worker", command, env=environment, folder=folder, grace_seconds=_LEAVE_SECONDS
+        "worker", command, env=environment, folder=folder, on_output=on_output, grace_seconds=_LEAVE_SECONDS
     ) as child:
 
         async def ready() -> bool:

@@ -1,0 +1,166 @@
+"""Everything that sessions with a user's own tools need, on one machine: the work of `clew dev`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from clew.local.child import StartFailed
+from clew.local.model import model_server
+from clew.local.persistence import persistent_server
+from clew.local.reloading import ReloadingWorker, watch_code
+from clew.local.temporal import TemporalServer, temporal_server
+from clew.local.worker import Worker, worker_process
+
+LOCAL_MODEL = "local:smollm2"
+"""The embedded model."""
+PORT = 7233
+UI_PORT = 8233
+
+
+@dataclass(frozen=True, kw_only=True)
+class Development:
+    """What `clew dev` runs.
+
+    Attributes:
+        tools: Modules that define tools, importable in the current folder or installed.
+        agents: Modules that define agents, separated by commas.
+        task_queue: The worker's task queue.
+        model: The model that the printed commands name, as `provider:name`; None: the embedded one, which is started.
+        port: The port of the Temporal server.
+        ui_port: The port of its web UI.
+        folder: Holds the sessions, so that they survive a restart; None: they are lost at the end.
+    """
+
+    tools: Sequence[str]
+    task_queue: str
+    agents: str = ""
+    model: str | None = None
+    port: int = PORT
+    ui_port: int = UI_PORT
+    folder: Path | None = None
+
+
+async def run_until_interrupted(development: Development, report: Callable[[str], None]) -> None:
+    """Start all parts, restart the worker when code changes, and stop all parts at SIGINT, SIGTERM or SIGHUP.
+
+    Args:
+        development: What to run.
+        report: Prints one line.
+
+    Raises:
+        StartFailed: The Temporal server or the embedded model did not start.
+    """
+    loop = asyncio.get_running_loop()
+    working = asyncio.ensure_future(_run(development, report))
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for name in signals:
+        loop.add_signal_handler(name, working.cancel)
+    try:
+        with suppress(asyncio.CancelledError):
+            await working
+    finally:
+        for name in signals:
+            loop.remove_signal_handler(name)
+
+
+async def _run(development: Development, report: Callable[[str], None]) -> None:
+    async with AsyncExitStack() as stack:
+        report("starting the Temporal server" + ("" if development.model else " and the embedded model") + " …")
+        server = await stack.enter_async_context(_make_server(development))
+        settings = {"CLEW_STORE": os.environ.get("CLEW_STORE") or server.store, "CLEW_AGENTS": development.agents}
+        if development.model is None:
+            settings["CLEW_PROVIDER_LOCAL_BASE_URL"] = await _start_model(stack)
+
+        def start() -> AbstractAsyncContextManager[Worker]:
+            return worker_process(
+                server.address,
+                env=settings,
+                tools=development.tools,
+                namespace=server.namespace,
+                task_queue=development.task_queue,
+                on_output=_print_output,
+            )
+
+        changed: asyncio.Queue[list[str]] = asyncio.Queue()
+        worker = await stack.enter_async_context(ReloadingWorker(start, report))
+        watching = asyncio.create_task(_watch(development, changed))
+        stack.callback(watching.cancel)
+        for line in _describe(development, server, settings["CLEW_STORE"]):
+            report(line)
+        report("ready" if await worker.replace() else "the worker cannot start: save a file to try again")
+        while True:
+            paths = await _next_change(changed, watching)
+            report(f"changed: {', '.join(paths)}: starting a worker with the new code")
+            if await worker.replace():
+                report("ready with the new code")
+            else:
+                serving = "the worker before it still serves" if worker.serving else "no worker serves"
+                report(f"the new worker cannot start, {serving}: save a file to try again")
+
+
+def _make_server(development: Development) -> AbstractAsyncContextManager[TemporalServer]:
+    port, ui_port = development.port, development.ui_port
+    if development.folder is None:
+        return temporal_server(port=port, ui_port=ui_port)
+    return persistent_server(development.folder, port=port, ui_port=ui_port)
+
+
+async def _start_model(stack: AsyncExitStack) -> str:
+    try:
+        return await stack.enter_async_context(model_server())
+    except StartFailed as error:
+        raise StartFailed(f"{error}\nor name a model: clew dev --model openai:gpt-4o") from None
+
+
+async def _watch(development: Development, changed: asyncio.Queue[list[str]]) -> None:
+    async for paths in watch_code(Path.cwd(), development.tools):
+        changed.put_nowait(paths)
+
+
+async def _next_change(changed: asyncio.Queue[list[str]], watching: asyncio.Task[None]) -> list[str]:
+    """Wait for the next change, and take all changes that have been noticed by then.
+
+    Raises:
+        StartFailed: The library that watches is not installed.
+    """
+    getting = asyncio.ensure_future(changed.get())
+    try:
+        await asyncio.wait([getting, watching], return_when=asyncio.FIRST_COMPLETED)
+        if not getting.done():
+            watching.result()
+        paths = set(await getting)
+    finally:
+        getting.cancel()
+    while not changed.empty():
+        paths |= set(changed.get_nowait())
+    return sorted(paths)
+
+
+def _describe(development: Development, server: TemporalServer, store: str) -> list[str]:
+    kept = f"sessions are kept in {development.folder}" if development.folder else "sessions are lost at the end"
+    queue = "" if development.task_queue == "clew" else f" --task-queue {development.task_queue}"
+    tool = " --tool NAME" if development.tools else ""
+    return [
+        f"Temporal server at {server.address}; {kept}",
+        f"UI at {server.ui_address}",
+        "in another terminal:",
+        f"  export TEMPORAL_ADDRESS={server.address} CLEW_STORE={store}",
+        f"  clew chat my-session --model {development.model or LOCAL_MODEL}{tool}{queue}",
+        "Ctrl-C stops everything",
+    ]
+
+
+def _print_output(data: bytes) -> None:
+    with suppress(BrokenPipeError):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+__all__ = ["LOCAL_MODEL", "PORT", "UI_PORT", "Development", "StartFailed", "run_until_interrupted"]

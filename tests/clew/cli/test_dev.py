@@ -1,0 +1,172 @@
+"""`clew dev`: everything for a user's tools on one machine, which follows the code and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew import Clew
+from clew.local import Reply, ToolCall, scripted_model
+from clew.local.child import free_ports
+from tests.support.command_line import make_environment, run_clew
+
+TIMEOUT_SECONDS = 60
+TOOLS = """
+from clew import tool
+
+@tool
+def find_price() -> str:
+    "The price."
+    return "%s"
+"""
+
+
+class Running:
+    """A running `clew dev`."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def wait_for(self, text: str) -> None:
+        """Read lines up to the next one that holds a text."""
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while True:
+                assert self.process.stdout is not None
+                line = (await self.process.stdout.readline()).decode()
+                assert line, f"{text!r} does not appear in {self.lines}"
+                self.lines.append(line)
+                if text in line:
+                    return
+
+    def list_children(self) -> dict[int, str]:
+        """List the processes that it has started: pid and command."""
+        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+        pids = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
+        return {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in pids}
+
+    async def interrupt(self) -> int:
+        """Send what Ctrl-C sends; returns the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        await self.wait_for("stopped")
+        return await asyncio.wait_for(self.process.wait(), TIMEOUT_SECONDS)
+
+
+@asynccontextmanager
+async def dev(folder: Path, port: int, ui_port: int, model_url: str) -> AsyncIterator[Running]:
+    """Run `clew dev` in a folder with `my_tools.py`."""
+    arguments = ("--tools", "my_tools", "--port", str(port), "--ui-port", str(ui_port), "--model", "scripted:any")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "clew.cli", "dev", *arguments),
+        cwd=folder,
+        env=make_environment(CLEW_PROVIDER_SCRIPTED_BASE_URL=model_url, PYTHONDONTWRITEBYTECODE="1"),
+        stdout=PIPE,
+        stderr=STDOUT,
+    )
+    try:
+        yield Running(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def read_price(body: dict[str, Any]) -> Reply:
+    """Call the tool, then answer with its result."""
+    newest = body["messages"][-1]
+    return Reply(newest["content"]) if newest["role"] == "tool" else Reply(tool_calls=(ToolCall("find_price", {}),))
+
+
+async def wait_until_gone(pids: list[int]) -> None:
+    """Wait until processes have ended. They are not children of this one."""
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while list_existing(pids):  # noqa: ASYNC110 - nothing tells when another's child ends
+            await asyncio.sleep(0.05)
+
+
+def list_existing(pids: list[int]) -> list[int]:
+    """List those of the processes that still exist."""
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads Linux's /proc")
+async def test_the_worker_follows_the_code_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    """A saved tool is used by the next call; with a syntax error the old code serves until it is mended.
+
+    Ctrl-C ends every process, and the session continues the next time.
+    """
+    port, ui_port = free_ports(2)
+    code = tmp_path / "my_tools.py"
+    code.write_text(TOOLS % "one")
+    async with scripted_model(read_price) as model:
+        async with dev(tmp_path, port, ui_port, model.base_url) as running:
+            await running.wait_for("ready\n")
+            assert f"UI at http://127.0.0.1:{ui_port}\n" in running.lines
+            clew = await Clew.connect(f"127.0.0.1:{port}")
+            session = await clew.open("s-1", model="scripted:any", tools=["find_price"])
+            assert await session.ask("?") == "one"
+
+            first = [pid for pid, command in running.list_children().items() if "clew.worker" in command]
+            code.write_text("def unfinished(:\n")
+            await running.wait_for("SyntaxError: invalid syntax (my_tools.py, line 1)")
+            await running.wait_for("the worker before it still serves")
+            assert await session.ask("?") == "one"
+
+            code.write_text(TOOLS % "two")
+            await running.wait_for("ready with the new code")
+            await wait_until_gone(first)
+            assert await session.ask("?") == "two"
+
+            children = [*running.list_children()]
+            assert len(children) == 2, "the server and the worker"
+            assert await running.interrupt() == 0
+            await wait_until_gone(children)
+
+        async with dev(tmp_path, port, ui_port, model.base_url) as running:
+            await running.wait_for("ready\n")
+            clew = await Clew.connect(f"127.0.0.1:{port}")
+            assert await clew.session("s-1").ask("?") == "two"
+            assert len(await clew.session("s-1").transcript()) == 16
+            assert await running.interrupt() == 0
+
+
+async def test_a_port_that_is_taken_is_one_line() -> None:
+    """The line names the port; nothing has been started."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        ended = await run_clew(
+            *("dev", "--ephemeral", "--port", str(port), "--model", "scripted:any"),
+            CLEW_PROVIDER_SCRIPTED_BASE_URL="http://127.0.0.1:9/v1",
+        )
+    assert ended.code == 1
+    assert f"port {port} is taken" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("openai:gpt-4o", "set OPENAI_API_KEY"),
+        ("gpt-4o", "is not PROVIDER:NAME"),
+        ("nobody:x", "no provider 'nobody'"),
+    ],
+)
+async def test_a_model_that_cannot_be_called_is_refused_at_the_start(model: str, reason: str) -> None:
+    """The provider's key is missing, or the name is malformed: exit code 2 and the reason."""
+    hidden = {name: "" for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL") if name in os.environ}
+    ended = await run_clew("dev", "--model", model, **hidden)
+    assert ended.code == 2
+    assert reason in " ".join(ended.err.replace("│", " ").split())
