@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clew.cli import _operators as operators
 from clew.cli import offline, options, show
 from clew.cli.failures import exit_on_error
 from clew.cli.options import Address, AsJson, Namespace, TaskQueue
@@ -108,18 +109,13 @@ def _read_list_prices(model: str | None) -> Prices | None:
     """
     if model is None:
         return None
-    with offline.require_worker_extra():
-        from clew import operators  # noqa: PLC0415 - the extra may be missing
-
-        return operators.find_prices(model)
+    return operators.find_prices(model)
 
 
 def _read_export(file: Path) -> list[Entry]:
-    with offline.require_worker_extra():
-        from clew import operators  # noqa: PLC0415 - the extra may be missing
-
-        with offline.open_file(file, "rb") as source:
-            return operators.read_export(source)
+    operators.require_worker_extra()
+    with offline.open_file(file, "rb") as source:
+        return operators.read_export(source)
 
 
 def _print_table(to: Console, trials: Sequence[Trial]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 from temporalio.envconfig import ClientConfig
 
+from clew.cli import _operators as operators
 from clew.cli import failures, options, reach, show
 from clew.cli.failures import exit_on_error
 from clew.cli.options import Address, AsJson, Namespace, SessionId, TaskQueue
@@ -56,8 +57,6 @@ def audit(
     target = options.make_target(address, namespace, TASK_QUEUE)
 
     async def work() -> Report:
-        from clew import operators  # noqa: PLC0415 - the extra may be missing
-
         if from_file:
             with open_file(from_file, "rb") as file:
                 saved = operators.SavedHistories(file)
@@ -69,7 +68,8 @@ def audit(
         with open_file(save, "wb") as file:
             return await operators.audit_session(client, archive, session or "", file)
 
-    with exit_on_error(as_json, code=AUDIT_FAILED), require_worker_extra():
+    with exit_on_error(as_json, code=AUDIT_FAILED):
+        operators.require_worker_extra()
         report = options.run(work())
         if as_json:
             show.print_document(report.as_json())
@@ -92,14 +92,13 @@ def recover(
     source: Literal["archive", "history"] | None = options.get_word(keep)
 
     async def work() -> dict[str, Any]:
-        from clew import operators  # noqa: PLC0415 - the extra may be missing
-
         client = (await reach.connect(target)).temporal
         archive = _open_archive(client.namespace)
         recovery = await operators.recover(client, archive, session, task_queue=task_queue, keep=source)
         return recovery.as_json()
 
-    with exit_on_error(as_json), require_worker_extra():
+    with exit_on_error(as_json):
+        operators.require_worker_extra()
         done = options.run(work())
         if as_json:
             show.print_document(done)
@@ -111,12 +110,11 @@ def verify(session: SessionId, *, as_json: AsJson = False, namespace: Namespace 
     """Check every object of a session's archive. Reports damaged and missing ones."""
 
     async def work() -> dict[str, Any]:
-        from clew import operators  # noqa: PLC0415 - the extra may be missing
-
         verified = await operators.verify_archive(_open_archive(namespace or _read_namespace()), session)
         return verified.as_json()
 
-    with exit_on_error(as_json), require_worker_extra():
+    with exit_on_error(as_json):
+        operators.require_worker_extra()
         verified = options.run(work())
         if as_json:
             show.print_document(verified)
@@ -138,13 +136,12 @@ def export(
     target = options.make_target(address, namespace, TASK_QUEUE)
 
     async def work() -> int:
-        from clew import operators  # noqa: PLC0415 - the extra may be missing
-
         client = (await reach.connect(target)).temporal
         with open_file(file, "wb") as to:
             return await operators.export_session(client, _open_archive(client.namespace), session, to)
 
-    with exit_on_error(as_json), require_worker_extra():
+    with exit_on_error(as_json):
+        operators.require_worker_extra()
         count = options.run(work())
     if file != "-":
         _print_receipt({"session_id": session, "entries": count}, f"wrote {count} entries to {file}", as_json)
@@ -166,14 +163,13 @@ def import_(
     target = options.make_target(address, namespace, task_queue)
 
     async def work() -> tuple[str, int]:
-        from clew import operators  # noqa: PLC0415 - the extra may be missing
-
         client = (await reach.connect(target)).temporal
         archive = _open_archive(client.namespace)
         with open_file(file, "rb") as source:
             return await operators.import_session(client, archive, source, session_id=as_id, task_queue=task_queue)
 
-    with exit_on_error(as_json), require_worker_extra():
+    with exit_on_error(as_json):
+        operators.require_worker_extra()
         session_id, count = options.run(work())
     _print_receipt({"session_id": session_id, "entries": count}, f"session {session_id} has {count} entries", as_json)
 
@@ -188,25 +184,8 @@ def register(app: typer.Typer) -> None:
     app.command("import")(import_)
 
 
-@contextmanager
-def require_worker_extra() -> Iterator[None]:
-    """Turn a failed import of `clew.operators` into an error that says what to install.
-
-    Raises:
-        Misconfigured: The extra `worker` is not installed.
-    """
-    try:
-        yield
-    except ImportError as error:
-        if error.name != "clew.operators":
-            raise
-        raise Misconfigured(str(error)) from error
-
-
 def _open_archive(namespace: str) -> Archive:
     """Open the archive of a namespace, in the store that CLEW_STORE names."""
-    from clew import operators  # noqa: PLC0415 - the extra may be missing
-
     try:
         return operators.Archive(operators.open_store(os.environ), namespace)
     except ValueError as error:
