@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import cache, reduce
 from operator import or_
+from types import GenericAlias
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from clew.contract import payloads
+from clew.contract import EntriesPage, payloads
 from clew.contract.payloads import KINDS, Payload
 from clew.outcomes import Output
 from clew.thread.entries import Entry, Refs
@@ -50,6 +51,17 @@ def entry_union() -> Any:
     return Annotated[
         reduce(or_, entry_types().values()), Field(discriminator="kind", description="An entry, by its kind.")
     ]
+
+
+def entries_page() -> Any:
+    """The type of a page of entries, with entries of any kind. `EntriesPage` itself only knows objects."""
+    make: Any = create_model
+    return make(
+        EntriesPage.__name__,
+        __base__=EntriesPage,
+        __doc__=EntriesPage.__doc__,
+        entries=(GenericAlias(list, (entry_union(),)), ...),
+    )
 
 
 def entry_name(kind: str) -> str:

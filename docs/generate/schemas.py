@@ -9,7 +9,7 @@ from typing import Any
 from clew.contract import EntriesPage
 from clew.contract.payloads import Retried
 from docs.generate import messages, typescript
-from docs.generate.entries import entry_union, payload_types
+from docs.generate.entries import entries_page, entry_union, payload_types
 from docs.generate.json_schema import JsonSchema, definitions, schema_of
 from docs.generate.messages import Exchange
 
@@ -48,7 +48,8 @@ def _with_entries(schemas: dict[str, JsonSchema]) -> dict[str, JsonSchema]:
 @cache
 def files() -> dict[str, str]:
     """The text of each file, by its name: a JSON Schema for each message, an index, the TypeScript declarations."""
-    made = {f"{name}.json": _json(schema_of(name, type_)) for name, type_ in all_types().items()}
+    types = all_types() | {EntriesPage.__name__: entries_page()}
+    made = {f"{name}.json": _json(schema_of(name, type_)) for name, type_ in types.items()}
     return made | {INDEX: _json(_index()), DECLARATIONS: _declarations()}
 
 

@@ -89,7 +89,8 @@ def test_answers_are_valid() -> None:
     state, thread = session.state, session.thread
     assert validates("SessionStatus", views.answer_status(state, thread))
     assert validates("TranscriptPage", views.answer_transcript(state, thread, TranscriptQuery(include_system=True)))
-    assert validates("EntriesPage", views.answer_entries(thread, EntriesQuery(limit=2)))
+    assert validates("EntriesPage", page := views.answer_entries(thread, EntriesQuery(limit=2)))
+    assert not validates("EntriesPage", page | {"entries": [page["entries"][0] | {"payload": {}}]})
     assert validates("Window", views.answer_window(state, thread, WindowQuery(token_budget=100)))
     shown = views.build_projection(state, thread, ContextQuery())
     assert validates("ContextPage", {"messages": shown.messages, "tool_spec": [], "meta": shown.meta.as_json()})
