@@ -62,7 +62,7 @@ def in_environment(python: Path, script: str) -> str:
 def test_a_backend_gets_the_package_alone(python: Path) -> None:
     """It installs `clew` with types, the Temporal SDK, pydantic and rfc8785: no HTTP client, no tokenizer.
 
-    The top-level names are `clew` and three names that begin with `clew_`.
+    The top-level names are `clew` and four names that begin with `clew_`.
     """
     environment = json.loads(in_environment(python, INSPECT))
     assert {"clew", "temporalio", "pydantic", "rfc8785"} <= set(environment["names"])
@@ -73,6 +73,7 @@ def test_a_backend_gets_the_package_alone(python: Path) -> None:
         "clew",
         "clew_activities",
         "clew_audit",
+        "clew_pytest",
         "clew_workflows",
     }
     assert "clew/py.typed" in environment["files"]

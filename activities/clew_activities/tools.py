@@ -31,12 +31,24 @@ def load_tools(sources: Iterable[str]) -> Tools:
         ToolsUnusable: A module cannot be imported or defines no tool, a file cannot be used, two tools have one name,
             or the parameters of a tool are not valid JSON Schema.
     """
+    return collect_tools(
+        tool
+        for source in sources
+        for tool in (_read_file(source) if source.endswith(".json") else _import_module(source))
+    )
+
+
+def collect_tools(definitions: Iterable[ToolDefinition]) -> Tools:
+    """Collect tools by name.
+
+    Raises:
+        ToolsUnusable: Two tools have one name, or the parameters of a tool are not valid JSON Schema.
+    """
     tools: dict[str, ToolDefinition] = {}
-    for source in sources:
-        for tool in _read_file(source) if source.endswith(".json") else _import_module(source):
-            if tools.setdefault(tool.name, tool) is not tool:
-                raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
-            check_parameters(tool)
+    for tool in definitions:
+        if tools.setdefault(tool.name, tool) is not tool:
+            raise ToolsUnusable(f"two tools are called {tool.name!r}: give one of them another name")
+        check_parameters(tool)
     return tools
 
 

@@ -1,4 +1,4 @@
-"""The two modules of `clew` that need the extra `worker`: the worker, and the operators' functions."""
+"""The modules of `clew` that need the extra `worker`: the worker, the operators' functions, tests of agents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.command_line import hide_worker_extra
 
-MODULES = ("clew.worker", "clew.operators")
+MODULES = {"clew.worker": "worker", "clew.operators": "worker", "clew.testing": "testing"}
+"""The modules, and the extra that each names."""
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -38,7 +39,7 @@ def test_without_the_extra_the_error_names_what_to_install(name: str, tmp_path: 
         timeout=60,
     )
     assert not ran.stderr
-    assert "pip install 'clew[worker]'" in ran.stdout
+    assert f"pip install 'clew[{MODULES[name]}]'" in ran.stdout
 
 
 def test_the_module_starts_the_worker() -> None:

@@ -7,11 +7,11 @@ import asyncio
 import inspect
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Self
 
 from clew.local.child import LOOPBACK
 
@@ -25,7 +25,8 @@ class ToolCall:
     name: str
     arguments: Mapping[str, Any] | str
     """An object, or raw text to send malformed arguments."""
-    id: str = "call_0"
+    id: str | None = None
+    """The provider's id of the call. None: `call_` and the index of the call in its reply."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,32 @@ class Reply:
     """The scripted model's reply to one request."""
 
     text: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: Sequence[ToolCall] = ()
     tokens_per_second: float | None = None
     """The pace; a token is a word. None: the reply is sent at once."""
     disconnect_after: int | None = None
     """Close the connection after this number of tokens, before the stream is complete; None: send all."""
     status: HTTPStatus = HTTPStatus.OK
     """The HTTP status; any but 200 makes the response an error whose message is `text`."""
+    code: str | None = None
+    """The code of an error, such as `context_length_exceeded`."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Additional headers, such as `Retry-After`."""
+    delay_seconds: float = 0.0
+    """Seconds before the response begins."""
+    hangs: bool = False
+    """The response never begins: the server holds the connection until the client closes it."""
+
+    @classmethod
+    def error(cls, status: int, message: str = "", *, code: str | None = None) -> Self:
+        """Make an error response. Statuses 408, 409, 429 and from 500 on are retried, the others fail the request."""
+        return cls(message or HTTPStatus(status).phrase, status=HTTPStatus(status), code=code)
+
+    @classmethod
+    def rate_limited(cls, retry_after_seconds: float | None = None) -> Self:
+        """Make the error 429, with the time after which the server accepts the next call if one is set."""
+        headers = {} if retry_after_seconds is None else {"Retry-After": f"{retry_after_seconds:g}"}
+        return cls("rate limited", status=HTTPStatus.TOO_MANY_REQUESTS, headers=headers)
 
 
 Script = Callable[[dict[str, Any]], Reply | Awaitable[Reply]]
@@ -114,6 +132,11 @@ async def _answer_one(
         reply = await answer if inspect.isawaitable(answer) else answer
     except Exception as error:
         reply = Reply(f"the script raised {error!r}", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+    if reply.hangs:
+        await reader.read()
+        return None
+    if reply.delay_seconds:
+        await asyncio.sleep(reply.delay_seconds)
     if reply.status != HTTPStatus.OK:
         return await _send_error(writer, reply)
     return await _send_stream(writer, reply, body)
@@ -139,7 +162,7 @@ async def _send_head(writer: asyncio.StreamWriter, reply: Reply, content_type: s
 
 async def _send_error(writer: asyncio.StreamWriter, reply: Reply) -> None:
     await _send_head(writer, reply, "application/json")
-    error = {"message": reply.text, "type": reply.status.name.lower(), "param": None, "code": None}
+    error = {"message": reply.text, "type": reply.status.name.lower(), "param": None, "code": reply.code}
     writer.write(json.dumps({"error": error}).encode())
     await writer.drain()
 
@@ -172,7 +195,8 @@ def _make_call_deltas(reply: Reply) -> Iterator[dict[str, Any]]:
     for index, call in enumerate(reply.tool_calls):
         arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
         function = {"name": call.name, "arguments": ""}
-        yield {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]}
+        call_id = f"call_{index}" if call.id is None else call.id
+        yield {"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]}
         half = len(arguments) // 2
         for piece in (arguments[:half], arguments[half:]):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}

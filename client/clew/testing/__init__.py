@@ -1,0 +1,29 @@
+"""Tests of agents: a Temporal server, a worker and scripted models in the test's own process.
+
+async with clew.testing.stack(tools=[refund]) as stack:
+    session = await stack.open([Reply(tool_calls=[ToolCall("refund", {"order": "7"})]), "Done."], tools=["refund"])
+    assert await session.ask("My order is broken.") == "Done."
+    (await stack.read(session)).expect_call("refund", order="7")
+
+It needs the extra `testing`, which also brings fixtures for pytest: `clew_stack` and `clew_session`.
+
+| name | purpose |
+|---|---|
+| `stack` | a server, a worker and scripted models; time that can be skipped, and workers that can die |
+| `Reply`, `ToolCall`, `ScriptedRequest` | the scripts of models |
+| `ThreadView` | what a session has done, with assertions |
+
+Raises:
+    ImportError: The extra is not installed.
+"""
+
+try:
+    from clew.local import Reply, ToolCall
+    from clew.testing.scripts import Script, ScriptedRequest
+    from clew.testing.stack import Stack, stack
+    from clew.testing.view import CalledTool, ThreadView
+except ModuleNotFoundError as error:
+    message = f"clew.testing needs its libraries ({error.name} is missing): pip install 'clew[testing]'"
+    raise ImportError(message, name=__name__) from error
+
+__all__ = ["CalledTool", "Reply", "Script", "ScriptedRequest", "Stack", "ThreadView", "ToolCall", "stack"]

@@ -1,0 +1,194 @@
+"""A worker in this process that can die: what runs on it then is never reported, as after SIGKILL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+from temporalio import activity
+from temporalio.api.activity.v1 import ActivityOptions
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.workflowservice.v1 import UpdateActivityExecutionOptionsRequest
+from temporalio.client import Client
+from temporalio.client import Interceptor as ClientInterceptor
+from temporalio.common import RetryPolicy
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+    StartActivityInput,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
+from temporalio.workflow import ActivityHandle
+
+from clew_activities.worker import SessionWorker
+from clew_workflows.shell.execution import HEARTBEAT_TIMEOUT
+
+FIRST_RETRY = timedelta(milliseconds=10)
+"""Time before an activity's first retry, instead of a second."""
+LAST_RETRY = timedelta(milliseconds=200)
+"""Longest time before a retry. Each is twice as long as the one before."""
+OVERDUE = timedelta(milliseconds=400)
+"""Heartbeat timeout of an activity whose worker is dead, until its next attempt begins."""
+POLL_SECONDS = 0.02
+"""Seconds between two looks at such an activity."""
+LEAVE_SECONDS = 2.0
+"""Seconds that the calls of a dead worker have to end. Threads of sync tools may run on."""
+
+
+class MortalWorker:
+    """A worker that polls from `start` until `stop` or `kill`. Not to be started again."""
+
+    def __init__(self, client: Client, make_worker: Callable[[Client], SessionWorker]) -> None:
+        self._client = client
+        self._calls = _Calls()
+        config = client.config()
+        config["interceptors"] = [*config["interceptors"], _Interceptor(client, self._calls)]
+        self._worker = make_worker(Client(**config))
+
+    async def start(self) -> None:
+        """Start to poll."""
+        await self._worker.__aenter__()
+
+    async def stop(self) -> None:
+        """Stop polling and cancel what runs; its retries wait for another worker."""
+        await self._worker.__aexit__(None, None, None)
+
+    async def kill(self) -> None:
+        """Stop without reporting what runs, and let the server notice it.
+
+        The server notices a lost worker by its missing heartbeats, after 5 seconds. Here they are overdue at once.
+        """
+        self._calls.killed.set()
+        await self.stop()
+        await asyncio.gather(*map(self._await_timeout, self._calls.lost))
+
+    async def _await_timeout(self, lost: activity.Info) -> None:
+        """Let an activity's heartbeats be overdue, and return when the server has noticed."""
+        try:
+            await _set_heartbeat_timeout(self._client, lost, OVERDUE)
+            while await self._still_runs(lost):  # noqa: ASYNC110 - the server sends no event
+                await asyncio.sleep(POLL_SECONDS)
+        except RPCError as error:
+            # The activity or its workflow has ended.
+            if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION):
+                raise
+
+    async def _still_runs(self, lost: activity.Info) -> bool:
+        handle = self._client.get_workflow_handle(lost.workflow_id or "", run_id=lost.workflow_run_id)
+        pending = (await handle.describe()).raw_description.pending_activities
+        return any(
+            other.activity_id == lost.activity_id
+            and other.attempt == lost.attempt
+            and other.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+            for other in pending
+        )
+
+
+async def _set_heartbeat_timeout(client: Client, info: activity.Info, value: timedelta) -> None:
+    """Change the heartbeat timeout of an activity that runs, also for its next attempts."""
+    duration = Duration()
+    duration.FromTimedelta(value)
+    await client.workflow_service.update_activity_execution_options(
+        UpdateActivityExecutionOptionsRequest(
+            namespace=client.namespace,
+            workflow_id=info.workflow_id or "",
+            run_id=info.workflow_run_id or "",
+            activity_id=info.activity_id,
+            identity=client.identity,
+            activity_options=ActivityOptions(heartbeat_timeout=duration),
+            update_mask=FieldMask(paths=["heartbeat_timeout"]),
+        )
+    )
+
+
+class _Calls:
+    """The activities of a worker, and whether it is dead.
+
+    Attributes:
+        killed: Set when the worker dies.
+        lost: The activities that ran then.
+    """
+
+    def __init__(self) -> None:
+        self.killed = asyncio.Event()
+        self.lost: list[activity.Info] = []
+
+
+class _Interceptor(ClientInterceptor, Interceptor):
+    """Watches activities, and shortens the time between their attempts.
+
+    A client passes an interceptor that is both kinds to its workers.
+    """
+
+    def __init__(self, client: Client, calls: _Calls) -> None:
+        self._client = client
+        self._calls = calls
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002 - the SDK's
+        return _WatchedActivity(next, self._client, self._calls)
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:  # noqa: A002, ARG002 - the SDK's
+        return _Workflow
+
+
+class _WatchedActivity(ActivityInboundInterceptor):
+    def __init__(self, inner: ActivityInboundInterceptor, client: Client, calls: _Calls) -> None:
+        super().__init__(inner)
+        self._client = client
+        self._calls = calls
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002 - the SDK's
+        """Run an activity; if the worker dies meanwhile, let nobody know how it ended."""
+        if activity.info().heartbeat_timeout == OVERDUE:
+            await _set_heartbeat_timeout(self._client, activity.info(), HEARTBEAT_TIMEOUT)
+        call = asyncio.ensure_future(self.next.execute_activity(input))
+        if await self._outlives(call):
+            return await call
+        self._calls.lost.append(activity.info())
+        # The worker reports nothing of such an activity.
+        return activity.raise_complete_async()
+
+    async def _outlives(self, call: asyncio.Future[Any]) -> bool:
+        """Wait until the call ends or the worker dies; a call on a dead worker is cancelled."""
+        death = asyncio.ensure_future(self._calls.killed.wait())
+        try:
+            await asyncio.wait({call, death}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # The call decides what follows: it may return a result although it was cancelled.
+            call.cancel()
+        finally:
+            death.cancel()
+        if self._calls.killed.is_set():
+            call.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({call}, timeout=LEAVE_SECONDS)
+            if call.done() and not call.cancelled():
+                call.exception()  # asyncio logs an exception that is not read
+        return not self._calls.killed.is_set()
+
+
+class _Workflow(WorkflowInboundInterceptor):
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        super().init(_ShortRetries(outbound))
+
+
+class _ShortRetries(WorkflowOutboundInterceptor):
+    """Starts activities with a short time between their attempts. Replays do not depend on it."""
+
+    def start_activity(self, input: StartActivityInput) -> ActivityHandle[Any]:  # noqa: A002 - the SDK's
+        """Start an activity."""
+        policy = input.retry_policy or RetryPolicy()
+        input.retry_policy = replace(
+            policy, initial_interval=min(policy.initial_interval, FIRST_RETRY), maximum_interval=LAST_RETRY
+        )
+        return super().start_activity(input)

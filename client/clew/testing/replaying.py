@@ -1,0 +1,121 @@
+"""Replay recorded histories with the code that is about to be deployed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import ParseError
+from temporalio.client import Client, WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
+from temporalio.worker import Plugin, Replayer
+
+from clew import Clew
+from clew_activities.worker import make_workflow_sandbox
+from clew_activities.worker.assembly import WORKFLOWS
+from clew_audit.histories import SavedHistories
+from clew_audit.json_lines import FileDamaged
+from clew_workflows.shell.payload_converter import make_tolerant
+
+
+class ReplayFailed(AssertionError):
+    """Workflow runs cannot be replayed by this code: open ones would not continue.
+
+    Attributes:
+        problems: The first difference of each such run, by its workflow's id and its run's id.
+    """
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.problems = problems
+        lines = [f"{name}: {problem}" for name, problem in problems.items()]
+        super().__init__("\n".join([f"{len(problems)} workflow runs cannot be replayed:", *lines]))
+
+
+async def replay(
+    *sources: WorkflowHistory | str | Path,
+    client: Clew | Client | None = None,
+    query: str | None = None,
+    limit: int | None = None,
+    workflows: Sequence[type] = (),
+    data_converter: DataConverter = pydantic_data_converter,
+    plugins: Sequence[Plugin] = (),
+) -> int:
+    """Replay workflow runs with the code of this process, in the sandbox of Clew's worker, and return their number.
+
+    Sessions and Clew's services are replayed with the installed version of Clew.
+
+    Args:
+        sources: Histories, and files: those of `clew audit --save` and of `temporal workflow show --output json`.
+        client: Reads the histories of the workflows that `query` lists.
+        query: A list filter of Temporal's, such as `WorkflowType = 'AgentSession' AND ExecutionStatus = 'Running'`.
+        limit: The most workflows that are read; None: all that the query lists.
+        workflows: A team's own workflow classes.
+        data_converter: The data converter of the workers.
+        plugins: The plugins of the workers.
+
+    Raises:
+        FileDamaged: A file holds no histories.
+        ReplayFailed: At least one run cannot be replayed.
+        ValueError: There is nothing to replay, or `query` has no `client`.
+    """
+    if query is not None and client is None:
+        raise ValueError("a query needs a client")
+    replayer = Replayer(
+        workflows=[*WORKFLOWS, *workflows],
+        data_converter=make_tolerant(data_converter),
+        workflow_runner=make_workflow_sandbox(),
+        plugins=plugins,
+    )
+    count, problems = 0, dict[str, str]()
+    async for history in _read(sources, client, query, limit, data_converter):
+        count += 1
+        result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+        if result.replay_failure:
+            problems[f"{history.workflow_id} ({history.run_id})"] = str(result.replay_failure)
+    if problems:
+        raise ReplayFailed(problems)
+    if not count:
+        raise ValueError("there is no workflow run to replay")
+    return count
+
+
+async def _read(
+    sources: Sequence[WorkflowHistory | str | Path],
+    client: Clew | Client | None,
+    query: str | None,
+    limit: int | None,
+    converter: DataConverter,
+) -> AsyncIterator[WorkflowHistory]:
+    for source in sources:
+        if isinstance(source, WorkflowHistory):
+            yield source
+        else:
+            async for history in _read_file(Path(source), converter):
+                yield history
+    if query is not None and client is not None:
+        temporal = client.temporal if isinstance(client, Clew) else client
+        async for history in temporal.list_workflows(query, limit=limit).map_histories():
+            yield history
+
+
+async def _read_file(path: Path, converter: DataConverter) -> AsyncIterator[WorkflowHistory]:
+    """Read the histories of a file, in one of the two formats."""
+    data = await asyncio.to_thread(path.read_bytes)
+    try:
+        saved = SavedHistories(io.BytesIO(data), converter)
+    except FileDamaged:
+        saved = None
+    if saved:
+        async for run in saved.read_runs():
+            if run.history:
+                yield run.history
+        return
+    try:
+        history: Any = WorkflowHistory.from_json(path.stem, data.decode())
+    except (ValueError, ParseError) as error:
+        raise FileDamaged(f"{path} holds no event history: {str(error)[:300]}") from None
+    yield history

@@ -1,0 +1,291 @@
+"""The stack of a test: a Temporal server, a worker and scripted models, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+from temporalio.api.common.v1 import FastForwardConfig, TimeSkippingConfig, WorkflowExecution
+from temporalio.api.enums.v1 import FastForwardPollingResult
+from temporalio.api.workflow.v1 import WorkflowExecutionOptions
+from temporalio.api.workflowservice.v1 import (
+    PollWorkflowExecutionTimeSkippingRequest,
+    UpdateWorkflowExecutionOptionsRequest,
+)
+from temporalio.client import Client
+
+from clew import Clew, Session
+from clew.agents import Agent
+from clew.local import scripted_model
+from clew.testing._background import get_background
+from clew.testing._worker import MortalWorker
+from clew.testing.scripts import Script, ScriptedRequest, Scripts
+from clew.testing.view import ThreadView
+from clew.tools import ToolDefinition
+from clew_activities.archive import Store
+from clew_activities.checkpoint_tokens import Keys
+from clew_activities.providers import load_providers, make_http_client
+from clew_activities.tools import collect_tools
+from clew_activities.worker import SessionWorker, make_worker
+
+PROVIDER = "scripted"
+"""The provider of the scripted models' names: `scripted:…`."""
+APPROVAL_SECONDS = 10.0
+"""Seconds that `Stack.wait_for_approval` waits by default."""
+POLL_SECONDS = 0.02
+"""Seconds between two queries for an approval."""
+
+
+class Stack:
+    """A Temporal server, a worker and scripted models. `with` or `async with` starts and stops it.
+
+    The Temporal server is shared by all stacks of the process and stopped at its end. Each stack has a task queue, a
+    worker and a store of its own. They run on an event loop in a thread of their own: a test may use any event loop,
+    or block its own.
+
+    Attributes:
+        clew: The client, connected to the server.
+        task_queue: The task queue of the stack's sessions.
+    """
+
+    clew: Clew
+
+    def __init__(
+        self,
+        tools: Iterable[ToolDefinition] = (),
+        agents: Iterable[Agent] = (),
+        models: Mapping[str, Script] | None = None,
+    ) -> None:
+        self.task_queue = f"clew-testing-{uuid.uuid4().hex}"
+        self._tools = collect_tools(tools)
+        self._agents = tuple(agents)
+        self._scripts = Scripts()
+        for name, script in (models or {}).items():
+            self._scripts.add(name, script)
+        self._store = Store.from_url("memory://")
+        self._keys = Keys({"testing": secrets.token_bytes(32)})
+        self._exits = AsyncExitStack()
+        self._worker: MortalWorker | None = None
+
+    def __enter__(self) -> Self:
+        """Start the stack, and block until the worker polls."""
+        self._background = get_background()
+        self._background.run_blocking(self._start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the worker and the scripted models."""
+        self._background.run_blocking(self._stop())
+
+    async def __aenter__(self) -> Self:
+        """Start the stack, and return when the worker polls."""
+        self._background = get_background()
+        await self._background.run(self._start())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the worker and the scripted models."""
+        await self._background.run(self._stop())
+
+    def model(self, script: Script, name: str | None = None) -> str:
+        """Add a scripted model and return its name, as `provider:name`.
+
+        Args:
+            script: Its replies.
+            name: The name after the colon. A model of that name gets another script. None: a new name is made.
+        """
+        return f"{PROVIDER}:{self._scripts.add(name, script)}"
+
+    def requests(self, model: str) -> list[ScriptedRequest]:
+        """List the requests that a scripted model has received, oldest first, retries included.
+
+        Raises:
+            KeyError: The stack has no such model.
+        """
+        return self._scripts.get_requests(model.removeprefix(f"{PROVIDER}:"))
+
+    async def open(self, script: Script | None = None, session_id: str | None = None, **options: Any) -> Session:
+        """Open a session on this stack.
+
+        Args:
+            script: The replies of a scripted model of its own; None: `options` name the model.
+            session_id: The session's id; None: a new one.
+            options: The other arguments of `Clew.open`.
+        """
+        if script is not None:
+            options["model"] = self.model(script)
+        return await self.clew.open(session_id or f"test-{uuid.uuid4().hex}", **options)
+
+    async def read(self, session: Session) -> ThreadView:
+        """Read the thread of a session."""
+        return await ThreadView.read(session)
+
+    def render(self, session: Session, timeout_seconds: float) -> str:
+        """Render the thread of a session for people, and block this thread meanwhile; never raises an error."""
+        try:
+            return str(self._background.run_blocking(ThreadView.read(session), timeout_seconds))
+        except Exception as error:
+            return f"the thread cannot be read: {type(error).__name__}: {error}"
+
+    async def wait_for_approval(self, session: Session, timeout_seconds: float = APPROVAL_SECONDS) -> str:
+        """Wait until a tool call waits for approval, and return its id.
+
+        Raises:
+            TimeoutError: None does in time. The message shows the thread.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not (pending := (await session.status()).pending_approvals):
+            if time.monotonic() > deadline:
+                thread = await self.read(session)
+                raise TimeoutError(f"no tool call waited for approval within {timeout_seconds:g} s:\n{thread}")
+            await asyncio.sleep(POLL_SECONDS)
+        return str(pending[0]["tool_call_id"])
+
+    async def skip_time(self, session: Session, time_skipped: timedelta) -> None:
+        """Move the clock of a session's workflow forward, and return when it has arrived there.
+
+        The session's timers that are due on the way fire: timeouts of requests, of approvals and of idle sessions.
+        While a model call or a tool call runs, time goes on as usual. Other sessions keep their time.
+
+        Raises:
+            RuntimeError: The session ended before, or no worker runs: its timers would not be handled.
+            TimeoutError: A call still runs after half a minute.
+        """
+        if self._worker is None:
+            raise RuntimeError("no worker runs: restart_worker starts one")
+        await self._background.run(self._skip_time(session.id, time_skipped))
+
+    async def kill_worker(self) -> None:
+        """Let the worker die: nothing of what runs on it is reported to the server any more, as after SIGKILL.
+
+        The server takes the calls as lost at once, instead of after the heartbeat timeout of 5 seconds, and gives
+        them to the next worker. Async code is cancelled. The threads of sync tools run on to their end, since threads
+        cannot be killed, but their results are lost. `clew.local.worker_process` is a worker that SIGKILL does end.
+        """
+        await self._background.run(self._kill_worker())
+
+    async def restart_worker(
+        self, *, tools: Iterable[ToolDefinition] | None = None, agents: Iterable[Agent] | None = None
+    ) -> None:
+        """Start another worker. One that still runs is stopped first, as in a new deployment.
+
+        Args:
+            tools: The tools of the new worker; None: those of the worker before it.
+            agents: Its agents; None: those of the worker before it.
+        """
+        if tools is not None:
+            self._tools = collect_tools(tools)
+        if agents is not None:
+            self._agents = tuple(agents)
+        await self._background.run(self._restart_worker())
+
+    async def _start(self) -> None:
+        server = await self._background.start_server()
+        try:
+            models = await self._exits.enter_async_context(scripted_model(self._scripts.answer))
+            self._providers = load_providers({f"CLEW_PROVIDER_{PROVIDER.upper()}_BASE_URL": models.base_url})
+            self._http = await self._exits.enter_async_context(make_http_client())
+            self.clew = await Clew.connect(server.address, namespace=server.namespace, task_queue=self.task_queue)
+            await self._start_worker()
+        except BaseException:
+            await self._stop()
+            raise
+
+    async def _stop(self) -> None:
+        try:
+            await self._stop_worker()
+        finally:
+            await self._exits.aclose()
+
+    async def _start_worker(self) -> None:
+        self._worker = MortalWorker(self.clew.temporal, self._make_worker)
+        await self._worker.start()
+
+    def _make_worker(self, client: Client) -> SessionWorker:
+        return make_worker(
+            client,
+            task_queue=self.task_queue,
+            providers=self._providers,
+            tools=self._tools,
+            agents=self._agents,
+            http=self._http,
+            store=self._store,
+            keys=self._keys,
+            grace=timedelta(0),
+        )
+
+    async def _stop_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker:
+            await worker.stop()
+
+    async def _kill_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker:
+            await worker.kill()
+
+    async def _restart_worker(self) -> None:
+        await self._stop_worker()
+        await self._start_worker()
+
+    async def _skip_time(self, session_id: str, time_skipped: timedelta) -> None:
+        client, skip_id = self.clew.temporal, uuid.uuid4().hex
+        duration = Duration()
+        duration.FromTimedelta(time_skipped)
+        execution = WorkflowExecution(workflow_id=session_id)
+        config = TimeSkippingConfig(
+            enabled=True, fast_forward_config=FastForwardConfig(id=skip_id, duration=duration)
+        )
+        await client.workflow_service.update_workflow_execution_options(
+            UpdateWorkflowExecutionOptionsRequest(
+                namespace=client.namespace,
+                workflow_execution=execution,
+                workflow_execution_options=WorkflowExecutionOptions(time_skipping_config=config),
+                update_mask=FieldMask(paths=["time_skipping_config"]),
+            )
+        )
+        answer = await client.workflow_service.poll_workflow_execution_time_skipping(
+            PollWorkflowExecutionTimeSkippingRequest(
+                namespace=client.namespace, workflow_execution=execution, fast_forward_id=skip_id
+            )
+        )
+        match answer.fast_forward_polling_result:
+            case FastForwardPollingResult.FAST_FORWARD_POLLING_RESULT_FAST_FORWARD_COMPLETED:
+                return
+            case FastForwardPollingResult.FAST_FORWARD_POLLING_RESULT_POLL_TIMEOUT:
+                raise TimeoutError(f"session {session_id!r} did not skip {time_skipped}: one of its calls runs")
+            case _:
+                raise RuntimeError(f"session {session_id!r} did not skip {time_skipped}: {answer.failed_reason}")
+
+
+def stack(
+    *,
+    tools: Iterable[ToolDefinition] = (),
+    agents: Iterable[Agent] = (),
+    models: Mapping[str, Script] | None = None,
+) -> Stack:
+    """Make the stack of a test, for `with` or `async with`.
+
+    Args:
+        tools: The tools of its worker.
+        agents: The agents of its worker, with their tools. `open(script, agent="name")` replaces an agent's model by
+            a script.
+        models: Scripted models whose names are set, by the name after `scripted:`. `Stack.model` adds others.
+
+    Raises:
+        ToolsUnusable: Two tools have one name, or the parameters of a tool are not valid JSON Schema.
+    """
+    return Stack(tools, agents, models)

@@ -1,0 +1,81 @@
+"""The pytest plugin, and the test that the page about testing shows, run by pytest in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parents[3] / "docs" / "testing.md"
+
+
+SETTINGS = """
+[pytest]
+filterwarnings = error
+asyncio_default_fixture_loop_scope = function
+"""
+
+
+def run_pytest(folder: Path, source: str, *options: str) -> str:
+    """Run a test module with warnings as errors, and return pytest's output."""
+    (folder / "test_of_a_user.py").write_text(source)
+    (folder / "pytest.ini").write_text(SETTINGS)
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "clew_pytest", "-p", "no:cacheprovider", *options],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return ran.stdout + ran.stderr
+
+
+def test_the_pages_example_passes(tmp_path: Path) -> None:
+    """A tool, an approval after a month and a worker's death, as a user copies them."""
+    match = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert match
+    assert "1 passed" in run_pytest(tmp_path, match[1], "-o", "asyncio_mode=auto")
+
+
+USING = """
+import sys
+import pytest
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_session_answers(clew_session):
+    assert await (await clew_session("fine")).ask("hello") == "fine"
+
+
+async def test_another_loop_uses_the_same_stack(clew_session, clew_stack):
+    session = await clew_session("fine")
+    await session.ask("how are you?")
+    assert (await clew_stack.read(session)).final_answer == "bad"
+"""
+
+
+def test_a_failed_test_shows_the_threads_of_its_sessions(tmp_path: Path) -> None:
+    """The fixtures work in pytest-asyncio's strict mode, with an event loop for each test."""
+    output = run_pytest(tmp_path, USING, "-o", "asyncio_mode=strict")
+    assert "1 failed, 1 passed" in output
+    assert re.search(r"thread of <session .*user: how are you\?.*assistant: fine", output, re.DOTALL)
+    assert "user: hello" not in output
+
+
+UNUSED = """
+import sys
+
+
+def test_nothing_is_imported():
+    assert not {name for name in sys.modules if name.partition(".")[0] in ("clew", "temporalio", "pydantic")}
+"""
+
+
+def test_the_plugin_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
+    """Other projects' tests in the same environment do not pay for it."""
+    assert "1 passed" in run_pytest(tmp_path, UNUSED)

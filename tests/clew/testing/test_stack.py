@@ -1,0 +1,156 @@
+"""The stack of a user's test: scripted models, time that is skipped, a worker that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from clew import RequestFailed, ToolContext, testing, tool
+from clew.agents import Agent
+from clew.testing import Reply, ScriptedRequest, Stack, ToolCall
+
+started = threading.Event()
+attempts: list[int] = []
+
+
+@tool(requires_approval=True)
+def refund(order: str) -> str:
+    """Refund an order."""
+    return f"refunded {order}"
+
+
+@tool
+async def survive(context: ToolContext) -> int:
+    """Hang in the first attempt."""
+    attempts.append(context.attempt)
+    if context.attempt == 1:
+        started.set()
+        await asyncio.Event().wait()
+    return context.attempt
+
+
+@tool(retries=3)
+def stumble(context: ToolContext) -> str:
+    """Fail three times."""
+    if context.attempt < 4:
+        raise OSError("not yet")
+    return "at last"
+
+
+@pytest.fixture(scope="module")
+async def running() -> AsyncIterator[Stack]:
+    async with testing.stack(tools=[refund, survive, stumble]) as running:
+        yield running
+
+
+async def test_a_list_is_a_script(running: Stack) -> None:
+    """Each call gets the next reply; one too many fails its request."""
+    session = await running.open(["one", Reply("two")])
+    assert [await session.ask("a"), await session.ask("b")] == ["one", "two"]
+    with pytest.raises(RequestFailed, match="it has 2 replies, and this is call 3"):
+        await session.ask("c")
+
+
+async def test_a_function_reads_what_the_model_was_sent(running: Stack) -> None:
+    """It sees messages, tools and the number of the call."""
+
+    def script(request: ScriptedRequest) -> str:
+        return f"{request.number} {request.role} {request.text} {request.system_prompt} {request.tools}"
+
+    session = await running.open(script, system_prompt="Be kind.", tools=["stumble"])
+    assert await session.ask("hello") == "1 user hello Be kind. ['stumble', 'read_result']"
+
+
+async def test_errors_of_a_provider_are_retried_at_once(running: Stack) -> None:
+    """Six rate limits, with pauses of more than a minute elsewhere, take no time."""
+    model = running.model([*[Reply.rate_limited()] * 6, "at last"])
+    session = await running.open(model=model)
+    assert await session.ask("hello", timeout_seconds=30) == "at last"
+    assert len(running.requests(model)) == 7
+
+
+async def test_a_tool_is_retried_at_once(running: Stack) -> None:
+    """The pauses between the attempts of a tool take no time, either."""
+    session = await running.open([Reply(tool_calls=[ToolCall("stumble", {})]), "done"], tools=["stumble"])
+    assert await session.ask("go", timeout_seconds=20) == "done"
+    (await running.read(session)).expect_call("stumble")
+
+
+async def test_an_approval_waits_a_month(running: Stack) -> None:
+    """Time is skipped while a call waits; nothing times out, and the tool runs."""
+    session = await running.open([Reply(tool_calls=[ToolCall("refund", {"order": "7"})]), "done"], tools=["refund"])
+    request = await session.message("refund it")
+    call = await running.wait_for_approval(session)
+    await running.skip_time(session, timedelta(days=30))
+    await session.approve(call)
+    assert await request.answer() == "done"
+    thread = await running.read(session)
+    refunded = thread.expect_call("refund", order="7")
+    assert (refunded.result, refunded.decision) == ("refunded 7", "approve")
+
+
+async def test_a_model_that_hangs_is_given_up_after_its_time(running: Stack) -> None:
+    """A request's timeout ends it."""
+    session = await running.open(Reply(hangs=True), request_timeout_seconds=1)
+    with pytest.raises(RequestFailed, match="no answer within 1 seconds"):
+        await session.ask("hello")
+
+
+async def test_a_worker_dies_within_a_tool_call(running: Stack) -> None:
+    """The next worker runs the call again, without a wait for heartbeats."""
+    session = await running.open([Reply(tool_calls=[ToolCall("survive", {})]), "done"], tools=["survive"])
+    request = await session.message("go")
+    assert await asyncio.to_thread(started.wait, 10)
+    await running.kill_worker()
+    await running.restart_worker()
+    assert await request.answer() == "done"
+    assert attempts == [1, 2]
+    assert (await running.read(session)).calls[0].result == "2"
+
+
+async def test_a_script_that_raises_fails_its_request(running: Stack) -> None:
+    """An assertion in a script reaches the test, and is not retried."""
+
+    def script(request: ScriptedRequest) -> str:
+        assert request.text == "goodbye", "say goodbye"
+        return "fine"
+
+    with pytest.raises(RequestFailed, match="AssertionError: say goodbye"):
+        await (await running.open(script)).ask("hello")
+
+
+async def test_a_failed_expectation_shows_the_thread(running: Stack) -> None:
+    """The message of the assertion has the session's messages."""
+    session = await running.open("fine")
+    await session.ask("hello")
+    thread = await running.read(session)
+    thread.expect_answer("fine")
+    assert [context[-1]["content"] for context in thread.contexts_shown] == ["hello"]
+    with pytest.raises(AssertionError, match=r"(?s)called \[\], expected \['refund'\].*user: hello.*assistant: fine"):
+        thread.expect_tools("refund")
+
+
+def test_a_test_may_block_and_use_loops_of_its_own() -> None:
+    """A stack that plain code starts serves two loops, one after the other."""
+    with testing.stack() as blocking:
+        for text in ("one", "two"):
+
+            async def ask(text: str = text) -> str:
+                return await (await blocking.open(text)).ask("hello")
+
+            assert asyncio.run(ask()) == text
+
+
+async def test_a_session_of_an_agent_gets_the_next_deployments_prompt() -> None:
+    """A script replaces the agent's model; `restart_worker` deploys another version of the agent."""
+    agent = Agent("support", model="openai:gpt-4o", system_prompt="one", tools=[stumble])
+    async with testing.stack(agents=[agent]) as running:
+        session = await running.open(lambda request: f"{request.system_prompt}", agent="support")
+        assert await session.ask("hello") == "one"
+        await running.restart_worker(agents=[replace(agent, system_prompt="two")])
+        assert await session.ask("hello") == "two"
