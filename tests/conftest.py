@@ -47,7 +47,9 @@ async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
 @pytest.fixture(scope="session")
 async def server() -> AsyncIterator[TemporalServer]:
     """Run a Temporal server without its UI; `CLEW_STORE` points worker processes to its archive."""
-    async with temporal_server(ui=False) as running:
+    async with temporal_server(
+        ui=False, dynamic_config={"history.workflowIdReuseMinimalInterval": "50ms"}
+    ) as running:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CLEW_STORE", running.store)
             yield running

@@ -15,8 +15,11 @@ import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.support.command_server import CommandServer
 
 PATIENCE_SECONDS = 60.0
 _COMMAND = (sys.executable, "-W", "error", "-m", "clew.cli")
@@ -72,11 +75,20 @@ async def run_clew(
     *arguments: str, address: str | None = None, stdin: str | bytes = b"", **settings: str
 ) -> CommandResult:
     """Run the command with its output piped."""
-    process = await start_command(*arguments, address=address, **settings)
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    out, err = await asyncio.wait_for(process.communicate(data), PATIENCE_SECONDS)
-    assert process.returncode is not None
-    return CommandResult(process.returncode, out.decode(), err.decode())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        if any(name.startswith("PYTHON") for name in settings):  # the interpreter reads them when it starts
+            process = await start_command(*arguments, address=address, **settings)
+            out, err = await process.communicate(data)
+            code = await process.wait()
+        else:
+            code, out, err = await _get_server().run(arguments, make_environment(address, **settings), data)
+    return CommandResult(code, out.decode(), err.decode())
+
+
+@cache
+def _get_server() -> CommandServer:
+    return CommandServer(make_environment())
 
 
 async def start_command(*arguments: str, address: str | None = None, **settings: str) -> asyncio.subprocess.Process:

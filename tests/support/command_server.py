@@ -1,0 +1,131 @@
+"""A process that imports the command line once and forks a child for each command.
+
+A command then starts in some milliseconds instead of a second. Like a process started anew, each child has its own
+arguments, environment, working directory and standard streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).parents[2]
+
+
+class CommandServer:
+    """The connection to such a process, which it starts and which ends with this one."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                # Its streams are not files, as those of the commands are not: the interpreter treats files otherwise.
+                (sys.executable, "-W", "error", "-m", __name__),
+                cwd=ROOT,
+                env=env,
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+            )
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        self._control.close()
+        self._process.wait()
+
+    async def run(self, arguments: Sequence[str], env: Mapping[str, str], stdin: bytes) -> tuple[int, bytes, bytes]:
+        """Run a command. Returns its exit code, its output and its error output."""
+        pairs = [socket.socketpair() for _ in range(4)]
+        try:
+            socket.send_fds(self._control, [b"x"], [theirs.fileno() for _, theirs in pairs])
+            for ours, theirs in pairs:
+                ours.setblocking(False)
+                theirs.close()
+            reply, typed, out, err = (ours for ours, _ in pairs)
+            request = {"arguments": arguments, "env": dict(env), "folder": os.getcwd()}
+            await asyncio.get_running_loop().sock_sendall(reply, json.dumps(request).encode() + b"\n")
+            code, _, output, errors = await asyncio.gather(
+                _read_all(reply), _write_all(typed, stdin), _read_all(out), _read_all(err)
+            )
+            return int(code), output, errors
+        finally:
+            for ours, _ in pairs:
+                ours.close()
+
+
+async def _read_all(connection: socket.socket) -> bytes:
+    chunks = []
+    while chunk := await asyncio.get_running_loop().sock_recv(connection, 65536):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _write_all(connection: socket.socket, data: bytes) -> None:
+    with suppress(ConnectionError):  # a command need not read its input
+        await asyncio.get_running_loop().sock_sendall(connection, data)
+    connection.close()
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a process for each command, until the other side of `control` is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects the children
+    while True:
+        byte, files, _, _ = socket.recv_fds(control, 1, 4)
+        if not byte:
+            return
+        if os.fork() == 0:
+            control.close()
+            _attend(*files)
+        for file in files:
+            os.close(file)
+
+
+def _attend(reply: int, *streams: int) -> NoReturn:
+    """Run a command in a child process and reply with its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with socket.socket(fileno=reply) as connection:
+        with connection.makefile() as lines:
+            request = json.loads(lines.readline())
+        child = os.fork()
+        if child == 0:
+            connection.close()
+            _run(request["arguments"], request["env"], request["folder"], streams)
+        for file in streams:
+            os.close(file)
+        _, status = os.waitpid(child, 0)
+        connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _run(arguments: list[str], env: dict[str, str], folder: str, streams: Sequence[int]) -> NoReturn:
+    from clew.cli import main  # noqa: PLC0415 - imported only by the server's process
+
+    try:
+        os.environ.clear()
+        os.environ.update(env)
+        os.chdir(folder)
+        for standard, file in enumerate(streams):
+            os.dup2(file, standard)
+            os.close(file)
+        main(arguments)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    import clew.cli.app  # noqa: F401 - the children have it
+
+    serve(socket.socket(fileno=os.dup(0)))
