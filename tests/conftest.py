@@ -17,6 +17,9 @@ from clew_activities.worker import make_worker
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack
 
+QUICK_ROLLOVERS = {"history.workflowIdReuseMinimalInterval": "50ms"}
+"""The server begins the next workflow run at once. By default it waits until the run before is a second old."""
+
 
 def pytest_configure() -> None:
     """Restore SIGINT: a shell starts background processes with SIGINT ignored, and child processes inherit that."""
@@ -47,9 +50,7 @@ async def stack(server: TemporalServer) -> AsyncIterator[Stack]:
 @pytest.fixture(scope="session")
 async def server() -> AsyncIterator[TemporalServer]:
     """Run a Temporal server without its UI; `CLEW_STORE` points worker processes to its archive."""
-    async with temporal_server(
-        ui=False, dynamic_config={"history.workflowIdReuseMinimalInterval": "50ms"}
-    ) as running:
+    async with temporal_server(ui=False, dynamic_config=QUICK_ROLLOVERS) as running:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CLEW_STORE", running.store)
             yield running

@@ -46,11 +46,11 @@ from tests.support.session_harness import SessionHarness
 Answer = dict[str, Any] | Exception
 
 
-def refused(message: str) -> WorkflowQueryFailedError:
+def make_refusal(message: str) -> WorkflowQueryFailedError:
     return WorkflowQueryFailedError(message)
 
 
-def unreachable(status: RPCStatusCode) -> RPCError:
+def make_rpc_error(status: RPCStatusCode) -> RPCError:
     return RPCError("not now", status, b"")
 
 
@@ -85,7 +85,7 @@ class Queried(Interceptor):
         return take_page(projection, query.page)
 
 
-async def environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
+async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
     client = await Client.connect(
         "127.0.0.1:1", lazy=True, interceptors=[queried], data_converter=pydantic_data_converter
     )
@@ -94,7 +94,7 @@ async def environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment
     return made
 
 
-def asking(content: str = "hello", **config: Any) -> SessionHarness:
+def open_session(content: str = "hello", **config: Any) -> SessionHarness:
     """A session that waits for its model."""
     settings: dict[str, Any] = {"model": "scripted:m"} | config
     session = SessionHarness(**settings)
@@ -102,18 +102,18 @@ def asking(content: str = "hello", **config: Any) -> SessionHarness:
     return session
 
 
-async def fetched(queried: Queried) -> Context:
-    return await (await environment(queried)).run(call_model._fetch_context, queried.session.call)
+async def fetch_context(queried: Queried) -> Context:
+    return await (await make_environment(queried)).run(call_model._fetch_context, queried.session.call)
 
 
-async def called(
+async def call_once(
     queried: Queried, *replies: Reply, attempt: int = 1, on_heartbeat: Callable[..., None] | None = None
 ) -> tuple[ModelAnswered, list[dict[str, Any]]]:
     """An attempt of the session's call, with the provider's replies in turn; what came back, and what was sent."""
     left = list(replies)
     async with scripted_model(lambda _body: left.pop(0)) as provider, httpx.AsyncClient(trust_env=False) as http:
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url})
-        made = await environment(queried, attempt)
+        made = await make_environment(queried, attempt)
         if on_heartbeat:
             made.on_heartbeat = on_heartbeat
         answer = await made.run(ModelActivities(providers, http).call_model, queried.session.call)
@@ -123,8 +123,8 @@ async def called(
 
 async def test_a_call_sends_what_the_session_projects() -> None:
     """The answer carries the recipe: digest, policy, size of the context, and the attempt."""
-    session = asking("hello", system_prompt="Be brief.", model_options=ModelOptions(temperature=0.5, seed=4))
-    answer, sent = await called(Queried(session), Reply("hi"), attempt=3)
+    session = open_session("hello", system_prompt="Be brief.", model_options=ModelOptions(temperature=0.5, seed=4))
+    answer, sent = await call_once(Queried(session), Reply("hi"), attempt=3)
     assert [(m["role"], m["content"]) for m in sent[0]["messages"]] == [("system", "Be brief."), ("user", "hello")]
     assert (sent[0]["model"], sent[0]["temperature"], sent[0]["seed"]) == ("m", 0.5, 4)
     assert [tool["function"]["name"] for tool in sent[0]["tools"]] == ["add", "look"]
@@ -143,7 +143,7 @@ async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
         session.reply("fine")
     session.ask("and now?")
     queried = Queried(session)
-    context = await fetched(queried)
+    context = await fetch_context(queried)
     shown = session.build_context(session.call)
     assert (context.messages, context.tool_spec, context.meta) == (shown.messages, shown.tool_spec, shown.meta)
     assert [(query.id, query.run_id, query.query) for query in queried.queries] == [
@@ -156,7 +156,7 @@ async def test_the_context_is_fetched_by_the_calls_id_in_pages() -> None:
 @pytest.mark.parametrize("damage", ["a message", "a schema", "a page"])
 async def test_a_context_that_does_not_arrive_as_it_was_projected_is_not_sent(damage: str) -> None:
     """A context that does not match its digest is a retryable failure."""
-    session = asking()
+    session = open_session()
     page = take_page(session.build_context(session.call), 0)
     match damage:
         case "a message":
@@ -166,7 +166,7 @@ async def test_a_context_that_does_not_arrive_as_it_was_projected_is_not_sent(da
         case _:
             page["messages"] = page["messages"] * 2
     with pytest.raises(ApplicationError) as caught:
-        await fetched(Queried(session, page))
+        await fetch_context(Queried(session, page))
     assert (caught.value.type, caught.value.non_retryable) == ("context_damaged", False)
 
 
@@ -182,8 +182,8 @@ async def test_a_context_that_does_not_arrive_as_it_was_projected_is_not_sent(da
 )
 async def test_a_session_that_cannot_be_reached_is_asked_again_in_place(status: RPCStatusCode) -> None:
     """Its worker may just have died: the attempt, which was paid for with events, is not given up."""
-    queried = Queried(asking(), unreachable(status))
-    context = await fetched(queried)
+    queried = Queried(open_session(), make_rpc_error(status))
+    context = await fetch_context(queried)
     assert context.messages == [{"role": "user", "content": "hello"}]
     assert len(queried.queries) == 2
     assert all(query.rpc_timeout == timedelta(seconds=10) for query in queried.queries)
@@ -193,30 +193,30 @@ async def test_a_session_that_cannot_be_reached_is_asked_again_in_place(status: 
     "status", [RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED]
 )
 async def test_a_session_that_is_not_there_is_not_asked_again(status: RPCStatusCode) -> None:
-    queried = Queried(asking(), unreachable(status))
+    queried = Queried(open_session(), make_rpc_error(status))
     with pytest.raises(RPCError):
-        await fetched(queried)
+        await fetch_context(queried)
     assert len(queried.queries) == 1
 
 
 @pytest.mark.parametrize("word", ["context_overflow", "invalid_input", "invalid_token_budget"])
 async def test_a_query_that_the_session_refuses_is_final_and_typed(word: str) -> None:
     """A refused query is not retried; the failure has the refusal's type and message."""
-    queried = Queried(asking(), refused(f"{word}: the request needs 9 tokens: shorten it"))
+    queried = Queried(open_session(), make_refusal(f"{word}: the request needs 9 tokens: shorten it"))
     with pytest.raises(ApplicationError) as caught:
-        await fetched(queried)
+        await fetch_context(queried)
     assert (caught.value.type, caught.value.non_retryable) == (word, True)
     assert caught.value.message == "the request needs 9 tokens: shorten it"
 
 
 async def test_what_the_session_itself_says_is_understood() -> None:
     """The session refuses a call that it does not know, with the refusal's own type."""
-    session = asking()
+    session = open_session()
     unknown = session.call.model_copy(update={"call_id": "call-99"})
     with pytest.raises(Exception, match="call-99") as refusal:
         views.build_projection(session.state, session.thread, ContextQuery(call_id="call-99"))
     error = ingress.make_query_error(refusal.value)  # type: ignore[arg-type]
-    made = await environment(Queried(session, refused(error.message)))
+    made = await make_environment(Queried(session, make_refusal(error.message)))
     with pytest.raises(ApplicationError) as caught:
         await made.run(call_model._fetch_context, unknown)
     assert (caught.value.type, caught.value.non_retryable) == ("invalid_input", True)
@@ -228,28 +228,28 @@ async def test_what_the_session_itself_says_is_understood() -> None:
 async def test_a_query_that_fails_otherwise_may_succeed_at_another_attempt(message: str) -> None:
     """A failed query is retried, because a workflow task may fail on a worker that is being replaced."""
     with pytest.raises(ApplicationError) as caught:
-        await fetched(Queried(asking(), refused(message)))
+        await fetch_context(Queried(open_session(), make_refusal(message)))
     assert (caught.value.type, caught.value.non_retryable) == ("context_unavailable", False)
 
 
 async def test_a_context_that_must_fit_and_does_not_never_reaches_the_provider() -> None:
     """The refusal comes as the activity's failure."""
-    session = asking("x" * 1000, context_policy=ContextPolicy(max_input_tokens=50, reserve_output_tokens=10))
+    session = open_session("x" * 1000, context_policy=ContextPolicy(max_input_tokens=50, reserve_output_tokens=10))
     with pytest.raises(Exception, match="tokens") as overflow:
         session.build_context(session.call)
-    queried = Queried(session, refused(f"context_overflow: {overflow.value}"))
+    queried = Queried(session, make_refusal(f"context_overflow: {overflow.value}"))
     with pytest.raises(ApplicationError) as caught:
-        await called(queried)
+        await call_once(queried)
     assert (caught.value.type, caught.value.non_retryable) == ("context_overflow", True)
 
 
 async def test_the_first_heartbeat_comes_before_the_first_query() -> None:
     """The activity heartbeats between the pages, so that the server notices a dead worker."""
     beats: list[dict[str, Any]] = []
-    queried = Queried(asking())
+    queried = Queried(open_session())
     at_query: list[int] = []
     queried.on_query = lambda: at_query.append(len(beats))
-    await called(queried, Reply("hi"), on_heartbeat=beats.append)
+    await call_once(queried, Reply("hi"), on_heartbeat=beats.append)
     assert at_query == [1]
     call = queried.session.call
     assert beats[0] == {
@@ -265,8 +265,8 @@ async def test_the_first_heartbeat_comes_before_the_first_query() -> None:
 
 async def test_a_cancellation_ends_the_call() -> None:
     """A cancellation ends the activity during the query and during the provider's reply."""
-    queried = Queried(asking(), *[unreachable(RPCStatusCode.UNAVAILABLE)] * 100)
-    made = await environment(queried)
+    queried = Queried(open_session(), *[make_rpc_error(RPCStatusCode.UNAVAILABLE)] * 100)
+    made = await make_environment(queried)
     queried_once = asyncio.Event()
     queried.on_query = queried_once.set
     async with httpx.AsyncClient() as http:
@@ -278,9 +278,9 @@ async def test_a_cancellation_ends_the_call() -> None:
             await task
 
 
-async def failed(*replies: Reply, attempt: int = 1) -> ApplicationError:
+async def fail_call(*replies: Reply, attempt: int = 1) -> ApplicationError:
     with pytest.raises(ApplicationError) as caught:
-        await called(Queried(asking()), *replies, attempt=attempt)
+        await call_once(Queried(open_session()), *replies, attempt=attempt)
     return caught.value
 
 
@@ -300,7 +300,7 @@ async def test_a_providers_failure_comes_in_the_terms_of_the_retry_policy(
     reply: Reply, word: str, final: bool, wait: float | None
 ) -> None:
     """A failure has the error's type, whether and when to retry, the provider's message and the status."""
-    error = await failed(reply)
+    error = await fail_call(reply)
     assert (error.type, error.non_retryable) == (word, bool(final))
     assert error.next_retry_delay == (None if wait is None else timedelta(seconds=wait))
     if reply.status != HTTPStatus.OK:
@@ -311,19 +311,19 @@ async def test_a_providers_failure_comes_in_the_terms_of_the_retry_policy(
 @pytest.mark.parametrize("reply", [Reply(""), Reply("a b c d", disconnect_after=2)])
 async def test_a_reply_that_came_to_nothing_is_final_at_the_third_attempt(reply: Reply) -> None:
     """Each was paid for. What was not answered at all may be asked for as long as the request has time."""
-    assert [(await failed(reply, attempt=attempt)).non_retryable for attempt in (1, 2, 3, 4)] == [
+    assert [(await fail_call(reply, attempt=attempt)).non_retryable for attempt in (1, 2, 3, 4)] == [
         False,
         False,
         True,
         True,
     ]
-    assert not (await failed(Reply("?", status=HTTPStatus.SERVICE_UNAVAILABLE), attempt=50)).non_retryable
+    assert not (await fail_call(Reply("?", status=HTTPStatus.SERVICE_UNAVAILABLE), attempt=50)).non_retryable
 
 
 async def test_a_provider_that_the_worker_does_not_know_is_final() -> None:
     """The failure names the provider that this worker lacks, and its configuration."""
     with pytest.raises(ApplicationError, match="OPENAI_API_KEY") as caught:
-        await called(Queried(asking(model="openai:gpt-4o")))
+        await call_once(Queried(open_session(model="openai:gpt-4o")))
     assert (caught.value.type, caught.value.non_retryable) == ("unknown_model", True)
 
 
@@ -349,33 +349,33 @@ def test_every_provider_error_keeps_what_it_knows(
 
 async def test_a_reply_says_what_it_cost() -> None:
     """A reply has its cost in USD and the price; both are absent if the price is unknown."""
-    answer, _ = await called(Queried(asking(model="scripted:gpt-4o")), Reply("hi"))
+    answer, _ = await call_once(Queried(open_session(model="scripted:gpt-4o")), Reply("hi"))
     assert answer.prices == find_prices("openai:gpt-4o")
     assert answer.reply.usage.cost_usd == compute_cost_usd(answer.prices, answer.reply.usage)
     assert answer.reply.usage.cost_usd
-    unknown, _ = await called(Queried(asking()), Reply("hi"))
+    unknown, _ = await call_once(Queried(open_session()), Reply("hi"))
     assert (unknown.prices, unknown.reply.usage.cost_usd) == ((), None)
 
 
 async def test_a_model_without_a_price_is_not_called_where_there_must_be_one() -> None:
     """The call fails before a request is sent, and the message says what to do."""
-    session = asking(limits={"max_cost_usd": 1})
+    session = open_session(limits={"max_cost_usd": 1})
     queried = Queried(session)
     with pytest.raises(ApplicationError, match="no price of scripted:m") as caught:
-        await called(queried)
+        await call_once(queried)
     assert (caught.value.type, caught.value.non_retryable) == ("unknown_price", True)
     assert not queried.queries
 
 
 async def test_with_a_refused_length_goes_what_was_counted() -> None:
     """Only an overflow carries the context's tokens, from which the session learns the model's limit."""
-    session = asking("hello")
+    session = open_session("hello")
     for status, words in (
         (HTTPStatus.BAD_REQUEST, "prompt is too long: 9 tokens > 8 maximum"),
         (HTTPStatus.FORBIDDEN, "no"),
     ):
         with pytest.raises(ApplicationError) as caught:
-            await called(Queried(session), Reply(words, status=status))
+            await call_once(Queried(session), Reply(words, status=status))
         (details,) = caught.value.details
         known = {"actual": 9, "limit": 8, "counted": session.build_context(session.call).meta.estimated_tokens}
         assert details == {"status": status.value} | (known if status == HTTPStatus.BAD_REQUEST else {})
@@ -396,25 +396,25 @@ class Growing:
         raise NotImplementedError
 
 
-def streamed(decoder: Growing | None) -> dict[str, Any]:
+def read_progress(decoder: Growing | None) -> dict[str, Any]:
     screened = RedactedDecoder(decoder, Redaction()) if decoder else None
-    return ActivityEnvironment().run(call_model._make_stream_state, asking().call, screened)
+    return ActivityEnvironment().run(call_model._make_stream_state, open_session().call, screened)
 
 
 def test_a_growing_reply_is_shown_by_its_newest_part() -> None:
     """`offset` counts the characters left out in front: offset and text together are the reply so far."""
     text = "".join(chr(0x4E00 + n % 20_000) for n in range(MAX_STREAMED_CHARACTERS * 2 + 5))
     for length in (0, 1, MAX_STREAMED_CHARACTERS, MAX_STREAMED_CHARACTERS + 1, len(text)):
-        state = streamed(Growing(text=text[:length]))
+        state = read_progress(Growing(text=text[:length]))
         assert text[: state["offset"]] + state["text"] == text[:length]
         assert len(state["text"]) <= MAX_STREAMED_CHARACTERS
 
 
 def test_thinking_and_the_tool_are_shown_where_there_are_any() -> None:
     """Absent fields are left out."""
-    assert "thinking" not in streamed(None)
-    assert "thinking" not in streamed(Growing(text="a"))
-    state = streamed(Growing(thinking="x" * (MAX_STREAMED_CHARACTERS + 1), tool_name="add"))
+    assert "thinking" not in read_progress(None)
+    assert "thinking" not in read_progress(Growing(text="a"))
+    state = read_progress(Growing(thinking="x" * (MAX_STREAMED_CHARACTERS + 1), tool_name="add"))
     assert (len(state["thinking"]), state["tool_name"], state["text"]) == (MAX_STREAMED_CHARACTERS, "add", "")
 
 

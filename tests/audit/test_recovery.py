@@ -26,8 +26,8 @@ from tests.support.rolling import OFTEN, make_id, wait_until
 from tests.support.stack import Stack
 
 
-async def begun(stack: Stack, clew: Clew, turns: int) -> Session:
-    """A session that has talked for some turns."""
+async def begin_session(stack: Stack, clew: Clew, turns: int) -> Session:
+    """Open a session and run some turns."""
     session = await clew.open(make_id(), model=stack.add_model(answer_or_hang), tools=["wait_for", "add"])
     for turn in range(turns):
         await session.ask(f"turn {turn}")
@@ -41,7 +41,7 @@ async def terminate(clew: Clew, session: Session) -> None:
 @pytest.mark.parametrize("turns", [1, 12], ids=["before any rollover", "after rollovers"])
 async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: Archive, turns: int) -> None:
     """Every entry is intact, what ran and what waited has its end, and the next message works."""
-    session = await begun(stack, clew, turns)
+    session = await begin_session(stack, clew, turns)
     await leave_open_work(session)
     before = await query_live_entries(session)
     await terminate(clew, session)
@@ -69,7 +69,7 @@ async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: A
 
 async def test_a_session_that_needs_no_recovery_is_left_alone(stack: Stack, clew: Clew, archive: Archive) -> None:
     """A running or hibernating session is reported as such and not changed; an unknown id is an error."""
-    session = await begun(stack, clew, 1)
+    session = await begin_session(stack, clew, 1)
     before = await query_live_entries(session)
     assert (await recover(clew.temporal, archive, session.id, task_queue="nowhere")).status == "running"
     assert await query_live_entries(session) == before
@@ -86,7 +86,7 @@ async def test_the_history_finds_an_archive_without_its_head(
     stack: Stack, clew: Clew, archive: Archive, head: str
 ) -> None:
     """The newest history names the root."""
-    session = await begun(stack, clew, 30)
+    session = await begin_session(stack, clew, 14)
     entries = await session.entries()
     path = f"default/sessions/s-{session.id}.json"
 
@@ -130,7 +130,7 @@ async def test_without_a_history_the_archive_is_enough(
     stack: Stack, clew: Clew, archive: Archive, state: str
 ) -> None:
     """On a server that knows nothing of the session it goes on from its archive; its state may even be lost."""
-    session = await begun(stack, clew, 12)
+    session = await begin_session(stack, clew, 12)
     await leave_open_work(session)
     head = await archive.read_head(session.id)
     assert head
@@ -179,7 +179,7 @@ async def reset(clew: Clew, session: Session) -> None:
 
 async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, clew: Clew, archive: Archive) -> None:
     """If archive and history differ, recovery is refused with the entry's seq until the operator names a source."""
-    session = await begun(stack, clew, 20)
+    session = await begin_session(stack, clew, 20)
     head = await archive.read_head(session.id)
     assert head
     await reset(clew, session)
@@ -204,7 +204,7 @@ async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, 
 
 async def test_a_reset_that_tells_nothing_new_drops_nothing(stack: Stack, clew: Clew, archive: Archive) -> None:
     """The archive, which is ahead of the history, is what the session goes on from."""
-    session = await begun(stack, clew, 20)
+    session = await begin_session(stack, clew, 20)
     head = await archive.read_head(session.id)
     assert head
     await reset(clew, session)
@@ -234,7 +234,7 @@ async def test_a_recovery_that_was_cut_off_is_repeated(
     stack: Stack, clew: Clew, archive: Archive, lost: bool
 ) -> None:
     """Whichever write to the store fails, attempts that are repeated make one session, with nothing twice."""
-    session = await begun(stack, clew, 2)
+    session = await begin_session(stack, clew, 2)
     await leave_open_work(session)
     before = await query_live_entries(session)
     await terminate(clew, session)

@@ -132,7 +132,7 @@ async def keep_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
     await session.ask("Never forget the number 4711.")
     (first,) = [message["seq"] for message in await session.transcript(limit=1)]
     await session.pin(first, op_id="keep")
-    for number in range(40):
+    for number in range(24):
         await session.ask(f"question {number}")
         # A message that came now would take the place of the summary.
         while (await session.status()).status == "summarizing":  # noqa: ASYNC110 - only a query tells

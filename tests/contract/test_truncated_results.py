@@ -88,9 +88,17 @@ async def test_a_result_larger_than_the_window_is_shown_in_part(
     assert (result.payload["result"]["bytes"], len(result.payload["pieces"])) == (70_000, 128)
 
 
-@pytest.mark.parametrize("clears", [None, CLEARING], ids=["whole", "cleared"])
-@pytest.mark.parametrize("window", ["sliding", "epoch"])
-@pytest.mark.parametrize("runs", ["one run", "many runs"])
+@pytest.mark.parametrize(
+    ("runs", "window", "clears"),
+    [
+        ("one run", "sliding", None),
+        ("one run", "epoch", None),
+        ("one run", "sliding", CLEARING),
+        ("one run", "epoch", CLEARING),
+        ("many runs", "sliding", None),
+        ("many runs", "epoch", CLEARING),
+    ],
+)
 async def test_many_large_results_are_shown_in_part(
     stack: Stack, window: Literal["sliding", "epoch"], clears: ClearToolResults | None, runs: str
 ) -> None:
@@ -104,8 +112,8 @@ async def test_many_large_results_are_shown_in_part(
         return
     async with run_rolling_worker(stack) as clew:
         session = await clew.open(make_id(), model=stack.add_model(script), tools=["flood"], context_policy=chosen)
-        for number in range(3):
-            assert await session.ask(f"flood {number}") == "tool 3"
+        assert await session.ask("flood") == "tool 3"
+        for _ in range(3):
             assert (await session.ask("and now?")).startswith("user")
         assert len(await list_runs(clew, session.id)) > 1
         recipes = await assert_made_again(stack, clew, session)

@@ -34,9 +34,9 @@ class CommandServer:
                 (sys.executable, "-W", "error", "-m", __name__),
                 cwd=ROOT,
                 env=env,
-                stdin=theirs,
-                stdout=theirs,
-                stderr=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=theirs.fileno(),
             )
         atexit.register(self._close)
 

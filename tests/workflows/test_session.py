@@ -35,7 +35,7 @@ from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 
 
-def tool_then_answer(*calls: ToolCall) -> Any:
+def make_tool_script(*calls: ToolCall) -> Any:
     """A model that asks for tools once, and then says what it read."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -47,7 +47,7 @@ def tool_then_answer(*calls: ToolCall) -> Any:
     return script
 
 
-async def kinds(session: Any) -> list[str]:
+async def list_kinds(session: Any) -> list[str]:
     return [entry.payload.get("role", entry.kind) for entry in await session.entries()]
 
 
@@ -58,7 +58,7 @@ async def test_a_message_is_answered_and_every_fact_is_an_entry(stack: Stack) ->
     outcome = await request.result()
     assert await request.answer() == "I am fine."
     assert (outcome.status, outcome.termination_reason, outcome.iterations) == ("completed", "final_answer", 1)
-    assert await kinds(session) == ["config", "user", "assistant", "run"]
+    assert await list_kinds(session) == ["config", "user", "assistant", "run"]
     assert outcome.answer_seq == 2
     assert outcome.last_seq == 3
     status = await session.status()
@@ -89,7 +89,7 @@ async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(s
     """The first tool ends only when the second has run; the model reads the results in the order of its calls."""
     gate = uuid.uuid4().hex
     calls = (ToolCall("wait_for", {"gate": gate}, "a"), ToolCall("open_gate", {"gate": gate}, "a"))
-    session = await stack.open(tool_then_answer(*calls), tools=["open_gate", "wait_for"])
+    session = await stack.open(make_tool_script(*calls), tools=["open_gate", "wait_for"])
     request = await session.message("go")
     assert await request.answer() == f"{gate} is open | opened"
     entries = await session.entries(kind="ai_message")
@@ -110,13 +110,13 @@ async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(s
 )
 async def test_what_goes_wrong_in_a_tool_is_read_by_the_model(stack: Stack, call: ToolCall, said: str) -> None:
     """A tool that fails, in whatever way, is an error result, and the run goes on."""
-    session = await stack.open(tool_then_answer(call), tools=["add", "explode", "dawdle"])
+    session = await stack.open(make_tool_script(call), tools=["add", "explode", "dawdle"])
     assert said in await session.ask("go")
 
 
 async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(stack: Stack) -> None:
     """The model reads that it may have taken effect, and the key by which somebody can find out."""
-    session = await stack.open(tool_then_answer(ToolCall("pay_slowly", {})), tools=["pay_slowly"])
+    session = await stack.open(make_tool_script(ToolCall("pay_slowly", {})), tools=["pay_slowly"])
     answer = await session.ask("go")
     assert answer.startswith("in doubt (tool_timeout): it is not known whether this call took effect")
     assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
@@ -126,7 +126,7 @@ async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(stack: Sta
 
 async def test_a_tool_knows_its_call(stack: Stack) -> None:
     """A tool that asks for its context gets the ids of its call and a key that is this call's alone."""
-    session = await stack.open(tool_then_answer(ToolCall("who_am_i", {})), tools=["who_am_i"])
+    session = await stack.open(make_tool_script(ToolCall("who_am_i", {})), tools=["who_am_i"])
     request = await session.message("go", request_id="request-1")
     answer = await request.answer()
     assert f'"session_id":"{session.id}","request_id":"request-1","tool_call_id":"tool-1"' in answer
@@ -136,7 +136,7 @@ async def test_a_tool_knows_its_call(stack: Stack) -> None:
 async def test_a_large_tool_result_enters_the_context_truncated_and_marked(stack: Stack) -> None:
     """A result over its cap is truncated where the cap is, and says so."""
     call = ToolCall("flood", {"size": 100_000})
-    session = await stack.open(tool_then_answer(call), tools=["flood"], limits={"max_tool_result_bytes": 1000})
+    session = await stack.open(make_tool_script(call), tools=["flood"], limits={"max_tool_result_bytes": 1000})
     await session.ask("go")
     (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
     assert len(result.payload["content"].encode()) <= 1000
@@ -152,7 +152,7 @@ async def test_at_max_iterations_the_run_ends_with_all_it_has(stack: Stack) -> N
     session = await stack.open(script, tools=["add"], max_iterations=2)
     outcome = await (await session.message("go")).result()
     assert (outcome.status, outcome.termination_reason, outcome.iterations) == ("completed", "max_iterations", 2)
-    assert await kinds(session) == ["config", "user", "assistant", "tool", "assistant", "tool", "run"]
+    assert await list_kinds(session) == ["config", "user", "assistant", "tool", "assistant", "tool", "run"]
     closed = (await session.entries())[5]
     assert "not run: the run ended (max_iterations)" in closed.payload["content"]
     assert await session.ask("go on", max_iterations=1), "the thread stays valid input"
@@ -189,7 +189,7 @@ async def test_a_request_id_is_answered_again_and_never_run_again(stack: Stack) 
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     repeated: dict[str, Any] = await handle.execute_update("message", {"content": "one", "request_id": "r-1"})
     assert repeated == (await first.result()).as_json()
-    assert await kinds(session) == ["config", "user", "assistant", "run"]
+    assert await list_kinds(session) == ["config", "user", "assistant", "run"]
     assert (await session.request("r-1").result()).answer_seq == 2
     with pytest.raises(UnknownRequest):
         await session.request("r-2").result()
@@ -248,7 +248,7 @@ async def test_what_must_fit_and_does_not_is_a_typed_failure(stack: Stack) -> No
     assert outcome.status == "failed"
     assert outcome.error is not None
     assert outcome.error.type == "context_overflow"
-    assert await kinds(session) == ["config", "user", "error", "run"]
+    assert await list_kinds(session) == ["config", "user", "error", "run"]
     assert await session.ask("short") == "fine"
 
 
@@ -373,14 +373,14 @@ async def test_close_cancels_what_runs_and_ends_the_session(stack: Stack) -> Non
     outcome = await request.result()
     assert (outcome.status, outcome.termination_reason) == ("cancelled", "closed")
     ended = ["config", "user", "run", "session"]
-    assert await kinds(session) == ended, "a closed session still answers queries"
+    assert await list_kinds(session) == ended, "a closed session still answers queries"
     (told,) = await session.entries(kind="session")
     assert told.payload == {"event": "closed", "reason": "enough"}
     assert outcome.reason == "enough"
     with pytest.raises(Closed):
         await session.message("more")
     again = await stack.clew.open(session.id, model="scripted:any")
-    assert await kinds(again) == ended, "opened again it goes on where it was"
+    assert await list_kinds(again) == ended, "opened again it goes on where it was"
 
 
 async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(stack: Stack) -> None:
@@ -397,7 +397,7 @@ async def test_an_operators_cancellation_ends_a_session_as_whole_as_close_does(s
     await called.wait()
     await stack.clew.temporal.get_workflow_handle(session.id).cancel()
     assert (await request.result()).status == "cancelled"
-    assert await kinds(session) == ["config", "user", "run", "session"]
+    assert await list_kinds(session) == ["config", "user", "run", "session"]
     (told,) = await session.entries(kind="session")
     assert told.payload["reason"].startswith("the workflow was cancelled")
 
@@ -416,7 +416,7 @@ async def test_a_message_can_open_the_session(stack: Stack) -> None:
         "message", {"content": "hello"}, start_workflow_operation=start
     )
     assert outcome["status"] == "completed"
-    assert await kinds(stack.clew.session(session_id)) == ["config", "user", "assistant", "run"]
+    assert await list_kinds(stack.clew.session(session_id)) == ["config", "user", "assistant", "run"]
 
 
 async def test_a_large_context_comes_in_pages_and_arrives_whole(stack: Stack) -> None:
@@ -472,7 +472,7 @@ async def test_a_long_wait_is_answered_running_and_the_client_waits_on(stack: St
 
 async def test_an_operator_reads_what_a_session_does(stack: Stack) -> None:
     """The workflow's current details say so in words, and each activity has its label."""
-    session = await stack.open(tool_then_answer(ToolCall("add", {"a": 1, "b": 2})), tools=["add"])
+    session = await stack.open(make_tool_script(ToolCall("add", {"a": 1, "b": 2})), tools=["add"])
     await session.ask("go")
     handle = stack.clew.temporal.get_workflow_handle(session.id)
     metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)

@@ -106,7 +106,7 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(steps, st.integers(2, 3))
 async def test_any_life_of_a_family(life: list[tuple[str, int, float]], fanout: int) -> None:
     """After any order of appends, forks and deletions every member reads like its own list."""

@@ -19,7 +19,7 @@ from tests.support.command_line import PATIENCE_SECONDS, open_terminal, read_err
 from tests.support.stack import Stack, get_last_message
 
 
-class Slow:
+class PausedModel:
     """A model that sets `called`, waits for `free`, and repeats the last message."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Slow:
         return Reply(f"<{get_last_message(body)['content']}>")
 
 
-def adder(body: dict[str, Any]) -> Reply:
+def call_add_twice(body: dict[str, Any]) -> Reply:
     """A model that calls `add` twice in one round, and then repeats the results."""
     if get_last_message(body)["role"] == "user":
         return Reply("", (ToolCall("add", {"a": 40, "b": 2}), ToolCall("add", {"a": 1, "b": 1})))
@@ -39,7 +39,7 @@ def adder(body: dict[str, Any]) -> Reply:
     return Reply(" and ".join(results))
 
 
-async def approvals(session: Session) -> None:
+async def wait_for_approvals(session: Session) -> None:
     """Wait until the session waits for approvals."""
     while not (await session.status()).pending_approvals:
         pass
@@ -47,7 +47,7 @@ async def approvals(session: Session) -> None:
 
 async def test_steer_and_inject_reach_the_run(stack: Stack) -> None:
     """Both print the contract's receipt, the same one for a repeated id; the run reads inputs in order."""
-    model, address = Slow(), stack.server.address
+    model, address = PausedModel(), stack.server.address
     session = await stack.open(model)
     request = await session.message("begin", request_id="r-1")
     await model.called.wait()
@@ -75,7 +75,7 @@ async def test_steer_and_inject_reach_the_run(stack: Stack) -> None:
 
 async def test_cancel_ends_what_runs_and_what_waits(stack: Stack) -> None:
     """A waiting request never runs, the active one ends; the receipt says whether there was a request."""
-    model, address = Slow(), stack.server.address
+    model, address = PausedModel(), stack.server.address
     session = await stack.open(model)
     served = await session.message("one", request_id="r-1")
     await model.called.wait()
@@ -129,7 +129,7 @@ async def test_replace_and_switch_change_the_context(stack: Stack, tmp_path: Pat
 
 async def test_changes_wait_for_the_run(stack: Stack) -> None:
     """During a run operations and configuration changes are deferred; the status shows the operation."""
-    model, address = Slow(), stack.server.address
+    model, address = PausedModel(), stack.server.address
     session = await stack.open(model)
     request = await session.message("hi")
     await model.called.wait()
@@ -169,10 +169,10 @@ async def test_approve_and_deny_decide_tool_calls(stack: Stack) -> None:
     """The status shows waiting calls and arguments; edited arguments are used; the model reads a denial's reason."""
     address, session = (
         stack.server.address,
-        await stack.open(adder, tools=["add"], require_approval=["add"]),
+        await stack.open(call_add_twice, tools=["add"], require_approval=["add"]),
     )
     request = await session.message("Add")
-    await approvals(session)
+    await wait_for_approvals(session)
     status = await run_clew("status", session.id, address=address)
     assert status.out.startswith("status: awaiting approval\n")
     assert "\napprove tool-1?: → add(a=40, b=2)\napprove tool-2?: → add(a=1, b=1)\n" in status.out
@@ -220,7 +220,7 @@ async def test_a_result_is_submitted(stack: Stack) -> None:
 @pytest.mark.parametrize("as_json", [True, False])
 async def test_what_waits_for_approval_is_told_beside_the_answer(stack: Stack, command: str, as_json: bool) -> None:
     """Each waiting call is reported once on stderr, with the command to approve it; stdout has only the answer."""
-    model, session_id, address = stack.add_model(adder), f"approve-{command}-{as_json}", stack.server.address
+    model, session_id, address = stack.add_model(call_add_twice), f"approve-{command}-{as_json}", stack.server.address
     options = ("--model", model, "--tool", "add", "--require-approval", "add", *(["--json"] if as_json else []))
     text = ["Add"] if command == "ask" else []
     process = await start_command(command, session_id, *text, *options, address=address)
@@ -257,10 +257,10 @@ async def test_an_approvals_receipt_is_json(stack: Stack) -> None:
     """The receipt is the contract's, and the entry has the reason."""
     address, session = (
         stack.server.address,
-        await stack.open(adder, tools=["add"], require_approval=["add"]),
+        await stack.open(call_add_twice, tools=["add"], require_approval=["add"]),
     )
     request = await session.message("Add")
-    await approvals(session)
+    await wait_for_approvals(session)
     await session.deny("tool-2")
     ended = await run_clew("approve", session.id, "tool-1", "--reason", "harmless", "--json", address=address)
     assert (ended.code, ended.json) == (0, {"tool_call_id": "tool-1", "decision": "approve"})
@@ -276,7 +276,7 @@ async def test_an_approvals_receipt_is_json(stack: Stack) -> None:
 
 async def test_asking_a_busy_session(stack: Stack) -> None:
     """--on-busy: a message is refused, joins the run, is queued, or interrupts the run."""
-    model, address = Slow(), stack.server.address
+    model, address = PausedModel(), stack.server.address
     session = await stack.open(model)
     served = await session.message("one")
     await model.called.wait()
@@ -308,11 +308,11 @@ async def test_a_request_that_waits_for_somebody_is_waited_for(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--timeout does not run during an approval: the command gives up only if no worker answers."""
-    session = await stack.open(adder, tools=["add"], require_approval=["add"])
+    session = await stack.open(call_add_twice, tools=["add"], require_approval=["add"])
     opened = await reach.find_session(stack.clew, session.id)
     options: dict[str, Any] = {"timeout_seconds": 60, "on_busy": None, "as_json": False, "grace_seconds": -59.9}
     asking = asyncio.create_task(talk.ask(opened, "Add", **options))
-    await approvals(session)
+    await wait_for_approvals(session)
     # Long enough for several looks at the worker, one every tenth of a second.
     await asyncio.sleep(0.5)
     assert not asking.done()
@@ -362,7 +362,7 @@ async def test_refusals_of_control(stack: Stack) -> None:
 
 async def test_another_request_is_not_steered(stack: Stack) -> None:
     """--expect and --request name a request; another one is not changed."""
-    model, address = Slow(), stack.server.address
+    model, address = PausedModel(), stack.server.address
     session = await stack.open(model)
     request = await session.message("hi")
     await model.called.wait()
@@ -413,12 +413,12 @@ async def test_control_without_a_server() -> None:
 
 async def test_control_from_within_a_conversation(stack: Stack) -> None:
     """After Ctrl-C: approve the waiting calls, rejoin the reply; steer another request, cancel it."""
-    model, resumed = Slow(), asyncio.Event()
+    model, resumed = PausedModel(), asyncio.Event()
 
     async def script(body: dict[str, Any]) -> Reply:
         if get_last_message(body)["role"] == "tool":
             await resumed.wait()
-        return await model(body) if get_last_message(body)["content"] == "slowly" else adder(body)
+        return await model(body) if get_last_message(body)["content"] == "slowly" else call_add_twice(body)
 
     session = await stack.open(script, tools=["add"], require_approval=["add"])
     async with open_terminal("chat", session.id, address=stack.server.address) as screen:
@@ -463,7 +463,7 @@ async def test_control_from_within_a_conversation(stack: Stack) -> None:
 
 async def test_control_in_a_piped_conversation(stack: Stack) -> None:
     """With --json each receipt and each refusal is a line; text after an unknown slash word is a message."""
-    model = Slow()
+    model = PausedModel()
     session = await stack.open(model)
     served = await session.message("hi", request_id="r-1")
     await model.called.wait()

@@ -45,7 +45,7 @@ def part(thread: Thread, upto: int, lane: str | None, policy: ContextPolicy) -> 
     return asyncio.run(load_thread(Back(thread, upto), lane, lambda _in_force: policy))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     steps=st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps]),
     policy=policies.map(ContextPolicy.complete),

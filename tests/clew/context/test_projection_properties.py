@@ -83,7 +83,7 @@ def expected(some: ProjectionInput) -> Expected | str:
 
 
 @given(inputs())
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_agrees_with_the_naive_reference(some: ProjectionInput) -> None:
     """The context and its meta equal those of the naive reference, overflow included."""
     assume(some.policy.window == "sliding")
@@ -128,7 +128,7 @@ def test_changes_nothing(some: ProjectionInput) -> None:
 
 
 @given(inputs())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_is_valid_for_every_provider(some: ProjectionInput) -> None:
     """No tool group is ever split, no result is ever an orphan, no call is left without a result."""
     assert_valid_for_providers(projected(some).messages)

@@ -2,85 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from clew.contract import MessageInput, ModelOptions, SubmitInput
-from clew.contract.policy import ContextPolicy
-from clew.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
-from clew.outcomes import Usage
-from clew_workflows.core import outcomes, requests
+from clew.errors import Idle, InvalidInput, QueueFull, RequestMismatch
 from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES
 from clew_workflows.protocol import ToolAnswered, ToolReturned
 from tests.support.session_harness import SessionHarness
-
-
-def test_a_request_may_bring_settings_of_its_own() -> None:
-    """Model, options, iterations, time and policy are the request's where it names them, and no one else's."""
-    session = SessionHarness(
-        model_options=ModelOptions(temperature=1, seed=1), max_iterations=3, request_timeout_seconds=100
-    )
-    session.ask(
-        model="anthropic:claude-sonnet-4-5",
-        model_options=ModelOptions(temperature=0),
-        max_iterations=1,
-        timeout_seconds=7,
-    )
-    call = session.call
-    assert call.model == "anthropic:claude-sonnet-4-5"
-    assert (call.options.temperature, call.options.seed) == (0, 1)
-    assert session.state.run is not None
-    assert session.state.run.deadline == 7
-    session.reply("", "add")
-    assert session.thread[-1 + session.thread.rev].payload["termination_reason"] == "max_iterations"
-    session.ask("plain")
-    assert session.call.model == "openai:gpt-4o"
-    assert (session.call.options.temperature, session.call.context_policy) == (1, None)
-    assert session.state.run.deadline == 100
-
-
-def test_max_output_tokens_is_always_set() -> None:
-    """By the request, the session, or what the policy in force reserves for the output."""
-    policy = ContextPolicy(reserve_output_tokens=1000)
-    session = SessionHarness(context_policy=policy)
-    session.ask()
-    assert session.call.options.max_output_tokens == 1000
-    session.reply("hi")
-    session.ask(context_policy=ContextPolicy(reserve_output_tokens=500))
-    assert session.call.options.max_output_tokens == 500
-    session.reply("hi")
-    session.ask(context_policy=ContextPolicy(reserve_output_tokens=0))
-    assert session.call.options.max_output_tokens == requests.DEFAULT_OUTPUT_TOKENS
-    session.reply("hi")
-    session.ask(model_options=ModelOptions(max_output_tokens=9))
-    assert session.call.options.max_output_tokens == 9
-
-
-def test_a_request_with_another_model_gets_the_policy_for_that_model() -> None:
-    """Where the agent has chosen none: the window of the session's model says nothing about another's."""
-    session = SessionHarness(table=True, model="openai:gpt-4o")
-    session.ask(model="local:smollm2", context_policy=ContextPolicy(keep_last_turns=1))
-    policy = session.call.context_policy
-    assert policy is not None
-    assert (policy.max_input_tokens, policy.keep_last_turns) == (8192, 1)
-    assert session.build_context(session.call).meta.policy_hash == policy.hash
-
-
-def test_a_policy_that_the_agent_chose_holds_for_every_model() -> None:
-    """Only the request's own policy stands above it: a request's model says nothing about it."""
-    session = SessionHarness(context_policy=ContextPolicy(max_input_tokens=3000, include_kinds=("message",)))
-    session.ask(model="openai:gpt-4.1")
-    assert session.call.context_policy is None
-    assert session.build_context(session.call).meta.policy_hash == session.state.policy.hash
-
-
-def test_the_policy_of_a_request_overlays_the_sessions_field_by_field() -> None:
-    """What the request does not name stays as the session has it."""
-    session = SessionHarness(context_policy=ContextPolicy(max_input_tokens=3000, keep_last_turns=7))
-    session.ask(context_policy=ContextPolicy(keep_last_turns=1))
-    expected = session.state.policy.model_copy(update={"keep_last_turns": 1})
-    assert session.build_context(session.call).meta.policy_hash == expected.hash
 
 
 def test_a_terminal_input_is_read_after_the_answer() -> None:
@@ -270,113 +198,6 @@ def test_the_terminal_transition_has_its_order() -> None:
     assert session.call.request_id == "r-2"
 
 
-def test_a_busy_session_rejects_unless_it_is_told_otherwise() -> None:
-    """The message's own word goes before the session's."""
-    session = SessionHarness()
-    session.ask()
-    with pytest.raises(Busy):
-        session.ask("another", "r-2")
-    assert session.ask("another", "r-2", on_busy="queue") == "r-2"
-    session = SessionHarness(on_busy="queue")
-    session.ask()
-    session.ask("another", "r-2")
-    with pytest.raises(Busy):
-        session.ask("another", "r-3", on_busy="reject")
-    session.reply("done")
-    assert session.call.request_id == "r-2"
-
-
-def test_a_message_that_joins_shares_the_outcome() -> None:
-    """It is read as an input is, under a request id of its own; what was used stands with one of them."""
-    session = SessionHarness(on_busy="steer")
-    session.ask("one", "r-1")
-    session.ask("two", "r-2")
-    assert session.state.unfinished == ("r-1", "r-2")
-    session.reply("first", usage=Usage(input_tokens=10, output_tokens=1))
-    assert session.thread[session.thread.last_seq].refs["request_id"] == "r-2"
-    running = outcomes.make_running_outcome(session.state, session.thread, "r-2")
-    assert running.usage == Usage(shared_with="r-1")
-    session.reply("both", usage=Usage(input_tokens=20, output_tokens=2))
-    first, second = session.find_outcome("r-1"), session.find_outcome("r-2")
-    own = {"request_id": 0, "last_seq": 0, "usage": 0}
-    assert first | own == second | own
-    assert second["usage"] == Usage(shared_with="r-1").model_dump()
-    used = Usage.model_validate(first["usage"]).plus(Usage.model_validate(second["usage"]))
-    assert used == session.state.usage == Usage(input_tokens=30, output_tokens=3, model_calls=2)
-
-
-OWN_SETTINGS: dict[str, Any] = {
-    "model": "local:smollm2",
-    "model_options": ModelOptions(temperature=0),
-    "context_policy": ContextPolicy(keep_last_turns=1),
-    "max_iterations": 3,
-    "timeout_seconds": 7,
-    "output_schema": {},
-}
-
-
-@pytest.mark.parametrize("name", OWN_SETTINGS)
-@pytest.mark.parametrize("sessions", [True, False], ids=["the session's word", "the message's word"])
-def test_a_message_that_would_join_brings_no_settings(name: str, sessions: bool) -> None:
-    """The run has its own: refused with what to do, and nothing has changed. One that opens a run keeps them."""
-    session = SessionHarness(on_busy="steer" if sessions else "reject")
-    own = {name: OWN_SETTINGS[name]} | ({} if sessions else {"on_busy": "steer"})
-    session.ask("one", "r-1", **own)
-    assert session.state.run is not None
-    assert getattr(session.state.run.request.message, name) == OWN_SETTINGS[name]
-    state = session.state
-    with pytest.raises(InvalidInput, match=f"^{name}: .*leave them out, or send it with on_busy 'queue'"):
-        session.ask("two", "r-2", **own)
-    assert session.state is state
-    session.ask("two", "r-2", **own | {"on_busy": "queue"})
-
-
-def test_a_message_that_waits_because_nothing_runs_keeps_its_settings() -> None:
-    """Before the first run there is none to join."""
-    session = SessionHarness(on_busy="steer")
-    session.configure(tools=())
-    session.ask("one", "r-1")
-    session.ask("two", "r-2", max_iterations=3)
-    session.answer_preparation(tools=())
-    session.reply("done")
-    assert session.state.run is not None
-    assert session.state.run.request.max_iterations == 3
-
-
-def test_the_metadata_of_a_message_that_joins_is_on_its_entry() -> None:
-    """Also where it is asked anew, because the run has not read it."""
-    for unread in (False, True):
-        session = SessionHarness(on_busy="steer")
-        session.ask("one", "r-1")
-        session.ask("two", "r-2", metadata={"ticket": "7"})
-        session.fail() if unread else session.reply("first")
-        joined = session.thread[session.thread.last_seq]
-        assert (joined.refs["request_id"], joined.payload["metadata"]) == ("r-2", {"ticket": "7"})
-
-
-def test_what_waits_is_counted_with_its_metadata() -> None:
-    session = SessionHarness(on_busy="steer")
-    session.ask("one")
-    metadata = {f"{number}": "x" * 2000 for number in range(64)}
-    for number in range(MAX_WAITING_BYTES // (64 * 2010)):
-        session.ask("two", f"r-{number}", metadata=metadata)
-    with pytest.raises(QueueFull):
-        session.ask("two", "one more", metadata=metadata)
-
-
-def test_a_message_that_joined_and_was_not_read_is_asked_anew() -> None:
-    """Its request gets an outcome of its own; after a cancel it is cancelled with the run."""
-    session = SessionHarness(on_busy="steer")
-    session.ask("one", "r-1")
-    session.ask("two", "r-2")
-    session.fail()
-    assert (session.user_texts, session.call.request_id) == (["one", "two"], "r-2")
-    session.ask("three", "r-3")
-    session.cancel("r-3")
-    assert [session.find_ending(f"r-{n}")[0] for n in (1, 2, 3)] == ["failed", "cancelled", "cancelled"]
-    assert [entry["request_id"] for entry in session.events("dropped")] == ["r-3"]
-
-
 def test_a_request_that_waits_can_be_cancelled() -> None:
     """It never runs, and leaves its outcome and what it asked; the one that runs goes on."""
     session = SessionHarness(on_busy="queue")
@@ -488,25 +309,6 @@ def test_a_follow_up_runs_under_the_configuration_in_force() -> None:
     assert call.options.seed == 5
     assert (run.deadline, run.request.max_iterations) == (900, 10)
     assert session.build_context(call).messages[0]["content"] == "Be kind."
-
-
-def test_a_joined_message_that_asks_again_runs_under_its_own_settings() -> None:
-    """Those of the session, with its own metadata; the other caller's model and time were for the other request."""
-    session = SessionHarness(on_busy="steer")
-    session.ask("one", "r-1", model="local:smollm2", timeout_seconds=7)
-    session.ask("two", "r-2", metadata={"user": "u-2"})
-    session.fail()
-    run = session.state.run
-    assert run is not None
-    assert (run.request.request_id, session.call.model, run.deadline) == ("r-2", "openai:gpt-4o", 900)
-    assert session.thread[session.call.at_seq].payload["metadata"] == {"user": "u-2"}
-
-
-def test_what_a_message_sets_for_its_run_is_in_its_entry() -> None:
-    """Beside what the call's recipe holds: how long it may take, how many calls it may make."""
-    session = SessionHarness()
-    session.ask("one", timeout_seconds=7, max_iterations=2, on_busy="queue")
-    assert session.thread[1].payload["settings"] == {"timeout_seconds": 7, "max_iterations": 2, "on_busy": "queue"}
 
 
 def test_the_reason_of_a_cancellation_is_recorded() -> None:

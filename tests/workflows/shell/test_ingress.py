@@ -82,22 +82,22 @@ GOOD: dict[str, dict[str, Any]] = {
 OPTIONAL = ("cancel_request", "checkpoint", "cancel", "close", "close_session", "context", "transcript", "entries")
 
 
-def raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:
+def make_raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:
     return RawValue(Payload(metadata=JSON_PLAIN if metadata is None else metadata, data=data))
 
 
-def args(*values: Any) -> list[RawValue]:
+def make_arguments(*values: Any) -> list[RawValue]:
     """Arguments as a client sends them; bytes are taken as they are."""
-    return [raw(value if isinstance(value, bytes) else json.dumps(value).encode()) for value in values]
+    return [make_raw(value if isinstance(value, bytes) else json.dumps(value).encode()) for value in values]
 
 
-def message(given: Args, config: SessionConfig) -> MessageInput:
+def decode_message(given: Args, config: SessionConfig) -> MessageInput:
     command = ingress.decode_update("message", given, config)
     assert isinstance(command, MessageInput)
     return command
 
 
-def refused(name: str, given: Args) -> Refusal:
+def decode_refusal(name: str, given: Args) -> Refusal:
     """The refusal at a door, which is useful and small."""
     with pytest.raises(Refusal) as caught:
         DOORS[name](given)
@@ -111,30 +111,39 @@ def refused(name: str, given: Args) -> Refusal:
 @pytest.mark.parametrize("name", DOORS)
 def test_what_the_contract_allows_is_taken(name: str) -> None:
     """The smallest input of each door passes."""
-    assert DOORS[name](args(GOOD[name])) is not None
+    assert DOORS[name](make_arguments(GOOD[name])) is not None
 
 
 @pytest.mark.parametrize("name", OPTIONAL)
 @pytest.mark.parametrize(
-    "nothing", [[], args(b"null"), [raw(b"", {"encoding": b"binary/null"})], [raw(b"", {})], args({})]
+    "nothing",
+    [
+        [],
+        make_arguments(b"null"),
+        [make_raw(b"", {"encoding": b"binary/null"})],
+        [make_raw(b"", {})],
+        make_arguments({}),
+    ],
 )
 def test_where_everything_is_optional_nothing_is_enough(name: str, nothing: Args) -> None:
     """No argument, null and an empty object are one and the same."""
-    assert DOORS[name](nothing) == DOORS[name](args({}))
+    assert DOORS[name](nothing) == DOORS[name](make_arguments({}))
 
 
 @pytest.mark.parametrize("name", [name for name in DOORS if name not in OPTIONAL])
-@pytest.mark.parametrize("nothing", [[], args(b"null"), [raw(b"", {"encoding": b"binary/null"})], args(b"")])
+@pytest.mark.parametrize(
+    "nothing", [[], make_arguments(b"null"), [make_raw(b"", {"encoding": b"binary/null"})], make_arguments(b"")]
+)
 def test_where_something_is_needed_nothing_is_refused(name: str, nothing: Args) -> None:
     """No argument and null are `invalid_input`."""
-    assert isinstance(refused(name, nothing), InvalidInput)
+    assert isinstance(decode_refusal(name, nothing), InvalidInput)
 
 
 @pytest.mark.parametrize("name", DOORS)
 @pytest.mark.parametrize("count", [2, 3, 50])
 def test_several_arguments_are_refused(name: str, count: int) -> None:
     """One is expected; the message says how many came."""
-    assert str(count) in str(refused(name, args(*[GOOD[name]] * count)))
+    assert str(count) in str(decode_refusal(name, make_arguments(*[GOOD[name]] * count)))
 
 
 @pytest.mark.parametrize("name", DOORS)
@@ -143,8 +152,8 @@ def test_several_arguments_are_refused(name: str, count: int) -> None:
 )
 def test_only_plain_json_is_taken(name: str, metadata: dict[str, bytes]) -> None:
     """Another encoding is refused, whatever the bytes are."""
-    given = [raw(json.dumps(GOOD[name] | {"reason": "x"}).encode(), metadata)]
-    assert "json/plain" in str(refused(name, given))
+    given = [make_raw(json.dumps(GOOD[name] | {"reason": "x"}).encode(), metadata)]
+    assert "json/plain" in str(decode_refusal(name, given))
 
 
 DEEP = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
@@ -187,7 +196,7 @@ NOT_JSON = {
 @pytest.mark.parametrize("data", NOT_JSON.values(), ids=NOT_JSON.keys())
 def test_what_is_not_json_is_invalid_input(name: str, data: bytes) -> None:
     """Ingress refuses any bytes, however deep or long, with a message of one or two lines."""
-    assert isinstance(refused(name, args(data)), InvalidInput)
+    assert isinstance(decode_refusal(name, make_arguments(data)), InvalidInput)
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"nan", b"1e400", b"9" * 500])
@@ -207,14 +216,14 @@ def test_what_is_not_json_is_invalid_input(name: str, data: bytes) -> None:
 )
 def test_numbers_that_json_does_not_have_are_refused(name: str, around: bytes, number: bytes) -> None:
     """NaN and the infinities, and what only reads as one, wherever they stand."""
-    assert isinstance(refused(name, args(around % number)), InvalidInput)
+    assert isinstance(decode_refusal(name, make_arguments(around % number)), InvalidInput)
 
 
 @pytest.mark.parametrize("name", DOORS)
 @pytest.mark.parametrize("field", ["unknown", "Content", "content ", "", "\u0000", "model_config", "__class__"])
 def test_an_unknown_field_is_refused_by_its_name(name: str, field: str) -> None:
     """Never ignored: a typing error in a field's name would otherwise be a setting that does nothing."""
-    refusal = refused(name, args(GOOD[name] | {field: 1}))
+    refusal = decode_refusal(name, make_arguments(GOOD[name] | {field: 1}))
     assert isinstance(refusal, InvalidInput)
     assert field in str(refusal)
 
@@ -295,7 +304,7 @@ def test_an_unknown_field_is_refused_by_its_name(name: str, field: str) -> None:
 )
 def test_a_wrong_value_is_refused_by_its_place(name: str, fields: dict[str, Any], place: str) -> None:
     """Nothing is guessed at: "10" is no number, 1 is not true, and the message says where it stands."""
-    refusal = refused(name, args(GOOD[name] | fields))
+    refusal = decode_refusal(name, make_arguments(GOOD[name] | fields))
     assert isinstance(refusal, InvalidInput)
     assert str(refusal).startswith(place)
 
@@ -320,16 +329,16 @@ def test_a_wrong_value_is_refused_by_its_place(name: str, fields: dict[str, Any]
 )
 def test_what_is_exactly_at_its_cap_is_taken(name: str, fields: dict[str, Any]) -> None:
     """A cap is the last value allowed, not the first refused."""
-    assert DOORS[name](args(GOOD[name] | fields)) is not None
+    assert DOORS[name](make_arguments(GOOD[name] | fields)) is not None
 
 
 @pytest.mark.parametrize("name", DOORS)
 def test_a_payload_is_capped_in_bytes(name: str) -> None:
     """256 KiB as it arrives, white space and all; one byte more is `too_large`, before anything is decoded."""
     data = json.dumps(GOOD[name]).encode()
-    assert DOORS[name](args(data.ljust(MAX_MESSAGE_BYTES))) is not None
-    assert isinstance(refused(name, args(data.ljust(MAX_MESSAGE_BYTES + 1))), TooLarge)
-    assert isinstance(refused(name, args(b"\xff" * (MAX_MESSAGE_BYTES + 1))), TooLarge)
+    assert DOORS[name](make_arguments(data.ljust(MAX_MESSAGE_BYTES))) is not None
+    assert isinstance(decode_refusal(name, make_arguments(data.ljust(MAX_MESSAGE_BYTES + 1))), TooLarge)
+    assert isinstance(decode_refusal(name, make_arguments(b"\xff" * (MAX_MESSAGE_BYTES + 1))), TooLarge)
 
 
 def test_a_session_may_take_less_than_that() -> None:
@@ -337,9 +346,9 @@ def test_a_session_may_take_less_than_that() -> None:
     config = CONFIG.model_copy(update={"limits": Limits(max_message_bytes=30)})
     at_cap = json.dumps({"content": "x" * 15}).encode()
     assert len(at_cap) == 30
-    assert message(args(at_cap), config).content == "x" * 15
+    assert decode_message(make_arguments(at_cap), config).content == "x" * 15
     with pytest.raises(TooLarge, match="has 31 bytes, at most 30"):
-        message(args(at_cap + b" "), config)
+        decode_message(make_arguments(at_cap + b" "), config)
 
 
 @pytest.mark.parametrize("prompt", ["x" * (MAX_SYSTEM_PROMPT_BYTES + 1), "é" * (MAX_SYSTEM_PROMPT_BYTES // 2 + 1)])
@@ -350,25 +359,25 @@ def test_a_system_prompt_is_capped_in_bytes_wherever_it_stands(prompt: str, plac
     config = {"model": "openai:m"}
     match place:
         case "config":
-            refused("start", args({"config": config | {"system_prompt": prompt}}))
+            decode_refusal("start", make_arguments({"config": config | {"system_prompt": prompt}}))
         case "policy of the agent":
-            refused("start", args({"config": config | {"context_policy": policy}}))
+            decode_refusal("start", make_arguments({"config": config | {"context_policy": policy}}))
         case "policy of a message":
-            refused("message", args({"content": "a", "context_policy": policy}))
+            decode_refusal("message", make_arguments({"content": "a", "context_policy": policy}))
         case _:
-            refused("context", args({"context_policy": policy}))
+            decode_refusal("context", make_arguments({"context_policy": policy}))
 
 
 @pytest.mark.parametrize("content", ["", " ", "\t\r\n", "\u00a0\u2003\u3000", " " * 100_000])
 def test_a_message_of_white_space_is_empty(content: str) -> None:
     """`empty_content`, whatever kind of white space it is."""
-    assert isinstance(refused("message", args({"content": content})), EmptyContent)
+    assert isinstance(decode_refusal("message", make_arguments({"content": content})), EmptyContent)
 
 
 def test_content_is_trimmed_and_otherwise_kept() -> None:
     """White space inside, escapes and every character that is one arrive as they were sent."""
     content = "  a\n\n b\u0000\u2028\U0001f43b \ufeff" + "\n"
-    assert message(args({"content": content}), CONFIG).content == content.strip()
+    assert decode_message(make_arguments({"content": content}), CONFIG).content == content.strip()
 
 
 @pytest.mark.parametrize(
@@ -377,24 +386,26 @@ def test_content_is_trimmed_and_otherwise_kept() -> None:
 def test_a_session_id_has_its_letters(session_id: str) -> None:
     """1 to 200 of letters, digits, `.`, `_`, `:`, `-`."""
     with pytest.raises(InvalidInput, match="session id"):
-        ingress.decode_start(session_id, args(START))
+        ingress.decode_start(session_id, make_arguments(START))
 
 
 @pytest.mark.parametrize("session_id", ["a", "s" * 200, "tenant:user_1.session-2"])
 def test_a_session_id_may_be_anything_of_them(session_id: str) -> None:
-    assert ingress.decode_start(session_id, args(START)).config.model == "openai:gpt-4o"
+    assert ingress.decode_start(session_id, make_arguments(START)).config.model == "openai:gpt-4o"
 
 
 def test_another_strategy_is_unsupported() -> None:
     """Typed, and the message names the one there is."""
-    refusal = refused("start", args({"config": {"model": "openai:m", "strategy": "plan\n" * 30}}))
+    refusal = decode_refusal("start", make_arguments({"config": {"model": "openai:m", "strategy": "plan\n" * 30}}))
     assert isinstance(refusal, UnsupportedStrategy)
     assert "'react'" in str(refusal)
 
 
 def test_a_tool_named_twice_is_refused() -> None:
     """A provider would refuse the pair on every call."""
-    assert "twice" in str(refused("start", args({"config": {"model": "openai:m", "tools": ["a", "b", "a"]}})))
+    assert "twice" in str(
+        decode_refusal("start", make_arguments({"config": {"model": "openai:m", "tools": ["a", "b", "a"]}}))
+    )
 
 
 @pytest.mark.parametrize(
@@ -406,14 +417,14 @@ def test_a_tool_named_twice_is_refused() -> None:
 )
 def test_a_policy_asks_only_for_what_there_is(policy: dict[str, Any]) -> None:
     """It passes the door, which knows shapes, and is refused by the first decision that would use it."""
-    asked = message(args({"content": "a", "context_policy": policy}), CONFIG)
+    asked = decode_message(make_arguments({"content": "a", "context_policy": policy}), CONFIG)
     with pytest.raises(InvalidInput):
         requests.make_request(decisions.begin("s-1", CONFIG), asked, "r")
 
 
 @pytest.mark.parametrize("budget", [0, -1, -(10**20)])
 def test_a_window_has_at_least_a_token(budget: int) -> None:
-    assert isinstance(refused("window", args({"token_budget": budget})), InvalidTokenBudget)
+    assert isinstance(decode_refusal("window", make_arguments({"token_budget": budget})), InvalidTokenBudget)
 
 
 def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
@@ -445,13 +456,13 @@ def test_a_refusal_travels_by_its_word(error: ClewError, word: str) -> None:
     ("given", "shown"),
     [
         ([], ""),
-        (args({"a": 1}), '{"a": 1}'),
-        (args(b"x" * 10_000), "x" * 200),
-        (args(b"\xff\xfe"), "\ufffd\ufffd"),
-        (args(b"a", b"b", b"c"), "a b c"),
-        (args(*[b"a"] * 100), "a a a a"),
-        (args("é".encode() * 500), "é" * 200),
-        ([raw(b"", {"encoding": b"binary/null"})], ""),
+        (make_arguments({"a": 1}), '{"a": 1}'),
+        (make_arguments(b"x" * 10_000), "x" * 200),
+        (make_arguments(b"\xff\xfe"), "\ufffd\ufffd"),
+        (make_arguments(b"a", b"b", b"c"), "a b c"),
+        (make_arguments(*[b"a"] * 100), "a a a a"),
+        (make_arguments("é".encode() * 500), "é" * 200),
+        ([make_raw(b"", {"encoding": b"binary/null"})], ""),
     ],
 )
 def test_an_excerpt_shows_what_came(given: Args, shown: str) -> None:
@@ -459,7 +470,7 @@ def test_an_excerpt_shows_what_came(given: Args, shown: str) -> None:
     assert ingress.make_excerpt(given) == shown
 
 
-def passed_or_refused(name: str, given: Args) -> Any:
+def decode_or_refuse(name: str, given: Args) -> Any:
     """What passes a door, or None where it was refused in few words."""
     try:
         return DOORS[name](given)
@@ -471,7 +482,7 @@ def passed_or_refused(name: str, given: Args) -> Any:
 
 payloads = st.lists(
     st.builds(
-        raw,
+        make_raw,
         st.binary(max_size=200),
         st.none() | st.dictionaries(st.sampled_from(["encoding", "other"]), st.binary(max_size=12), max_size=2),
     ),
@@ -483,7 +494,7 @@ payloads = st.lists(
 @given(name=st.sampled_from(list(DOORS)), given=payloads)
 def test_no_bytes_do_more_than_be_refused(name: str, given: Args) -> None:
     """Arbitrary payloads give a command or a refusal, and their excerpt can be stored."""
-    passed_or_refused(name, given)
+    decode_or_refuse(name, given)
     excerpt = ingress.make_excerpt(given)
     assert len(excerpt) <= 200
     excerpt.encode()
@@ -534,7 +545,7 @@ anything = st.recursive(
 def test_no_json_does_more_than_be_refused(name: str, value: dict[str, Any]) -> None:
     """Arbitrary JSON under known names gives a command or a refusal, and what passed can be written again."""
     for whole in (value, GOOD[name] | value):
-        if (passed := passed_or_refused(name, args(whole))) is not None:
+        if (passed := decode_or_refuse(name, make_arguments(whole))) is not None:
             passed.model_dump_json().encode()
 
 
@@ -558,7 +569,7 @@ def test_a_run_is_continued_by_the_session_alone(
 
 def test_a_past_is_taken_from_the_session_alone() -> None:
     """Ingress refuses it without reading it."""
-    start = args(b'{"config": {"model": "openai:gpt-4o"}, "carried": {"version": 1, "zlib": "x"}}')
+    start = make_arguments(b'{"config": {"model": "openai:gpt-4o"}, "carried": {"version": 1, "zlib": "x"}}')
     assert ingress.decode_start("s-1", start, is_continued=True).carried == {"version": 1, "zlib": "x"}
     with pytest.raises(InvalidInput, match="carried: only a session's own earlier workflow run sets this field"):
         ingress.decode_start("s-1", start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from temporalio.client import WorkflowContinuedAsNewError
 from bench.pauses import pauses
 from clew import Clew, Session
 from clew.errors import Idle
+from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_audit.audit import audit_session
 from clew_workflows.protocol import Effect, RolloverThresholds, SignCheckpoint
@@ -49,7 +51,12 @@ HANDLED = {
 
 async def test_signals_right_after_a_rollover_are_in_the_thread(stack: Stack) -> None:
     """The server holds the first task of a run back; refused updates start it earlier, and no signal is lost."""
-    async with run_rolling_worker(stack, RolloverThresholds(signals=5)) as clew:
+    async with (
+        temporal_server(ui=False) as server,
+        run_rolling_worker(
+            replace(stack, clew=await Clew.connect(server.address)), RolloverThresholds(signals=5)
+        ) as clew,
+    ):
         # On a busy machine a run may live for over a second, and the next one begins at once.
         while not any(await asyncio.gather(*(_signal_after_rollover(stack, clew) for _ in range(3)))):
             pass

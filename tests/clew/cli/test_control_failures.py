@@ -1,0 +1,100 @@
+"""Control commands that fail: refusals of the session, usage errors, no server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from clew.local.child import free_ports
+from tests.support.cli_models import PausedModel
+from tests.support.command_line import read_error, run_clew
+from tests.support.stack import Stack
+
+
+async def test_refusals_of_control(stack: Stack) -> None:
+    """Each refusal has exit code 1 and the contract's word; the session does not change."""
+    address, session = stack.server.address, await stack.open("fine")
+    ended = await stack.open("fine")
+    await asyncio.gather(session.ask("hi"), ended.ask("hi"))
+    await ended.close()
+    rev = (await session.status()).rev
+    open_id = session.id
+    orphan = '[{"role": "tool", "tool_call_id": "t", "name": "add", "content": "1"}]'
+    cases: dict[tuple[str, ...], tuple[str, str]] = {
+        ("steer", open_id, "hi"): ("", "idle"),
+        ("inject", open_id, "hi"): ("", "idle"),
+        ("steer", open_id, "-"): (" \n", "empty_content"),
+        ("steer", open_id, "hi", "--input-id", ""): ("", "invalid_input"),
+        ("cancel", open_id): ("", "idle"),
+        ("replace", open_id, "-", "--op-id", "o"): (orphan, "invalid_operation"),
+        ("replace", open_id, "-", "--op-id", "o", "--base-seq", "99"): ("[]", "invalid_operation"),
+        ("replace", open_id, "-", "--op-id", "p"): ('[{"role": "stranger", "content": ""}]', "invalid_operation"),
+        ("replace", open_id, "-", "--op-id", "q"): ('[{"role": "user", "content": "\\ud800"}]', "invalid_input"),
+        ("replace", open_id, "-", "--op-id", "r"): ('{"messages": [], "system_prompt": 1}', "invalid_operation"),
+        ("switch", open_id, "", "--op-id", "o"): ("", "invalid_input"),
+        ("configure", open_id, "--model", "no-colon"): ("", "invalid_input"),
+        ("approve", open_id, "tool-9"): ("", "unknown_approval"),
+        ("deny", open_id, "tool-9"): ("", "unknown_approval"),
+        ("steer", "nobody", "hi"): ("", "closed"),
+        ("cancel", ended.id): ("", "closed"),
+        ("switch", ended.id, "draft", "--op-id", "o"): ("", "closed"),
+    }
+    answers = await asyncio.gather(
+        *(run_clew(*command, stdin=stdin, address=address) for command, (stdin, _) in cases.items())
+    )
+    assert [read_error(answer) for answer in answers] == [(1, word) for _, word in cases.values()]
+    assert (await session.status()).rev == rev
+    refused = await run_clew("steer", open_id, "hi", "--json", address=address)
+    assert (refused.code, refused.err, refused.json["error"]["type"]) == (1, "", "idle")
+
+
+async def test_another_request_is_not_steered(stack: Stack) -> None:
+    """--expect and --request name a request; another one is not changed."""
+    model, address = PausedModel(), stack.server.address
+    session = await stack.open(model)
+    request = await session.message("hi")
+    await model.called.wait()
+    for command in (("steer", session.id, "x", "--expect", "other"), ("cancel", session.id, "--request", "other")):
+        assert read_error(await run_clew(*command, address=address)) == (1, "request_mismatch")
+    model.free.set()
+    assert await request.answer() == "<hi>"
+
+
+@pytest.mark.parametrize(
+    ("command", "stdin", "reason"),
+    [
+        (("replace", "s", "-", "--op-id", "o"), "{", "not valid JSON: "),
+        (("replace", "s", "-", "--op-id", "o"), '[{"content": NaN}]', "NaN is not a JSON number"),
+        (("replace", "s", "-", "--op-id", "o"), "[" * 100_000, "not valid JSON: "),
+        (("replace", "s", "-", "--op-id", "o"), "3", "must be a list of messages, or an object"),
+        (("replace", "s", "-", "--op-id", "o"), '{"messages": [], "tools": []}', "must be a list of messages, or"),
+        (("replace", "s", "-", "--op-id", "o"), "[1]", "messages must be a list of objects"),
+        (("replace", "s", "-", "--op-id", "o"), '{"messages": {}}', "messages must be a list of objects"),
+        (("replace", "s", "-", "--op-id", "o"), b"\xff", "stdin is not UTF-8"),
+        (("replace", "s", "/nowhere.json", "--op-id", "o"), "", "/nowhere.json: No such file or directory"),
+        (("replace", "s", "-"), "[]", "--op-id"),
+        (("switch", "s", "draft"), "", "--op-id"),
+        (("approve", "s", "t", "--arguments", "a=1"), "", "--arguments: not valid JSON: "),
+        (("approve", "s", "t", "--arguments", "[1]"), "", "--arguments: must be a JSON object"),
+        (("configure", "s"), "", "nothing to change"),
+        (("configure", "s", "--changes", '{"self": 1}'), "", "'self' is not a field; the fields are model,"),
+        (("steer", "s", "x", "--at", "once"), "", "--at"),
+        (("ask", "s", "x", "--on-busy", "wait"), "", "--on-busy"),
+    ],
+)
+async def test_what_cannot_be_sent_is_a_usage_error(
+    command: tuple[str, ...], stdin: str | bytes, reason: str
+) -> None:
+    """Exit code 2 and the reason on stderr, before any server is asked."""
+    ended = await run_clew(*command, stdin=stdin)
+    assert (ended.code, ended.out) == (2, "")
+    assert reason in " ".join(ended.err.split())
+    assert "Traceback" not in ended.err
+
+
+async def test_control_without_a_server() -> None:
+    """Exit code 3 and one line, as with all commands."""
+    (port,) = free_ports(1)
+    for command in (("cancel", "s"), ("approve", "s", "tool-1")):
+        assert read_error(await run_clew(*command, address=f"127.0.0.1:{port}")) == (3, "server_unreachable")

@@ -1,0 +1,36 @@
+"""Models for the tests of the command line, and a wait for approvals."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from clew import Session
+from clew.local import Reply, ToolCall
+from tests.support.stack import get_last_message
+
+
+class PausedModel:
+    """A model that sets `called`, waits for `free`, and repeats the last message."""
+
+    def __init__(self) -> None:
+        self.called, self.free = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, body: dict[str, Any]) -> Reply:
+        self.called.set()
+        await self.free.wait()
+        return Reply(f"<{get_last_message(body)['content']}>")
+
+
+def call_add_twice(body: dict[str, Any]) -> Reply:
+    """A model that calls `add` twice in one round, and then repeats the results."""
+    if get_last_message(body)["role"] == "user":
+        return Reply("", (ToolCall("add", {"a": 40, "b": 2}), ToolCall("add", {"a": 1, "b": 1})))
+    results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+    return Reply(" and ".join(results))
+
+
+async def wait_for_approvals(session: Session) -> None:
+    """Wait until the session waits for approvals."""
+    while not (await session.status()).pending_approvals:
+        pass

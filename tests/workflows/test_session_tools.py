@@ -1,0 +1,85 @@
+"""Tools in a session: rounds, failures, results in doubt and limits."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from clew.local import Reply, ToolCall
+from tests.support.session_scripts import list_kinds, make_tool_script
+from tests.support.stack import Stack
+
+
+async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(stack: Stack) -> None:
+    """The first tool ends only when the second has run; the model reads the results in the order of its calls."""
+    gate = uuid.uuid4().hex
+    calls = (ToolCall("wait_for", {"gate": gate}, "a"), ToolCall("open_gate", {"gate": gate}, "a"))
+    session = await stack.open(make_tool_script(*calls), tools=["open_gate", "wait_for"])
+    request = await session.message("go")
+    assert await request.answer() == f"{gate} is open | opened"
+    entries = await session.entries(kind="ai_message")
+    ids = [call["id"] for call in entries[1].payload["tool_calls"]]
+    assert set(ids) == {entry.payload["tool_call_id"] for entry in entries[2:4]}
+    assert len(set(ids)) == 2, "a provider that repeats its ids does not confuse the thread"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (ToolCall("nonsense", {}), "unknown tool 'nonsense'"),
+        (ToolCall("add", "not json"), "not a JSON object: not json"),
+        (ToolCall("add", {"a": "x", "b": 1}), "invalid arguments: a: Input should be a valid integer"),
+        (ToolCall("explode", {}), "ValueError: the fuse was lit"),
+        (ToolCall("dawdle", {}), "took longer than 0.2 seconds"),
+    ],
+)
+async def test_what_goes_wrong_in_a_tool_is_read_by_the_model(stack: Stack, call: ToolCall, said: str) -> None:
+    """A tool that fails, in whatever way, is an error result, and the run goes on."""
+    session = await stack.open(make_tool_script(call), tools=["add", "explode", "dawdle"])
+    assert said in await session.ask("go")
+
+
+async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(stack: Stack) -> None:
+    """The model reads that it may have taken effect, and the key by which somebody can find out."""
+    session = await stack.open(make_tool_script(ToolCall("pay_slowly", {})), tools=["pay_slowly"])
+    answer = await session.ask("go")
+    assert answer.startswith("in doubt (tool_timeout): it is not known whether this call took effect")
+    assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
+    (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
+    assert (result.payload["in_doubt"], result.payload["is_error"]) == (True, True)
+
+
+async def test_a_tool_knows_its_call(stack: Stack) -> None:
+    """A tool that asks for its context gets the ids of its call and a key that is this call's alone."""
+    session = await stack.open(make_tool_script(ToolCall("who_am_i", {})), tools=["who_am_i"])
+    request = await session.message("go", request_id="request-1")
+    answer = await request.answer()
+    assert f'"session_id":"{session.id}","request_id":"request-1","tool_call_id":"tool-1"' in answer
+    assert f'"key":"{session.id}/tool-1","attempt":1' in answer
+
+
+async def test_a_large_tool_result_enters_the_context_truncated_and_marked(stack: Stack) -> None:
+    """A result over its limit is truncated at the limit, and says so."""
+    call = ToolCall("flood", {"size": 100_000})
+    session = await stack.open(make_tool_script(call), tools=["flood"], limits={"max_tool_result_bytes": 1000})
+    await session.ask("go")
+    (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
+    assert len(result.payload["content"].encode()) <= 1000
+    assert "of 100000 bytes are shown; read_result(" in result.payload["content"]
+
+
+async def test_at_max_iterations_the_run_ends_with_all_it_has(stack: Stack) -> None:
+    """The run is completed, the last call's tools are not run, and their calls are closed."""
+
+    def script(_body: dict[str, Any]) -> Reply:
+        return Reply("let me see", tool_calls=(ToolCall("add", {"a": 1, "b": 1}),))
+
+    session = await stack.open(script, tools=["add"], max_iterations=2)
+    outcome = await (await session.message("go")).result()
+    assert (outcome.status, outcome.termination_reason, outcome.iterations) == ("completed", "max_iterations", 2)
+    assert await list_kinds(session) == ["config", "user", "assistant", "tool", "assistant", "tool", "run"]
+    closed = (await session.entries())[5]
+    assert "not run: the run ended (max_iterations)" in closed.payload["content"]
+    assert await session.ask("go on", max_iterations=1), "the thread stays valid input"
