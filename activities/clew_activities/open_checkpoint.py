@@ -49,8 +49,8 @@ def read_config(payload: dict[str, Any], registry: Registry) -> dict[str, Any]:
         TokenMismatch: A session of that configuration would show its model other tools or another policy.
     """
     config = SessionConfig.model_validate(payload["config"], strict=False)
+    agent = registry.agents.get(config.agent or "")
     if config.agent is not None:
-        agent = registry.agents.get(config.agent)
         if agent is None:
             raise TokenMismatch(f"the worker has no agent {config.agent!r}, which the checkpoint's session had")
         config = agent.config.overlay(config)
@@ -59,7 +59,7 @@ def read_config(payload: dict[str, Any], registry: Registry) -> dict[str, Any]:
         raise TokenMismatch(f"the worker has no tool {unknown[0]!r}, which the checkpoint's session had")
     specs = [registry.tools[name].spec for name in config.tools]
     policy = resolve(agent=config.context_policy or choose_policy(config.model or ""))
-    if compute_fingerprint(list_fingerprinted(config, policy, specs)) != str(payload["fingerprint"]):
+    if compute_fingerprint(list_fingerprinted(config, policy, specs, agent)) != str(payload["fingerprint"]):
         raise TokenMismatch(
             "the agent, the tools' schemas or the model's policy have changed since the checkpoint was made"
         )

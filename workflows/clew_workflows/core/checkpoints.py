@@ -30,7 +30,7 @@ from clew.model.messages import ToolSpec
 from clew.thread.thread import Thread
 from clew_workflows.core.profiles import find_agent_policy
 from clew_workflows.core.state import State
-from clew_workflows.protocol import CheckpointSignature
+from clew_workflows.protocol import CheckpointSignature, ResolvedAgent
 
 PREFIX = "rt2"
 VERSION = 2
@@ -106,12 +106,18 @@ def draft_checkpoint(state: State, thread: Thread, context_ref: str, at_seq: int
     ) > _MAX_PAYLOAD_BYTES:
         raise TooLarge(f"the checkpoint has {size} bytes: a session takes {room} at once, a token {MAX_TOKEN_BYTES}")
     tools = [tool.spec for tool in state.tools or () if tool.spec["name"] in state.config.tools]
-    return CheckpointDraft(text, list_fingerprinted(state.config, state.policy, tools))
+    return CheckpointDraft(text, list_fingerprinted(state.config, state.policy, tools, state.agent))
 
 
-def list_fingerprinted(config: SessionConfig, policy: ContextPolicy, tools: list[ToolSpec]) -> dict[str, Any]:
-    """List what a checkpoint's fingerprint covers: all that shapes a model's input beside the context itself."""
+def list_fingerprinted(
+    config: SessionConfig, policy: ContextPolicy, tools: list[ToolSpec], agent: ResolvedAgent | None = None
+) -> dict[str, Any]:
+    """List what a checkpoint's fingerprint covers: all that shapes a model's input beside context and prompt.
+
+    The prompt is the agent's present one, as in other sessions. A pinned session needs the same version of the agent.
+    """
     return {
+        **({"agent": agent.version} if agent and config.pin else {}),
         "model": config.model,
         "model_options": config.model_options.model_dump(mode="json", exclude_none=True),
         "encoding": config.encoding,

@@ -1,0 +1,40 @@
+"""Workers with agents of their own, for tests that replace them by others."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from clew import Agent, Clew
+from clew.tools import ToolDefinition
+from clew_activities.providers import load_providers, make_http_client
+from clew_activities.worker import make_worker
+from tests.support.stack import KEYS, Stack
+
+
+def make_client(stack: Stack) -> Clew:
+    """Make a client with a task queue of its own, which no worker serves yet."""
+    return Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
+
+
+@asynccontextmanager
+async def run_deployment(
+    stack: Stack, clew: Clew, *agents: Agent, tools: tuple[ToolDefinition, ...] = ()
+) -> AsyncIterator[None]:
+    """Run a worker with these agents and tools on the client's task queue."""
+    async with make_http_client() as http:
+        # A connection has at most one worker for each task queue.
+        connection = await Clew.connect(stack.server.address)
+        worker = make_worker(
+            connection.temporal,
+            task_queue=clew.task_queue,
+            providers=load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}),
+            tools={tool.name: tool for tool in tools},
+            agents=agents,
+            http=http,
+            store=stack.store,
+            keys=KEYS,
+        )
+        async with worker:
+            yield
