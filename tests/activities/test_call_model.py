@@ -39,7 +39,7 @@ from clew_activities.providers.errors import (
     Unauthorized,
 )
 from clew_workflows.core import views
-from clew_workflows.protocol import ModelAnswered, ModelReply, RequestedTool
+from clew_workflows.protocol import ModelAnswered, ModelReply, Outdated, RequestedTool
 from clew_workflows.shell import ingress
 from tests.support.session_harness import SessionHarness
 
@@ -116,7 +116,7 @@ async def call_once(
         made = await make_environment(queried, attempt)
         if on_heartbeat:
             made.on_heartbeat = on_heartbeat
-        answer = await made.run(ModelActivities(providers, http).call_model, queried.session.call)
+        answer = await made.run(ModelActivities(providers, http, "d-1").call_model, queried.session.call)
         assert isinstance(answer, ModelAnswered)
         return answer, provider.requests
 
@@ -271,7 +271,7 @@ async def test_a_cancellation_ends_the_call() -> None:
     queried.on_query = queried_once.set
     async with httpx.AsyncClient() as http:
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": "http://127.0.0.1:1"})
-        task = asyncio.create_task(made.run(ModelActivities(providers, http).call_model, queried.session.call))
+        task = asyncio.create_task(made.run(ModelActivities(providers, http, "d-1").call_model, queried.session.call))
         await queried_once.wait()
         made.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -464,3 +464,13 @@ def test_what_can_be_spared_is_lost_first() -> None:
     data: Any = {"provider": "anthropic", "blocks": [{"signature": "z" * size}]}
     signed = thought.model_copy(update={"thinking": None, "provider_data": data})
     assert call_model._fit_reply(signed) == thought.model_copy(update={"thinking": None})
+
+
+async def test_a_call_for_another_deployment_calls_no_model() -> None:
+    """The worker answers at once which deployment it is of; a call without one is made by any worker."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        activities = ModelActivities(load_providers({}), http, "d-2")
+        queried = Queried(asking())
+        answer = await (await environment(queried)).run(activities.call_model, queried.session.call)
+        assert answer == Outdated(deployment="d-2")
+        assert queried.queries == []

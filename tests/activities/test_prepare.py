@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from clew import Tool, contract, tool
+from clew import Agent, Tool, contract, tool
 from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonicalize
 from clew_activities.archive import Archive, Store
@@ -55,11 +55,11 @@ async def described(activities: PrepareActivities, model: str) -> ModelProfile:
     return await ActivityEnvironment().run(activities.describe_model, DescribeModel(model=model))
 
 
-def made(own: Tool[..., Any] = add) -> PrepareActivities:
+def made(own: Tool[..., Any] = add, agents: tuple[Agent, ...] = ()) -> PrepareActivities:
     providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
     tools_here = {tool.name: tool for tool in (add, look, pay, wordy, wordier, own)}
     archive = Archive(Store.from_url("memory://"), "default")
-    return PrepareActivities(providers, make_registry(tools_here), archive, RolloverThresholds())
+    return PrepareActivities(providers, make_registry(tools_here, agents), archive, RolloverThresholds())
 
 
 async def test_tools_are_resolved_in_the_order_asked_for() -> None:
@@ -189,3 +189,52 @@ async def test_an_unknown_model_is_warned_of_once(caplog: pytest.LogCaptureFixtu
     ]
     assert "'local:tiny' is not in the table of models: contexts are limited to 8000 tokens" in caplog.messages[0]
     assert "\n" not in caplog.messages[1]
+
+
+SUPPORT = Agent("support", model="local:tiny", tools=[add, pay], context_policy=ContextPolicy(max_messages=3))
+CLEARING = Agent(
+    "clearing", model="local:tiny", context_policy=ContextPolicy(clear_tool_results=contract.ClearToolResults(keep=1))
+)
+
+
+async def prepare_agent(agent: str, **fields: Any) -> Prepared:
+    activities = made(agents=(SUPPORT, CLEARING))
+    return await ActivityEnvironment().run(activities.prepare, Prepare(agent=agent, **fields))
+
+
+async def test_an_agent_is_resolved_with_its_model_and_tools() -> None:
+    """And with its version; the session gets what the agent sets, and nothing of what it leaves out."""
+    answer = await prepare_agent("support")
+    registry = make_registry({}, [SUPPORT])
+    assert answer.problem is None
+    assert answer.agent == registry.agents["support"]
+    assert [tool.spec["name"] for tool in answer.tools] == ["add", "pay"]
+    assert answer.profile
+    assert answer.profile.model == "local:tiny"
+    assert answer.deployment
+    again = Prepared.model_validate_json(answer.model_dump_json())
+    assert again == answer
+    assert again.agent
+    assert again.agent.config.model_fields_set == {"model", "tools", "context_policy"}
+
+
+async def test_what_callers_set_is_resolved_in_the_agents_place() -> None:
+    """The model, the tools, and whether results are cleared."""
+    answer = await prepare_agent("support", model="local:other", tools=("look",))
+    assert answer.profile
+    assert (answer.profile.model, [tool.spec["name"] for tool in answer.tools]) == ("local:other", ["look"])
+    names = {
+        clears: [tool.spec["name"] for tool in (await prepare_agent("clearing", clears=clears)).tools]
+        for clears in (None, True, False)
+    }
+    assert names == {None: ["read_result"], True: ["read_result"], False: []}
+
+
+async def test_an_agent_that_the_worker_does_not_have_is_a_problem() -> None:
+    """It names the agents that there are. The worker still says which deployment it is of."""
+    answer = await prepare_agent("suport")
+    assert answer.problem
+    assert answer.problem.type == "unknown_agent"
+    assert "'suport', its agents are: support, clearing" in answer.problem.message
+    assert (answer.agent, answer.profile, answer.tools) == (None, None, ())
+    assert answer.deployment

@@ -50,6 +50,7 @@ from clew_workflows.protocol import (
     Prepared,
     RemoteRoute,
     RequestedTool,
+    ResolvedAgent,
     ResolvedTool,
     Route,
     RunTools,
@@ -82,6 +83,11 @@ def make_tool(name: str) -> ResolvedTool:
     return ResolvedTool(spec=spec, route=route, timeout_seconds=60, max_attempts=1, requires_approval=approved)
 
 
+def make_agent(name: str = "support", version: str = "v-1", **config: Any) -> ResolvedAgent:
+    """Make an agent as a worker answers it."""
+    return ResolvedAgent(name=name, version=version, config=SessionConfig(**{"model": "openai:gpt-4o"} | config))
+
+
 def make_reply(schema_problem: str | None = None, needs_summary: bool = False, **reply: Any) -> ModelAnswered:
     return ModelAnswered(
         reply=ModelReply(**reply),
@@ -104,15 +110,19 @@ class SessionHarness:
     """Hosts a session as the workflow does. Tests answer its effects by `take_event` and the methods that call it."""
 
     def __init__(
-        self, *, prepare: bool = True, tools: tuple[str, ...] = ("add", "look"), table: bool = False, **config: Any
+        self, *, prepare: bool = True, tools: tuple[str, ...] | None = None, table: bool = False, **config: Any
     ) -> None:
         self.thread = Thread()
         self.time = 0.0
-        self.tools = tools
+        self.tools = ("add", "look") if tools is None else tools
         # With a table, models have their real profiles, and the worker chooses the encoding.
         self.table = table
         counted: dict[str, Any] = {} if table else {"encoding": "heuristic"}
-        self.config = SessionConfig(**{"model": "openai:gpt-4o", "tools": tools} | counted | config)
+        chosen: dict[str, Any] = {"model": "openai:gpt-4o", "tools": self.tools}
+        if "agent" in config:
+            # An agent has a model and tools of its own.
+            chosen = {} if tools is None else {"tools": tools}
+        self.config = SessionConfig(**chosen | counted | config)
         self.effect: SessionEffect | None = None
         self.stamps = make_stamps()
         self.dispatching = True
@@ -155,11 +165,20 @@ class SessionHarness:
         self.apply(decision)
         return answer
 
-    def answer_preparation(self, problem: Failure | None = None, tools: tuple[str, ...] | None = None) -> None:
+    def answer_preparation(
+        self,
+        problem: Failure | None = None,
+        tools: tuple[str, ...] | None = None,
+        agent: ResolvedAgent | None = None,
+        deployment: str = "d-1",
+    ) -> None:
         known = self.tools if tools is None else tools
         tools_known = tuple(make_tool(name) for name in known)
-        profile = self.make_profile(self.state.model)
-        self.take_event(Prepared(tools=tools_known, problem=problem, profile=profile))
+        model = (agent.config.overlay(self.state.own).model if agent else self.state.model) or ""
+        profile = self.make_profile(model) if model else None
+        self.take_event(
+            Prepared(tools=tools_known, problem=problem, profile=profile, agent=agent, deployment=deployment)
+        )
 
     def make_profile(self, model: str) -> ModelProfile:
         """Make a model's profile. Without a table all models have sliding windows of 128 000 tokens."""

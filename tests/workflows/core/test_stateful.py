@@ -22,7 +22,7 @@ from clew.thread.thread import Thread
 from clew_workflows.core import approvals, decisions, outcomes, views
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.core.runs import FOLLOW_UP
-from clew_workflows.protocol import ArchiveRef, CallModel, Prepare, RequestedTool, RunTools
+from clew_workflows.protocol import ArchiveRef, CallModel, Outdated, Prepare, RequestedTool, RunTools
 from tests.support.session_harness import UNKNOWN, SessionHarness, assert_valid
 
 POLICIES = st.sampled_from(
@@ -54,6 +54,7 @@ EVENTS = st.fixed_dictionaries(
         "tools": st.just([]) | st.lists(st.sampled_from(TOOLS), max_size=4),
         "error": st.sampled_from([*[None] * 9, "timeout", "bad_request"]),
         "problem": st.booleans(),
+        "outdated": st.booleans(),
     }
 )
 WORDS: list[dict[str, Any]] = [{}, {"decision": "deny"}, {"arguments": {"a": 2}}, {"arguments": {"a": "x"}}]
@@ -225,7 +226,9 @@ class AnySession(RuleBasedStateMachine):
             self.look()
             self.a_run_keeps_its_settings_from_its_first_call_on()
 
-    def answer(self, content: str, tools: list[RequestedTool], error: str | None, problem: bool) -> None:
+    def answer(
+        self, content: str, tools: list[RequestedTool], error: str | None, problem: bool, outdated: bool
+    ) -> None:
         """What is under way comes to its end, well or not."""
         session = self.session
         match session.effect:
@@ -239,6 +242,10 @@ class AnySession(RuleBasedStateMachine):
                 session.fail(error)
             case RunTools():
                 session.answer_calls(*(f"result of {call.name}" for call, _ in session.effect.calls))
+            case CallModel(deployment=str()) if outdated:
+                # No model was called: another call will have the same id.
+                del self.shown[session.effect.call_id]
+                session.take_event(Outdated(deployment="d-2"))
             case CallModel():
                 run = session.state.run
                 form = run is not None and run.request.output_schema is not None and not tools

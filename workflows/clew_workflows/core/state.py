@@ -390,16 +390,17 @@ class State:
     @property
     def preparation(self) -> Prepare:
         """The effect that resolves the configuration in force, with the agent that `own` names."""
-        archived, clears = self.archive is not None, self.policy.clear_tool_results is not None
+        archived = self.archive is not None
         if self.own.agent is None or self.keeps_agent:
+            clears = self.policy.clear_tool_results is not None
             return Prepare(model=self.model, tools=self.config.tools, archived=archived, clears=clears)
-        levels = [policy for policy in (self.own_policy, self.own.context_policy) if policy]
+        policy = (self.own.context_policy or ContextPolicy()).overlay(self.own_policy)
         return Prepare(
             agent=self.own.agent,
             model=self.own.model,
             tools=self.own.tools if "tools" in self.own.model_fields_set else None,
             archived=archived,
-            clears=clears if any("clear_tool_results" in level.model_fields_set for level in levels) else None,
+            clears=policy.clear_tool_results is not None if "clear_tool_results" in policy.model_fields_set else None,
         )
 
     @property

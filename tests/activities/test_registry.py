@@ -1,0 +1,113 @@
+"""What a worker has registered: agents with their tools, and the digests by which sessions notice a change."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from clew import Agent, tool
+from clew.tools import ToolDefinition, external_tool
+from clew_activities.registry import AgentsUnusable, load_agents, make_registry
+from clew_activities.tools import ToolsUnusable
+
+PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+def make_look(timeout_seconds: float = 60) -> ToolDefinition:
+    @tool(timeout_seconds=timeout_seconds)
+    def look() -> str:
+        """Look around."""
+        return "sky"
+
+    return look
+
+
+LOOK = make_look()
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """The sum."""
+    return a + b
+
+
+def make_agent(name: str = "support", **fields: Any) -> Agent:
+    return Agent(name, **{"model": "openai:gpt-4o", "tools": [LOOK]} | fields)
+
+
+def test_agents_bring_their_tools() -> None:
+    """Beside those of the tools modules; a tool that several agents have is one tool."""
+    registry = make_registry({"add": add}, [make_agent(), make_agent("billing", tools=[LOOK, "add"])])
+    assert list(registry.tools) == ["add", "look"]
+    assert list(registry.agents) == ["support", "billing"]
+    assert registry.agents["billing"].config.tools == ("look", "add")
+
+
+def test_the_same_registrations_are_one_deployment() -> None:
+    """Whatever the order, and however often a value is made."""
+    one = make_registry({}, [make_agent(), make_agent("billing", tools=[])])
+    other = make_registry({}, [make_agent("billing", tools=[]), make_agent(tools=[make_look()])])
+    assert one.deployment == other.deployment
+    assert one.agents["support"] == other.agents["support"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "openai:gpt-4.1"},
+        {"system_prompt": "Be brief."},
+        {"tools": []},
+        {"tools": [make_look(timeout_seconds=5)]},
+        {"max_iterations": 3},
+        {"metadata": {"a": "b"}},
+        {"version": "2"},
+    ],
+)
+def test_every_change_is_a_new_version_and_a_new_deployment(fields: dict[str, Any]) -> None:
+    """Of a field, of a tool's settings, and of the label."""
+    one, other = make_registry({}, [make_agent()]), make_registry({}, [make_agent(**fields)])
+    assert one.agents["support"].version != other.agents["support"].version
+    assert one.deployment != other.deployment
+
+
+def test_a_tool_without_an_agent_is_a_part_of_the_deployment() -> None:
+    """Sessions without an agent notice its new schema. The agents' versions stay."""
+    one, other = make_registry({}, [make_agent()]), make_registry({"add": add}, [make_agent()])
+    assert one.deployment != other.deployment
+    assert one.agents == other.agents
+
+
+def test_names_that_are_taken_are_refused() -> None:
+    """Two agents, or two tools. The same agent, the same function and the same declaration may come twice."""
+    external = {"name": "ask", "description": "Ask.", "parameters": PARAMETERS, "external": True}
+    with pytest.raises(AgentsUnusable, match="two agents are called 'support'"):
+        make_registry({}, [make_agent(), make_agent(max_iterations=3)])
+    with pytest.raises(AgentsUnusable, match="agent 'support' has a tool 'look', and another tool has that name"):
+        make_registry({"look": make_look()}, [make_agent()])
+    with pytest.raises(AgentsUnusable, match="has a tool 'ask'"):
+        make_registry({"ask": external_tool("ask", "Another.", PARAMETERS)}, [make_agent(tools=[external])])
+    agents = [make_agent(), make_agent(), *(make_agent(name, tools=[external]) for name in ("a", "b"))]
+    assert list(make_registry({"look": LOOK}, agents).tools) == ["look", "ask"]
+
+
+def test_a_schema_that_is_not_valid_is_refused() -> None:
+    """Before a session has the tool."""
+    broken = {"name": "ask", "parameters": {"type": "object", "properties": {"a": {"type": "?"}}}, "external": True}
+    with pytest.raises(ToolsUnusable, match="'ask' are not valid JSON Schema"):
+        make_registry({}, [make_agent(tools=[broken])])
+
+
+def test_agents_are_found_in_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their values, whatever the variables are called. A module without any is a mistake."""
+    module = types.ModuleType("some_agents")
+    vars(module).update(first=make_agent(), second=make_agent("billing"), other=3)
+    monkeypatch.setitem(sys.modules, "some_agents", module)
+    assert [agent.name for agent in load_agents(["some_agents"])] == ["support", "billing"]
+    assert load_agents([]) == []
+    with pytest.raises(AgentsUnusable, match=r"'tests\.support\.stack' defines no agent"):
+        load_agents(["tests.support.stack"])
+    with pytest.raises(AgentsUnusable, match=r"'no\.such\.module' cannot be imported"):
+        load_agents(["no.such.module"])

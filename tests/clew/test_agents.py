@@ -1,0 +1,110 @@
+"""Agents as values: what they set, and what is refused where they are defined."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from clew import Agent, ContextPolicy, tool
+from clew.contract import Limits, ModelOptions, SessionConfig
+from clew.tools import external_tool
+
+
+@tool
+def look() -> str:
+    """Look around."""
+    return "sky"
+
+
+ASK_A_PERSON: dict[str, Any] = {
+    "name": "ask_a_person",
+    "description": "Ask a person.",
+    "parameters": {"type": "object", "properties": {}},
+    "external": True,
+}
+
+
+def make_agent(name: str = "support", **fields: Any) -> Agent:
+    return Agent(name, **{"model": "openai:gpt-4o"} | fields)
+
+
+def test_an_agent_sets_the_fields_that_it_names() -> None:
+    """All others are left to the session."""
+    agent = make_agent(
+        tools=[look, ASK_A_PERSON, "mcp:github/search"],
+        require_approval=["look"],
+        context_policy=ContextPolicy(keep_last_turns=2),
+        model_options={"temperature": 0},
+        limits=Limits(max_total_tokens=5),
+        metadata={"team": "support"},
+        version="1.2",
+    )
+    assert agent.config == SessionConfig(
+        model="openai:gpt-4o",
+        tools=("look", "ask_a_person", "mcp:github/search"),
+        require_approval=("look",),
+        context_policy=ContextPolicy(keep_last_turns=2),
+        model_options=ModelOptions(temperature=0),
+        limits=Limits(max_total_tokens=5),
+        metadata={"team": "support"},
+    )
+    assert agent.config.model_fields_set == {
+        *("model", "tools", "require_approval", "context_policy", "model_options", "limits", "metadata")
+    }
+    assert make_agent().config.model_fields_set == {"model"}
+
+
+def test_an_agent_brings_its_tools() -> None:
+    """Those that it has as objects or as JSON, not those that it only names."""
+    person = external_tool("call_back", "Call back.", ASK_A_PERSON["parameters"])
+    agent = make_agent(tools=(look, ASK_A_PERSON, person, "add"))
+    assert [tool.name for tool in agent.own_tools] == ["look", "ask_a_person", "call_back"]
+
+
+def test_an_agent_is_a_value() -> None:
+    """It is equal to one with the same fields, and a changed one is checked like a new one."""
+    agent = make_agent(tools=[look])
+    assert agent == make_agent(tools=(look,))
+    assert agent != make_agent(tools=[look], version="2")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        agent.name = "other"  # type: ignore[misc]
+    other = dataclasses.replace(agent, model="openai:gpt-4.1")
+    assert other.config.model == "openai:gpt-4.1"
+    with pytest.raises(TypeError):
+        dataclasses.replace(agent, max_iterations=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"name": "a name"}, "not 'a name'"),
+        ({"name": ""}, "not ''"),
+        ({"name": 3}, "not 3"),
+        ({"model": "gpt-4o"}, "model: "),
+        ({"model": None}, "model"),
+        ({"tools": [look, look]}, "'look' is listed twice"),
+        ({"tools": ["look", look]}, "'look' is listed twice"),
+        ({"tools": [len]}, "is no tool"),
+        ({"tools": [""]}, "is no tool"),
+        ({"tools": "look"}, "tools is a list"),
+        ({"tools": [{"name": "x"}]}, "either 'external': true, or a 'task_queue'"),
+        ({"tools": [look], "require_approval": ["lok"]}, "'lok', which is no tool of the agent"),
+        ({"require_approval": "look"}, "require_approval is a list"),
+        ({"max_iterations": 0}, "max_iterations: "),
+        ({"on_busy": "wait"}, "on_busy: "),
+        ({"model_options": {"heat": 1}}, "model_options.heat: "),
+        ({"limits": 3}, "limits: "),
+        ({"metadata": {"a": object()}}, "is not JSON"),
+        ({"context_policy": ContextPolicy(reserve_output_tokens=9000)}, "max_input_tokens"),
+        ({"system_prompt": "x" * 70_000}, "a system prompt has at most 65536 bytes"),
+        ({"version": ""}, "version has 1 to 200 characters"),
+        ({"version": 3}, "version has 1 to 200 characters"),
+    ],
+)
+def test_a_mistake_is_named_where_the_agent_is_defined(fields: dict[str, Any], reason: str) -> None:
+    """With a TypeError when the module is imported, before any session starts."""
+    with pytest.raises(TypeError) as refused:
+        make_agent(**fields)
+    assert reason in str(refused.value)
