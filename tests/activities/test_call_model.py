@@ -470,7 +470,7 @@ async def test_a_call_for_another_deployment_calls_no_model() -> None:
     """The worker answers at once which deployment it is of; a call without one is made by any worker."""
     async with httpx.AsyncClient(trust_env=False) as http:
         activities = ModelActivities(load_providers({}), http, "d-2")
-        queried = Queried(asking())
-        answer = await (await environment(queried)).run(activities.call_model, queried.session.call)
+        queried = Queried(open_session())
+        answer = await (await make_environment(queried)).run(activities.call_model, queried.session.call)
         assert answer == Outdated(deployment="d-2")
         assert queried.queries == []
