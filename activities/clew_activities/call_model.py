@@ -16,7 +16,15 @@ from clew.model.messages import Message, ToolSpec
 from clew.model.prices import Prices, compute_cost_usd
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.prices import find_prices
-from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
+from clew_activities.providers import (
+    ModelRequest,
+    Provider,
+    ProviderError,
+    Providers,
+    RedactedDecoder,
+    Redaction,
+    stream,
+)
 from clew_activities.providers.answer_object import AnswerDecoder, is_object_schema, make_object_schema
 from clew_activities.providers.errors import ContextLengthExceeded
 from clew_activities.session_queries import get_own_session, query_session
@@ -65,7 +73,7 @@ class ModelActivities:
                 schema = context.output_schema
                 if schema is not None and call.iteration == 1:
                     await self._validation.check(schema)
-                form = schema if schema is None or is_object_schema(schema) else make_object_schema(schema)
+                form, decoder = prepare_reading(provider, schema, self._providers.redaction)
                 request = ModelRequest(
                     model=model,
                     messages=context.messages,
@@ -74,8 +82,6 @@ class ModelActivities:
                     output_schema=form,
                     cache_key=_make_cache_key(call),
                 )
-                reading = provider.make_decoder() if form is schema else AnswerDecoder(provider.make_decoder())
-                decoder = RedactedDecoder(reading, self._providers.redaction)
                 reply = add_price(prices, _fit_reply(await stream(self._http, provider, request, decoder)))
                 problem = None
                 if schema is not None and not reply.tool_calls:
@@ -98,6 +104,15 @@ class ModelActivities:
             schema_problem=problem,
             needs_summary=context.meta.needs_summary,
         )
+
+
+def prepare_reading(
+    provider: Provider, schema: dict[str, Any] | None, redaction: Redaction
+) -> tuple[dict[str, Any] | None, RedactedDecoder]:
+    """Make the schema that the provider gets for an answer's schema, and the decoder of the reply."""
+    if schema is None or is_object_schema(schema):
+        return schema, RedactedDecoder(provider.make_decoder(), redaction)
+    return make_object_schema(schema), RedactedDecoder(AnswerDecoder(provider.make_decoder()), redaction)
 
 
 async def _fetch_context(call: CallModel) -> Context:

@@ -12,6 +12,8 @@ It needs the extra `testing`, which also brings fixtures for pytest: `clew_stack
 | `stack` | a server, a worker and scripted models; time that can be skipped, and workers that can die |
 | `Reply`, `ToolCall`, `ScriptedRequest` | the scripts of models |
 | `ThreadView` | what a session has done, with assertions |
+| `replay` | whether recorded sessions continue under the code that is about to be deployed |
+| `evaluate` | what another agent, or another model, replies in a recorded session |
 
 Raises:
     ImportError: The extra is not installed.
@@ -19,11 +21,29 @@ Raises:
 
 try:
     from clew.local import Reply, ToolCall
+    from clew.testing.evaluating import evaluate
+    from clew.testing.replaying import ReplayFailed, replay
     from clew.testing.scripts import Script, ScriptedRequest
     from clew.testing.stack import Stack, stack
     from clew.testing.view import CalledTool, ThreadView
+    from clew_audit.evaluation import Evaluation, Turn, TurnReply
 except ModuleNotFoundError as error:
     message = f"clew.testing needs its libraries ({error.name} is missing): pip install 'clew[testing]'"
     raise ImportError(message, name=__name__) from error
 
-__all__ = ["CalledTool", "Reply", "Script", "ScriptedRequest", "Stack", "ThreadView", "ToolCall", "stack"]
+__all__ = [
+    "CalledTool",
+    "Evaluation",
+    "ReplayFailed",
+    "Reply",
+    "Script",
+    "ScriptedRequest",
+    "Stack",
+    "ThreadView",
+    "ToolCall",
+    "Turn",
+    "TurnReply",
+    "evaluate",
+    "replay",
+    "stack",
+]

@@ -12,7 +12,7 @@ from google.protobuf.json_format import ParseError
 from temporalio.client import Client, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
-from temporalio.worker import Plugin, Replayer
+from temporalio.worker import Plugin, Replayer, WorkflowRunner
 
 from clew import Clew
 from clew_activities.worker import make_workflow_sandbox
@@ -42,9 +42,10 @@ async def replay(
     limit: int | None = None,
     workflows: Sequence[type] = (),
     data_converter: DataConverter = pydantic_data_converter,
+    workflow_runner: WorkflowRunner | None = None,
     plugins: Sequence[Plugin] = (),
 ) -> int:
-    """Replay workflow runs with the code of this process, in the sandbox of Clew's worker, and return their number.
+    """Replay workflow runs with the code of this process, and return their number.
 
     Sessions and Clew's services are replayed with the installed version of Clew.
 
@@ -55,6 +56,7 @@ async def replay(
         limit: The most workflows that are read; None: all that the query lists.
         workflows: A team's own workflow classes.
         data_converter: The data converter of the workers.
+        workflow_runner: The workers' runner of workflow code; None: the sandbox of Clew's worker.
         plugins: The plugins of the workers.
 
     Raises:
@@ -67,7 +69,7 @@ async def replay(
     replayer = Replayer(
         workflows=[*WORKFLOWS, *workflows],
         data_converter=make_tolerant(data_converter),
-        workflow_runner=make_workflow_sandbox(),
+        workflow_runner=workflow_runner or make_workflow_sandbox(),
         plugins=plugins,
     )
     count, problems = 0, dict[str, str]()

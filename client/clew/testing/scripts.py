@@ -10,7 +10,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from clew.local import Reply
+from clew.local import Reply, ScriptedModel
+from clew_activities.providers import Providers, load_providers
+
+PROVIDER = "scripted"
+"""The provider of the scripted models' names: `scripted:…`."""
 
 
 @dataclass(frozen=True)
@@ -82,21 +86,21 @@ class Scripts:
         self._requests: dict[str, list[ScriptedRequest]] = {}
         self._lock = threading.Lock()
 
-    def add(self, name: str | None, script: Script) -> str:
-        """Add a model, or replace the script of one. Returns its name; None: a new name is made."""
+    def add_model(self, name: str | None, script: Script) -> str:
+        """Add a model, or replace the script of one. Returns it as `provider:name`; None: a new name is made."""
         with self._lock:
             name = name or f"model-{len(self._scripts)}"
             self._scripts[name] = script
             self._requests.setdefault(name, [])
-        return name
+        return f"{PROVIDER}:{name}"
 
-    def get_requests(self, name: str) -> list[ScriptedRequest]:
-        """Get the requests that a model has received, oldest first.
+    def get_requests(self, model: str) -> list[ScriptedRequest]:
+        """Get the requests that a model has received, oldest first. The model is named as `provider:name`.
 
         Raises:
             KeyError: There is no such model.
         """
-        return list(self._requests[name])
+        return list(self._requests[model.removeprefix(f"{PROVIDER}:")])
 
     async def answer(self, body: dict[str, Any]) -> Reply:
         """Make the reply to the body of a request."""
@@ -112,6 +116,11 @@ class Scripts:
             # This error is not retried: an assertion of the script ends the test.
             return Reply.error(HTTPStatus.BAD_REQUEST, f"the script raised {type(error).__name__}: {error}")
         return Reply(answer) if isinstance(answer, str) else answer
+
+
+def make_providers(served: ScriptedModel) -> Providers:
+    """Make the provider of the scripted models that a server serves."""
+    return load_providers({f"CLEW_PROVIDER_{PROVIDER.upper()}_BASE_URL": served.base_url})
 
 
 async def _play(script: Script, request: ScriptedRequest) -> ScriptedAnswer:

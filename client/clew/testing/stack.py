@@ -28,17 +28,15 @@ from clew.agents import Agent
 from clew.local import scripted_model
 from clew.testing._background import get_background
 from clew.testing._worker import MortalWorker
-from clew.testing.scripts import Script, ScriptedRequest, Scripts
+from clew.testing.scripts import Script, ScriptedRequest, Scripts, make_providers
 from clew.testing.view import ThreadView
 from clew.tools import ToolDefinition
 from clew_activities.archive import Store
 from clew_activities.checkpoint_tokens import Keys
-from clew_activities.providers import load_providers, make_http_client
+from clew_activities.providers import make_http_client
 from clew_activities.tools import collect_tools
 from clew_activities.worker import SessionWorker, make_worker
 
-PROVIDER = "scripted"
-"""The provider of the scripted models' names: `scripted:…`."""
 APPROVAL_SECONDS = 10.0
 """Seconds that `Stack.wait_for_approval` waits by default."""
 POLL_SECONDS = 0.02
@@ -70,7 +68,7 @@ class Stack:
         self._agents = tuple(agents)
         self._scripts = Scripts()
         for name, script in (models or {}).items():
-            self._scripts.add(name, script)
+            self._scripts.add_model(name, script)
         self._store = Store.from_url("memory://")
         self._keys = Keys({"testing": secrets.token_bytes(32)})
         self._exits = AsyncExitStack()
@@ -107,7 +105,7 @@ class Stack:
             script: Its replies.
             name: The name after the colon. A model of that name gets another script. None: a new name is made.
         """
-        return f"{PROVIDER}:{self._scripts.add(name, script)}"
+        return self._scripts.add_model(name, script)
 
     def requests(self, model: str) -> list[ScriptedRequest]:
         """List the requests that a scripted model has received, oldest first, retries included.
@@ -115,7 +113,7 @@ class Stack:
         Raises:
             KeyError: The stack has no such model.
         """
-        return self._scripts.get_requests(model.removeprefix(f"{PROVIDER}:"))
+        return self._scripts.get_requests(model)
 
     async def open(self, script: Script | None = None, session_id: str | None = None, **options: Any) -> Session:
         """Open a session on this stack.
@@ -196,7 +194,7 @@ class Stack:
         server = await self._background.start_server()
         try:
             models = await self._exits.enter_async_context(scripted_model(self._scripts.answer))
-            self._providers = load_providers({f"CLEW_PROVIDER_{PROVIDER.upper()}_BASE_URL": models.base_url})
+            self._providers = make_providers(models)
             self._http = await self._exits.enter_async_context(make_http_client())
             self.clew = await Clew.connect(server.address, namespace=server.namespace, task_queue=self.task_queue)
             await self._start_worker()
