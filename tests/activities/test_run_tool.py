@@ -4,290 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
-import re
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import date
-from decimal import Decimal
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
-from temporalio.testing import ActivityEnvironment
 
-from clew import Tool, ToolContext, tool
-from clew.tools import external_tool
-from clew_activities.archive import Archive, Store
-from clew_activities.run_tool import ToolActivities
-from clew_activities.stored_results import Results
-from clew_activities.thread_source import Threads
+from clew import ToolContext, tool
 from clew_activities.tool_threads import ToolThreadSettings
-from clew_activities.tools import ToolsUnusable, load_tools
-from clew_workflows.protocol import RunTool, ToolAnswered
-
-KIB64 = 65_536
-
-
-def call(name: str, arguments: dict[str, Any] | None = None, limit: int = KIB64) -> RunTool:
-    return RunTool(
-        request_id="request-1",
-        run_id="run-1",
-        call_id="call-1",
-        tool_call_id="tool-1",
-        name=name,
-        arguments=arguments or {},
-        max_result_bytes=limit,
-    )
-
-
-class Worker:
-    """A worker with some tools, and one attempt of a call on it."""
-
-    def __init__(self, *tools: Tool[..., Any], attempt: int = 1, **settings: Any) -> None:
-        self.environment = ActivityEnvironment()
-        info = self.environment.info
-        self.environment.info = replace(info, workflow_id="session-1", attempt=attempt)
-        self.heartbeats: list[dict[str, str]] = []
-        self.environment.on_heartbeat = self.heartbeats.append
-        archive = Archive(Store.from_url("memory://"), "default")
-        results = Results(archive, Threads(archive))
-        self._activities = ToolActivities({tool.name: tool for tool in tools}, results, **settings)
-
-    async def run(self, command: RunTool) -> ToolAnswered:
-        return await self.environment.run(self._activities.run_tool, command)
-
-
-async def said(function: Callable[..., Any], limit: int = KIB64, attempt: int = 1, **arguments: Any) -> ToolAnswered:
-    """Run a call, and return the text for the model."""
-    made = function if isinstance(function, Tool) else tool(name="it")(function)
-    return await Worker(made, attempt=attempt).run(call(made.name, arguments, limit))
-
-
-async def result(value: Any, limit: int = KIB64) -> ToolAnswered:
-    """Run a tool that returns a value, and return the text for the model."""
-
-    def it() -> Any:
-        return value
-
-    return await said(it, limit)
-
-
-class Order(BaseModel):
-    number: int
-    due: date
-
-
-class Picky(BaseModel):
-    a: int
-
-    @field_validator("a")
-    @classmethod
-    def check(cls, value: int) -> int:
-        return 1 // value
-
-
-@dataclass
-class Place:
-    name: str
-
-
-class Odd:
-    def __str__(self) -> str:
-        return "an odd thing"
-
-
-class Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise ValueError("not even that")
-
-
-def looped() -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    value["itself"] = value
-    return value
-
-
-@pytest.mark.parametrize(
-    ("value", "content"),
-    [
-        ("plain text", "plain text"),
-        ("", ""),
-        ("wide: \U0001f43b é", "wide: \U0001f43b é"),
-        ("control: \x00\x1b\r\n", "control: \x00\x1b\r\n"),
-        ("lone: \ud800!", "lone: \ufffd!"),
-        ("split: \ud83d\udc3b", "split: \U0001f43b"),
-        (None, "null"),
-        (True, "true"),
-        (12, "12"),
-        (2**80, str(2**80)),
-        (1.5, "1.5"),
-        (float("nan"), "NaN"),
-        (Decimal("1.10"), '"1.10"'),
-        ({"a": [1, "é", None]}, '{"a":[1,"é",null]}'),
-        ({1: "a"}, '{"1":"a"}'),
-        ((1, 2), "[1,2]"),
-        ({"only"}, '["only"]'),
-        (b"bytes", '"bytes"'),
-        (Order(number=1, due=date(2026, 1, 2)), '{"number":1,"due":"2026-01-02"}'),
-        ([Order(number=1, due=date(2026, 1, 2))], '[{"number":1,"due":"2026-01-02"}]'),
-        (Place("Naxos"), '{"name":"Naxos"}'),
-        (Path("a/b"), '"a/b"'),
-        (Odd(), '"an odd thing"'),
-        ({"odd": Odd()}, '{"odd":"an odd thing"}'),
-        ((n for n in range(3)), "[0,1,2]"),
-        (b"\xff\xfe", r"b'\xff\xfe'"),
-        (looped(), "{'itself': {...}}"),
-        ({"lone": "\ud800"}, "{'lone': '\\ud800'}"),
-        ([Unspeakable()], None),
-        (Unspeakable(), "a Unspeakable that cannot be shown (ValueError)"),
-    ],
-)
-async def test_every_result_is_text_that_can_be_stored(value: Any, content: str | None) -> None:
-    """A string as it is, anything else as JSON, and what is no JSON as Python shows it: never an error."""
-    answer = await result(value)
-    assert not answer.is_error
-    answer.content.encode()
-    if content is not None:
-        assert answer.content == content
-
-
-@pytest.mark.parametrize("limit", [256, 300, 4096, KIB64])
-@pytest.mark.parametrize("character", ["x", "é", "€", "\U0001f43b", "\x01"])
-async def test_a_result_is_truncated_at_its_limit_and_says_so(limit: int, character: str) -> None:
-    """One at the limit is complete; a longer one is truncated between characters, and its mark says both sizes."""
-    width = len(character.encode())
-    text = character * (limit // width)
-    assert (await result(text, limit)).content == text
-    size = len((text + character).encode())
-    answer = await result(text + character, limit)
-    kept, _, mark = answer.content.partition("\n[truncated: ")
-    assert len(answer.content.encode()) <= limit
-    assert set(kept) == {character}
-    assert mark == f"the first {len(kept.encode())} of {size} bytes are shown]"
-    assert len(kept.encode()) > limit - 120
-    assert not answer.is_error
-
-
-@settings(max_examples=100, deadline=None)
-@given(text=st.text(st.characters(), max_size=400), limit=st.integers(256, 400))
-def test_no_result_is_larger_than_its_limit(text: str, limit: int) -> None:
-    """The limit holds in bytes, for any characters."""
-    answer = asyncio.run(result(text, limit))
-    assert len(answer.content.encode()) <= limit
-
-
-async def test_a_huge_result_is_truncated_like_any_other() -> None:
-    answer = await result(["x" * 1000] * 10_000)
-    assert len(answer.content.encode()) <= KIB64
-    assert answer.content.endswith("of 10030001 bytes are shown]")
-
-
-async def test_an_unknown_tool_is_an_error_that_the_model_reads() -> None:
-    """The session may name a tool that this worker does not have."""
-    answer = await Worker().run(call("gone"))
-    assert answer == ToolAnswered(content="error: tool 'gone' is not registered on the worker", is_error=True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ({}, "a: "),
-        ({"a": "x"}, "a: Input should be a valid integer"),
-        ({"a": 1, "b": 2}, "b: Unexpected keyword argument"),
-        ({"a": 1, "x" * 5000: 2}, "x: "),
-        ({f"{n}": 1 for n in range(1000)}, "a: "),
-    ],
-)
-async def test_arguments_that_do_not_fit_are_an_error_that_the_model_reads(
-    arguments: dict[str, Any], problem: str
-) -> None:
-    """With the places that were wrong, in at most 2000 characters; the tool itself is not run."""
-
-    @tool(retries=3)
-    def it(a: int) -> None:
-        raise AssertionError("it ran")
-
-    answer = await said(it, **arguments)
-    assert answer.is_error
-    assert answer.content.startswith("error: invalid arguments: ")
-    assert problem.replace("Unexpected keyword argument", "Extra inputs are not permitted") in answer.content
-    assert len(answer.content) < 2100
-
-
-async def test_a_validator_may_raise_anything() -> None:
-    """What pydantic does not take for a validation error is one all the same, and costs no retry."""
-
-    @tool(retries=3)
-    def it(picky: Picky) -> None: ...
-
-    answer = await said(it, picky={"a": 0})
-    assert (answer.is_error, "invalid arguments: ZeroDivisionError" in answer.content) == (True, True)
-
-
-RAISED: dict[str, BaseException] = {
-    "ValueError": ValueError("the fuse was lit"),
-    "ApplicationError": ApplicationError("no", type="x", non_retryable=True),
-    "StopIteration": StopIteration("nothing left"),
-    "StopAsyncIteration": StopAsyncIteration(),
-    "SystemExit": SystemExit(3),
-    "TimeoutError": TimeoutError("the shop did not answer"),
-    "RecursionError": RecursionError("too deep"),
-    "BaseException": BaseException("odd"),
-    "Unspeakable": Unspeakable(),
-    "BaseExceptionGroup": BaseExceptionGroup("several", [KeyError("a"), SystemExit(1)]),
-}
-
-
-@pytest.mark.parametrize("name", RAISED)
-@pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_whatever_a_tool_raises_is_an_error_that_the_model_reads(name: str, kind: str) -> None:
-    """The error has the exception's name and message, and the worker goes on."""
-
-    def sync_tool() -> None:
-        raise RAISED[name]
-
-    async def async_tool() -> None:
-        raise RAISED[name]
-
-    answer = await said(sync_tool if kind == "sync" else async_tool)
-    assert answer.is_error
-    assert name in answer.content
-    assert "longer than" not in answer.content
-
-
-async def test_a_keyboard_interrupt_in_a_thread_is_the_tools_own() -> None:
-    """A tool's KeyboardInterrupt is an error of the tool; the operator's arrives in the main thread."""
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    assert "KeyboardInterrupt" in (await said(interrupted)).content
-
-
-@pytest.mark.parametrize("message", ["x" * 100_000, "lone \ud800", "wide \U0001f43b" * 5000])
-async def test_an_error_has_an_end_and_can_be_stored(message: str) -> None:
-    """2000 characters of it; the same goes for an attempt that is tried again."""
-
-    def it() -> None:
-        raise ValueError(message)
-
-    answer = await said(it)
-    assert len(answer.content.encode()) < 8100
-    with pytest.raises(ApplicationError) as caught:
-        await said(tool(name="it", retries=1)(it))
-    assert len(caught.value.message.encode()) < 8100
-    small = await said(it, limit=256)
-    assert len(small.content.encode()) <= 256
+from clew_workflows.protocol import ToolAnswered
+from tests.support.tool_calls import Worker, make_call, run_function, run_returning
 
 
 async def test_an_attempt_that_raised_is_tried_again_as_often_as_the_tool_says() -> None:
@@ -299,9 +29,9 @@ async def test_an_attempt_that_raised_is_tried_again_as_often_as_the_tool_says()
 
     for attempt in (1, 2):
         with pytest.raises(ApplicationError, match=f"ValueError: attempt {attempt}") as caught:
-            await said(flaky, attempt=attempt)
+            await run_function(flaky, attempt=attempt)
         assert (caught.value.type, caught.value.non_retryable) == ("tool_failed", False)
-    assert await said(flaky, attempt=3) == ToolAnswered(content="error: ValueError: attempt 3", is_error=True)
+    assert await run_function(flaky, attempt=3) == ToolAnswered(content="error: ValueError: attempt 3", is_error=True)
 
 
 async def test_a_result_that_cannot_be_written_costs_no_second_run() -> None:
@@ -313,7 +43,7 @@ async def test_a_result_that_cannot_be_written_costs_no_second_run() -> None:
         runs.append(1)
         return b"\xff"
 
-    assert not (await said(it)).is_error
+    assert not (await run_function(it)).is_error
     assert len(runs) == 1
 
 
@@ -326,7 +56,7 @@ async def test_a_tool_knows_its_call_and_the_key_is_stable_over_retries() -> Non
         return a
 
     for attempt in (1, 2):
-        assert (await said(it, attempt=attempt)).content == "1"
+        assert (await run_function(it, attempt=attempt)).content == "1"
     first, second = seen
     assert (first.session_id, first.request_id, first.tool_call_id) == ("session-1", "request-1", "tool-1")
     assert (first.attempt, second.attempt) == (1, 2)
@@ -344,7 +74,7 @@ async def test_an_async_tool_has_its_time() -> None:
         finally:
             ended.set()
 
-    answer = await said(dawdle)
+    answer = await run_function(dawdle)
     assert answer == ToolAnswered(content="error: tool 'dawdle' took longer than 0.05 seconds", is_error=True)
     assert ended.is_set()
 
@@ -360,12 +90,12 @@ async def test_a_sync_tool_has_its_time() -> None:
         done.set()
 
     try:
-        assert "took longer than 0.05 seconds" in (await said(hang)).content
+        assert "took longer than 0.05 seconds" in (await run_function(hang)).content
         assert names == [("clew-tool", True)]
     finally:
         gate.set()
     assert await asyncio.to_thread(done.wait, 10)
-    assert (await result("next")).content == "next"
+    assert (await run_returning("next")).content == "next"
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -379,7 +109,7 @@ async def test_what_must_not_run_twice_and_takes_too_long_is_left_to_the_session
     pay = tool(name="pay", timeout_seconds=0.05, idempotent=False)(wait if is_async else lambda: gate.wait(10))
     try:
         with pytest.raises(ApplicationError) as caught:
-            await said(pay)
+            await run_function(pay)
     finally:
         gate.set()
     assert (caught.value.type, caught.value.non_retryable) == ("tool_timeout", True)
@@ -392,7 +122,7 @@ async def test_what_must_not_run_twice_and_raises_has_answered() -> None:
     def pay() -> None:
         raise ValueError("no such account")
 
-    assert await said(pay) == ToolAnswered(content="error: ValueError: no such account", is_error=True)
+    assert await run_function(pay) == ToolAnswered(content="error: ValueError: no such account", is_error=True)
 
 
 @pytest.mark.parametrize("where", ["validator", "async tool", "async tool that ignores", "result"])
@@ -439,7 +169,7 @@ async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_g
     worker = Worker(made, threads=bounds, storing_seconds=0.5)
     try:
         async with asyncio.timeout(10):
-            answer = await worker.run(call("it", {"slow": {"a": 1}} if where == "validator" else None))
+            answer = await worker.run(make_call("it", {"slow": {"a": 1}} if where == "validator" else None))
     finally:
         gate.set()
     assert answer.is_error
@@ -457,8 +187,8 @@ async def test_a_tools_own_timeout_is_an_error_of_its_own() -> None:
             await asyncio.Event().wait()
 
     with pytest.raises(ApplicationError, match="TimeoutError"):
-        await said(ask_the_shop)
-    assert (await said(ask_the_shop, attempt=2)).content.startswith("error: TimeoutError")
+        await run_function(ask_the_shop)
+    assert (await run_function(ask_the_shop, attempt=2)).content.startswith("error: TimeoutError")
 
 
 async def test_sync_tools_run_in_threads_side_by_side() -> None:
@@ -469,7 +199,10 @@ async def test_sync_tools_run_in_threads_side_by_side() -> None:
         both.wait()
         return threading.current_thread() is not threading.main_thread()
 
-    assert [answer.content for answer in await asyncio.gather(said(meet), said(meet))] == ["true", "true"]
+    assert [answer.content for answer in await asyncio.gather(run_function(meet), run_function(meet))] == [
+        "true",
+        "true",
+    ]
 
 
 async def test_what_a_plain_wrapper_makes_of_an_async_tool_is_awaited() -> None:
@@ -482,7 +215,7 @@ async def test_what_a_plain_wrapper_makes_of_an_async_tool_is_awaited() -> None:
     def wrapper() -> Any:
         return later()
 
-    assert (await said(wrapper)).content == "later"
+    assert (await run_function(wrapper)).content == "later"
 
 
 async def test_a_cancellation_reaches_the_tool() -> None:
@@ -498,7 +231,7 @@ async def test_a_cancellation_reaches_the_tool() -> None:
             cleaned.set()
 
     worker = Worker(wait)
-    task = asyncio.create_task(worker.run(call("wait")))
+    task = asyncio.create_task(worker.run(make_call("wait")))
     await started.wait()
     worker.environment.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -516,7 +249,7 @@ async def test_a_worker_that_stops_does_not_wait_for_a_thread() -> None:
         gate.wait(10)
 
     worker = Worker(hang)
-    task = asyncio.create_task(worker.run(call("hang")))
+    task = asyncio.create_task(worker.run(make_call("hang")))
     try:
         assert await asyncio.to_thread(started.wait, 10)
         worker.environment.cancel(ActivityCancellationDetails(worker_shutdown=True))
@@ -538,7 +271,7 @@ async def test_what_a_thread_returns_after_a_stop_request_counts() -> None:
         return "paid"
 
     worker = Worker(pay)
-    task = asyncio.create_task(worker.run(call("pay")))
+    task = asyncio.create_task(worker.run(make_call("pay")))
     assert await asyncio.to_thread(started.wait, 10)
     worker.environment.cancel(ActivityCancellationDetails(cancel_requested=True))
     gate.set()
@@ -555,7 +288,7 @@ async def test_a_stop_request_ends_with_the_tool_s_own_time() -> None:
         gate.wait(10)
 
     worker = Worker(hang)
-    task = asyncio.create_task(worker.run(call("hang")))
+    task = asyncio.create_task(worker.run(make_call("hang")))
     try:
         assert await asyncio.to_thread(started.wait, 10)
         worker.environment.cancel(ActivityCancellationDetails(cancel_requested=True))
@@ -575,7 +308,7 @@ async def test_the_first_heartbeat_comes_before_the_tool() -> None:
         seen.append(len(worker.heartbeats))
 
     worker = Worker(it)
-    await worker.run(call("it"))
+    await worker.run(make_call("it"))
     assert seen == [1]
     assert worker.heartbeats[0] == {"tool_name": "it", "tool_call_id": "tool-1"}
 
@@ -600,109 +333,5 @@ async def test_progress_is_reported_with_the_heartbeats(progress: Any, shown: st
             beaten.set()
 
     worker.environment.on_heartbeat = beat
-    assert not (await worker.run(call("work"))).is_error
+    assert not (await worker.run(make_call("work"))).is_error
     assert worker.heartbeats[-1]["progress"] == shown
-
-
-@pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Makes modules that can be imported for as long as a test runs."""
-
-    def make(name: str, **contents: Any) -> str:
-        module = ModuleType(name)
-        vars(module).update(contents)
-        monkeypatch.setitem(sys.modules, name, module)
-        return name
-
-    return make
-
-
-@tool
-def one() -> None: ...
-
-
-@tool
-def two() -> None: ...
-
-
-@tool(name="one")
-def another_one() -> None: ...
-
-
-def test_tools_are_found_by_their_own_names(modules: Callable[..., str]) -> None:
-    """In every module named; one that two modules share is one tool."""
-    first, second = modules("first_tools", uno=one, other=1), modules("second_tools", one=one, two=two, uno=one)
-    assert load_tools([first, second]) == {"one": one, "two": two}
-    assert load_tools([]) == {}
-
-
-def test_two_tools_of_one_name_are_refused(modules: Callable[..., str]) -> None:
-    """In two modules and in one alike: which of them a model gets would be chance."""
-    first, second = modules("first_tools", one=one), modules("second_tools", one=another_one)
-    with pytest.raises(ToolsUnusable, match="two tools are called 'one'"):
-        load_tools([first, second])
-    with pytest.raises(ToolsUnusable, match="two tools are called 'one'"):
-        load_tools([modules("both_tools", one=one, another=another_one)])
-
-
-def test_a_module_without_tools_is_refused(modules: Callable[..., str]) -> None:
-    """A module without tools is refused."""
-    with pytest.raises(ToolsUnusable, match="'no_tools' defines no tool"):
-        load_tools([modules("no_tools", a=1, function=print)])
-
-
-@pytest.mark.parametrize(
-    ("name", "source", "reason"),
-    [
-        ("there_is_none", None, "No module named 'there_is_none'"),
-        (".relative", None, "cannot be imported"),
-        ("broken_tools", "def", "SyntaxError"),
-        ("raising_tools", "1 / 0", "ZeroDivisionError"),
-        ("needy_tools", "import what_is_not_installed", "what_is_not_installed"),
-        ("script_tools", "raise SystemExit('usage: ...')", "SystemExit"),
-    ],
-)
-def test_a_module_that_cannot_be_imported_is_told(
-    name: str, source: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A module that cannot be imported is refused with its name and the reason."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    if source:
-        (tmp_path / f"{name}.py").write_text(source)
-    with pytest.raises(ToolsUnusable, match=reason) as caught:
-        load_tools([name])
-    assert repr(name) in str(caught.value)
-
-
-DECLARED = {"name": "ask", "description": "", "parameters": {"type": "object"}, "external": True}
-
-
-def test_declarations_are_read_from_a_file(tmp_path: Path, modules: Callable[..., str]) -> None:
-    """Beside those of modules, under the same rule for names."""
-    file = tmp_path / "tools.json"
-    file.write_text(json.dumps([DECLARED]))
-    assert set(load_tools([str(file), modules("first_tools", one=one)])) == {"ask", "one"}
-    file.write_text(json.dumps([DECLARED, DECLARED]))
-    with pytest.raises(ToolsUnusable, match="two tools are called 'ask'"):
-        load_tools([str(file)])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [None, "", "{", "{}", "[1]", "[{}]", "[" * 5000, json.dumps([DECLARED | {"parameters": {"type": "thing"}}])],
-    ids=lambda text: str(text)[:10],
-)
-def test_a_file_that_cannot_be_used_is_named(text: str | None, tmp_path: Path) -> None:
-    """It is no list of declarations, or is not there."""
-    file = tmp_path / "tools.json"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(ToolsUnusable, match=re.escape(str(file))):
-        load_tools([str(file)])
-
-
-def test_parameters_are_valid_json_schema(modules: Callable[..., str]) -> None:
-    """Those that an author has written are compiled when the worker starts."""
-    broken = external_tool("ask", "", {"type": "object", "properties": {"a": {"type": "thing"}}})
-    with pytest.raises(ToolsUnusable, match="parameters of tool 'ask' are not valid JSON Schema"):
-        load_tools([modules("broken_schema", ask=broken)])

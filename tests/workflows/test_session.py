@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import uuid
-from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from clew import (
     Busy,
     Closed,
     ContextPolicy,
-    RequestFailed,
 )
 from clew.contract import MAX_MESSAGE_BYTES
 from clew.errors import (
@@ -32,23 +30,8 @@ from clew.local import Reply, ToolCall
 from tests.support.histories import list_payloads
 from tests.support.impatient import IMPATIENT
 from tests.support.rolling import make_id, run_rolling_worker
-from tests.support.stack import Stack, get_last_message
-
-
-def make_tool_script(*calls: ToolCall) -> Any:
-    """A model that asks for tools once, and then says what it read."""
-
-    def script(body: dict[str, Any]) -> Reply:
-        if get_last_message(body)["role"] == "user":
-            return Reply(tool_calls=calls)
-        results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
-        return Reply(" | ".join(results[-len(calls) :]))
-
-    return script
-
-
-async def list_kinds(session: Any) -> list[str]:
-    return [entry.payload.get("role", entry.kind) for entry in await session.entries()]
+from tests.support.session_scripts import list_kinds, make_tool_script
+from tests.support.stack import Stack
 
 
 async def test_a_message_is_answered_and_every_fact_is_an_entry(stack: Stack) -> None:
@@ -83,79 +66,6 @@ async def test_the_model_sees_the_projection_of_the_thread(stack: Stack) -> None
         ("user", "second"),
     ]
     assert (sent["temperature"], sent["max_tokens"], sent["stop"]) == (0.5, 77, ["END"])
-
-
-async def test_tools_of_one_round_run_side_by_side_and_are_shown_in_call_order(stack: Stack) -> None:
-    """The first tool ends only when the second has run; the model reads the results in the order of its calls."""
-    gate = uuid.uuid4().hex
-    calls = (ToolCall("wait_for", {"gate": gate}, "a"), ToolCall("open_gate", {"gate": gate}, "a"))
-    session = await stack.open(make_tool_script(*calls), tools=["open_gate", "wait_for"])
-    request = await session.message("go")
-    assert await request.answer() == f"{gate} is open | opened"
-    entries = await session.entries(kind="ai_message")
-    ids = [call["id"] for call in entries[1].payload["tool_calls"]]
-    assert set(ids) == {entry.payload["tool_call_id"] for entry in entries[2:4]}
-    assert len(set(ids)) == 2, "a provider that repeats its ids does not confuse the thread"
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (ToolCall("nonsense", {}), "unknown tool 'nonsense'"),
-        (ToolCall("add", "not json"), "not a JSON object: not json"),
-        (ToolCall("add", {"a": "x", "b": 1}), "invalid arguments: a: Input should be a valid integer"),
-        (ToolCall("explode", {}), "ValueError: the fuse was lit"),
-        (ToolCall("dawdle", {}), "took longer than 0.2 seconds"),
-    ],
-)
-async def test_what_goes_wrong_in_a_tool_is_read_by_the_model(stack: Stack, call: ToolCall, said: str) -> None:
-    """A tool that fails, in whatever way, is an error result, and the run goes on."""
-    session = await stack.open(make_tool_script(call), tools=["add", "explode", "dawdle"])
-    assert said in await session.ask("go")
-
-
-async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(stack: Stack) -> None:
-    """The model reads that it may have taken effect, and the key by which somebody can find out."""
-    session = await stack.open(make_tool_script(ToolCall("pay_slowly", {})), tools=["pay_slowly"])
-    answer = await session.ask("go")
-    assert answer.startswith("in doubt (tool_timeout): it is not known whether this call took effect")
-    assert answer.endswith(f"Its idempotency key is {session.id}/tool-1")
-    (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
-    assert (result.payload["in_doubt"], result.payload["is_error"]) == (True, True)
-
-
-async def test_a_tool_knows_its_call(stack: Stack) -> None:
-    """A tool that asks for its context gets the ids of its call and a key that is this call's alone."""
-    session = await stack.open(make_tool_script(ToolCall("who_am_i", {})), tools=["who_am_i"])
-    request = await session.message("go", request_id="request-1")
-    answer = await request.answer()
-    assert f'"session_id":"{session.id}","request_id":"request-1","tool_call_id":"tool-1"' in answer
-    assert f'"key":"{session.id}/tool-1","attempt":1' in answer
-
-
-async def test_a_large_tool_result_enters_the_context_truncated_and_marked(stack: Stack) -> None:
-    """A result over its cap is truncated where the cap is, and says so."""
-    call = ToolCall("flood", {"size": 100_000})
-    session = await stack.open(make_tool_script(call), tools=["flood"], limits={"max_tool_result_bytes": 1000})
-    await session.ask("go")
-    (result,) = [entry for entry in await session.entries() if entry.payload.get("role") == "tool"]
-    assert len(result.payload["content"].encode()) <= 1000
-    assert "of 100000 bytes are shown; read_result(" in result.payload["content"]
-
-
-async def test_at_max_iterations_the_run_ends_with_all_it_has(stack: Stack) -> None:
-    """The run is completed, the last call's tools are not run, and their calls are closed."""
-
-    def script(_body: dict[str, Any]) -> Reply:
-        return Reply("let me see", tool_calls=(ToolCall("add", {"a": 1, "b": 1}),))
-
-    session = await stack.open(script, tools=["add"], max_iterations=2)
-    outcome = await (await session.message("go")).result()
-    assert (outcome.status, outcome.termination_reason, outcome.iterations) == ("completed", "max_iterations", 2)
-    assert await list_kinds(session) == ["config", "user", "assistant", "tool", "assistant", "tool", "run"]
-    closed = (await session.entries())[5]
-    assert "not run: the run ended (max_iterations)" in closed.payload["content"]
-    assert await session.ask("go on", max_iterations=1), "the thread stays valid input"
 
 
 async def test_a_session_that_is_busy_rejects_and_changes_nothing(stack: Stack) -> None:
@@ -239,73 +149,6 @@ async def test_the_last_byte_within_the_cap_is_taken(stack: Stack) -> None:
     assert await session.ask("y" * room) == "ok"
     (entry,) = await session.entries(from_seq=1, limit=1)
     assert len(entry.payload["content"]) == room
-
-
-async def test_what_must_fit_and_does_not_is_a_typed_failure(stack: Stack) -> None:
-    """A question longer than the budget is kept in the thread, and its request fails with the reason."""
-    session = await stack.open(context_policy=ContextPolicy(max_input_tokens=60, reserve_output_tokens=10))
-    outcome = await (await session.message("word " * 200)).result()
-    assert outcome.status == "failed"
-    assert outcome.error is not None
-    assert outcome.error.type == "context_overflow"
-    assert await list_kinds(session) == ["config", "user", "error", "run"]
-    assert await session.ask("short") == "fine"
-
-
-@pytest.mark.parametrize(
-    ("reply", "word"),
-    [
-        (Reply("that key is wrong", status=HTTPStatus.UNAUTHORIZED), "unauthorized"),
-        (Reply("no such parameter", status=HTTPStatus.BAD_REQUEST), "bad_request"),
-        (Reply("the model `x` does not exist", status=HTTPStatus.NOT_FOUND), "unknown_model"),
-    ],
-)
-async def test_what_a_provider_refuses_for_good_fails_at_once_with_its_own_words(
-    stack: Stack, reply: Reply, word: str
-) -> None:
-    """A final error of the provider is the outcome, with its message, and costs one call."""
-    session = await stack.open(lambda _body: reply)
-    request = await session.message("hello")
-    with pytest.raises(RequestFailed, match=reply.text):
-        await request.answer()
-    outcome = await request.result()
-    assert outcome.error is not None
-    assert (outcome.error.type, outcome.error.retryable) == (word, False)
-    assert len(stack.list_requests((await session.status()).model)) == 1
-
-
-async def test_what_may_pass_is_tried_again_within_the_request(stack: Stack) -> None:
-    """A rate limit is waited for as long as the provider says, and the same request is answered."""
-    replies = [Reply("slow down", status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "0"}), Reply("now")]
-    session = await stack.open(lambda _body: replies.pop(0))
-    assert await session.ask("hello") == "now"
-    (answer,) = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
-    assert answer.payload["recipe"]["attempt"] == 2
-
-
-async def test_a_request_has_its_time_and_no_more(stack: Stack) -> None:
-    """Retries end with the request's time, and the outcome names what stood in the way."""
-    session = await stack.open(lambda _body: Reply("overloaded", status=HTTPStatus.SERVICE_UNAVAILABLE))
-    outcome = await (await session.message("hello", timeout_seconds=2)).result()
-    assert outcome.status == "failed"
-    assert outcome.error is not None
-    assert outcome.error.type == "timeout"
-    assert "overloaded" in outcome.error.message
-
-
-async def test_what_the_worker_does_not_know_is_a_failed_outcome(stack: Stack) -> None:
-    """An unknown provider and an unknown tool end each request with their word; the session lives on."""
-    unknown: list[tuple[dict[str, Any], str]] = [
-        ({"model": "nowhere:gpt"}, "unknown_model"),
-        ({"model": stack.add_model("x"), "tools": ["teleport"]}, "unknown_tool"),
-    ]
-    for config, word in unknown:
-        session = await stack.clew.open(f"test-{uuid.uuid4().hex}", **config)
-        for _ in range(2):
-            outcome = await (await session.message("hello")).result()
-            assert outcome.error is not None
-            assert outcome.error.type == word
-        assert (await session.entries())[0].kind == "config"
 
 
 async def test_a_request_may_bring_its_own_model_and_policy(stack: Stack) -> None:

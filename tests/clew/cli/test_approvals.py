@@ -74,7 +74,7 @@ async def test_approvals_are_required_from_the_opening_on(stack: Stack) -> None:
     assert (opened.code, opened.out, opened.err) == (0, "fine\n", "")
     resumed = await run_clew("ask", "approve-opened", "hi", approve, "dawdle", address=address)
     assert (resumed.code, resumed.out) == (0, "fine\n")
-    assert resumed.err.endswith("--model, --system, --tool and --require-approval only apply to new sessions\n")
+    assert resumed.err.endswith("so --require-approval had no effect: that is for new sessions\n")
 
 
 async def test_an_approvals_receipt_is_json(stack: Stack) -> None:

@@ -78,7 +78,7 @@ async def test_another_request_is_not_steered(stack: Stack) -> None:
         (("approve", "s", "t", "--arguments", "a=1"), "", "--arguments: not valid JSON: "),
         (("approve", "s", "t", "--arguments", "[1]"), "", "--arguments: must be a JSON object"),
         (("configure", "s"), "", "nothing to change"),
-        (("configure", "s", "--changes", '{"self": 1}'), "", "'self' is not a field; the fields are model,"),
+        (("configure", "s", "--changes", '{"self": 1}'), "", "'self' is not a field; the fields are "),
         (("steer", "s", "x", "--at", "once"), "", "--at"),
         (("ask", "s", "x", "--on-busy", "wait"), "", "--on-busy"),
     ],

@@ -3,115 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
-from temporalio.common import RawValue
 
-from clew.contract import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, Limits, MessageInput, SessionConfig
+from clew.contract import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, Limits
 from clew.errors import (
     ClewError,
     ContextOverflow,
     EmptyContent,
     InvalidInput,
     InvalidTokenBudget,
-    Refusal,
     TooLarge,
     UnsupportedStrategy,
 )
 from clew_workflows.core import decisions, requests
 from clew_workflows.shell import ingress
-
-CONFIG = SessionConfig(model="openai:gpt-4o")
-START = {"config": {"model": "openai:gpt-4o"}}
-SWITCH = {"op_id": "o", "context_ref": "draft", "operation": {"type": "switch"}}
-JSON_PLAIN = {"encoding": b"json/plain"}
-
-Args = Sequence[RawValue]
-
-DOORS: dict[str, Callable[[Args], Any]] = {
-    "start": lambda args: ingress.decode_start("s-1", args),
-    "message": lambda args: ingress.decode_update("message", args, CONFIG),
-    "await_request": lambda args: ingress.decode_update("await_request", args, CONFIG),
-    "submit_input": lambda args: ingress.decode_update("submit_input", args, CONFIG),
-    "submit_context_operation": lambda args: ingress.decode_update("submit_context_operation", args, CONFIG),
-    "configure": lambda args: ingress.decode_update("configure", args, CONFIG),
-    "cancel_request": lambda args: ingress.decode_update("cancel_request", args, CONFIG),
-    "resolve_approval": lambda args: ingress.decode_update("resolve_approval", args, CONFIG),
-    "submit_tool_result": lambda args: ingress.decode_update("submit_tool_result", args, CONFIG),
-    "checkpoint": lambda args: ingress.decode_update("checkpoint", args, CONFIG),
-    "steer": lambda args: ingress.decode_signal("steer", args, CONFIG),
-    "inject": lambda args: ingress.decode_signal("inject", args, CONFIG),
-    "modify_context": lambda args: ingress.decode_signal("modify_context", args, CONFIG),
-    "cancel": lambda args: ingress.decode_signal("cancel", args, CONFIG),
-    "close": lambda args: ingress.decode_signal("close", args, CONFIG),
-    "close_session": lambda args: ingress.decode_update("close_session", args, CONFIG),
-    "context": lambda args: ingress.decode_query("context", args),
-    "transcript": lambda args: ingress.decode_query("transcript", args),
-    "entries": lambda args: ingress.decode_query("entries", args),
-    "window": lambda args: ingress.decode_query("window", args),
-}
-GOOD: dict[str, dict[str, Any]] = {
-    "start": START,
-    "message": {"content": "hello"},
-    "await_request": {"request_id": "r"},
-    "submit_input": {"kind": "inject", "content": "hello"},
-    "submit_context_operation": SWITCH,
-    "configure": {},
-    "cancel_request": {},
-    "resolve_approval": {"tool_call_id": "tool-1", "decision": "approve"},
-    "submit_tool_result": {"tool_call_id": "tool-1", "content": [None]},
-    "checkpoint": {},
-    "steer": {"content": "hello"},
-    "inject": {"content": "hello"},
-    "modify_context": SWITCH,
-    "cancel": {},
-    "close": {},
-    "close_session": {},
-    "context": {},
-    "transcript": {},
-    "entries": {},
-    "window": {"token_budget": 1},
-}
-OPTIONAL = ("cancel_request", "checkpoint", "cancel", "close", "close_session", "context", "transcript", "entries")
+from tests.support.ingress import (
+    CONFIG,
+    DECODERS,
+    OPTIONAL,
+    START,
+    VALID,
+    Args,
+    decode_message,
+    decode_refusal,
+    make_arguments,
+    make_raw,
+)
 
 
-def make_raw(data: bytes, metadata: dict[str, bytes] | None = None) -> RawValue:
-    return RawValue(Payload(metadata=JSON_PLAIN if metadata is None else metadata, data=data))
-
-
-def make_arguments(*values: Any) -> list[RawValue]:
-    """Arguments as a client sends them; bytes are taken as they are."""
-    return [make_raw(value if isinstance(value, bytes) else json.dumps(value).encode()) for value in values]
-
-
-def decode_message(given: Args, config: SessionConfig) -> MessageInput:
-    command = ingress.decode_update("message", given, config)
-    assert isinstance(command, MessageInput)
-    return command
-
-
-def decode_refusal(name: str, given: Args) -> Refusal:
-    """The refusal at a door, which is useful and small."""
-    with pytest.raises(Refusal) as caught:
-        DOORS[name](given)
-    refusal = caught.value
-    assert 5 < len(str(refusal).encode()) < 1000
-    error = ingress.make_application_error(refusal)
-    assert (error.type, error.non_retryable) == (refusal.type, True)
-    return refusal
-
-
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", DECODERS)
 def test_what_the_contract_allows_is_taken(name: str) -> None:
     """The smallest input of each door passes."""
-    assert DOORS[name](make_arguments(GOOD[name])) is not None
+    assert DECODERS[name](make_arguments(VALID[name])) is not None
 
 
 @pytest.mark.parametrize("name", OPTIONAL)
@@ -127,10 +54,10 @@ def test_what_the_contract_allows_is_taken(name: str) -> None:
 )
 def test_where_everything_is_optional_nothing_is_enough(name: str, nothing: Args) -> None:
     """No argument, null and an empty object are one and the same."""
-    assert DOORS[name](nothing) == DOORS[name](make_arguments({}))
+    assert DECODERS[name](nothing) == DECODERS[name](make_arguments({}))
 
 
-@pytest.mark.parametrize("name", [name for name in DOORS if name not in OPTIONAL])
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in OPTIONAL])
 @pytest.mark.parametrize(
     "nothing", [[], make_arguments(b"null"), [make_raw(b"", {"encoding": b"binary/null"})], make_arguments(b"")]
 )
@@ -139,21 +66,21 @@ def test_where_something_is_needed_nothing_is_refused(name: str, nothing: Args) 
     assert isinstance(decode_refusal(name, nothing), InvalidInput)
 
 
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("count", [2, 3, 50])
 def test_several_arguments_are_refused(name: str, count: int) -> None:
     """One is expected; the message says how many came."""
-    assert str(count) in str(decode_refusal(name, make_arguments(*[GOOD[name]] * count)))
+    assert str(count) in str(decode_refusal(name, make_arguments(*[VALID[name]] * count)))
 
 
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize(
     "metadata", [{}, {"encoding": b"json/protobuf"}, {"encoding": b"binary/plain"}, {"encoding": b"\xff\xfe"}]
 )
 def test_only_plain_json_is_taken(name: str, metadata: dict[str, bytes]) -> None:
     """Another encoding is refused, whatever the bytes are."""
-    given = [make_raw(json.dumps(GOOD[name] | {"reason": "x"}).encode(), metadata)]
-    assert "json/plain" in str(decode_refusal(name, given))
+    arguments = [make_raw(json.dumps(VALID[name] | {"reason": "x"}).encode(), metadata)]
+    assert "json/plain" in str(decode_refusal(name, arguments))
 
 
 DEEP = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
@@ -192,7 +119,7 @@ NOT_JSON = {
 }
 
 
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("data", NOT_JSON.values(), ids=NOT_JSON.keys())
 def test_what_is_not_json_is_invalid_input(name: str, data: bytes) -> None:
     """Ingress refuses any bytes, however deep or long, with a message of one or two lines."""
@@ -219,11 +146,11 @@ def test_numbers_that_json_does_not_have_are_refused(name: str, around: bytes, n
     assert isinstance(decode_refusal(name, make_arguments(around % number)), InvalidInput)
 
 
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("field", ["unknown", "Content", "content ", "", "\u0000", "model_config", "__class__"])
 def test_an_unknown_field_is_refused_by_its_name(name: str, field: str) -> None:
     """Never ignored: a typing error in a field's name would otherwise be a setting that does nothing."""
-    refusal = decode_refusal(name, make_arguments(GOOD[name] | {field: 1}))
+    refusal = decode_refusal(name, make_arguments(VALID[name] | {field: 1}))
     assert isinstance(refusal, InvalidInput)
     assert field in str(refusal)
 
@@ -304,7 +231,7 @@ def test_an_unknown_field_is_refused_by_its_name(name: str, field: str) -> None:
 )
 def test_a_wrong_value_is_refused_by_its_place(name: str, fields: dict[str, Any], place: str) -> None:
     """Nothing is guessed at: "10" is no number, 1 is not true, and the message says where it stands."""
-    refusal = decode_refusal(name, make_arguments(GOOD[name] | fields))
+    refusal = decode_refusal(name, make_arguments(VALID[name] | fields))
     assert isinstance(refusal, InvalidInput)
     assert str(refusal).startswith(place)
 
@@ -329,14 +256,14 @@ def test_a_wrong_value_is_refused_by_its_place(name: str, fields: dict[str, Any]
 )
 def test_what_is_exactly_at_its_cap_is_taken(name: str, fields: dict[str, Any]) -> None:
     """A cap is the last value allowed, not the first refused."""
-    assert DOORS[name](make_arguments(GOOD[name] | fields)) is not None
+    assert DECODERS[name](make_arguments(VALID[name] | fields)) is not None
 
 
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", DECODERS)
 def test_a_payload_is_capped_in_bytes(name: str) -> None:
     """256 KiB as it arrives, white space and all; one byte more is `too_large`, before anything is decoded."""
-    data = json.dumps(GOOD[name]).encode()
-    assert DOORS[name](make_arguments(data.ljust(MAX_MESSAGE_BYTES))) is not None
+    data = json.dumps(VALID[name]).encode()
+    assert DECODERS[name](make_arguments(data.ljust(MAX_MESSAGE_BYTES))) is not None
     assert isinstance(decode_refusal(name, make_arguments(data.ljust(MAX_MESSAGE_BYTES + 1))), TooLarge)
     assert isinstance(decode_refusal(name, make_arguments(b"\xff" * (MAX_MESSAGE_BYTES + 1))), TooLarge)
 
@@ -453,7 +380,7 @@ def test_a_refusal_travels_by_its_word(error: ClewError, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("arguments", "shown"),
     [
         ([], ""),
         (make_arguments({"a": 1}), '{"a": 1}'),
@@ -465,88 +392,9 @@ def test_a_refusal_travels_by_its_word(error: ClewError, word: str) -> None:
         ([make_raw(b"", {"encoding": b"binary/null"})], ""),
     ],
 )
-def test_an_excerpt_shows_what_came(given: Args, shown: str) -> None:
+def test_an_excerpt_shows_what_came(arguments: Args, shown: str) -> None:
     """200 characters of it, whatever it is."""
-    assert ingress.make_excerpt(given) == shown
-
-
-def decode_or_refuse(name: str, given: Args) -> Any:
-    """What passes a door, or None where it was refused in few words."""
-    try:
-        return DOORS[name](given)
-    except Refusal as refusal:
-        size = len(str(refusal).encode())
-    assert size < 1000
-    return None
-
-
-payloads = st.lists(
-    st.builds(
-        make_raw,
-        st.binary(max_size=200),
-        st.none() | st.dictionaries(st.sampled_from(["encoding", "other"]), st.binary(max_size=12), max_size=2),
-    ),
-    max_size=3,
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(name=st.sampled_from(list(DOORS)), given=payloads)
-def test_no_bytes_do_more_than_be_refused(name: str, given: Args) -> None:
-    """Arbitrary payloads give a command or a refusal, and their excerpt can be stored."""
-    decode_or_refuse(name, given)
-    excerpt = ingress.make_excerpt(given)
-    assert len(excerpt) <= 200
-    excerpt.encode()
-
-
-FIELDS = sorted(
-    {
-        *(
-            "config",
-            "carried",
-            "content",
-            "request_id",
-            "model",
-            "tools",
-            "limits",
-            "context_policy",
-            "model_options",
-        ),
-        *(
-            "metadata",
-            "output_schema",
-            "system_prompt",
-            "token_budget",
-            "page",
-            "at_seq",
-            "kind",
-            "reason",
-            "strategy",
-        ),
-        *("max_iterations", "temperature", "stop", "seed", "low_water", "include_kinds", "clear_tool_results"),
-    }
-)
-anything = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.integers(min_value=10**300, max_value=10**310)
-    | st.floats()
-    | st.sampled_from(["openai:gpt-4o", "react", "hello", "\ud800", "x" * 300])
-    | st.text(st.characters(), max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=5), inner),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(name=st.sampled_from(list(DOORS)), value=st.dictionaries(st.sampled_from(FIELDS), anything, max_size=4))
-def test_no_json_does_more_than_be_refused(name: str, value: dict[str, Any]) -> None:
-    """Arbitrary JSON under known names gives a command or a refusal, and what passed can be written again."""
-    for whole in (value, GOOD[name] | value):
-        if (passed := decode_or_refuse(name, make_arguments(whole))) is not None:
-            passed.model_dump_json().encode()
+    assert ingress.make_excerpt(arguments) == shown
 
 
 @pytest.mark.parametrize(
