@@ -9,11 +9,13 @@ from temporalio import activity
 
 from clew.contract import SessionConfig
 from clew.contract.policy import resolve
-from clew.errors import InvalidInput, TokenMismatch
+from clew.errors import CheckpointUnavailable, InvalidInput, TokenMismatch
 from clew_activities.archive import Archive
 from clew_activities.checkpoint_tokens import Keys, verify_token
 from clew_activities.error_translation import translate_archive_errors, translate_refusals
 from clew_activities.heartbeat import send_heartbeats
+from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
+from clew_activities.mcp.tools import McpTools
 from clew_activities.model_table import choose_policy
 from clew_activities.registry import Registry
 from clew_workflows.core.checkpoints import compute_fingerprint, list_fingerprinted
@@ -23,9 +25,10 @@ from clew_workflows.protocol import OpenCheckpoint, OpenedCheckpoint
 class OpeningActivities:
     """Verifies checkpoints with the worker's keys, for its Temporal namespace."""
 
-    def __init__(self, keys: Keys, registry: Registry, archive: Archive, namespace: str) -> None:
+    def __init__(self, keys: Keys, registry: Registry, archive: Archive, namespace: str, mcp_tools: McpTools) -> None:
         self._keys = keys
         self._registry = registry
+        self._mcp_tools = mcp_tools
         self._archive = archive
         self._namespace = namespace
 
@@ -34,7 +37,7 @@ class OpeningActivities:
         """Verify a token. Returns the configuration of the session to start."""
         async with send_heartbeats(), translate_refusals():
             payload = verify_token(request.token, self._keys, self._namespace, int(time.time()))
-            config = read_config(payload, self._registry)
+            config = await read_config(payload, self._registry, self._mcp_tools)
             async with translate_archive_errors():
                 head = await self._archive.read_head(request.session_id)
             if head is not None:
@@ -42,10 +45,11 @@ class OpeningActivities:
         return OpenedCheckpoint(config=config)
 
 
-def read_config(payload: dict[str, Any], registry: Registry) -> dict[str, Any]:
+async def read_config(payload: dict[str, Any], registry: Registry, mcp_tools: McpTools) -> dict[str, Any]:
     """Read the configuration of a checkpoint.
 
     Raises:
+        CheckpointUnavailable: An MCP server of the session's tools cannot be used at present.
         TokenMismatch: A session of that configuration would show its model other tools or another policy.
     """
     config = SessionConfig.model_validate(payload["config"], strict=False)
@@ -54,10 +58,19 @@ def read_config(payload: dict[str, Any], registry: Registry) -> dict[str, Any]:
         if agent is None:
             raise TokenMismatch(f"the worker has no agent {config.agent!r}, which the checkpoint's session had")
         config = agent.config.overlay(config)
-    unknown = [name for name in config.tools if name not in registry.tools]
+    try:
+        remote = await mcp_tools.select_all(config.tools)
+    except UnknownMcpTool as error:
+        raise TokenMismatch(f"the checkpoint's session had other tools: {error}") from None
+    except McpUnavailable as error:
+        raise CheckpointUnavailable(str(error)) from None
+    unknown = [name for name in config.tools if name not in registry.tools and name not in remote]
     if unknown:
         raise TokenMismatch(f"the worker has no tool {unknown[0]!r}, which the checkpoint's session had")
-    specs = [registry.tools[name].spec for name in config.tools]
+    selected = [
+        tool for name in config.tools for tool in (remote[name] if name in remote else [registry.tools[name]])
+    ]
+    specs = list({tool.name: tool.spec for tool in selected}.values())
     policy = resolve(agent=config.context_policy or choose_policy(config.model or ""))
     if compute_fingerprint(list_fingerprinted(config, policy, specs, agent)) != str(payload["fingerprint"]):
         raise TokenMismatch(

@@ -13,6 +13,8 @@ from clew.model.canonical import canonicalize
 from clew_activities.archive import Archive
 from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
+from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
+from clew_activities.mcp.tools import McpTools
 from clew_activities.model_table import choose_encoding, choose_policy, find_family
 from clew_activities.prices import find_prices
 from clew_activities.providers import Providers
@@ -43,10 +45,16 @@ class PrepareActivities:
     """Resolves configurations with the worker's providers, tools, agents and archive."""
 
     def __init__(
-        self, providers: Providers, registry: Registry, archive: Archive, thresholds: RolloverThresholds
+        self,
+        providers: Providers,
+        registry: Registry,
+        archive: Archive,
+        thresholds: RolloverThresholds,
+        mcp_tools: McpTools | None = None,
     ) -> None:
         self._providers = providers
         self._registry = registry
+        self._mcp_tools = mcp_tools or McpTools()
         self._archive = archive
         self._thresholds = thresholds
         self._unknown: set[str] = set()
@@ -58,7 +66,7 @@ class PrepareActivities:
         On request, look for an archive.
         """
         async with send_heartbeats():
-            prepared = self._resolve(request)
+            prepared = await self._resolve(request)
             if prepared.problem is None and prepared.profile:
                 self._warn_of_unknown_model(prepared.profile.model)
             return prepared if request.execution is None else await self._add_archive(prepared, request.execution)
@@ -94,7 +102,7 @@ class PrepareActivities:
         )
         return prepared.model_copy(update={"archive": archive_ref, "state": head.state})
 
-    def _resolve(self, request: Prepare) -> Prepared:
+    async def _resolve(self, request: Prepare) -> Prepared:
         agent, deployment = self._registry.agents.get(request.agent or ""), self._registry.deployment
         if request.agent is not None and agent is None:
             known = ", ".join(self._registry.agents) or "none"
@@ -110,13 +118,23 @@ class PrepareActivities:
         if (readable or _clears(request, config)) and read_result.name not in tools:
             tools[read_result.name] = read_result
             names = list(dict.fromkeys((*names, read_result.name)))
-        resolved = tuple(resolve_tool(tools[name]) for name in names if name in tools)
         prepared = Prepared(agent=agent, deployment=deployment, profile=make_profile(model))
+        try:
+            remote = await self._mcp_tools.select_all(names)
+        except McpUnavailable as error:
+            failure = Failure(type="mcp_unavailable", message=str(error), retryable=True)
+            return prepared.model_copy(update={"problem": failure})
+        except UnknownMcpTool as error:
+            failure = Failure(type="unknown_tool", message=str(error))
+            return prepared.model_copy(update={"problem": failure})
+        local = {name: (tools[name],) for name in names if name in tools}
+        selected = [tool for name in names for tool in remote.get(name, local.get(name, ()))]
+        resolved = tuple({tool.name: resolve_tool(tool) for tool in selected}.values())
         size = sum(len(canonicalize(tool.spec)) for tool in resolved)
         if size > MAX_SCHEMA_BYTES:
             message = f"the tools' schemas have {size} bytes together, at most {MAX_SCHEMA_BYTES} are allowed"
             return prepared.model_copy(update={"problem": Failure(type="too_large", message=message)})
-        unknown = [name for name in names if name not in tools]
+        unknown = [name for name in names if name not in tools and name not in remote]
         return prepared.model_copy(update={"tools": resolved, "problem": self._find_problem(model, unknown)})
 
     def _warn_of_unknown_model(self, model: str) -> None:

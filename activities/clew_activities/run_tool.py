@@ -10,8 +10,12 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from clew.contract.mcp_names import find_server
 from clew.tools import Tool, ToolContext
+from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
 from clew_activities.heartbeat import send_heartbeats
+from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
+from clew_activities.mcp.tools import McpTool, McpTools
 from clew_activities.providers.sanitize import clean
 from clew_activities.stored_results import Results, Unreadable, read_result, truncate
 from clew_activities.tool_threads import (
@@ -42,8 +46,10 @@ class ToolActivities:
         *,
         threads: ToolThreadSettings = DEFAULT,
         storing_seconds: float = STORING_SECONDS,
+        mcp_tools: McpTools | None = None,
     ) -> None:
         self._tools = tools
+        self._mcp_tools = mcp_tools or McpTools()
         self._results = results
         self._threads = ToolThreads(threads)
         self._storing_seconds = storing_seconds
@@ -60,6 +66,8 @@ class ToolActivities:
         async with send_heartbeats(lambda: dict(progress)):
             # If the worker has a tool of that name itself, the worker's is used.
             tool = self._tools.get(call.name, read_result if call.name == read_result.name else None)
+            if tool is None and find_server(call.name):
+                return await self._call_mcp_tool(call)
             if not isinstance(tool, Tool):
                 return _make_error(f"tool {call.name!r} is not registered on the worker", call)
             context = ToolContext(
@@ -72,6 +80,31 @@ class ToolActivities:
                 _report=lambda text: progress.update(progress=clean(str(text)[:1000])),
             )
             return await self._run(tool, call, context)
+
+    async def _call_mcp_tool(self, call: RunTool) -> ToolAnswered:
+        """Pass a call on to its MCP server. If the connection breaks, the call may have taken effect."""
+        tool: McpTool | None = None
+        seconds = DEFAULT_TIMEOUT_SECONDS
+        clock = asyncio.timeout(seconds)
+        try:
+            async with clock:
+                tool = await self._mcp_tools.find(call.name)
+                if tool is None:
+                    return _make_error(f"tool {call.name!r} is no tool of the worker's MCP servers any more", call)
+                seconds = tool.timeout_seconds
+                clock.reschedule(asyncio.get_running_loop().time() + seconds)
+                text, is_error = await self._mcp_tools.call(tool, call.arguments)
+        except (McpUnavailable, UnknownMcpTool) as error:
+            answer = _make_error(str(error), call)
+            return answer.model_copy(update={"in_doubt": tool is not None and not tool.idempotent})
+        except TimeoutError:
+            if tool is not None and not tool.idempotent:
+                raise ApplicationError("it took too long", type="tool_timeout", non_retryable=True) from None
+            return _make_error(f"tool {call.name!r} took longer than {seconds:g} seconds", call)
+        answer = await self._results.make_answer(
+            clean(text).encode(), call, readable=read_result.name not in self._tools
+        )
+        return answer.model_copy(update={"is_error": is_error})
 
     async def _run(self, tool: Tool[..., Any], call: RunTool, context: ToolContext) -> ToolAnswered:
         tool_call = ThreadedCall(tool.name, context.session_id, call.tool_call_id, find_code_file(tool.function))

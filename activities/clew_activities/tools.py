@@ -10,8 +10,9 @@ from typing import Any
 
 from clew.tools import ExternalTool, RemoteTool, Tool, ToolDefinition, make_tool
 from clew_activities.import_errors import describe_import_error
+from clew_activities.mcp.tools import McpTool
 from clew_workflows.core.argument_schemas import make_validator
-from clew_workflows.protocol import ExternalRoute, FunctionRoute, RemoteRoute, ResolvedTool, Route
+from clew_workflows.protocol import ExternalRoute, FunctionRoute, McpRoute, RemoteRoute, ResolvedTool, Route
 
 Tools = Mapping[str, ToolDefinition]
 """Every tool of a worker by its name."""
@@ -109,5 +110,7 @@ def _make_route(tool: ToolDefinition) -> Route:
             return RemoteRoute(type="remote", task_queue=tool.task_queue, activity=tool.activity)
         case ExternalTool():
             return ExternalRoute(type="external")
+        case McpTool():
+            return McpRoute(type="mcp")
         case _:
             return FunctionRoute(type="function")

@@ -26,6 +26,7 @@ from clew.errors import (
     TokenVersion,
 )
 from clew_activities.checkpoint_tokens import VARIABLE, Keys, make_op_id, read_keys, sign_payload, verify_token
+from clew_activities.mcp.tools import McpTools
 from clew_activities.model_table import choose_policy
 from clew_activities.open_checkpoint import read_config
 from clew_activities.registry import make_registry
@@ -231,12 +232,12 @@ def test_keys_that_cannot_be_used_are_told_by_their_place(value: str) -> None:
     assert "aHVud" not in str(refused.value)
 
 
-def test_a_policy_that_was_the_models_own_is_found_again() -> None:
+async def test_a_policy_that_was_the_models_own_is_found_again() -> None:
     """It is left open, so that it stays the model's own; a worker that would choose another refuses the token."""
     config = SessionConfig(model="openai:gpt-4", tools=("add",))
     policy, registry = choose_policy("openai:gpt-4"), make_registry({"add": add})
     was = compute_fingerprint(list_fingerprinted(config, policy, [add.spec]))
     payload = {"config": config.model_dump(mode="json", exclude_unset=True), "fingerprint": was}
-    assert read_config(payload, registry) == payload["config"]
+    assert await read_config(payload, registry, McpTools()) == payload["config"]
     with pytest.raises(TokenMismatch):
-        read_config(payload | {"fingerprint": "another"}, registry)
+        await read_config(payload | {"fingerprint": "another"}, registry, McpTools())

@@ -53,11 +53,11 @@ class Providers:
         return provider
 
 
-def load_providers(environ: Mapping[str, str]) -> Providers:
+def load_providers(environ: Mapping[str, str], more_secrets: Iterable[str] = ()) -> Providers:
     """Make the providers that the environment configures.
 
     `CLEW_PROVIDERS` names modules beside the built-in ones, separated by commas. The worker's other secrets in the
-    environment are redacted along with the providers'.
+    environment are redacted along with the providers', and `more_secrets` too.
 
     Raises:
         ProvidersUnusable: A module cannot be imported, makes no providers, or makes one that cannot be used; or a
@@ -74,7 +74,7 @@ def load_providers(environ: Mapping[str, str]) -> Providers:
             by_name[provider.name] = provider
     secrets = [secret for provider in by_name.values() for secret in provider.secrets]
     headers = [header for provider in by_name.values() for header in provider.secret_headers]
-    return Providers(by_name, Redaction([*secrets, *read_secrets(environ)], headers))
+    return Providers(by_name, Redaction([*secrets, *more_secrets, *read_secrets(environ)], headers))
 
 
 def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:

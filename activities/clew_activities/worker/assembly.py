@@ -22,6 +22,8 @@ from clew_activities.checkpoint_tokens import Keys
 from clew_activities.delete_session import DeletionActivities
 from clew_activities.fork_session import ForkingActivities
 from clew_activities.heartbeat import INTERVAL_SECONDS
+from clew_activities.mcp.settings import McpSettings
+from clew_activities.mcp.tools import McpTools
 from clew_activities.open_checkpoint import OpeningActivities
 from clew_activities.prepare import PrepareActivities
 from clew_activities.prices import load_prices
@@ -64,10 +66,13 @@ class SessionWorker:
         registry: The tools and the agents that they have.
     """
 
-    def __init__(self, workers: Sequence[Worker], tools: ToolActivities, registry: Registry) -> None:
+    def __init__(
+        self, workers: Sequence[Worker], tools: ToolActivities, registry: Registry, mcp_tools: McpTools
+    ) -> None:
         self.registry = registry
         self._workers = workers
         self._tools = tools
+        self._mcp_tools = mcp_tools
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one fails fatally, the body is cancelled and the error is raised."""
@@ -83,6 +88,7 @@ class SessionWorker:
             *(worker.__aexit__(kind, error, traceback) for worker in self._workers), return_exceptions=True
         )
         self._tools.close()
+        await self._mcp_tools.close()
         for failure in stopped:
             if failure is not None:
                 raise failure
@@ -102,6 +108,7 @@ def make_worker(
     capacity: Capacity = DEFAULT_CAPACITY,
     grace: timedelta = GRACE,
     workflows: Sequence[type] = WORKFLOWS,
+    mcp: McpSettings | None = None,
 ) -> SessionWorker:
     """Make a worker for sessions.
 
@@ -118,6 +125,7 @@ def make_worker(
         capacity: How many activities run at the same time.
         grace: Time that running activities have to finish at a shutdown.
         workflows: The session and the services. All workers of a task queue must have the same.
+        mcp: The MCP servers whose tools sessions can have.
 
     Raises:
         AgentsUnusable: Two agents, or two tools, have one name.
@@ -128,9 +136,10 @@ def make_worker(
     load_prices()
     archive = Archive(store, client.namespace)
     threads = Threads(archive)
-    preparing = PrepareActivities(providers, registry, archive, thresholds)
+    mcp_tools = McpTools(mcp or McpSettings(), providers.redaction)
+    preparing = PrepareActivities(providers, registry, archive, thresholds, mcp_tools)
     keys = keys or Keys()
-    running = ToolActivities(registry.tools, Results(archive, threads))
+    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
     serving = _make_tolerant_client(client)
 
     def make_queue_worker(
@@ -160,7 +169,7 @@ def make_worker(
         ThawActivities(archive).thaw,
         RecallActivities(archive).recall,
         SigningActivities(keys, client.namespace).sign_checkpoint,
-        OpeningActivities(keys, registry, archive, client.namespace).open_checkpoint,
+        OpeningActivities(keys, registry, archive, client.namespace, mcp_tools).open_checkpoint,
         RestoringActivities(keys, client.namespace).put_context,
         ReadingActivities(archive).read_thread,
         ContextActivities(archive).read_context,
@@ -175,6 +184,7 @@ def make_worker(
         ],
         running,
         registry,
+        mcp_tools,
     )
 
 

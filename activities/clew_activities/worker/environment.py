@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from clew.agents import Agent
 from clew_activities.archive import Store, open_store
 from clew_activities.checkpoint_tokens import Keys, read_keys
+from clew_activities.mcp.settings import McpSettings, read_mcp_settings
 from clew_activities.providers import Providers, ProvidersUnusable, load_providers
 from clew_activities.providers.errors import UnknownModel
 from clew_activities.registry import load_agents
@@ -28,6 +29,7 @@ class WorkerEnvironment:
         keys: Keys that sign and verify checkpoint tokens.
         thresholds: When a session rolls over, that is, continues as new.
         capacity: How many activities run at the same time.
+        mcp: The MCP servers whose tools sessions can have.
     """
 
     providers: Providers
@@ -37,6 +39,7 @@ class WorkerEnvironment:
     keys: Keys
     thresholds: RolloverThresholds
     capacity: Capacity
+    mcp: McpSettings
 
 
 def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -> WorkerEnvironment:
@@ -53,14 +56,16 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
         ProvidersUnusable: A providers module cannot be used.
         ToolsUnusable: A tools module cannot be used.
     """
+    mcp = read_mcp_settings(environ)
     return WorkerEnvironment(
-        providers=load_providers(environ),
+        providers=load_providers(environ, mcp.secrets),
         tools=load_tools(split_names(tools)),
         agents=load_agents(split_names(agents)),
         store=open_store(environ),
         keys=read_keys(environ),
         thresholds=read_thresholds(environ),
         capacity=read_capacity(environ),
+        mcp=mcp,
     )
 
 

@@ -100,6 +100,7 @@ async def serve(task_queue: str, environment: WorkerEnvironment) -> None:
             keys=environment.keys,
             thresholds=environment.thresholds,
             capacity=environment.capacity,
+            mcp=environment.mcp,
         )
         async with worker:
             registered = {

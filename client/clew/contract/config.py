@@ -68,7 +68,7 @@ class Limits(Input):
 
 OnBusy = Literal["reject", "queue", "interrupt", "steer"]
 ToolNames = Annotated[
-    tuple[Annotated[str, StringConstraints(min_length=1, max_length=64)], ...], Field(max_length=128)
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=128)
 ]
 
 

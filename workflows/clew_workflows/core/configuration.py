@@ -9,6 +9,7 @@ from pydantic_core import to_json
 
 from clew.context.projection import find_projector
 from clew.contract import READ_RESULT, ConfigureInput, ContextPolicy, SessionConfig
+from clew.contract.mcp_names import is_selected
 from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import resolve
 from clew.errors import Refusal, UnknownTool
@@ -81,7 +82,8 @@ def check_approvals(config: SessionConfig) -> None:
     Raises:
         UnknownTool: `require_approval` names such a tool.
     """
-    unknown = [name for name in config.require_approval if name not in config.tools and name != READ_RESULT]
+    names = (*config.tools, READ_RESULT)
+    unknown = [name for name in config.require_approval if not is_selected(name, names)]
     if unknown:
         tools = ", ".join(config.tools) or "none"
         raise UnknownTool(

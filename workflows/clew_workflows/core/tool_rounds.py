@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from clew.contract.mcp_names import selects
 from clew.thread.entries import Draft
 from clew_workflows.core import drafts
 from clew_workflows.core.argument_schemas import ArgumentChecks
@@ -50,7 +51,8 @@ def open_calls(state: State, tools: Sequence[RequestedTool]) -> list[tuple[Reque
         call = RequestedCall(f"tool-{number}", tool.name, tool.arguments, returned=answer is not None)
         if answer is None:
             resolved = known[tool.name]
-            needs_approval = resolved.requires_approval or tool.name in state.config.require_approval
+            selected = any(selects(name, tool.name) for name in state.config.require_approval)
+            needs_approval = resolved.requires_approval or selected
             call = replace(call, needs_approval=needs_approval, idempotent=resolved.idempotent, route=resolved.route)
         calls.append((call, answer))
     return calls

@@ -53,7 +53,17 @@ class ExternalRoute(Value):
     type: Literal["external"]
 
 
-Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute, Field(discriminator="type")]
+class McpRoute(Value):
+    """A worker of Clew's passes a call on to an MCP server. The session validates the arguments before.
+
+    Attributes:
+        type: `mcp`.
+    """
+
+    type: Literal["mcp"]
+
+
+Route = Annotated[FunctionRoute | RemoteRoute | ExternalRoute | McpRoute, Field(discriminator="type")]
 """How the calls of a tool are carried out."""
 
 

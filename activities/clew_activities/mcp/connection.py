@@ -1,0 +1,272 @@
+"""The connection to one MCP server: made when it is needed, made anew when it has broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import mcp_types as types
+from mcp import ClientSession, MCPError
+
+from clew_activities.mcp.errors import McpUnavailable
+from clew_activities.mcp.http import open_http_streams
+from clew_activities.mcp.settings import HttpSettings, ServerSettings
+from clew_activities.mcp.stdio import ServerProcess, run_server_process
+
+CONNECT_SECONDS = 10.0
+"""Seconds that a server has to start and to answer the handshake, and again to list its tools."""
+MAX_TOOLS = 1000
+"""Most tools of a server."""
+FIRST_PAUSE_SECONDS = 0.1
+"""Seconds before the second try to connect; each further pause is twice as long."""
+LONGEST_PAUSE_SECONDS = 5.0
+"""Longest of these pauses, in seconds."""
+
+_FINAL = (types.INVALID_PARAMS, types.METHOD_NOT_FOUND)
+
+
+class _Session(ClientSession):
+    async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+        """Take every result: the model reads it as it is, and the server's schema may take without end."""
+
+
+class McpConnection:
+    """One connection, in a task of its own. `close` ends it, and with it the server's process."""
+
+    def __init__(self, settings: ServerSettings, on_change: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_change = on_change
+        self._stop = asyncio.Event()
+        self._process: ServerProcess | None = None
+        self._session: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
+        self._calls = 0
+        self._broken = False
+        self._tools: tuple[types.Tool, ...] | None = None
+        self._changed = False
+        self._listing = asyncio.Lock()
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether no further call may use it."""
+        return self._broken or (self._process is not None and self._process.ended.is_set())
+
+    async def wait_until_ready(self) -> None:
+        """Wait until the handshake is done.
+
+        Raises:
+            McpUnavailable: It failed.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await asyncio.shield(self._session)
+        except TimeoutError:
+            raise McpUnavailable(f"it has not answered within {CONNECT_SECONDS:g} seconds") from None
+
+    async def list_tools(self) -> tuple[types.Tool, ...]:
+        """List the server's tools. The list is kept until the server says that it has changed.
+
+        Raises:
+            McpUnavailable: The server does not answer, or breaks the protocol.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS), self._listing:
+                while self._tools is None:
+                    self._changed = False
+                    async with self._use() as session:
+                        tools = await _list_all(session)
+                    if not self._changed:
+                        self._tools = tools
+                return self._tools
+        except TimeoutError:
+            self._broken = True
+            raise McpUnavailable(f"it has not listed its tools within {CONNECT_SECONDS:g} seconds") from None
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
+        """Call a tool.
+
+        Raises:
+            McpUnavailable: The connection broke, or the server broke the protocol. The call may have taken effect.
+        """
+        async with self._use() as session:
+            result = await session.call_tool(name, arguments, allow_input_required=True)
+        if isinstance(result, types.CallToolResult):
+            return result
+        raise McpUnavailable("its tool asks for input, which a session cannot give")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left of it."""
+        return self._task.done()
+
+    def end_with_calls(self) -> None:
+        """End the connection when its last call has ended."""
+        if not self._calls:
+            self._stop.set()
+
+    async def close(self) -> None:
+        """End the connection."""
+        self._broken = True
+        self._stop.set()
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(self._task)
+
+    @asynccontextmanager
+    async def _use(self) -> AsyncIterator[ClientSession]:
+        """Lend the session to one call. A broken connection ends with the last of its calls."""
+        session = await asyncio.shield(self._session)
+        self._calls += 1
+        try:
+            yield session
+        except MCPError as error:
+            self._broken = self._broken or (self._process is None and error.code not in _FINAL)
+            raise McpUnavailable(self._describe(error)) from None
+        except (McpUnavailable, TimeoutError):
+            raise
+        except Exception as error:
+            # A result of another form than the protocol's, for one.
+            raise McpUnavailable(self._describe(error)) from None
+        finally:
+            self._calls -= 1
+            if self.is_broken:
+                self.end_with_calls()
+
+    async def _run(self) -> None:
+        problem: BaseException | None = None
+        try:
+            if isinstance(self._settings, HttpSettings):
+                async with open_http_streams(self._settings) as (received, sent):
+                    await self._serve(received, sent)
+            else:
+                async with run_server_process(self._settings) as (self._process, (received, sent)):
+                    await self._serve(received, sent)
+        except BaseException as error:
+            problem = error
+        finally:
+            self._broken = True
+            if not self._session.done():
+                self._session.set_exception(McpUnavailable(self._describe(problem)))
+                # Nobody may wait for it any more.
+                self._session.exception()
+
+    async def _serve(self, received: Any, sent: Any) -> None:
+        async with _Session(received, sent, message_handler=self._take_message) as session:
+            try:
+                await session.initialize()
+            except MCPError as error:
+                if error.code not in (types.METHOD_NOT_FOUND, types.UNSUPPORTED_PROTOCOL_VERSION):
+                    raise
+                # Servers of 2026 and later may have no handshake.
+                await session.discover()
+            self._session.set_result(session)
+            ends = [asyncio.create_task(self._stop.wait())]
+            if self._process is not None:
+                ends.append(asyncio.create_task(self._process.ended.wait()))
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._broken = True
+                for end in ends:
+                    end.cancel()
+
+    async def _take_message(self, message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._tools, self._changed = None, True
+            self._on_change()
+
+    def _describe(self, error: BaseException | None) -> str:
+        """Describe why the server cannot be used, in one sentence without its end."""
+        if self._process is not None and self._process.problem:
+            # Once it serves, its log has more to say than one line.
+            said = "" if self._session.done() else self._process.describe_errors()
+            return f"{self._process.problem}: {said}" if said else self._process.problem
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if error is None or isinstance(error, asyncio.CancelledError):
+            return "the connection was closed"
+        return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+async def _list_all(session: ClientSession) -> tuple[types.Tool, ...]:
+    tools: list[types.Tool] = []
+    cursor: str | None = None
+    while True:
+        page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        tools += page.tools
+        cursor = page.next_cursor
+        if len(tools) > MAX_TOOLS:
+            raise McpUnavailable(f"it has over {MAX_TOOLS} tools")
+        if not cursor or not page.tools:
+            return tuple(tools)
+
+
+class McpServer:
+    """A server that the worker may use: at most one connection at a time, with pauses between failed ones.
+
+    Attributes:
+        name: The server's name.
+        settings: How the server is reached.
+        changes: How often the server has said that its tools have changed.
+    """
+
+    def __init__(self, name: str, settings: ServerSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.changes = 0
+        self._connection: McpConnection | None = None
+        self._broken: list[McpConnection] = []
+        self._connecting = asyncio.Lock()
+        self._failures = 0
+
+    async def list_tools(self) -> tuple[types.Tool, ...]:
+        """List the server's tools.
+
+        Raises:
+            McpUnavailable: The server cannot be reached, or does not answer in time.
+        """
+        return await (await self._connect()).list_tools()
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> types.CallToolResult:
+        """Call a tool.
+
+        Raises:
+            McpUnavailable: The server cannot be reached, or the connection broke during the call.
+        """
+        connection = await self._connect()
+        result = await connection.call_tool(name, arguments)
+        self._failures = 0
+        return result
+
+    async def close(self) -> None:
+        """End the connection, and with it the server's process."""
+        connections = (*self._broken, *([self._connection] if self._connection else []))
+        await asyncio.gather(*(connection.close() for connection in connections))
+
+    async def _connect(self) -> McpConnection:
+        async with self._connecting:
+            if self._connection is not None and not self._connection.is_broken:
+                return self._connection
+            self._broken = [broken for broken in self._broken if not broken.has_ended]
+            if self._connection is not None:
+                # Other calls may still wait for its answers, and its process may take its time to end.
+                self._broken.append(self._connection)
+                self._connection.end_with_calls()
+                self._connection = None
+            # It counts as a failure until a call has succeeded: a server may die of each call.
+            if self._failures:
+                await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), LONGEST_PAUSE_SECONDS))
+            self._failures = min(self._failures + 1, 20)
+            connection = McpConnection(self.settings, self._note_change)
+            try:
+                await connection.wait_until_ready()
+            except BaseException:
+                await connection.close()
+                raise
+            self._connection = connection
+            return connection
+
+    def _note_change(self) -> None:
+        self.changes += 1

@@ -1,0 +1,218 @@
+"""Tools of MCP servers: real ones, by both transports, and one that misbehaves in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from clew_activities.mcp import connection, stdio
+from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
+from clew_activities.mcp.settings import HttpSettings, McpSettings, ProcessSettings, ServerSettings
+from clew_activities.mcp.tools import McpTool, McpTools
+from clew_activities.providers import Redaction
+from tests.support import bad_mcp_server
+
+SECRET = "s3cret-of-the-server"
+GOOD = ProcessSettings(
+    command=sys.executable, args=("-m", "tests.support.mcp_server"), env={"PYTHONPATH": os.pathsep.join(sys.path)}
+)
+
+
+def make_bad(folder: Path, *args: str) -> ProcessSettings:
+    env = {"BAD_MCP_PID": str(folder / "pids"), "MCP_SECRET": SECRET}
+    return ProcessSettings(command=sys.executable, args=(bad_mcp_server.__file__, *args), env=env)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def read_pids(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "pids").read_text().split()]
+
+
+@pytest.fixture
+async def bad(tmp_path: Path) -> AsyncIterator[McpTools]:
+    tools = McpTools(McpSettings({"bad": make_bad(tmp_path)}), Redaction([SECRET]))
+    yield tools
+    await tools.close()
+    assert not [pid for pid in read_pids(tmp_path) if is_running(pid)]
+
+
+@pytest.fixture(scope="module")
+def http_server() -> Iterator[HttpSettings]:
+    """The official server on loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "tests.support.mcp_server", "--port", str(port)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        give_up_at = time.monotonic() + 60
+        while True:
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/")
+                break
+            except httpx.TransportError:
+                assert process.poll() is None
+                assert time.monotonic() < give_up_at
+        yield HttpSettings(url=f"http://127.0.0.1:{port}/mcp")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(params=["stdio", "http"])
+async def good(request: pytest.FixtureRequest) -> AsyncIterator[McpTools]:
+    settings: ServerSettings = GOOD if request.param == "stdio" else request.getfixturevalue("http_server")
+    tools = McpTools(McpSettings({"good": settings}))
+    yield tools
+    await tools.close()
+
+
+async def call(tools: McpTools, tool: str, **arguments: object) -> tuple[str, bool]:
+    (found,) = await tools.select(f"mcp:bad/{tool}")
+    return await tools.call(found, dict(arguments))
+
+
+async def test_a_real_server_serves_its_tools(good: McpTools) -> None:
+    """Schemas, hints, results of each kind, errors, and a list that changes while it is used."""
+    tools = {tool.tool: tool for tool in await good.select("mcp:good/*")}
+    add = tools["add"]
+    assert (add.name, add.spec["description"], add.idempotent) == ("mcp__good__add", "Add two numbers.", True)
+    assert add.spec["parameters"]["required"] == ["a", "b"]
+    assert not tools["fail"].idempotent
+    assert await good.call(add, {"a": 1, "b": 2}) == ("3", False)
+    assert await good.call(tools["picture"], {}) == ("a picture:\n[image: image/png, 10 bytes]", False)
+    text, is_error = await good.call(tools["fail"], {"reason": "no"})
+    assert is_error
+    assert "fail" in text
+    assert (await good.find("mcp__good__add")) is not None
+    assert (await good.find("mcp__good__none")) is None
+    with pytest.raises(UnknownMcpTool, match="'mcp:good/none'"):
+        await good.select("mcp:good/none")
+
+
+async def test_a_changed_list_of_tools_is_noticed() -> None:
+    """The server's notification makes the next preparation read the list again."""
+    tools = McpTools(McpSettings({"good": GOOD}))
+    try:
+        (grow,) = await tools.select("mcp:good/grow")
+        with pytest.raises(UnknownMcpTool):
+            await tools.select("mcp:good/added")
+        await tools.call(grow, {})
+        assert await tools.select("mcp:good/added")
+    finally:
+        await tools.close()
+
+
+async def test_a_process_has_no_variables_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets those of its settings, and a few like `PATH`."""
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    tools = McpTools(McpSettings({"good": GOOD}))
+    try:
+        (environment,) = await tools.select("mcp:good/environment")
+        text, _ = await tools.call(environment, {})
+        assert "PYTHONPATH" in text
+        assert SECRET not in text
+    finally:
+        await tools.close()
+
+
+@pytest.mark.parametrize(
+    ("tool", "problem"),
+    [
+        ("die", "its process has ended"),
+        ("flood", "a message of over"),
+        ("chatter", "messages in a second"),
+        ("babble", "other lines than JSON-RPC"),
+        ("nonsense", "ValidationError"),
+    ],
+)
+async def test_a_call_that_a_server_breaks_ends_with_its_problem(bad: McpTools, tool: str, problem: str) -> None:
+    """The next call has a server again."""
+    async with asyncio.timeout(60):
+        with pytest.raises(McpUnavailable, match=f"'bad' cannot be used: .*{problem}"):
+            await call(bad, tool)
+        assert await call(bad, "number", n=1) == ('{"n": 1}', False)
+
+
+async def test_a_call_that_is_cancelled_leaves_the_server_to_others(bad: McpTools) -> None:
+    """A server that works on one call at a time is stopped with the worker all the same."""
+    (hang,) = await bad.select("mcp:bad/hang")
+    task = asyncio.create_task(bad.call(hang, {}))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_secret_in_a_result_is_redacted(bad: McpTools) -> None:
+    """The session never has what the file of servers takes from the worker's environment."""
+    assert await call(bad, "repeat") == ("[redacted]", False)
+
+
+async def test_a_tool_with_a_schema_that_cannot_be_used_is_left_out(bad: McpTools) -> None:
+    """By name it is refused with the reason. A name that providers refuse gets another one."""
+    tools = {tool.tool: tool.name for tool in await bad.select("mcp:bad/*")}
+    assert "costly" not in tools
+    assert tools["a name with spaces"].startswith("mcp__bad__a_name_with_spaces-")
+    with pytest.raises(UnknownMcpTool, match=r"'mcp:bad/costly' cannot be used: .*dynamicRef"):
+        await bad.select("mcp:bad/costly")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (ProcessSettings(command="/no/such/program"), "FileNotFoundError"),
+        (ProcessSettings(command=sys.executable, args=("-c", "raise SystemExit('no key')")), "has ended: no key"),
+        (HttpSettings(url="http://127.0.0.1:9/mcp"), "ConnectError|Connection closed"),
+    ],
+)
+async def test_a_server_that_cannot_be_reached_is_named(settings: ServerSettings, problem: str) -> None:
+    tools = McpTools(McpSettings({"gone": settings}))
+    async with asyncio.timeout(60):
+        with pytest.raises(McpUnavailable, match=rf"the MCP server 'gone' cannot be used: .*({problem})"):
+            await tools.select("mcp:gone/*")
+        await tools.close()
+
+
+async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process ends, although it ignores the end of its input."""
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(stdio, "GRACE_SECONDS", 0.2)
+    tools = McpTools(McpSettings({"mute": make_bad(tmp_path, "mute")}))
+    with pytest.raises(McpUnavailable, match="has not answered within"):
+        await tools.select("mcp:mute/*")
+    await tools.close()
+    assert not [pid for pid in read_pids(tmp_path) if is_running(pid)]
+
+
+async def test_a_stubborn_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ignores the end of its input and SIGTERM."""
+    monkeypatch.setattr(stdio, "GRACE_SECONDS", 0.2)
+    tools = McpTools(McpSettings({"bad": make_bad(tmp_path, "stubborn")}))
+    assert await call(tools, "number", n=1)
+    await tools.close()
+    assert not [pid for pid in read_pids(tmp_path) if is_running(pid)]
+
+
+def test_hints_decide_whether_a_call_may_be_repeated() -> None:
+    listed = {"name": "a", "inputSchema": {"type": "object"}}
+    assert not McpTool("s", listed, 5).idempotent
+    assert McpTool("s", listed | {"annotations": {"idempotentHint": True}}, 5).idempotent
+    assert McpTool("s", listed | {"annotations": {"readOnlyHint": True}}, 5).idempotent

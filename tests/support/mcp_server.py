@@ -1,0 +1,58 @@
+"""An MCP server made with the official package. `python -m tests.support.mcp_server [--port N]`.
+
+Without a port it serves on standard input and output, with one on loopback by streamable HTTP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+import mcp_types as types
+from mcp.server.mcpserver import Context, Image, MCPServer
+
+server = MCPServer("tests")
+READ_ONLY = types.ToolAnnotations(read_only_hint=True)
+
+
+@server.tool(annotations=READ_ONLY)
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@server.tool()
+def fail(reason: str) -> str:
+    """Fail."""
+    raise RuntimeError(reason)
+
+
+@server.tool(annotations=READ_ONLY, structured_output=False)
+def picture() -> list[Any]:
+    """Show a picture."""
+    return ["a picture:", Image(data=b"1234567890", format="png")]
+
+
+@server.tool(annotations=READ_ONLY)
+def environment() -> dict[str, str]:
+    """Show the variables of the process."""
+    return dict(os.environ)
+
+
+@server.tool()
+async def grow(context: Context[Any, Any]) -> str:
+    """Add a tool to the server."""
+    server.add_tool(lambda: "new", name="added", description="A new tool.")
+    await context.session.send_tool_list_changed()
+    return "grown"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int)
+    port = parser.parse_args().port
+    if port:
+        server.run("streamable-http", host="127.0.0.1", port=port)
+    else:
+        server.run("stdio")
