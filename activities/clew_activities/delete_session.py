@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.contract import DeleteSessionInput
-from clew.contract.outputs import DeleteReceipt
+from clew.contract.receipts import DeleteReceipt
 from clew.errors import NotFound
 from clew_activities.archive import Archive
 from clew_activities.error_translation import translate_archive_errors

@@ -14,8 +14,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.context.loading import load_thread
 from clew.contract import EntriesQuery
-from clew.contract.outputs import ForkReceipt
 from clew.contract.payloads import OperationPayload
+from clew.contract.receipts import ForkReceipt
 from clew.errors import InvalidInput, NotFound
 from clew.session.starting import start_session
 from clew.thread.entries import Entry, Refs

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from clew.contract import ModelOptions
-from clew.contract.outputs import InputReceipt
 from clew.contract.payloads import (
     AppliedSwitch,
     AssistantMessage,
@@ -25,6 +24,7 @@ from clew.contract.payloads import (
     UserMessage,
 )
 from clew.contract.policy import resolve
+from clew.contract.receipts import InputReceipt
 from clew.errors import InvalidInput
 from clew.model.messages import list_call_ids
 from clew.outcomes import RequestOutcome, Usage

@@ -93,7 +93,7 @@ export interface AiMessageEntry {
 
 /** The lane's latest compaction was undone. */
 export interface AppliedExpand {
-  /** The operation. */
+  /** Names the operation. */
   type: "expand";
   /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
   reason: "manual" | "restore" | "compaction" | "system";
@@ -103,7 +103,7 @@ export interface AppliedExpand {
 
 /** Messages of the lane were pinned. */
 export interface AppliedPin {
-  /** The operation. */
+  /** Names the operation. */
   type: "pin";
   /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
   reason: "manual" | "restore" | "compaction" | "system";
@@ -115,7 +115,7 @@ export interface AppliedPin {
 
 /** A snapshot was put under the lane. */
 export interface AppliedReplace {
-  /** The operation. */
+  /** Names the operation. */
   type: "replace";
   /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
   reason: "manual" | "restore" | "compaction" | "system";
@@ -129,7 +129,7 @@ export interface AppliedReplace {
 
 /** The lane was made the active one. */
 export interface AppliedSwitch {
-  /** The operation. */
+  /** Names the operation. */
   type: "switch";
   /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
   reason: "manual" | "restore" | "compaction" | "system";
@@ -139,7 +139,7 @@ export interface AppliedSwitch {
 
 /** Messages of the lane were unpinned. */
 export interface AppliedUnpin {
-  /** The operation. */
+  /** Names the operation. */
   type: "unpin";
   /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
   reason: "manual" | "restore" | "compaction" | "system";
@@ -203,7 +203,7 @@ export interface ApprovalReceipt {
 export interface AssistantMessage {
   /** The lane. */
   context_ref: string;
-  /** The speaker: a user, the assistant, or a tool. */
+  /** The speaker. */
   role: "assistant";
   /** The text. */
   content: string;
@@ -838,12 +838,46 @@ export interface Overflow {
   available: number;
 }
 
+/** A tool call that waits for a person's decision. */
+export interface PendingCall {
+  /** The call. */
+  tool_call_id: string;
+  /** The tool. */
+  name: string;
+  /** The model's arguments. */
+  arguments: Record<string, unknown>;
+}
+
+/** An external tool call that waits for its result. */
+export interface PendingExternalCall {
+  /** The call. */
+  tool_call_id: string;
+  /** The tool. */
+  name: string;
+  /** The model's arguments. */
+  arguments: Record<string, unknown>;
+  /** When the call times out: ISO 8601 in UTC with milliseconds. */
+  expires_at: string;
+}
+
 /** A user message that a caller may send next. */
 export interface PendingMessage {
   /** Always `user`. */
   role: "user";
   /** The text; leading and trailing white space is removed. */
   content: string;
+}
+
+/** A context operation that waits for the run to end. */
+export interface PendingOperation {
+  /** The operation's id. */
+  op_id: string;
+  /** The operation's name: `replace`, `switch`, `pin`, `unpin` or `expand`. */
+  type: string;
+  /** The origin of the operation. */
+  reason: string;
+  /** The lane; absent: the active lane. */
+  context_ref?: string;
 }
 
 /** Keep messages of a lane verbatim in all its contexts. */
@@ -1195,10 +1229,10 @@ export interface SessionStatus {
   rev: number;
   /** The last seq that the active lane's context includes; -1: none. */
   projection_cursor_seq: number;
-  /** The `replace` or `switch` that waits for the run to end: `{op_id, type, reason, context_ref?}`. */
-  pending_context_op?: Record<string, unknown>;
-  /** All context operations that wait for the run to end, in the same form, in order. */
-  pending_operations: Array<Record<string, unknown>>;
+  /** The `replace` or `switch` that waits for the run to end. */
+  pending_context_op?: PendingOperation;
+  /** All context operations that wait for the run to end, in order. */
+  pending_operations: Array<PendingOperation>;
   /** Inputs that the run in progress has not read yet. */
   pending_inputs: number;
   /** Requests that wait for the run to end. */
@@ -1207,14 +1241,14 @@ export interface SessionStatus {
   queued_request_ids: Array<string>;
   /** The fields that a waiting `configure` sets. */
   pending_config: Array<string>;
-  /** The tool calls that wait for a person's decision: `{tool_call_id, name, arguments}`. */
-  pending_approvals: Array<Record<string, unknown>>;
-  /** The external tool calls that wait for their results: `{tool_call_id, name, arguments, expires_at}`. */
-  pending_external_calls: Array<Record<string, unknown>>;
+  /** The tool calls that wait for a person's decision. */
+  pending_approvals: Array<PendingCall>;
+  /** The external tool calls that wait for their results. */
+  pending_external_calls: Array<PendingExternalCall>;
   /** The usage of all model calls of the session. */
   usage: Usage;
-  /** The agent as a worker has resolved it: `{name, version, label?}`. */
-  agent?: Record<string, string>;
+  /** The agent as a worker has resolved it. */
+  agent?: AgentVersion;
   /** The model in force; empty until a worker has resolved the agent whose model it is. */
   model: string;
   /** The configuration in force: every field of `SessionConfig`, the policy complete. */
@@ -1439,7 +1473,7 @@ export interface ToolCall {
 export interface ToolMessage {
   /** The lane. */
   context_ref: string;
-  /** The speaker: a user, the assistant, or a tool. */
+  /** The speaker. */
   role: "tool";
   /** The text. */
   content: string;
@@ -1573,7 +1607,7 @@ export interface Usage {
 export interface UserMessage {
   /** The lane. */
   context_ref: string;
-  /** The speaker: a user, the assistant, or a tool. */
+  /** The speaker. */
   role: "user";
   /** The text. */
   content: string;

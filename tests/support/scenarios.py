@@ -66,8 +66,8 @@ async def control(session: Session) -> None:
     while len((await session.status()).pending_approvals) < 2:  # noqa: ASYNC110 - only a query shows it
         await asyncio.sleep(0.05)
     pending = (await session.status()).pending_approvals
-    await session.deny(pending[0]["tool_call_id"], reason="no")
-    await session.approve(pending[1]["tool_call_id"], arguments={"a": 3, "b": 4})
+    await session.deny(pending[0].tool_call_id, reason="no")
+    await session.approve(pending[1].tool_call_id, arguments={"a": 3, "b": 4})
     await guarded.result()
     await session.configure(tools=[], require_approval=[])
     await session.switch_context("draft", op_id="o-3")
@@ -200,8 +200,8 @@ async def external(session: Session) -> None:
         await asyncio.sleep(0.03)
     while (await session.status()).status == "awaiting_external":
         for call in (await session.status()).pending_external_calls:
-            if call["name"] == "order":
-                await session.submit_tool_result(call["tool_call_id"], "sold out", is_error=True)
+            if call.name == "order":
+                await session.submit_tool_result(call.tool_call_id, "sold out", is_error=True)
         await asyncio.sleep(0.05)
     await wait_outside(session, "order it", 1)
     await session.cancel()

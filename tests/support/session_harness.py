@@ -24,7 +24,12 @@ from clew.contract import (
     SessionConfig,
     SubmitInput,
 )
-from clew.contract.outputs import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
+from clew.contract.receipts import (
+    ApprovalReceipt,
+    CancelReceipt,
+    InputReceipt,
+    OperationReceipt,
+)
 from clew.contract.validation import translate_validation_error
 from clew.model.messages import Message
 from clew.thread.entries import Draft

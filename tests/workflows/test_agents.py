@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clew import Agent, ContextPolicy, Session, tool
+from clew.contract.payloads import AgentVersion
 from clew.errors import InvalidInput, RequestFailed, TokenMismatch
 from clew_activities.registry import make_registry
 from tests.support.deployments import make_client, run_deployment
@@ -71,7 +72,7 @@ async def test_a_new_deployment_reaches_open_sessions_with_their_next_request(st
         assert await asyncio.gather(*(session.ask("hello") for session in (following, pinned, plain))) == ["fine"] * 3
         status = await following.status()
         assert (status.model, status.config["system_prompt"], status.metadata) == (model, "one", {"customer": "4711"})
-        assert status.agent == {"name": "support", "label": "1", "version": make_version(first)}
+        assert status.agent == AgentVersion(name="support", label="1", version=make_version(first))
         assert await following.ask("again") == "fine"
         assert await count_activities(following) == {"prepare": 1, "call_model": 2}
     async with run_deployment(stack, clew, second):
@@ -262,7 +263,8 @@ async def test_forks_and_checkpoints_have_the_agent(stack: Stack) -> None:
         # The fork does not share the `configure`, and is pinned as its parent was.
         assert list_prompts(stack, pinned_model) == ["one", "one"]
         status = await forks[1].status()
-        assert (status.agent or {}).get("label") == "1"
+        assert status.agent is not None
+        assert status.agent.label == "1"
         assert (status.config["pin"], status.metadata) == (True, {"a": "b"})
         restored = await clew.restore(tokens[0])
         await restored.ask("and you?")

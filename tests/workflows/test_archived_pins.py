@@ -115,6 +115,6 @@ async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(stack
 
     await wait_until(waits)
     (call,) = (await session.status()).pending_approvals
-    await session.approve(call["tool_call_id"])
+    await session.approve(call.tool_call_id)
     assert (await request.result()).status == "completed"
     assert (await current(session))["messages"][1]["content"].startswith("turn 0 ")

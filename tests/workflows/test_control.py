@@ -15,6 +15,7 @@ from clew import (
     RequestFailed,
     Session,
 )
+from clew.contract import PendingCall
 from clew.errors import (
     AlreadyResolved,
     Idle,
@@ -49,7 +50,7 @@ async def said(session: Session) -> list[str]:
     return words
 
 
-async def approvals_of(session: Session) -> list[dict[str, Any]]:
+async def approvals_of(session: Session) -> list[PendingCall]:
     """The approvals that are pending, once there are any."""
     while not (pending := (await session.status()).pending_approvals):  # noqa: ASYNC110 - only a query tells
         await asyncio.sleep(0.01)
@@ -158,7 +159,7 @@ async def test_a_context_is_never_changed_under_a_run(stack: Stack) -> None:
     assert [one.status, two.status, again.status, later.status] == ["deferred", "deferred", "duplicate", "deferred"]
     pending = (await session.status()).pending_context_op
     assert pending is not None
-    assert pending["op_id"] == "o-2"
+    assert pending.op_id == "o-2"
     toolbox.get_gate(gate).set()
     body = await model.wait_for_call()
     assert [message["content"] for message in body["messages"]][:2] == ["old", "go"]
@@ -308,7 +309,7 @@ async def test_a_tool_call_waits_for_approval(stack: Stack) -> None:
     session = await stack.open(script, tools=["add"], require_approval=["add"])
     request = await session.message("go")
     pending = await approvals_of(session)
-    assert pending[1] == {"tool_call_id": "tool-2", "name": "add", "arguments": {"a": 1, "b": 1}}
+    assert pending[1] == PendingCall(tool_call_id="tool-2", name="add", arguments={"a": 1, "b": 1})
     with pytest.raises(InvalidInput):
         await session.approve("tool-3", arguments={"a": "two", "b": 1})
     await session.approve("tool-3", arguments={"a": 40, "b": 2})

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clew import Session
+from clew.contract import PendingExternalCall
 from clew.errors import AlreadyAnswered, CallEnded, TooLarge, UnknownToolCall
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
@@ -30,7 +31,7 @@ def call_once(*calls: ToolCall) -> Script:
     return script
 
 
-async def wait_for_calls(session: Session, count: int = 1) -> list[dict[str, Any]]:
+async def wait_for_calls(session: Session, count: int = 1) -> list[PendingExternalCall]:
     """Wait until so many external calls are pending, and return them."""
 
     async def are_pending() -> bool:
@@ -52,7 +53,7 @@ async def test_a_round_waits_for_results_from_outside(stack: Stack) -> None:
     await wait_until(is_guarded)
     await session.approve("tool-3")
     pending = await wait_for_calls(session, 2)
-    assert [(call["tool_call_id"], call["name"], call["arguments"]) for call in pending] == [
+    assert [(call.tool_call_id, call.name, call.arguments) for call in pending] == [
         ("tool-1", "order", ITEM),
         ("tool-3", "order_guarded", ITEM),
     ]
@@ -127,7 +128,7 @@ async def test_waiting_calls_survive_a_rollover(stack: Stack) -> None:
 
         await wait_until(has_rolled_over)
         after = (await session.status()).pending_external_calls
-        assert [call["expires_at"] for call in after] == [call["expires_at"] for call in before][-len(after) :]
+        assert [call.expires_at for call in after] == [call.expires_at for call in before][-len(after) :]
         await session.submit_tool_result("tool-1", "sent")
         assert (await request.result()).status == "completed"
         texts = [entry.payload["content"] for entry in await session.entries() if entry.payload.get("role") == "tool"]

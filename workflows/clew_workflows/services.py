@@ -31,7 +31,7 @@ with workflow.unsafe.imports_passed_through():
         RestoreInput,
         SessionConfig,
     )
-    from clew.contract.outputs import RestoreReceipt
+    from clew.contract.receipts import RestoreReceipt
     from clew.contract.starting import make_start_arguments
     from clew.errors import ArchiveUnavailable, InvalidInput, Refusal
     from clew_workflows.protocol import Fork, OpenCheckpoint, OpenedCheckpoint

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
 from clew.cli import show
-from clew.contract.outputs import SessionStatus, StreamState
+from clew.contract.outputs import PendingCall, SessionStatus, StreamState
 from clew.contract.payloads import AssistantMessage, ToolMessage
 from clew.errors import ClewError
 from clew.outcomes import RequestOutcome
@@ -123,7 +122,7 @@ class View:
         self.show_reply(make_final_state(entry, message))
         for call in message.tool_calls or ():
             self.end()
-            self._to.print(show.format_tool_call(call), soft_wrap=True)
+            self._to.print(show.format_tool_call(call["name"], call["arguments"]), soft_wrap=True)
             self.wait(f"running {call['name']}")
 
     def print_note(self, text: str) -> None:
@@ -184,7 +183,7 @@ async def wait_for_outcome(session: Session, request: Request, notify: Callable[
             # The status is only for notices: a failure to read it does not end the wait.
             with suppress(ClewError):
                 for call, notice in waiting_calls.take_new(await session.status()):
-                    notify(show.make_text(notice, ": ").append(show.format_tool_call(call)))
+                    notify(show.make_text(notice, ": ").append(show.format_tool_call(call.name, call.arguments)))
         return ending.result()
     finally:
         ending.cancel()
@@ -232,21 +231,21 @@ class _WaitingCalls:
         self._request = request
         self._reported: set[str] = set()
 
-    def take_new(self, status: SessionStatus) -> Iterator[tuple[Mapping[str, Any], str]]:
+    def take_new(self, status: SessionStatus) -> Iterator[tuple[PendingCall, str]]:
         """Yield each call that was not reported yet, with a notice."""
         if self._request.request_id in status.queued_request_ids:
             return  # the waiting calls are another request's
         session = status.session_id
-        notices = [
-            (call, "approval", f"`clew approve {session} {call['tool_call_id']}`, or deny")
+        notices: list[tuple[PendingCall, str, str]] = [
+            (call, "approval", f"`clew approve {session} {call.tool_call_id}`, or deny")
             for call in status.pending_approvals
         ]
         notices += [
-            (call, "its result", f"`clew submit {session} {call['tool_call_id']} TEXT`")
+            (call, "its result", f"`clew submit {session} {call.tool_call_id} TEXT`")
             for call in status.pending_external_calls
         ]
         for call, waits_for, command in notices:
-            notice = f"{call['tool_call_id']} waits for {waits_for}: {command}"
+            notice = f"{call.tool_call_id} waits for {waits_for}: {command}"
             if notice not in self._reported:
                 self._reported.add(notice)
                 yield call, notice

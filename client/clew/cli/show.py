@@ -14,23 +14,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from clew.contract.outputs import (
-    ApprovalReceipt,
-    CancelReceipt,
-    CheckpointReceipt,
-    ConfigureReceipt,
-    Context,
-    DeleteReceipt,
-    ForkReceipt,
-    HibernateReceipt,
-    InputReceipt,
-    OperationReceipt,
-    RestoreReceipt,
-    SessionStatus,
-    SummaryReceipt,
-    ToolResultReceipt,
-)
+from clew.contract.outputs import Context, PendingOperation, SessionStatus
 from clew.contract.payloads import (
+    AgentVersion,
     ApprovalPayload,
     AssistantMessage,
     ConfigPayload,
@@ -42,6 +28,20 @@ from clew.contract.payloads import (
     SessionPayload,
     SummaryPayload,
     ToolMessage,
+)
+from clew.contract.receipts import (
+    ApprovalReceipt,
+    CancelReceipt,
+    CheckpointReceipt,
+    ConfigureReceipt,
+    DeleteReceipt,
+    ForkReceipt,
+    HibernateReceipt,
+    InputReceipt,
+    OperationReceipt,
+    RestoreReceipt,
+    SummaryReceipt,
+    ToolResultReceipt,
 )
 from clew.outcomes import Usage
 from clew.thread.entries import Entry
@@ -94,7 +94,7 @@ def print_status(to: Console, answer: SessionStatus) -> None:
     waiting = {"input": answer.pending_inputs, "message": answer.queued_messages}
     rows = {
         "status": answer.status.replace("_", " "),
-        "agent": _format_agent(answer.agent or {}),
+        "agent": _format_agent(answer.agent) if answer.agent else "",
         "model": answer.model,
         "lane": answer.active_context_ref,
         "entries": _format_entry_count(answer),
@@ -102,16 +102,17 @@ def print_status(to: Console, answer: SessionStatus) -> None:
         "waiting": ", ".join(
             f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in waiting.items() if count
         ),
-        "operation": _format_operation(answer.pending_context_op or {}),
+        "operation": _format_operation(answer.pending_context_op) if answer.pending_context_op else "",
         "usage": format_usage(answer.usage),
     }
-    rows |= {f"approve {call['tool_call_id']}?": format_tool_call(call).plain for call in answer.pending_approvals}
-    rows |= {f"answer {call['tool_call_id']}": format_tool_call(call).plain for call in answer.pending_external_calls}
+    waiting_calls = {f"approve {call.tool_call_id}?": call for call in answer.pending_approvals}
+    waiting_calls |= {f"answer {call.tool_call_id}": call for call in answer.pending_external_calls}
+    rows |= {title: format_tool_call(call.name, call.arguments).plain for title, call in waiting_calls.items()}
     _print_pairs(to, f"session {answer.session_id}", {name: value for name, value in rows.items() if value})
 
 
-def _format_agent(agent: Mapping[str, str]) -> str:
-    return " · ".join(filter(None, (agent.get("name"), agent.get("label"), agent.get("version"))))
+def _format_agent(agent: AgentVersion) -> str:
+    return " · ".join(filter(None, (agent.name, agent.label, agent.version)))
 
 
 Receipt = (
@@ -198,13 +199,13 @@ def print_messages(to: Console, messages: Iterable[Mapping[str, Any]]) -> None:
         if message["content"]:
             print_text(to, make_text(message["content"]))
         for call in message.get("tool_calls", []):
-            print_text(to, format_tool_call(call))
+            print_text(to, format_tool_call(call["name"], call["arguments"]))
 
 
-def format_tool_call(call: Mapping[str, Any]) -> Text:
+def format_tool_call(name: str, arguments: Mapping[str, Any]) -> Text:
     """Format a tool call with its arguments."""
-    arguments = ", ".join(f"{name}={_dump_json(value)}" for name, value in call["arguments"].items())
-    return make_text(("→ ", "yellow"), (call["name"], "bold yellow"), (f"({arguments})", "yellow"))
+    shown = ", ".join(f"{argument}={_dump_json(value)}" for argument, value in arguments.items())
+    return make_text(("→ ", "yellow"), (name, "bold yellow"), (f"({shown})", "yellow"))
 
 
 def format_tool_result(content: str, width: int) -> Text:
@@ -262,9 +263,8 @@ def _format_entry(entry: Entry) -> str:
         case MessagePayload() as message:
             name = f" {message.name}" if isinstance(message, ToolMessage) and message.name else ""
             calls = message.tool_calls or () if isinstance(message, AssistantMessage) else ()
-            return (
-                f"{message.role}{name}: {message.content} {' '.join(str(format_tool_call(call)) for call in calls)}"
-            )
+            shown = " ".join(str(format_tool_call(call["name"], call["arguments"])) for call in calls)
+            return f"{message.role}{name}: {message.content} {shown}"
         case ConfigPayload(model=model, tools=tools):
             return f"{model}; tools: {', '.join(tool['name'] for tool in tools) or 'none'}"
         case RunPayload() as run:
@@ -319,11 +319,9 @@ def _format_request(answer: SessionStatus) -> str:
     return f"{answer.request_id} ({answer.run_id or 'not started'}, iteration {answer.iteration})"
 
 
-def _format_operation(waiting: Mapping[str, Any]) -> str:
-    if not waiting:
-        return ""
-    lane = f" {waiting['context_ref']}" if "context_ref" in waiting else ""
-    return f"{waiting['type']}{lane} ({waiting['op_id']}), deferred until the run ends"
+def _format_operation(waiting: PendingOperation) -> str:
+    lane = f" {waiting.context_ref}" if waiting.context_ref else ""
+    return f"{waiting.type}{lane} ({waiting.op_id}), deferred until the run ends"
 
 
 def format_number(number: int) -> str:

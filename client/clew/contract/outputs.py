@@ -1,13 +1,54 @@
-"""The answers of a session. They may gain optional fields."""
+"""The answers of a session to queries, and its results. They may gain optional fields."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
+from clew.contract.payloads import AgentVersion
 from clew.model.messages import Message, ToolSpec
 from clew.outcomes import Output, Usage
+
+
+class PendingOperation(Output):
+    """A context operation that waits for the run to end.
+
+    Attributes:
+        op_id: The operation's id.
+        type: The operation's name: `replace`, `switch`, `pin`, `unpin` or `expand`.
+        reason: The origin of the operation.
+        context_ref: The lane; absent: the active lane.
+    """
+
+    op_id: str
+    type: str
+    reason: str
+    context_ref: str | None = None
+
+
+class PendingCall(Output):
+    """A tool call that waits for a person's decision.
+
+    Attributes:
+        tool_call_id: The call.
+        name: The tool.
+        arguments: The model's arguments.
+    """
+
+    tool_call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class PendingExternalCall(PendingCall):
+    """An external tool call that waits for its result.
+
+    Attributes:
+        expires_at: When the call times out: ISO 8601 in UTC with milliseconds.
+    """
+
+    expires_at: str
 
 
 class SessionStatus(Output):
@@ -23,18 +64,16 @@ class SessionStatus(Output):
         iteration: Model calls that the run in progress has begun.
         rev: Entries that the thread has.
         projection_cursor_seq: The last seq that the active lane's context includes; -1: none.
-        pending_context_op: The `replace` or `switch` that waits for the run to end: `{op_id, type, reason,
-            context_ref?}`.
-        pending_operations: All context operations that wait for the run to end, in the same form, in order.
+        pending_context_op: The `replace` or `switch` that waits for the run to end.
+        pending_operations: All context operations that wait for the run to end, in order.
         pending_inputs: Inputs that the run in progress has not read yet.
         queued_messages: Requests that wait for the run to end.
         queued_request_ids: The ids of those requests, the next one first.
         pending_config: The fields that a waiting `configure` sets.
-        pending_approvals: The tool calls that wait for a person's decision: `{tool_call_id, name, arguments}`.
-        pending_external_calls: The external tool calls that wait for their results: `{tool_call_id, name, arguments,
-            expires_at}`.
+        pending_approvals: The tool calls that wait for a person's decision.
+        pending_external_calls: The external tool calls that wait for their results.
         usage: The usage of all model calls of the session.
-        agent: The agent as a worker has resolved it: `{name, version, label?}`.
+        agent: The agent as a worker has resolved it.
         model: The model in force; empty until a worker has resolved the agent whose model it is.
         config: The configuration in force: every field of `SessionConfig`, the policy complete.
         metadata: The session's metadata.
@@ -50,175 +89,21 @@ class SessionStatus(Output):
     iteration: int = 0
     rev: int
     projection_cursor_seq: int
-    pending_context_op: dict[str, Any] | None = None
-    pending_operations: list[dict[str, Any]] = Field(default_factory=list)
+    pending_context_op: PendingOperation | None = None
+    pending_operations: list[PendingOperation] = Field(default_factory=list)
     pending_inputs: int = 0
     queued_messages: int = 0
     queued_request_ids: list[str] = Field(default_factory=list)
     pending_config: list[str] = Field(default_factory=list)
-    pending_approvals: list[dict[str, Any]] = Field(default_factory=list)
-    pending_external_calls: list[dict[str, Any]] = Field(default_factory=list)
+    pending_approvals: list[PendingCall] = Field(default_factory=list)
+    pending_external_calls: list[PendingExternalCall] = Field(default_factory=list)
     usage: Usage = Usage()
-    agent: dict[str, str] | None = None
+    agent: AgentVersion | None = None
     model: str
     config: dict[str, Any] = Field(default_factory=dict)
     metadata: dict[str, str] = Field(default_factory=dict)
     first_live_seq: int = 0
     closed: bool = False
-
-
-class InputReceipt(Output):
-    """An input was accepted.
-
-    Attributes:
-        input_id: The input's id: the sender's, or `input-<n>`.
-        request_id: The request whose run reads it.
-        position: The position of the input among those that wait, from 1.
-    """
-
-    input_id: str
-    request_id: str
-    position: int
-
-
-class OperationReceipt(Output):
-    """A context operation was accepted.
-
-    Attributes:
-        op_id: The operation's id.
-        status: `applied`, `deferred` to the end of the run, or `duplicate`: the id is known, nothing changed.
-        seq: The operation's entry, if it was applied.
-    """
-
-    op_id: str
-    status: Literal["applied", "deferred", "duplicate"]
-    seq: int | None = None
-
-
-class ConfigureReceipt(Output):
-    """A change of configuration was accepted.
-
-    Attributes:
-        seq: The `config` entry, if the change was applied.
-        status: `applied`, or `deferred` to the end of the run.
-    """
-
-    seq: int | None = None
-    status: Literal["applied", "deferred"]
-
-
-class SummaryReceipt(Output):
-    """A summary was committed.
-
-    Attributes:
-        seq: The entry.
-        from_seq: The first entry that the model read; the summary before covers earlier ones.
-        to_seq: The last entry that the summary covers.
-        tokens: Tokens of the summary.
-    """
-
-    seq: int
-    from_seq: int
-    to_seq: int
-    tokens: int
-
-
-class CancelReceipt(Output):
-    """A cancellation was accepted.
-
-    Attributes:
-        request_id: The cancelled request; empty if a summary was cancelled.
-        cancelled: Whether the request was cancelled; false if it had ended.
-    """
-
-    request_id: str
-    cancelled: bool
-
-
-class ApprovalReceipt(Output):
-    """A decision about a tool call was accepted.
-
-    Attributes:
-        tool_call_id: The call.
-        decision: The decision.
-    """
-
-    tool_call_id: str
-    decision: Literal["approve", "deny"]
-
-
-class ToolResultReceipt(Output):
-    """The result of an external tool call was accepted.
-
-    Attributes:
-        tool_call_id: The call.
-        seq: The result's entry.
-    """
-
-    tool_call_id: str
-    seq: int
-
-
-class CheckpointReceipt(Output):
-    """A lane's context and the session's configuration, signed.
-
-    Attributes:
-        token: The argument of `RestoreSession`: `rt2.<payload>.<signature>`.
-    """
-
-    token: str
-
-
-class RestoreReceipt(Output):
-    """A session was made from a checkpoint.
-
-    Attributes:
-        session_id: The new session.
-    """
-
-    session_id: str
-
-
-class HibernateReceipt(Output):
-    """The complete session is in the archive; its workflow completes.
-
-    Attributes:
-        last_seq: The thread's last entry.
-    """
-
-    last_seq: int
-
-
-class CloseReceipt(Output):
-    """The session has ended, and the archive has all of it.
-
-    Attributes:
-        last_seq: The thread's last entry; -1 if the session ended before it had read its archive, which is unchanged.
-    """
-
-    last_seq: int
-
-
-class ForkReceipt(Output):
-    """A session was forked.
-
-    Attributes:
-        session_id: The new session.
-        fork_seq: The last entry that it shares with its parent.
-    """
-
-    session_id: str
-    fork_seq: int
-
-
-class DeleteReceipt(Output):
-    """A session was deleted.
-
-    Attributes:
-        deleted_segments: Archive segments that were deleted, without those that forks still need.
-    """
-
-    deleted_segments: int
 
 
 class Overflow(Output):

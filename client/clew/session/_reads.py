@@ -6,7 +6,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from clew.contract import ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
-from clew.contract.outputs import Context, SessionStatus, TranscriptMessage, Window
+from clew.contract.outputs import (
+    Context,
+    SessionStatus,
+    TranscriptMessage,
+    Window,
+)
 from clew.contract.policy import ContextPolicy
 from clew.session._reader import read_context, read_entries, read_status, read_transcript, read_window
 from clew.session.handle import SessionHandle

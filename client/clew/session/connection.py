@@ -35,9 +35,9 @@ from clew.contract import (
     SessionConfig,
     SessionId,
 )
-from clew.contract.outputs import DeleteReceipt, RestoreReceipt
 from clew.contract.payloads import ConfigPayload
 from clew.contract.policy import ContextPolicy
+from clew.contract.receipts import DeleteReceipt, RestoreReceipt
 from clew.errors import Closed, InvalidInput, NotFound, ServerUnreachable, ThreadMismatch, WorkerUnavailable
 from clew.session._opening import find_ignored, read_ignored
 from clew.session._query_retry import retry_queries_soon

@@ -27,7 +27,8 @@ from clew.contract import (
     SummarizeInput,
     ToolResultInput,
 )
-from clew.contract.outputs import (
+from clew.contract.outputs import StreamState
+from clew.contract.receipts import (
     ApprovalReceipt,
     CancelReceipt,
     CheckpointReceipt,
@@ -36,7 +37,6 @@ from clew.contract.outputs import (
     HibernateReceipt,
     InputReceipt,
     OperationReceipt,
-    StreamState,
     SummaryReceipt,
     ToolResultReceipt,
 )

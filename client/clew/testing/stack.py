@@ -150,7 +150,7 @@ class Stack:
                 thread = await self.read(session)
                 raise TimeoutError(f"no tool call waited for approval within {timeout_seconds:g} s:\n{thread}")
             await asyncio.sleep(POLL_SECONDS)
-        return str(pending[0]["tool_call_id"])
+        return pending[0].tool_call_id
 
     async def skip_time(self, session: Session, time_skipped: timedelta) -> None:
         """Move the clock of a session's workflow forward, and return when it has arrived there.

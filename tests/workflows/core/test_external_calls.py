@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clew.contract import HibernateInput, ToolResultInput
-from clew.contract.outputs import ToolResultReceipt
+from clew.contract.receipts import ToolResultReceipt
 from clew.errors import AlreadyAnswered, Busy, CallEnded, TooLarge, UnknownToolCall
 from clew_workflows.core import commands, decisions, external_calls, views
 from clew_workflows.protocol import ArchiveRef, RequestedTool

@@ -10,8 +10,8 @@ import pytest
 
 from clew.context.retention import retain
 from clew.contract import ModelOptions
-from clew.contract.outputs import ConfigureReceipt
 from clew.contract.policy import ContextPolicy
+from clew.contract.receipts import ConfigureReceipt
 from clew.errors import InvalidOperation, InvalidTokenBudget, QueueFull, UnknownTool
 from clew.thread.thread import Thread
 from clew_workflows.core import commands, views

@@ -14,6 +14,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from clew import Clew, ContextPolicy, Session
+from clew.contract import PendingCall
 from clew.errors import ArchiveUnavailable, Idle, ThreadMismatch
 from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive, Head
@@ -146,7 +147,7 @@ async def test_an_approval_is_waited_for_over_runs_of_the_workflow(stack: Stack,
     session = await clew.open(make_id(), model=stack.add_model(script), tools=["add"], require_approval=["add"])
     request = await session.message("add")
 
-    async def pending() -> list[dict[str, Any]]:
+    async def pending() -> list[PendingCall]:
         return (await session.status()).pending_approvals
 
     await wait_until(pending)
@@ -154,7 +155,7 @@ async def test_an_approval_is_waited_for_over_runs_of_the_workflow(stack: Stack,
     for _ in range(120):
         await session._handle.workflow.signal("nobody", 1)
     await wait_until(lambda: rolled(clew, session))
-    await session.approve(call["tool_call_id"])
+    await session.approve(call.tool_call_id)
     assert await request.answer() == "3"
 
 

@@ -22,7 +22,7 @@ from clew.contract import (
     SummarizeInput,
     ToolResultInput,
 )
-from clew.contract.outputs import (
+from clew.contract.receipts import (
     ApprovalReceipt,
     CancelReceipt,
     ConfigureReceipt,

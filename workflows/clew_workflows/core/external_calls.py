@@ -9,7 +9,7 @@ from functools import partial
 from pydantic_core import to_json
 
 from clew.contract import ToolResultInput
-from clew.contract.outputs import ToolResultReceipt
+from clew.contract.receipts import ToolResultReceipt
 from clew.errors import AlreadyAnswered, CallEnded, TooLarge, UnknownToolCall
 from clew_workflows.core import runs, tool_rounds
 from clew_workflows.core.decision import Decision

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic_core import to_json
 
 from clew.contract import CancelInput, MessageInput, OnBusy, SubmitInput
-from clew.contract.outputs import CancelReceipt, InputReceipt
+from clew.contract.receipts import CancelReceipt, InputReceipt
 from clew.errors import (
     Busy,
     Idle,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from clew.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig
-from clew.contract.outputs import InputReceipt
 from clew.contract.payloads import ToolMessage
 from clew.contract.policy import ContextPolicy
+from clew.contract.receipts import InputReceipt
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import Refs
 from clew_workflows.protocol import (

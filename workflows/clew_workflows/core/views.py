@@ -18,7 +18,12 @@ from clew.contract import (
     TranscriptQuery,
     WindowQuery,
 )
-from clew.contract.outputs import SessionStatus
+from clew.contract.outputs import (
+    PendingCall,
+    PendingExternalCall,
+    PendingOperation,
+    SessionStatus,
+)
 from clew.contract.payloads import ConfigPayload
 from clew.errors import Archived, InvalidInput
 from clew.thread.source import make_filter
@@ -47,12 +52,12 @@ def answer_status(state: State, thread: Thread) -> dict[str, Any]:
         queued_request_ids=[request.request_id for request in state.queue],
         pending_config=sorted(state.pending_config.model_fields_set) if state.pending_config else [],
         pending_approvals=[
-            {"tool_call_id": call.tool_call_id, "name": call.name, "arguments": call.arguments}
+            PendingCall(tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
             for call in approvals.list_pending(state)
         ],
         pending_external_calls=[_describe_external(call) for call in external_calls.list_pending(state)],
         usage=state.usage,
-        agent=state.agent and drafts.make_agent_version(state.agent).as_json(),
+        agent=state.agent and drafts.make_agent_version(state.agent),
         model=state.model,
         config=drafts.dump_configuration(state),
         metadata=state.config.metadata,
@@ -139,19 +144,20 @@ def _note_archived(thread: Thread, from_seq: int) -> dict[str, int]:
     return {"archived_before": thread.first_seq} if from_seq < thread.first_seq else {}
 
 
-def _describe_external(call: RequestedCall) -> dict[str, Any]:
-    expires_at = format_timestamp(datetime.fromtimestamp(call.expires_at or 0, UTC))
-    return {
-        "tool_call_id": call.tool_call_id,
-        "name": call.name,
-        "arguments": call.arguments,
-        "expires_at": expires_at,
-    }
+def _describe_external(call: RequestedCall) -> PendingExternalCall:
+    return PendingExternalCall(
+        tool_call_id=call.tool_call_id,
+        name=call.name,
+        arguments=call.arguments,
+        expires_at=format_timestamp(datetime.fromtimestamp(call.expires_at or 0, UTC)),
+    )
 
 
-def _describe_operation(waiting: ContextOperation) -> dict[str, Any]:
-    description = {"op_id": waiting.op_id, "type": waiting.operation.type, "reason": waiting.operation.reason}
-    return description | ({"context_ref": waiting.context_ref} if waiting.context_ref else {})
+def _describe_operation(waiting: ContextOperation) -> PendingOperation:
+    operation = waiting.operation
+    return PendingOperation(
+        op_id=waiting.op_id, type=operation.type, reason=operation.reason, context_ref=waiting.context_ref
+    )
 
 
 def _find_cursor(state: State, thread: Thread) -> int:

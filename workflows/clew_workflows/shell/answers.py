@@ -6,7 +6,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from clew.contract.outputs import ConfigureReceipt, OperationReceipt
+from clew.contract.receipts import ConfigureReceipt, OperationReceipt
 from clew.errors import Closed
 from clew_workflows.core import commands, outcomes, summaries
 from clew_workflows.core.commands import Answer

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from clew.contract.outputs import CloseReceipt, HibernateReceipt
+from clew.contract.receipts import CloseReceipt, HibernateReceipt
 from clew.errors import ArchiveUnavailable, Busy, Refusal
 from clew_workflows.core import decisions
 from clew_workflows.shell.rollover import Rollover

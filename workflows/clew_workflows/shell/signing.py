@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from clew.contract import ContextQuery
-from clew.contract.outputs import CheckpointReceipt
+from clew.contract.receipts import CheckpointReceipt
 from clew.errors import CheckpointUnavailable, ClewError, make_refusal
 from clew_workflows.core import checkpoints
 from clew_workflows.core.commands import Checkpointing

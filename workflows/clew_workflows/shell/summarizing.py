@@ -8,8 +8,8 @@ from temporalio.exceptions import ApplicationError
 
 from clew.context.contexts import find_lane_prompt
 from clew.contract import ContextQuery
-from clew.contract.outputs import SummaryReceipt
 from clew.contract.payloads import ErrorPayload, SummaryPayload
+from clew.contract.receipts import SummaryReceipt
 from clew.errors import Refusal
 from clew_workflows.core import runs, summaries
 from clew_workflows.protocol import Event, Failure, Summarize, Summarized

@@ -65,6 +65,7 @@ class UserMessage(MessagePayload):
     """A user's message: it opened a run, or was steered in or injected while one was active.
 
     Attributes:
+        role: The speaker.
         input_id: The id of the input; absent for the message that opened the run.
         source: The sender of the input, or its kind; absent for the message that opened the run.
         metadata: The metadata of the message.
@@ -85,6 +86,7 @@ class AssistantMessage(MessagePayload):
     """A model's reply.
 
     Attributes:
+        role: The speaker.
         tool_calls: The tool calls, with ids that are unique in the thread.
         thinking: The text of the model's reasoning; no context shows it.
         provider_data: Blocks that go back to the provider verbatim.
@@ -136,6 +138,7 @@ class ToolMessage(MessagePayload):
     """The result of a tool call.
 
     Attributes:
+        role: The speaker.
         tool_call_id: The call that it answers.
         name: The tool.
         edited_arguments: The arguments with which a person replaced the model's.

@@ -65,6 +65,7 @@ class AppliedReplace(AppliedOperation):
     """A snapshot was put under the lane.
 
     Attributes:
+        type: Names the operation.
         result_context: The snapshot.
         base_seq: The lane's messages after this seq follow the snapshot; absent: those after the operation.
     """
@@ -81,7 +82,11 @@ class AppliedReplace(AppliedOperation):
 
 @stored
 class AppliedSwitch(AppliedOperation):
-    """The lane was made the active one."""
+    """The lane was made the active one.
+
+    Attributes:
+        type: Names the operation.
+    """
 
     type: Literal["switch"]
 
@@ -91,6 +96,7 @@ class AppliedPin(AppliedOperation):
     """Messages of the lane were pinned.
 
     Attributes:
+        type: Names the operation.
         seqs: The seqs of the messages.
     """
 
@@ -103,6 +109,7 @@ class AppliedUnpin(AppliedOperation):
     """Messages of the lane were unpinned.
 
     Attributes:
+        type: Names the operation.
         seqs: The seqs of the messages.
     """
 
@@ -112,7 +119,11 @@ class AppliedUnpin(AppliedOperation):
 
 @stored
 class AppliedExpand(AppliedOperation):
-    """The lane's latest compaction was undone."""
+    """The lane's latest compaction was undone.
+
+    Attributes:
+        type: Names the operation.
+    """
 
     type: Literal["expand"]
 
