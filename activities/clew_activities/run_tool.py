@@ -11,13 +11,14 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.contract.mcp_names import find_server
+from clew.model.texts import truncate_result
 from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
 from clew_activities.heartbeat import send_heartbeats
 from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
 from clew_activities.mcp.tools import McpTool, McpTools
 from clew_activities.providers.sanitize import clean
-from clew_activities.stored_results import Results, Unreadable, read_result, truncate
+from clew_activities.stored_results import Results, Unreadable, read_result
 from clew_activities.tool_threads import (
     DEFAULT,
     ThreadedCall,
@@ -175,7 +176,9 @@ def _encode_result(value: Any) -> bytes:
 def _make_error(text: str, call: RunTool) -> ToolAnswered:
     data = clean(f"error: {text}").encode()
     fits = len(data) <= call.max_result_bytes
-    return ToolAnswered(content=data.decode() if fits else truncate(data, call.max_result_bytes)[0], is_error=True)
+    return ToolAnswered(
+        content=data.decode() if fits else truncate_result(data, call.max_result_bytes)[0], is_error=True
+    )
 
 
 def _describe_error(error: BaseException) -> str:

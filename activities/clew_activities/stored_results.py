@@ -12,11 +12,11 @@ from temporalio import activity
 
 from clew.contract import EntriesQuery
 from clew.contract.payloads import OperationPayload, StoredResult, ToolMessage
+from clew.model.texts import truncate_result, truncate_utf8
 from clew.thread.entries import Entry
 from clew.thread.source import make_filter
 from clew.tools import tool
 from clew_activities.archive import Archive, ArchiveError, ObjectDamaged, ObjectMissing
-from clew_activities.providers.sanitize import truncate_utf8
 from clew_activities.thread_source import Threads
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered
 
@@ -71,7 +71,7 @@ class Results:
         if len(data) <= call.max_result_bytes:
             return ToolAnswered(content=data.decode())
         if call.family is None:
-            return ToolAnswered(content=truncate(data, call.max_result_bytes)[0])
+            return ToolAnswered(content=truncate_result(data, call.max_result_bytes)[0])
         dropped = ""
         if len(data) > MAX_STORED_BYTES:
             dropped = f"; only {MAX_STORED_BYTES} bytes of {len(data)} were stored"
@@ -81,10 +81,10 @@ class Results:
                 digest = await self._archive.put_result(call.family, data)
         except (ArchiveError, TimeoutError) as error:
             activity.logger.warning("a tool result of %d bytes could not be stored: %s", len(data), error)
-            content, _ = truncate(data, call.max_result_bytes, "; the rest could not be stored")
+            content, _ = truncate_result(data, call.max_result_bytes, "; the rest could not be stored")
             return ToolAnswered(content=content)
         how = f"; read_result(tool_call_id={call.tool_call_id!r}, offset={{shown}}) reads on" if readable else ""
-        content, shown = truncate(data, call.max_result_bytes, dropped + how)
+        content, shown = truncate_result(data, call.max_result_bytes, dropped + how)
         return ToolAnswered(content=content, result=StoredResult(digest=digest, bytes=len(data), shown=shown))
 
     async def read(self, call: RunTool, tool_call_id: str, offset: int, length: int) -> str:
@@ -152,14 +152,3 @@ class Results:
         async for entry in self._threads.read_backward(self._threads.find_own(), query):
             if matches(entry):
                 yield entry
-
-
-def truncate(data: bytes, limit: int, more: str = "") -> tuple[str, int]:
-    """Truncate a text in UTF-8 that is over a limit, and add a mark. Returns it and how many bytes are shown.
-
-    `more` is text for the mark; `{shown}` in it is replaced by the number of shown bytes.
-    """
-    mark = f"\n[truncated: the first {{shown}} of {len(data)} bytes are shown{more}]"
-    text = truncate_utf8(data, limit - len(mark) - 16)
-    shown = len(text.encode())
-    return text + mark.format(shown=shown), shown

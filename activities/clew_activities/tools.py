@@ -112,5 +112,7 @@ def _make_route(tool: ToolDefinition) -> Route:
             return ExternalRoute(type="external")
         case McpTool():
             return McpRoute(type="mcp")
+        case Tool():
+            return FunctionRoute(type="function", task_queue=tool.task_queue, takes_context=tool.takes_context)
         case _:
-            return FunctionRoute(type="function")
+            raise TypeError(f"tool {tool.name!r} is of no kind that a worker can run: {type(tool).__name__}")

@@ -9,12 +9,28 @@ Raises:
 """
 
 try:
-    from clew_activities.worker import Capacity, SessionWorker, check_model, main, make_worker, make_workflow_sandbox
+    from clew_activities.worker import (
+        Capacity,
+        SessionWorker,
+        check_model,
+        main,
+        make_tool_worker,
+        make_worker,
+        make_workflow_sandbox,
+    )
 except ModuleNotFoundError as error:
     message = f"the worker needs its libraries ({error.name} is missing): pip install 'clew[worker]'"
     raise ImportError(message, name=__name__) from error
 
-__all__ = ["Capacity", "SessionWorker", "check_model", "main", "make_worker", "make_workflow_sandbox"]
+__all__ = [
+    "Capacity",
+    "SessionWorker",
+    "check_model",
+    "main",
+    "make_tool_worker",
+    "make_worker",
+    "make_workflow_sandbox",
+]
 
 if __name__ == "__main__":
     main()

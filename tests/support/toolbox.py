@@ -14,7 +14,7 @@ from string import ascii_lowercase
 from temporalio import activity
 
 from clew import ToolContext, tool
-from clew.tools import external_tool
+from clew.tools import external_tool, remote_tool
 
 
 class Gate:
@@ -220,8 +220,40 @@ async def repeat(text: str, count: int) -> str:
     return text * count
 
 
+@tool(task_queue="gpu")
+def where() -> str:
+    """The task queue that the call was taken from."""
+    return activity.info().task_queue
+
+
 _ORDER = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
 order = external_tool("order", "Orders an item; the warehouse answers.", _ORDER)
 order_soon = external_tool("order_soon", "Orders an item, in a hurry.", _ORDER, timeout_seconds=0.3)
 order_guarded = external_tool("order_guarded", "Orders a dear item.", _ORDER, requires_approval=True)
 order_later = external_tool("order_later", "Orders an item for later.", _ORDER, timeout_seconds=1.5)
+
+
+OTHER_QUEUE = "other-workers"
+"""The task queue of workers that have nothing of Clew's."""
+_CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_KIND = {
+    "type": "object",
+    "properties": {"kind": {"type": "string"}},
+    "required": ["kind"],
+    "additionalProperties": False,
+}
+describe_remotely = remote_tool(
+    "describe_remotely", "Describes its call.", _CITY, task_queue=OTHER_QUEUE, activity="describe"
+)
+return_remotely = remote_tool(
+    "return_remotely", "Returns anything.", _KIND, task_queue=OTHER_QUEUE, activity="return_anything"
+)
+fail_remotely = remote_tool(
+    "fail_remotely", "Fails.", _KIND, task_queue=OTHER_QUEUE, activity="fail", timeout_seconds=0.5
+)
+retry_remotely = remote_tool(
+    "retry_remotely", "Fails once.", _KIND, task_queue=OTHER_QUEUE, activity="fail", retries=2, timeout_seconds=5
+)
+pay_remotely = remote_tool(
+    "pay_remotely", "Pays.", _KIND, task_queue=OTHER_QUEUE, activity="fail", idempotent=False, timeout_seconds=0.5
+)

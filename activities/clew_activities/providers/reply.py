@@ -12,6 +12,7 @@ import json
 from typing import Any, Literal
 
 from clew.model.messages import ProviderData
+from clew.model.texts import truncate_utf8
 from clew.outcomes import Usage
 from clew_activities.providers.errors import ContentRefused, EmptyReply, OutputExhausted, TruncatedStream
 from clew_activities.providers.sanitize import (
@@ -21,7 +22,6 @@ from clew_activities.providers.sanitize import (
     clean,
     parse_json,
     parse_object,
-    truncate_utf8,
 )
 from clew_workflows.protocol import ModelReply, RequestedTool
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from clew.model.canonical import canonicalize
+from clew.model.texts import truncate_utf8
 
 MAX_DEPTH = 100
 """Most levels of nesting in a tool's arguments. Serializers fail between 200 and 1000."""
@@ -43,11 +44,6 @@ def parse_object(text: str, limit: int) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value
-
-
-def truncate_utf8(data: bytes, size: int) -> str:
-    """Truncate data in UTF-8 to at most `size` bytes, at the end of a character."""
-    return data[:size].decode("utf-8", "ignore")
 
 
 class Budget:

@@ -9,9 +9,17 @@
 | `process` | the command line, and the process from its start to its end |
 """
 
-from clew_activities.worker.assembly import SessionWorker, make_worker, make_workflow_sandbox
+from clew_activities.worker.assembly import SessionWorker, make_tool_worker, make_worker, make_workflow_sandbox
 from clew_activities.worker.capacity import Capacity
 from clew_activities.worker.environment import check_model
 from clew_activities.worker.process import main
 
-__all__ = ["Capacity", "SessionWorker", "check_model", "main", "make_worker", "make_workflow_sandbox"]
+__all__ = [
+    "Capacity",
+    "SessionWorker",
+    "check_model",
+    "main",
+    "make_tool_worker",
+    "make_worker",
+    "make_workflow_sandbox",
+]

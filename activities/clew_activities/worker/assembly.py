@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -109,6 +110,7 @@ def make_worker(
     grace: timedelta = GRACE,
     workflows: Sequence[type] = WORKFLOWS,
     mcp: McpSettings | None = None,
+    max_calls_per_second: float | None = None,
 ) -> SessionWorker:
     """Make a worker for sessions.
 
@@ -126,6 +128,7 @@ def make_worker(
         grace: Time that running activities have to finish at a shutdown.
         workflows: The session and the services. All workers of a task queue must have the same.
         mcp: The MCP servers whose tools sessions can have.
+        max_calls_per_second: The most tool calls that all workers of the task queue together begin in a second.
 
     Raises:
         AgentsUnusable: Two agents, or two tools, have one name.
@@ -140,24 +143,7 @@ def make_worker(
     preparing = PrepareActivities(providers, registry, archive, thresholds, mcp_tools)
     keys = keys or Keys()
     running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
-    serving = _make_tolerant_client(client)
-
-    def make_queue_worker(
-        queue: str, slots: int, activities: Sequence[Callable[..., Any]], hosted: Sequence[type] = ()
-    ) -> Worker:
-        return Worker(
-            serving,
-            task_queue=queue,
-            workflows=hosted,
-            activities=activities,
-            tuner=WorkerTuner.create_fixed(activity_slots=slots),
-            workflow_runner=make_workflow_sandbox(),
-            graceful_shutdown_timeout=grace,
-            sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
-            max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
-            default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
-        )
-
+    make_queue_worker = partial(_make_queue_worker, _make_tolerant_client(client), grace=grace)
     models: list[Callable[..., Any]] = [
         ModelActivities(providers, http, registry.deployment).call_model,
         SummaryActivities(providers, http, threads).summarize,
@@ -178,14 +164,59 @@ def make_worker(
     ]
     return SessionWorker(
         [
-            make_queue_worker(name_model_queue(task_queue), capacity.model_calls, models),
-            make_queue_worker(name_tool_queue(task_queue), capacity.tool_calls, [running.run_tool]),
-            make_queue_worker(task_queue, capacity.store_calls, others, workflows),
+            make_queue_worker(name_model_queue(task_queue), models, slots=capacity.model_calls),
+            make_queue_worker(
+                name_tool_queue(task_queue),
+                [running.run_tool],
+                slots=capacity.tool_calls,
+                max_per_second=max_calls_per_second,
+            ),
+            make_queue_worker(task_queue, others, slots=capacity.store_calls, workflows=workflows),
         ],
         running,
         registry,
         mcp_tools,
     )
+
+
+def make_tool_worker(
+    client: Client,
+    *,
+    task_queue: str,
+    tools: Tools,
+    agents: Sequence[Agent] = (),
+    store: Store,
+    capacity: Capacity = DEFAULT_CAPACITY,
+    grace: timedelta = GRACE,
+    max_calls_per_second: float | None = None,
+) -> SessionWorker:
+    """Make a worker that only runs functions: those of tools with this `task_queue`, and of its sessions.
+
+    Args:
+        client: Connected to the namespace that is served.
+        task_queue: The task queue that the tools name.
+        tools: Every tool by its name.
+        agents: Agents whose tools the worker has, too.
+        store: Where large results are stored: that of the sessions.
+        capacity: How many calls run at the same time.
+        grace: Time that running calls have to finish at a shutdown.
+        max_calls_per_second: The most calls that all workers of the task queue together begin in a second.
+
+    Raises:
+        AgentsUnusable: Two agents, or two tools, have one name.
+    """
+    registry = make_registry(tools, agents)
+    archive = Archive(store, client.namespace)
+    running = ToolActivities(registry.tools, Results(archive, Threads(archive)))
+    worker = _make_queue_worker(
+        _make_tolerant_client(client),
+        name_tool_queue(task_queue),
+        [running.run_tool],
+        grace=grace,
+        slots=capacity.tool_calls,
+        max_per_second=max_calls_per_second,
+    )
+    return SessionWorker([worker], running, registry, McpTools())
 
 
 def load_encodings() -> None:
@@ -202,6 +233,32 @@ def make_workflow_sandbox() -> SandboxedWorkflowRunner:
     """Make the sandbox of workflow code, for workers and for replaying histories."""
     restrictions = SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
     return SandboxedWorkflowRunner(restrictions=restrictions)
+
+
+def _make_queue_worker(
+    client: Client,
+    queue: str,
+    activities: Sequence[Callable[..., Any]],
+    *,
+    grace: timedelta,
+    slots: int,
+    workflows: Sequence[type] = (),
+    max_per_second: float | None = None,
+) -> Worker:
+    """Make the Temporal worker of one task queue."""
+    return Worker(
+        client,
+        task_queue=queue,
+        workflows=workflows,
+        activities=activities,
+        tuner=WorkerTuner.create_fixed(activity_slots=slots),
+        workflow_runner=make_workflow_sandbox(),
+        graceful_shutdown_timeout=grace,
+        sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
+        max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
+        default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
+        max_task_queue_activities_per_second=max_per_second,
+    )
 
 
 def _make_tolerant_client(client: Client) -> Client:

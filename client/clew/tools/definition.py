@@ -15,6 +15,8 @@ MAX_TIMEOUT_SECONDS = 30 * 86400.0
 """Longest timeout of a tool: the longest time of a request."""
 MAX_RETRIES = 1000
 """Most retries of a tool call."""
+MAX_TEMPORAL_NAME = 200
+"""Longest name of a task queue or an activity, in characters."""
 
 
 class ToolDefinition:
@@ -87,3 +89,13 @@ def check_name(name: str) -> None:
     """
     if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii() or len(name) > 64:
         raise TypeError(f"a tool's name has 1 to 64 letters, digits, '_' or '-', not {name!r}")
+
+
+def check_temporal_name(tool: str, field: str, name: str) -> None:
+    """Check the name of a task queue or an activity.
+
+    Raises:
+        TypeError: The name is empty, too long, or has characters that cannot be printed.
+    """
+    if not 0 < len(name) <= MAX_TEMPORAL_NAME or not name.isprintable() or name.startswith("/_sys"):
+        raise TypeError(f"tool {tool!r}: {field} has 1 to {MAX_TEMPORAL_NAME} printable characters, not {name!r}")

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from clew.contract.schemas import check_arguments
 from clew.tools.context import ToolContext
-from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, check_name, make_spec
+from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, check_name, check_temporal_name, make_spec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,6 +26,7 @@ class Tool(ToolDefinition, Generic[P, R]):
     Attributes:
         function: The function.
         is_async: Whether it is a coroutine function.
+        task_queue: The task queue of the workers that run the function; None: that of the session.
     """
 
     def __init__(
@@ -37,12 +38,16 @@ class Tool(ToolDefinition, Generic[P, R]):
         retries: int,
         idempotent: bool,
         requires_approval: bool,
+        task_queue: str | None = None,
     ) -> None:
         name = name or str(getattr(function, "__name__", ""))
         check_name(name)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"tool {name!r}: it is a generator, and a model reads the value that a tool returns")
+        if task_queue is not None:
+            check_temporal_name(name, "task_queue", task_queue)
         self.function = function
+        self.task_queue = task_queue
         self.is_async = inspect.iscoroutinefunction(function)
         try:
             self._context_parameter, self._arguments = _make_arguments_model(name, function)
@@ -56,6 +61,11 @@ class Tool(ToolDefinition, Generic[P, R]):
             idempotent=idempotent,
             requires_approval=requires_approval,
         )
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the function takes a `ToolContext`."""
+        return self._context_parameter is not None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function."""
@@ -90,6 +100,7 @@ def tool(
     retries: int = 0,
     idempotent: bool = True,
     requires_approval: bool = False,
+    task_queue: str | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -102,6 +113,7 @@ def tool(
     retries: int = 0,
     idempotent: bool = True,
     requires_approval: bool = False,
+    task_queue: str | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a function a tool. A sync function runs in its own thread; an async one must not block the event loop.
 
@@ -116,10 +128,12 @@ def tool(
         idempotent: Whether a call may run again after its worker died. If not, the call is not repeated: the model
             reads that it is in doubt, with its idempotency key.
         requires_approval: Whether each call waits, however long, until a person approves or denies it.
+        task_queue: The task queue of the workers that run the function, `clew worker --only-tools --task-queue NAME`;
+            None: that of the session. The session's workers need the module, too, for the schema.
 
     Raises:
         TypeError: A parameter has no annotation or a type without a JSON Schema, is positional-only, `*args` or
-            `**kwargs`; or the name, the timeout or the retries are out of bounds.
+            `**kwargs`; or the name, the timeout, the retries or the task queue are out of bounds.
     """
 
     def make_tool(decorated: Callable[P, R]) -> Tool[P, R]:
@@ -130,6 +144,7 @@ def tool(
             retries=retries,
             idempotent=idempotent,
             requires_approval=requires_approval,
+            task_queue=task_queue,
         )
 
     return make_tool if function is None else make_tool(function)

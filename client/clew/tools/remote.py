@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clew.model.messages import ToolSpec
-from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, make_spec
-
-MAX_TEMPORAL_NAME = 200
-"""Longest name of a task queue or an activity, in characters."""
+from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, check_temporal_name, make_spec
 
 
 class RemoteTool(ToolDefinition):
@@ -87,13 +84,3 @@ def remote_tool(
         idempotent=idempotent,
         requires_approval=requires_approval,
     )
-
-
-def check_temporal_name(tool: str, field: str, name: str) -> None:
-    """Check the name of a task queue or an activity.
-
-    Raises:
-        TypeError: The name is empty, too long, or has characters that cannot be printed.
-    """
-    if not 0 < len(name) <= MAX_TEMPORAL_NAME or not name.isprintable() or name.startswith("/_sys"):
-        raise TypeError(f"tool {tool!r}: {field} has 1 to {MAX_TEMPORAL_NAME} printable characters, not {name!r}")

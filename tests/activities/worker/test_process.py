@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import TaskQueueType
@@ -19,7 +20,8 @@ from temporalio.client import Client
 
 from clew import Clew
 from clew.local import Reply, TemporalServer, ToolCall, worker_process
-from tests.support.stack import Stack
+from clew.local.child import child_process
+from tests.support.stack import Stack, get_last_message
 
 ROOT = Path(__file__).parents[3]
 # Where nothing listens; a name that is no host, should anything look it up.
@@ -220,6 +222,37 @@ async def test_a_worker_stops_when_it_is_told_to(server: TemporalServer) -> None
         await worker.stop()
         assert not worker.running
         assert "stopping: running calls have 20 seconds to finish" in worker.log.read_text()
+
+
+async def test_a_worker_may_run_only_tools(stack: Stack) -> None:
+    """Those of a queue of their own, which the sessions' workers only declare; so many a second and no more."""
+    arguments = ["--only-tools", "--task-queue", "gpu", "--tools", "tests.support.toolbox"]
+    command = [sys.executable, "-m", "clew.worker", *arguments, "--max-calls-per-second", "2"]
+    environment = {**os.environ, "TEMPORAL_ADDRESS": stack.server.address, "PYTHONUNBUFFERED": "1"}
+
+    def script(body: dict[str, Any]) -> Reply:
+        newest = get_last_message(body)
+        calls = tuple(ToolCall("where", {}, f"c{number}") for number in range(6))
+        return Reply(tool_calls=calls) if newest["role"] == "user" else Reply(newest["content"])
+
+    async with child_process("worker", command, env=environment) as worker:
+
+        async def is_ready() -> bool:
+            return "worker ready: task queue 'gpu', only tools" in worker.log.read_text()
+
+        await worker.wait_until(is_ready, 30)
+        session = await stack.open(script, tools=["where"])
+        clock = time.monotonic()
+        assert await session.ask("go") == "gpu-tools"
+        assert time.monotonic() - clock > 1
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf", "often"])
+def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+    """Temporal takes 0 for no limit at all."""
+    worker = ended("--max-calls-per-second", rate)
+    assert worker.returncode == 2
+    assert f"--max-calls-per-second: a number from 0.001 to 100000, not '{rate}'" in worker.stderr
 
 
 async def test_a_tool_that_never_ends_does_not_hold_the_end_of_the_process(stack: Stack, tmp_path: Path) -> None:

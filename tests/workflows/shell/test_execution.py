@@ -12,9 +12,12 @@ from clew_workflows.protocol import (
     CallModel,
     DescribeModel,
     Effect,
+    FunctionRoute,
     PlannedCall,
     Prepare,
     Recall,
+    RemoteRoute,
+    Route,
     SignCheckpoint,
     Summarize,
     Thaw,
@@ -84,6 +87,23 @@ def test_a_tool_that_is_not_idempotent_is_attempted_once() -> None:
         plan = make_plan(PlannedCall(tool_call.call, tool), LEFT, "clew")
         assert plan.retries is not None
         assert (plan.retries.maximum_attempts, plan.waits) == (attempts, True)
+
+
+def test_a_tool_may_have_a_queue_of_its_own() -> None:
+    """The workers of another deployment run it, or a worker that has nothing of Clew's, as its own activity."""
+    (tool_call,) = (effect for effect in effects() if isinstance(effect, PlannedCall))
+    routes: dict[str, Route] = {"gpu-tools": FunctionRoute(type="function", task_queue="gpu")}
+    routes |= {"ts": RemoteRoute(type="remote", task_queue="ts", activity="look")}
+    plans = {
+        queue: make_plan(
+            PlannedCall(tool_call.call, tool_call.tool.model_copy(update={"route": route})), LEFT, "clew"
+        )
+        for queue, route in routes.items()
+    }
+    assert {name: plan.queue for name, plan in plans.items()} == {name: name for name in routes}
+    remote = plans["ts"]
+    assert (remote.activity, remote.argument, remote.activity_id) == ("look", {}, "tool-1")
+    assert (remote.heartbeat, remote.attempt, remote.waits) == (None, timedelta(seconds=60), True)
 
 
 def test_a_store_is_asked_a_few_times_where_somebody_waits_and_for_ever_where_nobody_does() -> None:

@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from pydantic import BaseModel
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from clew_workflows.core import labels
@@ -25,6 +25,7 @@ from clew_workflows.protocol import (
     DescribeModel,
     Effect,
     Failure,
+    FunctionRoute,
     ModelAnswered,
     ModelProfile,
     Outdated,
@@ -33,6 +34,7 @@ from clew_workflows.protocol import (
     Prepared,
     Recall,
     Recalled,
+    RemoteRoute,
     SignCheckpoint,
     Summarize,
     Thaw,
@@ -76,10 +78,12 @@ class Plan:
         queue: The task queue; None: the deployment's own.
         run_id: The run that the Temporal UI groups it under.
         waits: A cancelled activity is waited for, since it may still return a result.
+        heartbeat: The longest time between two heartbeats; None: the activity need not send any.
+        activity_id: The id of the activity; None: the SDK makes one.
     """
 
     activity: str
-    argument: BaseModel
+    argument: BaseModel | dict[str, Any]
     answer: Any
     within: timedelta | None
     attempt: timedelta | None = None
@@ -87,11 +91,13 @@ class Plan:
     queue: str | None = None
     run_id: str | None = None
     waits: bool = False
+    heartbeat: timedelta | None = HEARTBEAT_TIMEOUT
+    activity_id: str | None = None
 
 
 def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str) -> Plan:
     """Plan the activity of an effect. `time_left` is the time for all attempts; None: no limit."""
-    models, tools = name_model_queue(task_queue), name_tool_queue(task_queue)
+    models = name_model_queue(task_queue)
     attempt = min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT)
     match effect:
         case Prepare():
@@ -102,12 +108,8 @@ def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str) -> P
             return Plan(
                 "call_model", effect, ModelAnswered | Outdated, time_left, None, _PATIENT, models, effect.run_id
             )
-        case PlannedCall(call, tool):
-            # The activity ends the tool at its timeout and stores the result. This timeout is for one that hangs.
-            tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
-            attempts = tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
-            retries, attempt = RetryPolicy(maximum_attempts=attempts), min(tool_time, time_left or tool_time)
-            return Plan("run_tool", call, ToolAnswered, time_left, attempt, retries, tools, call.run_id, waits=True)
+        case PlannedCall():
+            return _plan_call(effect, time_left, task_queue)
         case Summarize():
             return Plan("summarize", effect, WrittenSummary, SUMMARY_TIMEOUT, None, _SUMMARY_RETRIES, models)
         case Archiving():
@@ -119,6 +121,43 @@ def make_plan(effect: Effect, time_left: timedelta | None, task_queue: str) -> P
             return Plan("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, _PATIENT)
         case SignCheckpoint():
             return Plan("sign_checkpoint", effect, CheckpointSignature, SIGN_TIMEOUT)
+
+
+def _plan_call(planned: PlannedCall, time_left: timedelta | None, task_queue: str) -> Plan:
+    """Plan the activity of a tool call: `run_tool`, or the one of a remote tool."""
+    call, tool, route = planned.call, planned.tool, planned.tool.route
+    if isinstance(route, RemoteRoute):
+        tool_time = timedelta(seconds=max(tool.timeout_seconds, 0.001))
+        attempts = tool.max_attempts if tool.idempotent else 1
+        return Plan(
+            route.activity,
+            call.arguments,
+            # Raw: the session reads the result itself, so that none fails a workflow task.
+            RawValue,
+            time_left,
+            min(tool_time, time_left or tool_time),
+            RetryPolicy(maximum_attempts=attempts),
+            route.task_queue,
+            call.run_id,
+            waits=True,
+            heartbeat=None,
+            activity_id=call.tool_call_id,
+        )
+    # The activity ends the tool at its timeout and stores the result. This timeout is for one that hangs.
+    tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
+    attempts = tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
+    own_queue = route.task_queue if isinstance(route, FunctionRoute) else None
+    return Plan(
+        "run_tool",
+        call,
+        ToolAnswered,
+        time_left,
+        min(tool_time, time_left or tool_time),
+        RetryPolicy(maximum_attempts=attempts),
+        name_tool_queue(own_queue or task_queue),
+        call.run_id,
+        waits=True,
+    )
 
 
 @overload
@@ -173,9 +212,10 @@ def start(effect: Effect, time_left: timedelta | None) -> workflow.ActivityHandl
         task_queue=plan.queue,
         schedule_to_close_timeout=plan.within,
         start_to_close_timeout=plan.attempt,
-        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        heartbeat_timeout=plan.heartbeat,
         retry_policy=plan.retries,
         cancellation_type=stopping.WAIT_CANCELLATION_COMPLETED if plan.waits else stopping.TRY_CANCEL,
+        activity_id=plan.activity_id,
         summary=labels.make_label(effect),
         event_groups=[workflow.create_event_group(plan.run_id)] if plan.run_id else None,
     )

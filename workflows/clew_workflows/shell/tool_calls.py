@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from temporalio import workflow
 
 from clew_workflows.core import decisions, tool_rounds
-from clew_workflows.protocol import Failure, RunTool, RunTools, ToolAnswered, ToolReturned
+from clew_workflows.protocol import Failure, PlannedCall, RemoteRoute, RunTools, ToolAnswered, ToolReturned
 from clew_workflows.shell import execution
 from clew_workflows.shell.background import start_background_task
+from clew_workflows.shell.remote_calls import await_remote_result
 from clew_workflows.shell.runtime import Runtime
 from clew_workflows.shell.task_commands import TaskCommands
 
@@ -32,7 +34,7 @@ class ToolCalls:
         for tool_call in effect.calls:
             activity = execution.start(tool_call, runtime.time_left)
             activities.append(activity)
-            start_background_task(self._commit(tool_call.call, activity))
+            start_background_task(self._commit(tool_call, activity))
         try:
             await workflow.wait_condition(lambda: runtime.effect is not effect)
         finally:
@@ -41,8 +43,9 @@ class ToolCalls:
                 if not activity.done():
                     activity.cancel()
 
-    async def _commit(self, call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> None:
-        event = await _await_result(call, activity)
+    async def _commit(self, planned: PlannedCall, activity: workflow.ActivityHandle[Any]) -> None:
+        is_remote = isinstance(planned.tool.route, RemoteRoute)
+        event = await (await_remote_result if is_remote else _await_result)(planned, activity)
         runtime, before = self._runtime, self._runtime.effect
         runtime.apply(decisions.take_event(runtime.state, event, runtime.now))
         if runtime.effect is before:
@@ -50,8 +53,9 @@ class ToolCalls:
             self._task_commands.ensure()
 
 
-async def _await_result(call: RunTool, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
-    """Wait for a tool call; return its answer or its failure, neither if it was cancelled."""
+async def _await_result(planned: PlannedCall, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
+    """Wait for a call of a function; return its answer or its failure, neither if it was cancelled."""
+    call = planned.call
     try:
         answer = await execution.await_answer(activity)
     except asyncio.CancelledError:

@@ -1,0 +1,39 @@
+"""Results of remote calls: every payload becomes a text that the model reads."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import to_json
+
+from clew_workflows.core.remote_results import make_answer
+
+LIMIT = 256
+
+
+@given(st.sampled_from(["json/plain", "json/protobuf", "binary/null", "binary/plain", "", "é"]), st.binary())
+def test_no_payload_is_too_odd(encoding: str, data: bytes) -> None:
+    """The answer is short enough, and can be written."""
+    answer = make_answer(encoding, data, LIMIT)
+    assert len(answer.content.encode()) <= LIMIT or answer.is_error
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_a_string_is_the_text_itself(text: str) -> None:
+    """Without quotes, as the result of a Python function is."""
+    answer = make_answer("json/plain", to_json(text), 10_000)
+    assert (answer.content, answer.is_error) == (text, False)
+
+
+def test_other_values_are_their_json() -> None:
+    """As the worker has written it."""
+    assert make_answer("json/plain", b'{"a": [1.50, null]}', LIMIT).content == '{"a": [1.50, null]}'
+    assert make_answer("json/protobuf", b'{"a":1}', LIMIT).content == '{"a":1}'
+    assert make_answer("binary/null", b"", LIMIT).content == "null"
+
+
+def test_a_result_over_the_limit_is_truncated() -> None:
+    """The mark names the size of all of it."""
+    content = make_answer("json/plain", b'"' + b"x" * 300 + b'"', LIMIT).content
+    assert content.endswith("x\n[truncated: the first 186 of 300 bytes are shown]")
+    assert len(make_answer("json/plain", b'"' + b"x" * LIMIT + b'"', LIMIT).content) == LIMIT
