@@ -159,14 +159,17 @@ async def evaluate_thread(
         calls_at_once: Model calls that run at the same time.
 
     Raises:
-        InvalidInput: The agent names a tool that is neither in `tools` nor in the thread.
+        InvalidInput: The agent names a tool that is neither in `tools` nor in the thread, or there is no provider of
+            its model.
         InvalidTokenBudget: The agent's policy leaves no budget.
-        UnknownModel: There is no provider of the agent's model.
     """
     thread = Thread(entries)
     replies = [(entry, recipe) for entry in thread if (recipe := entry.recipe)]
     settings = _make_settings(thread, agent, tools or {})
-    providers.get(settings.model.partition(":")[0])
+    try:
+        providers.get(settings.model.partition(":")[0])
+    except ProviderError as error:
+        raise InvalidInput(f"model {settings.model!r}: {error}") from error
     changed = reconfigure(thread, settings)
     limit = asyncio.Semaphore(calls_at_once)
     async with make_http_client() as http:

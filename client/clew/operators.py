@@ -1,4 +1,4 @@
-"""The functions of operators: audit, export, import, recovery. They need the extra `worker`.
+"""The functions of operators: audit, export, import, recovery, evaluation. They need the extra `worker`.
 
 They replay histories with the workflow's own code, and read the archive's store.
 
@@ -10,6 +10,8 @@ try:
     from clew_activities.archive import Archive, open_store
     from clew_activities.prices import find_prices
     from clew_audit.audit import Report, audit_file, audit_session
+    from clew_audit.evaluation import Evaluation, Turn, TurnReply, evaluate_thread
+    from clew_audit.evaluation_settings import load_evaluation_settings
     from clew_audit.exports import export_session, import_session, read_export
     from clew_audit.histories import SavedHistories
     from clew_audit.recovery import recover
@@ -20,13 +22,18 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "Archive",
+    "Evaluation",
     "Report",
     "SavedHistories",
+    "Turn",
+    "TurnReply",
     "audit_file",
     "audit_session",
+    "evaluate_thread",
     "export_session",
     "find_prices",
     "import_session",
+    "load_evaluation_settings",
     "open_store",
     "read_export",
     "recover",

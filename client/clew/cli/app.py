@@ -11,7 +11,20 @@ from typing import Annotated, Unpack
 
 import typer
 
-from clew.cli import compacting, compare, contexts, control, lifecycle, offline, options, reach, serving, show, talk
+from clew.cli import (
+    compacting,
+    compare,
+    contexts,
+    control,
+    evaluate,
+    lifecycle,
+    offline,
+    options,
+    reach,
+    serving,
+    show,
+    talk,
+)
 from clew.cli.failures import exit_on_error
 from clew.cli.options import (
     Address,
@@ -285,7 +298,14 @@ def entries(
             show.print_entries(show.make_console(), matching[:limit])
 
 
-for command in (compare.compare, *control.COMMANDS, *contexts.COMMANDS, *compacting.COMMANDS, *lifecycle.COMMANDS):
+for command in (
+    compare.compare,
+    evaluate.evaluate,
+    *control.COMMANDS,
+    *contexts.COMMANDS,
+    *compacting.COMMANDS,
+    *lifecycle.COMMANDS,
+):
     app.command()(command)
 offline.register(app)
 serving.register(app)

@@ -45,9 +45,9 @@ async def evaluate(
 
     Raises:
         FileDamaged: The file is damaged or incomplete.
-        InvalidInput: The agent names a tool that is neither in `tools` nor in the session.
+        InvalidInput: The agent names a tool that is neither in `tools` nor in the session, or there is no provider of
+            its model.
         InvalidTokenBudget: The agent's policy leaves no budget.
-        UnknownModel: There is no provider of the agent's model.
     """
     entries = await _read(source)
     known = collect_tools(tools)
