@@ -75,7 +75,7 @@ class LineReader:
         """
         count = 0
         for data in self._lines:
-            row = _parsed(data, f"line {count + 2}")
+            row = _parse(data, f"line {count + 2}")
             if isinstance(row, dict) and row.get("clew") == "end":
                 self._check_end(row, count)
                 return
@@ -86,7 +86,7 @@ class LineReader:
 
     def _read_header(self) -> dict[str, Any]:
         data = next(self._lines, b"")
-        header = _parsed(data, "the first line")
+        header = _parse(data, "the first line")
         if not isinstance(header, dict) or header.get("clew") != self._kind:
             raise FileDamaged(f"this is not a file of the kind {self._kind!r}: its first line does not say so")
         if header.get("version") != VERSION:
@@ -114,7 +114,7 @@ def _read_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
         yield data
 
 
-def _parsed(data: bytes, position: str) -> Any:
+def _parse(data: bytes, position: str) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -70,7 +70,7 @@ class StateBuilder:
 
     def build(self, archive_ref: ArchiveRef) -> Session:
         """Build the session's state. A run without an end in the entries is open."""
-        return Session(self._state(archive_ref), self.thread, None)
+        return Session(self._make_state(archive_ref), self.thread, None)
 
     def _note(self, entry: Entry) -> None:
         match entry.body:
@@ -145,7 +145,7 @@ class StateBuilder:
         if isinstance(identifier, str) and (match := re.fullmatch(rf"{name}-([0-9]+)", identifier)):
             self._numbers[name] = max(self._numbers[name], int(match[1]))
 
-    def _state(self, archive_ref: ArchiveRef) -> State:
+    def _make_state(self, archive_ref: ArchiveRef) -> State:
         if self._config is None:
             raise InvalidInput("the first entry is not a configuration: these are not the entries of a session")
         own, own_policy, agent = configuration.split_config(self._config)

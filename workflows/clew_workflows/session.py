@@ -274,7 +274,7 @@ class AgentSession:
             start_background_task(self._hibernation.hibernate_when_idle(seconds))
         start_background_task(self._external_calls.expire())
         while True:
-            self._before_waiting()
+            self._ensure_command()
             # A message that opens a run, a close, a full history or a changed lane ends the wait.
             with suppress(asyncio.TimeoutError):
                 await workflow.wait_condition(
@@ -290,7 +290,7 @@ class AgentSession:
             else:
                 await recalling.recall_changed()
 
-    def _before_waiting(self) -> None:
+    def _ensure_command(self) -> None:
         """Give the current task a command, unless it schedules an activity or answers callers: those are commands."""
         answering = self._waiters.has_any and not self._runtime.state.busy
         if self._runtime.effect is None and not answering:

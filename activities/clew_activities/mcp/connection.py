@@ -1,4 +1,4 @@
-"""The connection to one MCP server: made when it is needed, made anew when it has broken."""
+"""The connection to one MCP server: made when it is needed, and again after it has broken."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class McpConnection:
             self._broken = True
             if not self._session.done():
                 self._session.set_exception(McpUnavailable(self._describe(problem)))
-                # Nobody may wait for it any more.
+                # The caller may no longer wait for it.
                 self._session.exception()
 
     async def _serve(self, received: Any, sent: Any) -> None:

@@ -17,7 +17,7 @@ def make_result_text(result: Mapping[str, Any]) -> str:
     parts = list(_describe_parts(content))
     structured = result.get("structuredContent")
     texts = [part["text"] for part in content if part.get("type") == "text"]
-    if structured is not None and not _says(texts, structured):
+    if structured is not None and not _have_content(texts, structured):
         parts.append(to_json(structured).decode())
     return "\n".join(parts)
 
@@ -44,8 +44,8 @@ def _describe_data(part: Mapping[str, Any], member: str) -> str:
     return f"{part.get('mimeType') or 'unknown type'}, {size} bytes"
 
 
-def _says(texts: list[str], structured: Any) -> bool:
-    """Whether texts are a form of the structured content. Python servers put values into `{"result": …}`."""
+def _have_content(texts: list[str], structured: Any) -> bool:
+    """Check whether texts are a form of the structured content. Python servers put values into `{"result": …}`."""
     values = [_parse(text) for text in texts]
     is_wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
     forms = [structured, *([structured["result"]] if is_wrapped else [])]

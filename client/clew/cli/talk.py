@@ -114,7 +114,7 @@ class Chat:
         code = 0
         if self._interactive:
             self._runner.run(self._greet())
-        for line in self._lines():
+        for line in self._read_lines():
             if line in ("/quit", "/exit"):
                 break
             try:
@@ -132,7 +132,7 @@ class Chat:
             self._print_remark(f"the session stays: resume it with `clew chat {self._session.id}`")
         return 0 if self._interactive else code
 
-    def _lines(self) -> Iterator[str]:
+    def _read_lines(self) -> Iterator[str]:
         """Yield the lines that are typed or piped, without empty ones."""
         if not self._interactive:
             yield from (stripped for line in sys.stdin if (stripped := line.strip()))
@@ -166,7 +166,7 @@ class Chat:
 
     async def _handle_line(self, line: str) -> None:
         if command := _COMMAND.fullmatch(line):
-            return await self._command(command[1] or command[2], command[3] or "")
+            return await self._carry_out_command(command[1] or command[2], command[3] or "")
         request = await _send(self._session, line, None, self._on_busy)
         return await self._follow(request, self._next_seq)
 
@@ -174,7 +174,7 @@ class Chat:
         outcome = await _answer(self._session, request, from_seq, self._as_json, in_lines=True)
         self._next_seq = outcome.last_seq + 1
 
-    async def _command(self, name: str, words: str) -> None:
+    async def _carry_out_command(self, name: str, words: str) -> None:
         match name:
             case "/help":
                 self._print_remark(HELP)

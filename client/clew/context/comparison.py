@@ -153,14 +153,14 @@ class _Session:
         )
         errors = self.thread.filter_by_kind("error")
         overflows = sum(entry.read(ErrorPayload).type == ContextOverflow.type for entry in errors)
-        return replace(self._tally(None).make_trial(AS_IT_WAS), overflows=overflows, reported=reported)
+        return replace(self._add_up(None).make_trial(AS_IT_WAS), overflows=overflows, reported=reported)
 
     def try_policy(self, name: str, policy: ContextPolicy) -> Trial:
         """Project every call under another policy."""
-        trial = self._tally(policy).make_trial(name)
+        trial = self._add_up(policy).make_trial(name)
         return replace(trial, policy=policy.model_dump(mode="json", exclude_unset=True))
 
-    def _tally(self, policy: ContextPolicy | None) -> _Tally:
+    def _add_up(self, policy: ContextPolicy | None) -> _Tally:
         tally = _Tally()
         previous: dict[str, tuple[str, Projection]] = {}
         for reply in self.replies:

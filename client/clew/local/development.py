@@ -96,7 +96,7 @@ async def _run(development: Development, report: Callable[[str], None]) -> None:
             report(line)
         report("ready" if await worker.replace() else "the worker cannot start: save a file to try again")
         while True:
-            paths = await _next_change(changed, watching)
+            paths = await _await_change(changed, watching)
             report(f"changed: {', '.join(paths)}: starting a worker with the new code")
             if await worker.replace():
                 report("ready with the new code")
@@ -124,7 +124,7 @@ async def _watch(development: Development, changed: asyncio.Queue[list[str]]) ->
         changed.put_nowait(paths)
 
 
-async def _next_change(changed: asyncio.Queue[list[str]], watching: asyncio.Task[None]) -> list[str]:
+async def _await_change(changed: asyncio.Queue[list[str]], watching: asyncio.Task[None]) -> list[str]:
     """Wait for the next change, and take all changes that have been noticed by then.
 
     Raises:

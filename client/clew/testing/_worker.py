@@ -148,18 +148,18 @@ class _WatchedActivity(ActivityInboundInterceptor):
         self._calls = calls
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002 - the SDK's
-        """Run an activity; if the worker dies meanwhile, let nobody know how it ended."""
+        """Run an activity; if the worker dies meanwhile, report no result."""
         if activity.info().heartbeat_timeout == OVERDUE:
             await _set_heartbeat_timeout(self._client, activity.info(), HEARTBEAT_TIMEOUT)
         call = asyncio.ensure_future(self.next.execute_activity(input))
-        if await self._outlives(call):
+        if await self._await_end(call):
             return await call
         self._calls.lost.append(activity.info())
         # The worker reports nothing of such an activity.
         return activity.raise_complete_async()
 
-    async def _outlives(self, call: asyncio.Future[Any]) -> bool:
-        """Wait until the call ends or the worker dies; a call on a dead worker is cancelled."""
+    async def _await_end(self, call: asyncio.Future[Any]) -> bool:
+        """Wait until the call ends or the worker dies, and return whether the call ended first; cancel it if not."""
         death = asyncio.ensure_future(self._calls.killed.wait())
         try:
             await asyncio.wait({call, death}, return_when=asyncio.FIRST_COMPLETED)

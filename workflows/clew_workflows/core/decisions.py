@@ -169,7 +169,7 @@ def _drop_waiting(state: State, reason: str, at: Moment) -> Decision:
 
 def _follow_summary(decision: Decision, at: Moment) -> Decision:
     """Begin what waited for the summary, in the order of a run's end."""
-    return decision.then(operations.apply_deferred, at).then(runs.next_run, at)
+    return decision.then(operations.apply_deferred, at).then(runs.open_next_run, at)
 
 
 def _resume_run(state: State, at: Moment) -> Decision:

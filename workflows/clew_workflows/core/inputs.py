@@ -40,7 +40,7 @@ def take_message(state: State, request: Request, on_busy: OnBusy, at: Moment) ->
         QueueFull: 64 messages or inputs, or 512 KiB of them, wait already.
     """
     if not state.busy:
-        return runs.next_run(replace(state, queue=(request,)), at)
+        return runs.open_next_run(replace(state, queue=(request,)), at)
     _check_busy(state, request, on_busy)
     if on_busy == "steer" and state.run:
         number = state.inputs + 1
@@ -54,7 +54,7 @@ def take_message(state: State, request: Request, on_busy: OnBusy, at: Moment) ->
         return runs.finish_run(state, "cancelled", "interrupted", at, inputs="drop", first=request)
     if on_busy == "interrupt":
         waiting = replace(state, queue=(request, *state.queue))
-        return summaries.give_up(waiting, "interrupted").then(runs.next_run, at)
+        return summaries.give_up(waiting, "interrupted").then(runs.open_next_run, at)
     return Decision(replace(state, queue=(*state.queue, request)))
 
 
@@ -106,7 +106,7 @@ def cancel_request(state: State, thread: Thread, command: CancelInput, at: Momen
             raise Idle("nothing is running that could be cancelled")
     if state.summarizing and command.request_id is None:
         given_up = summaries.give_up(state, command.reason or "cancelled").then(operations.apply_deferred, at)
-        return given_up.then(runs.next_run, at), CancelReceipt(request_id="", cancelled=True)
+        return given_up.then(runs.open_next_run, at), CancelReceipt(request_id="", cancelled=True)
     request_id = command.request_id or state.request_id or ""
     run = state.run
     if run and request_id in (run.request.request_id, *run.joined):

@@ -1,7 +1,7 @@
 """The run, which is the ReAct loop: model call, tool calls, model call, … until it ends, and what follows its end.
 
 The way of a run: `open_run` → `start_run` → `call_model` → `take_reply` → `start_tools` → `take_result` →
-`call_model` … → `finish_run` → `next_run`.
+`call_model` … → `finish_run` → `open_next_run`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOLLOW_UP = "followup:"
 """The prefix of the ids of follow-up requests, which the session makes itself."""
 
 
-def next_run(state: State, at: Moment) -> Decision:
+def open_next_run(state: State, at: Moment) -> Decision:
     """Open the run of the first request in the queue, if the session is idle."""
     if state.run or state.phase != "idle" or not state.queue:
         return Decision(state)
@@ -293,7 +293,7 @@ def finish_run(
     else:
         ended = replace(ended, state=replace(ended.state, queue=(first, *ended.state.queue)))
         followed = ended.then(operations.apply_before_interrupt, at)
-    followed = followed.then(next_run, at)
+    followed = followed.then(open_next_run, at)
     return followed.then(summaries.begin_due, at) if status == "completed" else followed
 
 
@@ -314,7 +314,7 @@ def end_run(
     closers, late = tool_rounds.close_calls(state, run, reason)
     unread = leave_unread(state, run, reason, inputs)
 
-    def outcome(request_id: str) -> Draft:
+    def draft_outcome(request_id: str) -> Draft:
         # One of the requests that shared the run has its usage, so that the sum over requests is right.
         opened = run.request.request_id
         return drafts.draft_run(
@@ -330,9 +330,9 @@ def end_run(
         )
 
     waiting = {request.request_id for request in unread.state.queue}
-    joined = tuple(outcome(joined) for joined in run.joined if joined not in waiting)
+    joined = tuple(draft_outcome(joined) for joined in run.joined if joined not in waiting)
     ended = replace(unread.state, run=None, phase="idle", late_calls=(*state.late_calls, *late))
-    return Decision(ended, (*closers, *unread.commit, outcome(run.request.request_id), *joined))
+    return Decision(ended, (*closers, *unread.commit, draft_outcome(run.request.request_id), *joined))
 
 
 def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "follow_up"]) -> Decision:

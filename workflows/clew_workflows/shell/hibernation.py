@@ -92,9 +92,9 @@ class Hibernation:
                 with suppress(Refusal):
                     await self.hibernate(f"nothing has happened for {seconds} seconds")
                     return
-            await self._doze(left if left > 0 else seconds)
+            await self._sleep(left if left > 0 else seconds)
 
-    async def _doze(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         await workflow.sleep(seconds, summary="hibernates when idle")
         state = self._runtime.state
         if state.busy or state.late_calls or state.closed:

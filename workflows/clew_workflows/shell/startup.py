@@ -69,7 +69,7 @@ class Startup:
         """
         runtime = self._runtime
         effect = runtime.state.preparation.model_copy(update={"execution": workflow.info().first_execution_run_id})
-        prepared = await self._insist(lambda time_limit: execution.carry_out(effect, time_limit))
+        prepared = await self._retry_until_answered(lambda time_limit: execution.carry_out(effect, time_limit))
         if prepared.mismatch:
             raise ThreadMismatch(prepared.mismatch)
         runtime.effect = None
@@ -82,14 +82,14 @@ class Startup:
     async def _thaw(self, archive: ArchiveRef, state: str) -> Session:
         """Fetch the archived session. A worker will resolve its configuration again."""
         effect = Thaw(archive=archive, state=state)
-        thawed = await self._insist(lambda time_limit: execution.carry_out(effect, time_limit))
+        thawed = await self._retry_until_answered(lambda time_limit: execution.carry_out(effect, time_limit))
         session = carried.restore({"version": carried.VERSION, "zlib": thawed.zlib})
         for row in thawed.newer:
             session.thread.append(Entry.from_json(row))
         waking = replace(session.state, archive=thawed.archive or archive, phase="preparing")
         return replace(session, state=waking, effect=waking.preparation)
 
-    async def _insist(self, attempt: Callable[[timedelta | None], Awaitable[T | Failure]]) -> T:
+    async def _retry_until_answered(self, attempt: Callable[[timedelta | None], Awaitable[T | Failure]]) -> T:
         """Attempt something until the store answers. After the first timeout callers are refused meanwhile.
 
         Raises:

@@ -33,7 +33,7 @@ class Waiters:
         self._task_commands = task_commands
         self._longest_seconds = longest.total_seconds()
         self._waiting: set[Waiter] = set()
-        self._sweeping = False
+        self._expiring = False
         self._dismissed = False
 
     @property
@@ -46,9 +46,9 @@ class Waiters:
         waiter = Waiter(since=workflow.time(), expired=self._dismissed or len(self._waiting) >= MAX_WAITERS)
         if not waiter.expired:
             self._waiting.add(waiter)
-            if not self._sweeping:
-                self._sweeping = True
-                start_background_task(self._sweep())
+            if not self._expiring:
+                self._expiring = True
+                start_background_task(self._expire_long_waits())
         return waiter
 
     async def wait(self, waiter: Waiter | None, done: Callable[[], bool]) -> None:
@@ -67,13 +67,13 @@ class Waiters:
         for waiter in self._waiting:
             waiter.expired = True
 
-    async def _sweep(self) -> None:
+    async def _expire_long_waits(self) -> None:
         while waiting := [waiter for waiter in self._waiting if not waiter.expired]:
             oldest = min(waiter.since for waiter in waiting)
             await workflow.sleep(max(oldest + self._longest_seconds - workflow.time(), 1), summary="long waits end")
             for waiter in self._waiting:
                 waiter.expired |= workflow.time() - waiter.since >= self._longest_seconds
-        self._sweeping = False
+        self._expiring = False
         if not self._waiting:
-            # The timer has released nobody: the task that handles it would have no command.
+            # The timer has released no waiter: the task that handles it would have no command.
             self._task_commands.ensure()
