@@ -197,7 +197,7 @@ def test_an_unknown_field_is_refused_by_its_name(name: str, field: str) -> None:
         ("message", {"output_schema": []}, "output_schema"),
         ("start", {"config": None}, "config"),
         ("start", {"config": []}, "config"),
-        ("start", {"config": {}}, "config.model"),
+        ("start", {"config": {}}, "config: Value error, a model or an agent is needed"),
         ("start", {"config": {"model": "openai:m", "tools": "add"}}, "config.tools"),
         ("start", {"config": {"model": "openai:m", "tools": [""]}}, "config.tools.0"),
         ("start", {"config": {"model": "openai:m", "tools": ["t" * 65]}}, "config.tools.0"),
