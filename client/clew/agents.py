@@ -22,6 +22,7 @@ from clew.contract import (
     OnBusy,
     SessionConfig,
 )
+from clew.contract.mcp_names import is_selected
 from clew.contract.policy import resolve
 from clew.contract.validation import translate_validation_error
 from clew.errors import Refusal
@@ -102,7 +103,7 @@ class Agent:
         names = [tool if isinstance(tool, str) else tool.name for tool in tools]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise TypeError(f"agent {self.name!r}: the tool {repeated[0]!r} is listed twice")
-        unknown = [name for name in self.require_approval if name not in names and name != READ_RESULT]
+        unknown = [name for name in self.require_approval if not is_selected(name, (*names, READ_RESULT))]
         if unknown:
             raise TypeError(
                 f"agent {self.name!r}: require_approval names {unknown[0]!r}, which is no tool of the agent: its "

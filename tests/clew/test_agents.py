@@ -63,6 +63,14 @@ def test_an_agent_brings_its_tools() -> None:
     assert [tool.name for tool in agent.own_tools] == ["look", "ask_a_person", "call_back"]
 
 
+def test_approvals_may_name_all_tools_of_a_server() -> None:
+    """Of one that the agent has tools of."""
+    for tools in (["mcp:github/*"], ["mcp:github/search"]):
+        assert make_agent(tools=tools, require_approval=["mcp:github/*"]).config.require_approval == ("mcp:github/*",)
+    with pytest.raises(TypeError, match="no tool of the agent"):
+        make_agent(tools=["mcp:github/search"], require_approval=["mcp:tracker/*"])
+
+
 def test_an_agent_is_a_value() -> None:
     """It is equal to one with the same fields, and a changed one is checked like a new one."""
     agent = make_agent(tools=[look])

@@ -135,6 +135,12 @@ def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: s
     assert worker.returncode == 1
 
 
+def test_agents_that_cannot_be_had_are_told_before_anything() -> None:
+    """As tools are: the module is named."""
+    line = read_refusal(ended("--agents", "examples.tools"))
+    assert line.startswith("the worker cannot start: the agents module 'examples.tools' defines no agent")
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
