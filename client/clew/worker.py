@@ -11,6 +11,7 @@ Raises:
 try:
     from clew_activities.worker import (
         Capacity,
+        ClewPlugin,
         SessionWorker,
         check_model,
         main,
@@ -24,6 +25,7 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "Capacity",
+    "ClewPlugin",
     "SessionWorker",
     "check_model",
     "main",

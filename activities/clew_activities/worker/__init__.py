@@ -4,6 +4,8 @@
 |---|---|
 | `assembly` | `make_worker`: every workflow and activity, on the task queues that they are polled from |
 | `environment` | the configuration in environment variables, read once at the start |
+| `parts` | every activity of a worker |
+| `plugin` | `ClewPlugin`: sessions on a team's own worker |
 | `capacity` | how many activities run at the same time |
 | `logs` | log lines without secrets |
 | `process` | the command line, and the process from its start to its end |
@@ -12,10 +14,12 @@
 from clew_activities.worker.assembly import SessionWorker, make_tool_worker, make_worker, make_workflow_sandbox
 from clew_activities.worker.capacity import Capacity
 from clew_activities.worker.environment import check_model
+from clew_activities.worker.plugin import ClewPlugin
 from clew_activities.worker.process import main
 
 __all__ = [
     "Capacity",
+    "ClewPlugin",
     "SessionWorker",
     "check_model",
     "main",

@@ -5,43 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 from temporalio.client import Client
-from temporalio.worker import Worker, WorkerTuner
+from temporalio.worker import Plugin, Worker, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from clew.agents import Agent
-from clew.model.tokens import ENCODINGS, load_encoding
 from clew_activities.archive import Archive, Store
-from clew_activities.archive_session import ArchiveActivities
-from clew_activities.call_model import ModelActivities
 from clew_activities.checkpoint_tokens import Keys
-from clew_activities.delete_session import DeletionActivities
-from clew_activities.fork_session import ForkingActivities
 from clew_activities.heartbeat import INTERVAL_SECONDS
 from clew_activities.mcp.settings import McpSettings
 from clew_activities.mcp.tools import McpTools
-from clew_activities.open_checkpoint import OpeningActivities
-from clew_activities.prepare import PrepareActivities
-from clew_activities.prices import load_prices
 from clew_activities.providers import Providers
-from clew_activities.put_context import RestoringActivities
-from clew_activities.read_context import ContextActivities
-from clew_activities.read_thread import ReadingActivities
-from clew_activities.recall import RecallActivities
 from clew_activities.registry import Registry, make_registry
 from clew_activities.run_tool import ToolActivities
-from clew_activities.sign_checkpoint import SigningActivities
 from clew_activities.stored_results import Results
-from clew_activities.summarize import SummaryActivities
-from clew_activities.thaw import ThawActivities
 from clew_activities.thread_source import Threads
 from clew_activities.tools import Tools
 from clew_activities.worker.capacity import Capacity
+from clew_activities.worker.parts import Parts, make_parts
 from clew_workflows.protocol import RolloverThresholds, name_model_queue, name_tool_queue
 from clew_workflows.services import SERVICES
 from clew_workflows.session import AgentSession
@@ -52,12 +37,15 @@ GRACE = timedelta(seconds=20)
 STICKY_TIMEOUT = timedelta(seconds=2)
 """Time that a query of a session waits for the worker that has it cached, before another worker answers it."""
 
+HEARTBEAT_THROTTLE = timedelta(seconds=INTERVAL_SECONDS)
+"""Longest time between two heartbeats that reach the server."""
+
 WORKFLOWS = (AgentSession, *SERVICES)
 DEFAULT_THRESHOLDS = RolloverThresholds()
 DEFAULT_CAPACITY = Capacity()
 
 # Pure and deterministic modules, which the sandbox need not import again for each session.
-_PASSED_THROUGH = ("annotated_types", "clew", "clew_workflows", "pydantic", "pydantic_core", "rfc8785", "tiktoken")
+PASSED_THROUGH = ("annotated_types", "clew", "clew_workflows", "pydantic", "pydantic_core", "rfc8785", "tiktoken")
 
 
 class SessionWorker:
@@ -68,7 +56,7 @@ class SessionWorker:
     """
 
     def __init__(
-        self, workers: Sequence[Worker], tools: ToolActivities, registry: Registry, mcp_tools: McpTools
+        self, workers: Sequence[Worker], registry: Registry, tools: ToolActivities, mcp_tools: McpTools
     ) -> None:
         self.registry = registry
         self._workers = workers
@@ -134,49 +122,61 @@ def make_worker(
         AgentsUnusable: Two agents, or two tools, have one name.
         EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
     """
-    registry = make_registry(tools, agents)
-    load_encodings()
-    load_prices()
-    archive = Archive(store, client.namespace)
-    threads = Threads(archive)
-    mcp_tools = McpTools(mcp or McpSettings(), providers.redaction)
-    preparing = PrepareActivities(providers, registry, archive, thresholds, mcp_tools)
-    keys = keys or Keys()
-    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
-    make_queue_worker = partial(_make_queue_worker, _make_tolerant_client(client), grace=grace)
-    models: list[Callable[..., Any]] = [
-        ModelActivities(providers, http, registry.deployment).call_model,
-        SummaryActivities(providers, http, threads).summarize,
-    ]
-    others: list[Callable[..., Any]] = [
-        preparing.prepare,
-        preparing.describe_model,
-        ArchiveActivities(archive).archive,
-        ThawActivities(archive).thaw,
-        RecallActivities(archive).recall,
-        SigningActivities(keys, client.namespace).sign_checkpoint,
-        OpeningActivities(keys, registry, archive, client.namespace, mcp_tools).open_checkpoint,
-        RestoringActivities(keys, client.namespace).put_context,
-        ReadingActivities(archive).read_thread,
-        ContextActivities(archive).read_context,
-        ForkingActivities(archive).fork_session,
-        DeletionActivities(archive).delete_session,
-    ]
-    return SessionWorker(
-        [
-            make_queue_worker(name_model_queue(task_queue), models, slots=capacity.model_calls),
-            make_queue_worker(
-                name_tool_queue(task_queue),
-                [running.run_tool],
-                slots=capacity.tool_calls,
-                max_per_second=max_calls_per_second,
-            ),
-            make_queue_worker(task_queue, others, slots=capacity.store_calls, workflows=workflows),
-        ],
-        running,
-        registry,
-        mcp_tools,
+    parts = make_parts(
+        client.namespace,
+        providers=providers,
+        registry=make_registry(tools, agents),
+        http=http,
+        store=store,
+        keys=keys or Keys(),
+        thresholds=thresholds,
+        mcp=mcp or McpSettings(),
     )
+    serving = _make_tolerant_client(client)
+    side_workers = make_side_workers(
+        serving, task_queue, parts, capacity, grace=grace, max_calls_per_second=max_calls_per_second
+    )
+    session_worker = _make_queue_worker(
+        serving,
+        task_queue,
+        parts.session_activities,
+        grace=grace,
+        slots=capacity.store_calls,
+        workflows=workflows,
+    )
+    return SessionWorker([*side_workers, session_worker], parts.registry, parts.tools, parts.mcp_tools)
+
+
+def make_side_workers(
+    client: Client,
+    task_queue: str,
+    parts: Parts,
+    capacity: Capacity,
+    *,
+    grace: timedelta = GRACE,
+    max_calls_per_second: float | None = None,
+    plugins: Sequence[Plugin] = (),
+) -> list[Worker]:
+    """Make the workers of the task queues beside the sessions' own: those of model calls and of tool calls."""
+    return [
+        _make_queue_worker(
+            client,
+            name_model_queue(task_queue),
+            parts.model_activities,
+            grace=grace,
+            slots=capacity.model_calls,
+            plugins=plugins,
+        ),
+        _make_queue_worker(
+            client,
+            name_tool_queue(task_queue),
+            parts.tool_activities,
+            grace=grace,
+            slots=capacity.tool_calls,
+            max_per_second=max_calls_per_second,
+            plugins=plugins,
+        ),
+    ]
 
 
 def make_tool_worker(
@@ -216,22 +216,12 @@ def make_tool_worker(
         slots=capacity.tool_calls,
         max_per_second=max_calls_per_second,
     )
-    return SessionWorker([worker], running, registry, McpTools())
-
-
-def load_encodings() -> None:
-    """Load every vocabulary at the start: within a workflow task it would take too long.
-
-    Raises:
-        EncodingUnavailable: A vocabulary cannot be loaded.
-    """
-    for name in ENCODINGS:
-        load_encoding(name)
+    return SessionWorker([worker], registry, running, McpTools())
 
 
 def make_workflow_sandbox() -> SandboxedWorkflowRunner:
     """Make the sandbox of workflow code, for workers and for replaying histories."""
-    restrictions = SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
+    restrictions = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
@@ -244,6 +234,7 @@ def _make_queue_worker(
     slots: int,
     workflows: Sequence[type] = (),
     max_per_second: float | None = None,
+    plugins: Sequence[Plugin] = (),
 ) -> Worker:
     """Make the Temporal worker of one task queue."""
     return Worker(
@@ -255,9 +246,10 @@ def _make_queue_worker(
         workflow_runner=make_workflow_sandbox(),
         graceful_shutdown_timeout=grace,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
-        max_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
-        default_heartbeat_throttle_interval=timedelta(seconds=INTERVAL_SECONDS),
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         max_task_queue_activities_per_second=max_per_second,
+        plugins=plugins,
     )
 
 

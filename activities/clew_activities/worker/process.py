@@ -19,10 +19,11 @@ from clew_activities.providers import Redaction, make_http_client
 from clew_activities.providers.redaction import find_suspected_secrets
 from clew_activities.registry import AgentsUnusable
 from clew_activities.tools import ToolsUnusable
-from clew_activities.worker.assembly import GRACE, load_encodings, make_tool_worker, make_worker
+from clew_activities.worker.assembly import GRACE, make_tool_worker, make_worker
 from clew_activities.worker.capacity import make_room
 from clew_activities.worker.environment import WorkerEnvironment, read_environment
 from clew_activities.worker.logs import log_without_secrets
+from clew_activities.worker.parts import load_encodings
 
 LEAVE_SECONDS = 3.0
 """Seconds that running threads may delay the end of the process."""

@@ -1,13 +1,16 @@
-"""A data converter that passes on unread what it cannot decode, so that no payload fails a workflow task."""
+"""Data converters that pass on unread what they cannot decode, so that no payload fails a workflow task."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, get_args
 
+from pydantic import BaseModel
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
-from temporalio.converter import DataConverter, DefaultFailureConverter, PayloadConverter
+from temporalio.contrib.pydantic import PydanticPayloadConverter
+from temporalio.converter import DataConverter, DefaultFailureConverter, DefaultPayloadConverter, PayloadConverter
 
 
 # The SDK checks for such references before any converter or codec of ours sees the payload. These two methods are not
@@ -51,3 +54,53 @@ def make_tolerant(converter: DataConverter) -> DataConverter:
     if converter.external_storage is not None or isinstance(converter, _WithoutExternalStorage):
         return converter
     return _WithoutExternalStorage(**{f.name: getattr(converter, f.name) for f in fields(DataConverter) if f.init})
+
+
+class SessionPayloadConverter(PayloadConverter):
+    """Encodes and decodes Clew's own types with pydantic, and every other value with a team's converter.
+
+    Attributes:
+        team_class: The class of the team's converter.
+    """
+
+    team_class: ClassVar[type[PayloadConverter]] = DefaultPayloadConverter
+
+    def __init__(self) -> None:
+        self._own = PydanticPayloadConverter()
+        self._team = self.team_class()
+
+    def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
+        """Encode each value."""
+        return [
+            payload
+            for value in values
+            for payload in (self._own if _is_own(type(value)) else self._team).to_payloads([value])
+        ]
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        """Decode each payload."""
+        hints: Sequence[type | None] = type_hints or [None] * len(payloads)
+        values: list[Any] = []
+        for payload, hint in zip(payloads, hints, strict=False):
+            converter = self._own if _is_own(hint) else self._team
+            values += converter.from_payloads([payload], [hint] if hint else None)
+        return values
+
+
+def make_shared(converter: DataConverter) -> DataConverter:
+    """Make a converter for a worker that serves sessions and a team's own workflows.
+
+    The team's values are encoded as before. Sessions are given no payload that fails a workflow task.
+    """
+    own = converter.payload_converter_class
+    if not issubclass(own, (PydanticPayloadConverter, SessionPayloadConverter)):
+        shared = type("SharedPayloadConverter", (SessionPayloadConverter,), {"team_class": own})
+        converter = replace(converter, payload_converter_class=shared)
+    return make_tolerant(converter)
+
+
+def _is_own(hint: object) -> bool:
+    """Whether a type is a pydantic model of Clew, or a union or a list of them."""
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return hint.__module__.partition(".")[0] in ("clew", "clew_workflows", "clew_activities")
+    return any(map(_is_own, get_args(hint)))

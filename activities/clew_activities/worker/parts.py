@@ -1,0 +1,117 @@
+"""Every activity of a worker, by the task queue that it is polled from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from clew.model.tokens import ENCODINGS, load_encoding
+from clew_activities.archive import Archive, Store
+from clew_activities.archive_session import ArchiveActivities
+from clew_activities.call_model import ModelActivities
+from clew_activities.checkpoint_tokens import Keys
+from clew_activities.delete_session import DeletionActivities
+from clew_activities.fork_session import ForkingActivities
+from clew_activities.mcp.settings import McpSettings
+from clew_activities.mcp.tools import McpTools
+from clew_activities.open_checkpoint import OpeningActivities
+from clew_activities.prepare import PrepareActivities
+from clew_activities.prices import load_prices
+from clew_activities.providers import Providers
+from clew_activities.put_context import RestoringActivities
+from clew_activities.read_context import ContextActivities
+from clew_activities.read_thread import ReadingActivities
+from clew_activities.recall import RecallActivities
+from clew_activities.registry import Registry
+from clew_activities.run_tool import ToolActivities
+from clew_activities.sign_checkpoint import SigningActivities
+from clew_activities.stored_results import Results
+from clew_activities.summarize import SummaryActivities
+from clew_activities.thaw import ThawActivities
+from clew_activities.thread_source import Threads
+from clew_workflows.protocol import RolloverThresholds
+
+Activity = Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The activities of a worker.
+
+    Attributes:
+        registry: The worker's tools and agents.
+        tools: Runs the tools. It is closed when the worker has stopped.
+        mcp_tools: The tools of MCP servers. They are closed when the worker has stopped.
+        session_activities: Those of the sessions' own task queue.
+        model_activities: Those of the task queue of model calls.
+        tool_activities: Those of the task queue of tool calls.
+    """
+
+    registry: Registry
+    tools: ToolActivities
+    mcp_tools: McpTools
+    session_activities: Sequence[Activity]
+    model_activities: Sequence[Activity]
+    tool_activities: Sequence[Activity]
+
+
+def make_parts(
+    namespace: str,
+    *,
+    providers: Providers,
+    registry: Registry,
+    http: httpx.AsyncClient,
+    store: Store,
+    keys: Keys,
+    thresholds: RolloverThresholds,
+    mcp: McpSettings,
+) -> Parts:
+    """Make all activities.
+
+    Raises:
+        EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
+    """
+    load_encodings()
+    load_prices()
+    archive = Archive(store, namespace)
+    threads = Threads(archive)
+    mcp_tools = McpTools(mcp, providers.redaction)
+    preparing = PrepareActivities(providers, registry, archive, thresholds, mcp_tools)
+    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools)
+    return Parts(
+        registry=registry,
+        tools=running,
+        mcp_tools=mcp_tools,
+        session_activities=[
+            preparing.prepare,
+            preparing.describe_model,
+            ArchiveActivities(archive).archive,
+            ThawActivities(archive).thaw,
+            RecallActivities(archive).recall,
+            SigningActivities(keys, namespace).sign_checkpoint,
+            OpeningActivities(keys, registry, archive, namespace, mcp_tools).open_checkpoint,
+            RestoringActivities(keys, namespace).put_context,
+            ReadingActivities(archive).read_thread,
+            ContextActivities(archive).read_context,
+            ForkingActivities(archive).fork_session,
+            DeletionActivities(archive).delete_session,
+        ],
+        model_activities=[
+            ModelActivities(providers, http, registry.deployment).call_model,
+            SummaryActivities(providers, http, threads).summarize,
+        ],
+        tool_activities=[running.run_tool],
+    )
+
+
+def load_encodings() -> None:
+    """Load every vocabulary at the start: within a workflow task it would take too long.
+
+    Raises:
+        EncodingUnavailable: A vocabulary cannot be loaded.
+    """
+    for name in ENCODINGS:
+        load_encoding(name)

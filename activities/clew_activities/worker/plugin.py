@@ -1,0 +1,182 @@
+"""Sessions on a team's own worker, beside its workflows and activities."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import httpx
+import temporalio.worker
+from temporalio.client import Client
+from temporalio.converter import DataConverter
+from temporalio.plugin import SimplePlugin
+from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from clew.agents import Agent
+from clew.tools import ToolDefinition
+from clew_activities.archive import Store, open_store
+from clew_activities.providers import Providers, make_http_client
+from clew_activities.registry import make_registry
+from clew_activities.tools import collect_tools
+from clew_activities.worker.assembly import (
+    GRACE,
+    HEARTBEAT_THROTTLE,
+    PASSED_THROUGH,
+    STICKY_TIMEOUT,
+    WORKFLOWS,
+    SessionWorker,
+    make_side_workers,
+    make_workflow_sandbox,
+)
+from clew_activities.worker.capacity import Capacity
+from clew_activities.worker.environment import read_environment
+from clew_activities.worker.parts import Parts, make_parts
+from clew_workflows.shell.payload_converter import make_shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Serving:
+    """What a worker with the plugin runs for its sessions.
+
+    Attributes:
+        client: The team's client, with a data converter for sessions.
+        parts: All activities.
+        http: The HTTP client of the model calls.
+        capacity: How many activities run at the same time.
+        plugins: The client's other plugins, for the workers of the side queues.
+    """
+
+    client: Client
+    parts: Parts
+    http: httpx.AsyncClient
+    capacity: Capacity
+    plugins: Sequence[temporalio.worker.Plugin]
+
+
+class ClewPlugin(SimplePlugin):
+    """Adds sessions to a Temporal worker: their workflows and activities, and workers for model calls and tool calls.
+
+    `Worker(client, task_queue="clew", workflows=[…], plugins=[ClewPlugin(tools=[…])])` serves sessions on the task
+    queue `clew` as the command `clew worker` does. What is left out comes from the environment, as for that command.
+    For a `Replayer`, the plugin adds the workflows and their sandbox.
+
+    The worker's activity slots and executors stay the team's. Its time for a graceful shutdown becomes at least 20
+    seconds, and its sticky queue's timeout and heartbeat intervals at most those that sessions need.
+    """
+
+    def __init__(
+        self,
+        *,
+        tools: Sequence[ToolDefinition] = (),
+        agents: Sequence[Agent] = (),
+        store: str | Store | None = None,
+        providers: Providers | None = None,
+        capacity: Capacity | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Configure the sessions. Nothing is read or imported until a worker is made.
+
+        Args:
+            tools: Tools, beside those of the modules that `CLEW_TOOLS` names.
+            agents: Agents, beside those of the modules that `CLEW_AGENTS` names.
+            store: Where sessions are archived, as in `CLEW_STORE`.
+            providers: The model providers; None: those of the environment.
+            capacity: How many model calls and tool calls run at the same time; None: as the environment says.
+            environ: The environment variables.
+        """
+        super().__init__("clew.ClewPlugin", workflows=WORKFLOWS, workflow_runner=_pass_through)
+        self._tools = tools
+        self._agents = agents
+        self._store = store
+        self._providers = providers
+        self._capacity = capacity
+        self._environ = environ
+        self._serving: dict[str, _Serving] = {}
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Add the workflows, the activities and the settings that sessions need.
+
+        Raises:
+            AgentsUnusable: The agents cannot be used.
+            EncodingUnavailable: A vocabulary cannot be loaded.
+            ProvidersUnusable: A providers module cannot be used.
+            ToolsUnusable: The tools cannot be used.
+            ValueError: A variable's value cannot be used.
+        """
+        config = super().configure_worker(config)
+        client = config["client"]
+        serving = self._serving[config["task_queue"]] = self._make_serving(client)
+        config["client"] = serving.client
+        config["activities"] = [*(config.get("activities") or ()), *serving.parts.session_activities]
+        config["graceful_shutdown_timeout"] = max(config.get("graceful_shutdown_timeout", timedelta()), GRACE)
+        config["sticky_queue_schedule_to_start_timeout"] = min(
+            config.get("sticky_queue_schedule_to_start_timeout", STICKY_TIMEOUT), STICKY_TIMEOUT
+        )
+        config["max_heartbeat_throttle_interval"] = min(
+            config.get("max_heartbeat_throttle_interval", HEARTBEAT_THROTTLE), HEARTBEAT_THROTTLE
+        )
+        config["default_heartbeat_throttle_interval"] = min(
+            config.get("default_heartbeat_throttle_interval", HEARTBEAT_THROTTLE), HEARTBEAT_THROTTLE
+        )
+        return config
+
+    def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
+        """Add the workflows, their sandbox and their data converter."""
+        config = super().configure_replayer(config)
+        config["data_converter"] = make_shared(config.get("data_converter", DataConverter.default))
+        return config
+
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
+        """Run the workers of the model calls and the tool calls as long as the team's worker runs."""
+        serving = self._serving.pop(worker.task_queue)
+        parts = serving.parts
+        side_workers = make_side_workers(
+            serving.client, worker.task_queue, serving.parts, serving.capacity, plugins=serving.plugins
+        )
+        async with serving.http, SessionWorker(side_workers, parts.registry, parts.tools, parts.mcp_tools):
+            await next(worker)
+
+    def _make_serving(self, client: Client) -> _Serving:
+        environment = read_environment(
+            self._environ, self._environ.get("CLEW_TOOLS", ""), self._environ.get("CLEW_AGENTS", "")
+        )
+        store = self._store or environment.store
+        http = make_http_client()
+        parts = make_parts(
+            client.namespace,
+            providers=self._providers or environment.providers,
+            registry=make_registry(
+                collect_tools([*environment.tools.values(), *self._tools]), [*environment.agents, *self._agents]
+            ),
+            http=http,
+            store=open_store({**self._environ, "CLEW_STORE": store}) if isinstance(store, str) else store,
+            keys=environment.keys,
+            thresholds=environment.thresholds,
+            mcp=environment.mcp,
+        )
+        # The client's plugins have been applied to its active configuration: they are not to be applied again.
+        config = client.config(active_config=True)
+        plugins = [
+            plugin
+            for plugin in config["plugins"]
+            if plugin is not self and isinstance(plugin, temporalio.worker.Plugin)
+        ]
+        config["plugins"] = []
+        config["data_converter"] = make_shared(client.data_converter)
+        return _Serving(
+            client=Client(**config),
+            parts=parts,
+            http=http,
+            capacity=self._capacity or environment.capacity,
+            plugins=plugins,
+        )
+
+
+def _pass_through(runner: WorkflowRunner | None) -> WorkflowRunner:
+    """Let the modules of sessions pass through a team's sandbox. A runner without a sandbox stays as it is."""
+    if not isinstance(runner, SandboxedWorkflowRunner):
+        return runner or make_workflow_sandbox()
+    return replace(runner, restrictions=runner.restrictions.with_passthrough_modules(*PASSED_THROUGH))

@@ -1,0 +1,111 @@
+"""Sessions on a team's own worker: both work, and the team's values are encoded as before."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity, workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client, WorkflowHistory
+from temporalio.converter import DataConverter, DefaultPayloadConverter
+from temporalio.worker import Replayer, Worker
+
+from clew import Clew, tool
+from clew.local import Reply, TemporalServer, ToolCall, scripted_model
+from clew.worker import ClewPlugin
+
+
+@dataclass
+class Order:
+    """A team's own value."""
+
+    number: str
+
+
+class MarkingConverter(DefaultPayloadConverter):
+    """A team's own converter: it marks what it encodes."""
+
+    def to_payloads(self, values: Any) -> list[Payload]:
+        payloads = super().to_payloads(values)
+        for payload in payloads:
+            payload.metadata["team"] = b"ours"
+        return payloads
+
+
+@activity.defn
+async def ship(order: Order) -> Order:
+    return Order(f"{order.number}, shipped")
+
+
+@workflow.defn
+class Shipping:
+    """A team's own workflow."""
+
+    @workflow.run
+    async def run(self, order: Order) -> Order:
+        return await workflow.execute_activity(ship, order, start_to_close_timeout=timedelta(seconds=10))
+
+
+@tool
+def find_order(number: str) -> str:
+    """Find an order."""
+    return f"order {number} is on its way"
+
+
+def call_the_tool(body: dict[str, Any]) -> Reply:
+    newest = body["messages"][-1]
+    if newest["role"] == "tool":
+        return Reply(newest["content"])
+    return Reply(tool_calls=(ToolCall("find_order", {"number": "7"}),))
+
+
+async def test_a_teams_workflow_and_a_session_share_a_worker(server: TemporalServer) -> None:
+    """The session calls a model and a tool, the workflow its activity; both histories replay with the plugin."""
+    queue = f"team-{uuid.uuid4().hex}"
+    converter = DataConverter(payload_converter_class=MarkingConverter)
+    client = await Client.connect(server.address, data_converter=converter)
+    async with scripted_model(call_the_tool) as model:
+        environ = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url}
+        plugin = ClewPlugin(tools=[find_order], store="memory://", environ=environ)
+        async with Worker(client, task_queue=queue, workflows=[Shipping], activities=[ship], plugins=[plugin]):
+            shipping = await client.start_workflow(Shipping.run, Order("7"), id=f"shipping-{queue}", task_queue=queue)
+            assert await shipping.result() == Order("7, shipped")
+
+            clew = await Clew.connect(server.address, task_queue=queue)
+            session = await clew.open(f"session-{queue}", model="scripted:any", tools=["find_order"])
+            assert await session.ask("Where is order 7?") == "order 7 is on its way"
+            await session.close()
+
+    histories = [await shipping.fetch_history(), await clew.temporal.get_workflow_handle(session.id).fetch_history()]
+    assert [read_marks(history) for history in histories] == [{b"ours"}, {b""}]
+    replayer = Replayer(workflows=[Shipping], plugins=[ClewPlugin()], data_converter=converter)
+    for history in histories:
+        await replayer.replay_workflow(history)
+
+
+async def test_the_plugin_may_be_the_clients(server: TemporalServer) -> None:
+    """Every worker of a client that has the plugin serves sessions; its model calls are polled once."""
+    queue = f"team-{uuid.uuid4().hex}"
+    async with scripted_model(lambda body: Reply("Hello!")) as model:
+        plugin = ClewPlugin(store="memory://", environ={"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url})
+        client = await Client.connect(server.address, plugins=[plugin])
+        async with Worker(client, task_queue=queue):
+            session = await Clew(client, queue).open(f"session-{queue}", model="scripted:any")
+            assert await session.ask("Hello?") == "Hello!"
+            await session.close()
+
+
+def read_marks(history: WorkflowHistory) -> set[bytes]:
+    """Read the team's marks of the payloads that workflows and activities have written, b"" for none."""
+    attributes = [
+        payload
+        for event in history.events
+        for payload in (
+            *event.activity_task_scheduled_event_attributes.input.payloads,
+            *event.activity_task_completed_event_attributes.result.payloads,
+        )
+    ]
+    return {payload.metadata.get("team", b"") for payload in attributes}
