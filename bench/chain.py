@@ -31,7 +31,7 @@ class WorkflowRun:
     failures: tuple[str, ...]
 
 
-async def runs_of(client: Client, session_id: str) -> list[WorkflowRun]:
+async def list_runs(client: Client, session_id: str) -> list[WorkflowRun]:
     """List all workflow runs of a session, oldest first."""
     runs: list[WorkflowRun] = []
     run_id = (await client.get_workflow_handle(session_id).describe()).run_id

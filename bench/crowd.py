@@ -1,11 +1,13 @@
-"""How long turns take in a session that many use at once: with Clew's client, and with the SDK's as it comes.
+"""Measures turns in a session that several callers use at once, with Clew's client and with the SDK's own.
 
-Four callers talk to one session, and a fifth watches it. While a workflow task is under way a server keeps one query
-waiting and refuses those that come with it; the SDK's client asks again after a second, Clew's after milliseconds
-(`clew.session._query_retry`). Client and worker are of one kind in one half and of the other in the other half; all
-else is the same, and the halves take turns.
+    python -m bench.crowd
 
-python -m bench.crowd
+Four callers talk to one session, and a fifth queries its status. While a workflow task runs, the server lets one
+query wait and refuses the others. The SDK's client retries after a second, Clew's after milliseconds
+(`clew.session._query_retry`). Worker and client are of the same kind; the two kinds take turns.
+
+Prints a table of milliseconds: median, p95 and maximum of a turn and of a status query, and their ratio. Takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from temporalio.client import Client
 
-from bench.endless import p95
+from bench.endless import compute_p95
 from clew import Clew, Session
 from clew.local import Reply, scripted_model, temporal_server
 from clew_activities.archive import Store
@@ -32,14 +34,19 @@ WATCH_SECONDS = 0.05
 
 @dataclass
 class Seconds:
-    """Seconds that turns and queries of the status took."""
+    """Seconds that turns and status queries took.
+
+    Attributes:
+        turns: Seconds of each turn.
+        looks: Seconds of each status query.
+    """
 
     turns: list[float] = field(default_factory=list)
     looks: list[float] = field(default_factory=list)
 
 
-async def crowd(client: Client, session_id: str, provider: str, seconds: Seconds) -> None:
-    """Use a session of its own, with a worker of its own."""
+async def run_callers(client: Client, session_id: str, provider: str, seconds: Seconds) -> None:
+    """Run the callers in a new session, with a worker of its own."""
     async with make_http_client() as http:
         worker = make_worker(
             client,
@@ -52,7 +59,7 @@ async def crowd(client: Client, session_id: str, provider: str, seconds: Seconds
         async with worker:
             await Clew(client, session_id).open(session_id, model="bench:any", on_busy="queue")
             session = Session(client, session_id, session_id)
-            await session.ask("The first turn begins it all.")
+            await session.ask("hello")
             watching = asyncio.create_task(watch(session, seconds))
             await asyncio.gather(*(talk(session, caller, seconds) for caller in range(CALLERS)))
             watching.cancel()
@@ -83,16 +90,16 @@ async def measure() -> tuple[Seconds, Seconds]:
         clew = await Clew.connect(server.address)
         plain = await Client.connect(server.address, data_converter=clew.temporal.data_converter)
         for number in range(ROUNDS):
-            await crowd(clew.temporal, f"ours-{number}", model.base_url, ours)
-            await crowd(plain, f"theirs-{number}", model.base_url, theirs)
+            await run_callers(clew.temporal, f"ours-{number}", model.base_url, ours)
+            await run_callers(plain, f"theirs-{number}", model.base_url, theirs)
     return ours, theirs
 
 
 def show(ours: Seconds, theirs: Seconds, console: Console) -> None:
-    """The table: milliseconds, and how many times as long it takes with the SDK's client."""
+    """Print milliseconds, and the SDK's divided by Clew's."""
     table = Table("ms", "Clew's", "the SDK's", "times", title=f"{CALLERS} callers at once, {len(ours.turns)} turns")
     for name, own, other in (("a turn", ours.turns, theirs.turns), ("its status", ours.looks, theirs.looks)):
-        for measure_of, value in (("median", median), ("p95", p95), ("longest", max)):
+        for measure_of, value in (("median", median), ("p95", compute_p95), ("longest", max)):
             one, two = value(own), value(other)
             table.add_row(f"{name}, {measure_of}", f"{one * 1e3:.0f}", f"{two * 1e3:.0f}", f"{two / one:.1f}")
     console.print(table)

@@ -1,21 +1,22 @@
-"""One session for thousands of turns: nothing is lost, and the last turn costs what the first one did.
+"""Measures whether a session becomes slower over thousands of turns, and checks its thread.
 
     python -m bench.endless [--turns 20000] [--seed 1] [--thresholds low|production] [--kill]
 
-A real server, two workers in processes of their own, a scripted model over HTTP. Four users at once talk, steer,
-inject, replace, switch and reset contexts, configure, cancel, interrupt and repeat themselves, all by chance from a
-seed; with `--kill`, workers die by SIGKILL meanwhile. Then the whole thread is read, the archived part from the
-store and the rest from the session, and held against what the callers know (`bench.ledger`), the histories of all
-runs of the workflow are searched for failed tasks, and the session is audited as `clew audit` does it: every run
-replayed, every entry compared, every model call's digest made again.
+A Temporal server, two worker processes and a scripted model. Four simulated callers (`bench.users`) send messages,
+inputs, context operations, configuration changes, cancellations and repeated commands, chosen at random from the
+seed. `--kill` kills workers with SIGKILL meanwhile.
 
-What is measured, and how it stays fair: the first and the last hundred turns are quiet ones, the same plain turns
-one after another. Each is timed side by side with the same turn of a control session that began with that hundred,
-and so are queries of `status`; the two take turns at going first. Machine, server, its database and what else runs
-here weigh on both alike. What counts is the session's time in units of its control's, at the end against the
-beginning. It is the median of the pairs, each of two moments next to one another, that is to be under 1.2; the p95s
-are compared likewise, and are for people to read, for they tell of the machine. Hundreds that are cut short, to
-under fifty turns, are not judged. Exit code 1: a check has failed.
+Then the complete thread, from the archive and from the session, is compared with the callers' records
+(`bench.ledger`), the histories of all workflow runs are searched for failed workflow tasks, and the session is
+audited as `clew audit` does it.
+
+The first and the last hundred turns are alike and sent one after another. Each is timed next to the same turn of a
+new control session, and so are queries of `status`, so that the load of the machine affects both. The session's time
+divided by its control's must not grow by 1.2 or more (median of the pairs). The p95 is printed and not judged.
+Windows of less than fifty turns are not judged either.
+
+Prints progress and problems to stderr, and at the end two tables: what was sent, and the times. Exit code 1: a check
+has failed.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import users
-from bench.chain import WorkflowRun, runs_of
+from bench.chain import WorkflowRun, list_runs
 from bench.crew import Crew
 from bench.ledger import Ledger, check
-from bench.users import BASE, User, insist
+from bench.users import BASE, User, retry
 from clew import Clew, Session
 from clew.local import scripted_model, temporal_server
 from clew.thread.entries import Entry
@@ -62,23 +63,23 @@ THRESHOLDS = {
 
 @dataclass
 class Times:
-    """Seconds, of the session and of its control side by side."""
+    """Seconds of the session, and of its control at the same moment."""
 
     session: list[float] = field(default_factory=list)
     control: list[float] = field(default_factory=list)
 
-    def typical(self) -> float:
-        """The session's in units of its control's, pair by pair."""
+    def compute_median_ratio(self) -> float:
+        """Compute the median of the session's time divided by its control's."""
         return median(one / other for one, other in zip(self.session, self.control, strict=True))
 
-    def slowest(self) -> float:
-        """The session's p95 in units of its control's."""
-        return p95(self.session) / p95(self.control)
+    def compute_p95_ratio(self) -> float:
+        """Compute the session's p95 divided by its control's."""
+        return compute_p95(self.session) / compute_p95(self.control)
 
 
 @dataclass
 class Window:
-    """What the plain turns of a window took."""
+    """The times of the turns of a window."""
 
     turns: int
     status: Times = field(default_factory=Times)
@@ -103,18 +104,18 @@ class Report:
     problems: list[str]
 
 
-def p95(values: Sequence[float]) -> float:
-    """The value that 95 of 100 are under."""
+def compute_p95(values: Sequence[float]) -> float:
+    """Compute the 95th percentile."""
     return quantiles(values, n=20)[-1]
 
 
-async def endless(turns: int, seed: int, thresholds: str, kill: bool) -> Report:
-    """Everything, from the start of the server to the last check."""
+async def run_benchmark(turns: int, seed: int, thresholds: str, kill: bool) -> Report:
+    """Run the session on servers of its own, and check it."""
     with tempfile.TemporaryDirectory(prefix="clew-endless-", ignore_cleanup_errors=True) as folder:
-        # In a file, for a server that holds all of it in memory for long has been seen to run out of that.
+        # In a file: a server that keeps long histories in memory runs out of it.
         async with (
             temporal_server(ui=False, db_filename=Path(folder) / "temporal.db") as server,
-            scripted_model(users.script) as model,
+            scripted_model(users.reply_as_told) as model,
         ):
             env = {"CLEW_STORE": f"file://{folder}/archive", "CLEW_PROVIDER_BENCH_BASE_URL": model.base_url}
             env |= {f"CLEW_ROLLOVER_{name}": value for name, value in THRESHOLDS[thresholds].items()}
@@ -145,26 +146,26 @@ class _Bench:
     async def measure(self, seed: int, archive: Archive) -> Report:
         session = await self._clew.open("endless", **BASE, on_busy="queue")
         size = min(WINDOW, self._turns // 5)
-        first = await self._window(session, "first", size)
+        first = await self._measure_window(session, "first", size)
         self._resident.append(self._crew.measure_resident_bytes())
-        await self._crowd(session, seed, self._turns - 2 * size)
+        await self._run_users(session, seed, self._turns - 2 * size)
         await self._settle(session)
-        last = await self._window(session, "last", size)
+        last = await self._measure_window(session, "last", size)
         self._resident.append(self._crew.measure_resident_bytes())
         seconds = time.monotonic() - self._begun
-        entries, archived, problems = await self._thread(session, archive)
+        entries, archived, problems = await self._read_thread(session, archive)
         problems += check(entries, self._ledger)
-        runs = await runs_of(self._clew.temporal, session.id)
+        runs = await list_runs(self._clew.temporal, session.id)
         audited = await audit_session(self._clew.temporal, archive, session.id)
-        problems += [*_histories(runs), *_times(first, last), *_audit(audited, len(runs))]
+        problems += [*_check_histories(runs), *_check_times(first, last), *_check_audit(audited, len(runs))]
         kinds = Counter(str(entry.kind) for entry in entries)
         return Report(
             self._done, seconds, (first, last), self._resident, self._crew.kills, runs, len(entries), archived,
             audited, self._ledger, kinds, problems,
         )  # fmt: skip
 
-    async def _crowd(self, session: Session, seed: int, turns: int) -> None:
-        """Four users share the turns; workers are killed meanwhile."""
+    async def _run_users(self, session: Session, seed: int, turns: int) -> None:
+        """Let four users share the turns, and kill workers meanwhile."""
         left = turns
         middle, next_kill = left // 2, TURNS_PER_KILL // 2 if turns > TURNS_PER_KILL else turns // 2
         killing: asyncio.Task[None] | None = None
@@ -173,8 +174,8 @@ class _Bench:
             nonlocal left, next_kill, killing
             while left > 0:
                 left -= 1
-                await user.turn()
-                self._told()
+                await user.take_turn()
+                self._count_turn()
                 if left == middle:
                     self._resident.append(self._crew.measure_resident_bytes())
                 if self._kill and turns - left >= next_kill and (killing is None or killing.done()):
@@ -186,45 +187,45 @@ class _Bench:
             await killing
 
     async def _settle(self, session: Session) -> None:
-        """Wait for what goes on by itself, and put everything back to where it began."""
+        """Wait for follow-up runs, and restore the first configuration and lane."""
 
         async def idle() -> bool:
-            status = await insist(session.status, self._ledger)
+            status = await retry(session.status, self._ledger)
             return status.status == "idle" and not status.queued_messages
 
         while not await idle():  # noqa: ASYNC110 - follow-up runs have no caller
             await asyncio.sleep(0.1)
-        await insist(lambda: session.configure(**BASE), self._ledger)
-        await insist(lambda: session.switch_context("default", op_id="back"), self._ledger)
+        await retry(lambda: session.configure(**BASE), self._ledger)
+        await retry(lambda: session.switch_context("default", op_id="back"), self._ledger)
         self._ledger.operations["back"] = None
 
-    async def _window(self, session: Session, name: str, turns: int) -> Window:
+    async def _measure_window(self, session: Session, name: str, turns: int) -> Window:
         control = await self._clew.open(f"control-{name}", **BASE, on_busy="queue")
         window = Window(turns)
         for number in range(turns):
             request_id = f"{name}-{number}"
-            text = users.plain(request_id)
+            text = users.make_plain_message(request_id)
             if number % 2:
-                await _timed(window.turn.session, self._turn(session, request_id, text))
-                await _timed(window.turn.control, self._turn(control, request_id, text, control=True))
+                await _time(window.turn.session, self._ask(session, request_id, text))
+                await _time(window.turn.control, self._ask(control, request_id, text, control=True))
             else:
-                await _timed(window.turn.control, self._turn(control, request_id, text, control=True))
-                await _timed(window.turn.session, self._turn(session, request_id, text))
+                await _time(window.turn.control, self._ask(control, request_id, text, control=True))
+                await _time(window.turn.session, self._ask(session, request_id, text))
             for _ in range(STATUS_PER_TURN // 2):
-                await _timed(window.status.session, session.status())
-                await _timed(window.status.control, control.status())
-                await _timed(window.status.control, control.status())
-                await _timed(window.status.session, session.status())
-            self._told()
+                await _time(window.status.session, session.status())
+                await _time(window.status.control, control.status())
+                await _time(window.status.control, control.status())
+                await _time(window.status.session, session.status())
+            self._count_turn()
         return window
 
-    async def _turn(self, session: Session, request_id: str, text: str, *, control: bool = False) -> None:
+    async def _ask(self, session: Session, request_id: str, text: str, *, control: bool = False) -> None:
         outcome = await (await session.message(text, request_id=request_id)).result()
         if not control:
             self._ledger.requests[request_id] = text
             self._ledger.outcomes[request_id] = outcome
 
-    def _told(self) -> None:
+    def _count_turn(self) -> None:
         """Count a turn; print problems at once, and progress every 500 turns."""
         self._done += 1
         self._received.clear()
@@ -237,8 +238,8 @@ class _Bench:
             print(f"{self._done} turns, {rate:.1f} a second, {resident:.0f} MB, {self._crew.kills} kills",
                   f"{len(self._ledger.problems)} problems", file=sys.stderr, flush=True)  # fmt: skip
 
-    async def _thread(self, session: Session, archive: Archive) -> tuple[list[Entry], int, list[str]]:
-        """All entries, how many of them only the archive has, and where the two disagree."""
+    async def _read_thread(self, session: Session, archive: Archive) -> tuple[list[Entry], int, list[str]]:
+        """Read all entries. Returns them, how many are only in the archive, and the problems."""
         status = await session.status()
         live = await session.entries(from_seq=status.first_live_seq)
         head = await archive.read_head(session.id)
@@ -246,10 +247,10 @@ class _Bench:
         problems = []
         known = {entry.seq: entry for entry in old}
         if any(entry != known.get(entry.seq, entry) for entry in live):
-            problems.append("archive and session disagree about entries that both have")
+            problems.append("the archive and the session have different entries of the same seq")
         entries = [*(entry for entry in old if entry.seq < status.first_live_seq), *live]
         if len(entries) != status.rev:
-            problems.append(f"{len(entries)} entries were read, and the session has {status.rev}")
+            problems.append(f"{len(entries)} entries were read, but the session has {status.rev}")
         spent = [entry.recipe.usage for entry in entries if entry.recipe]
         if (status.usage.model_calls, status.usage.input_tokens) != (
             len(spent),
@@ -260,45 +261,48 @@ class _Bench:
         head = await archive.read_head(session.id)
         closed = [entry async for entry in archive.read(head.family, head.root)] if head else []
         if closed[: len(entries)] != entries:
-            problems.append("what the archive holds of the closed session differs from what was read before")
+            problems.append("the archive of the closed session differs from the entries that were read before")
         return entries, status.first_live_seq, problems
 
 
-async def _timed(times: list[float], work: Awaitable[object]) -> None:
+async def _time(times: list[float], work: Awaitable[object]) -> None:
     start = time.perf_counter()
     await work
     times.append(time.perf_counter() - start)
 
 
-def _histories(runs: Sequence[WorkflowRun]) -> list[str]:
+def _check_histories(runs: Sequence[WorkflowRun]) -> list[str]:
     problems = [f"a workflow task of run {run.run_id} failed: {cause}" for run in runs for cause in run.failures]
     largest = max(run.start_size for run in runs)
-    return [*problems, *([f"{largest} bytes were carried"] if largest > MAX_CARRIED else [])]
+    return [
+        *problems,
+        *([f"a workflow run began with {largest} bytes of carried state"] if largest > MAX_CARRIED else []),
+    ]
 
 
-def _audit(audited: Audited, runs: int) -> list[str]:
+def _check_audit(audited: Audited, runs: int) -> list[str]:
     problems = [f"the audit found: {difference}" for difference in audited.differences]
     if len(audited.runs) != runs:
-        problems.append(f"{len(audited.runs)} runs were audited, and there are {runs}")
+        problems.append(f"{len(audited.runs)} workflow runs were audited, but there are {runs}")
     if audited.calls.unverified:
-        problems.append(f"{len(audited.calls.unverified)} model calls could not be audited")
+        problems.append(f"{len(audited.calls.unverified)} model calls could not be verified")
     return problems
 
 
-def _times(first: Window, last: Window) -> list[str]:
+def _check_times(first: Window, last: Window) -> list[str]:
     if first.turns < JUDGED:
         return []
-    ratios = {"status": growth(first.status, last.status), "a turn": growth(first.turn, last.turn)}
+    ratios = {"status": compute_growth(first.status, last.status), "a turn": compute_growth(first.turn, last.turn)}
     return [f"{name} takes {ratio:.2f} times as long" for name, ratio in ratios.items() if ratio >= LIMIT]
 
 
-def growth(first: Times, last: Times) -> float:
-    """How many times slower the session has become, in units of its controls."""
-    return last.typical() / first.typical()
+def compute_growth(first: Times, last: Times) -> float:
+    """Compute how many times slower the session has become, compared with its controls."""
+    return last.compute_median_ratio() / first.compute_median_ratio()
 
 
 def show(report: Report, console: Console) -> None:
-    """The tables."""
+    """Print the report."""
     ledger = report.ledger
     table = Table(title="an endless session", show_header=False)
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in report.kinds.most_common())
@@ -332,13 +336,17 @@ def show(report: Report, console: Console) -> None:
     for name in ("status", "turn"):
         before, after = getattr(first, name), getattr(last, name)
         cells = [
-            f"{median(times) * 1e3:.1f} · {p95(times) * 1e3:.1f}"
+            f"{median(times) * 1e3:.1f} · {compute_p95(times) * 1e3:.1f}"
             for times in (before.session, before.control, after.session, after.control)
         ]
-        latency.add_row(name, *cells, f"{growth(before, after):.2f} · {after.slowest() / before.slowest():.2f}")
+        latency.add_row(
+            name,
+            *cells,
+            f"{compute_growth(before, after):.2f} · {after.compute_p95_ratio() / before.compute_p95_ratio():.2f}",
+        )
     console.print(latency)
-    for error, count in ledger.insisted.most_common():
-        console.print(f"sent again {count} times: {error}", highlight=False, markup=False)
+    for error, count in ledger.retried.most_common():
+        console.print(f"retried {count} times: {error}", highlight=False, markup=False)
     for problem in report.problems[:50]:
         console.print(f"PROBLEM {problem}", style="red", highlight=False, markup=False)
     console.print(f"{len(report.problems)} problems" if report.problems else "every check holds")
@@ -348,11 +356,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark and print its report; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.endless", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--turns", type=int, default=20_000, help="messages to send (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of all chance (%(default)s)")
-    parser.add_argument("--thresholds", choices=tuple(THRESHOLDS), default="low", help="of rollovers (%(default)s)")
-    parser.add_argument("--kill", action="store_true", help="kill workers now and then")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random choices (%(default)s)")
+    parser.add_argument(
+        "--thresholds", choices=tuple(THRESHOLDS), default="low", help="thresholds of rollovers (%(default)s)"
+    )
+    parser.add_argument("--kill", action="store_true", help="kill workers at random moments")
     options = parser.parse_args(arguments)
-    report = asyncio.run(endless(options.turns, options.seed, options.thresholds, options.kill))
+    report = asyncio.run(run_benchmark(options.turns, options.seed, options.thresholds, options.kill))
     show(report, Console())
     return 1 if report.problems else 0
 

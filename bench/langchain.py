@@ -1,6 +1,6 @@
-"""The same conversation in the hands of `langchain-core`, whose `trim_messages` is what many agents window with.
+"""Trims the conversation of `bench.projection` with `trim_messages` of `langchain-core`, for comparison.
 
-It is no dependency of anything here, so it goes into a folder of its own:
+The package is not installed with Clew. To install it into a folder of its own and to print the comparison:
 
     .venv/bin/pip install --target .venv/langchain --require-hashes --only-binary :all: -r constraints/bench.txt
     PYTHONPATH=.venv/langchain .venv/bin/python -m bench.projection
@@ -29,15 +29,15 @@ class LangChain:
 
     def __init__(self, by: Encoding) -> None:
         self._by = by
-        # Publishes types, which nobody without it could check against.
+        # Imported by name: mypy runs without the package.
         self._kinds: Any = importlib.import_module("langchain_core.messages")
         self.version: str = importlib.import_module("langchain_core").__version__
 
-    def messages(self, messages: Iterable[Message]) -> list[Any]:
-        """The same messages as its own objects."""
-        return [self._message(message) for message in messages]
+    def convert(self, messages: Iterable[Message]) -> list[Any]:
+        """Convert messages to its own objects."""
+        return [self._convert_one(message) for message in messages]
 
-    def _message(self, message: Message) -> Any:
+    def _convert_one(self, message: Message) -> Any:
         kinds, content = self._kinds, message["content"]
         match message["role"]:
             case "system":
@@ -54,7 +54,7 @@ class LangChain:
                 return kinds.AIMessage(content, tool_calls=calls)
 
     def count(self, message: Any) -> int:
-        """What a message costs, to the token as Clew counts it."""
+        """Count the tokens of a message as Clew does."""
         by = self._by
         tokens = by.framing + by.count(message.content) + by.count(message.name or "")
         if calls := getattr(message, "tool_calls", None):
@@ -62,23 +62,23 @@ class LangChain:
             tokens += by.count(canonicalize(asked).decode())
         return tokens
 
-    def counter(self) -> Counter:
-        """The plain way to count messages."""
+    def make_counter(self) -> Counter:
+        """Make a counter that counts each message anew."""
         return lambda messages: sum(map(self.count, messages))
 
-    def remembering_counter(self) -> Counter:
-        """The way of somebody who has thought of remembering what every message costs."""
+    def make_caching_counter(self) -> Counter:
+        """Make a counter that caches the count of each message."""
         known: dict[int, int] = {}
 
-        def remembered(message: Any) -> int:
+        def count_once(message: Any) -> int:
             if id(message) not in known:
                 known[id(message)] = self.count(message)
             return known[id(message)]
 
-        return lambda messages: sum(map(remembered, messages))
+        return lambda messages: sum(map(count_once, messages))
 
     def trim(self, messages: Sequence[Any], budget: int, counter: Counter) -> list[Any]:
-        """The newest messages within a budget, from a user's on, and the system prompt."""
+        """Trim to the system prompt and the newest messages within a budget, beginning with a user's."""
         trimmed: list[Any] = self._kinds.trim_messages(
             messages,
             max_tokens=budget,

@@ -25,9 +25,22 @@ MAX_ID = 40
 
 @dataclass
 class Ledger:
-    """What was sent and what was answered. `signalled` may have been refused; all else was accepted.
+    """The commands that callers sent, and the answers that they got.
 
-    Contents are unique, so that a rejected signal is found by what it said.
+    Contents are unique, so that a rejected signal is found by its content.
+
+    Attributes:
+        requests: Contents of accepted messages, by request id.
+        outcomes: Outcomes that callers got, by request id.
+        cancelled: Requests whose cancellation was accepted.
+        inputs: Contents of accepted inputs, by input id.
+        operations: Accepted operations, by id, with the seq of the answer; None: the answer had none.
+        configured: Seqs that answers to configuration changes named.
+        signalled: Ids in signals; the session may have rejected them.
+        refused: Ids in refused updates.
+        repeated: Commands that were sent again on purpose.
+        retried: Client errors after which a retry succeeded, with their counts.
+        problems: Wrong results that callers saw.
     """
 
     requests: dict[str, str] = field(default_factory=dict)
@@ -39,14 +52,12 @@ class Ledger:
     signalled: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     repeated: int = 0
-    insisted: Counter[str] = field(default_factory=Counter)
-    """Client errors after which a retry succeeded, with their counts."""
+    retried: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    """Wrong results that callers saw."""
 
 
 class Traces:
-    """Where each id that a caller gave stands in a thread."""
+    """The entries of a thread, by the ids that callers sent."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.outcomes: dict[str, list[Entry]] = {}
@@ -81,91 +92,91 @@ class Traces:
                 if dropped.request_id:
                     self.never_ran[dropped.request_id] += 1
 
-    def of_input(self, input_id: str) -> int:
-        """How often an input was read or dropped."""
+    def count_input(self, input_id: str) -> int:
+        """Count how often an input was read or dropped."""
         return self.read[input_id] + self.dropped[input_id]
 
-    def of_operation(self, op_id: str) -> int:
-        """How often an operation was applied or superseded."""
+    def count_operation(self, op_id: str) -> int:
+        """Count how often an operation was applied or superseded."""
         return len(self.applied.get(op_id, ())) + self.superseded[op_id]
 
 
 def check(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
-    """Find the problems of a complete thread, compared with its callers' ledger."""
-    problems = [*ledger.problems, *_numbered(entries)]
+    """List where a complete thread differs from the records of its callers."""
+    problems = [*ledger.problems, *_check_seqs(entries)]
     if problems:
         return problems
     traces = Traces(entries)
-    problems += _requests(entries, ledger, traces)
-    problems += _inputs(ledger, traces)
+    problems += _check_requests(entries, ledger, traces)
+    problems += _check_inputs(ledger, traces)
     problems += [
-        f"a configuration was answered with seq {seq}, which is a {entries[seq].kind}"
+        f"a configuration got the answer seq {seq}, but that entry is a {entries[seq].kind}"
         for seq in ledger.configured
         if entries[seq].kind != "config"
     ]
-    problems += tool_groups(entries)
-    problems += _runs(entries)
+    problems += check_tool_groups(entries)
+    problems += _check_runs(entries)
     return problems
 
 
-def _numbered(entries: Sequence[Entry]) -> Iterator[str]:
+def _check_seqs(entries: Sequence[Entry]) -> Iterator[str]:
     for index, entry in enumerate(entries):
         if entry.seq != index:
             yield f"seq {entry.seq} is at index {index}"
             return
     ids = Counter(entry.id for entry in entries)
-    yield from (f"the entry id {name} is there {count} times" for name, count in ids.items() if count > 1)
+    yield from (f"the entry id {name} occurs {count} times" for name, count in ids.items() if count > 1)
 
 
-def _requests(entries: Sequence[Entry], ledger: Ledger, traces: Traces) -> Iterator[str]:
+def _check_requests(entries: Sequence[Entry], ledger: Ledger, traces: Traces) -> Iterator[str]:
     for request_id, content in ledger.requests.items():
         found = traces.outcomes.get(request_id, [])
         if len(found) != 1:
             yield f"request {request_id} has {len(found)} outcomes"
         said = traces.prompts[f"{request_id}: {content}"]
         if said + traces.never_ran[request_id] != 1:
-            yield f"request {request_id} was asked {said} times, and dropped {traces.never_ran[request_id]} times"
+            yield f"request {request_id} is there {said} times, and dropped {traces.never_ran[request_id]} times"
     for request_id, outcome in ledger.outcomes.items():
         entry = entries[outcome.last_seq]
         ended = entry.body
         told = (entry.kind, entry.refs.get("request_id"), ended.status if isinstance(ended, RunPayload) else None)
         if told != ("run", request_id, outcome.status):
-            yield f"request {request_id} was told {outcome.status} at {outcome.last_seq}, where {told} stands"
+            yield f"request {request_id} got {outcome.status} at {outcome.last_seq}, but that entry is {told}"
         if outcome.answer_seq is not None and not isinstance(entries[outcome.answer_seq].body, AssistantMessage):
             yield f"the answer to {request_id} is not at {outcome.answer_seq}"
         if request_id in ledger.cancelled and outcome.status != "cancelled":
-            yield f"request {request_id} was cancelled, and is {outcome.status}"
+            yield f"request {request_id} was cancelled, but its outcome is {outcome.status}"
     for request_id, found in traces.outcomes.items():
         if len(found) > 1:
             yield f"request {request_id} has {len(found)} outcomes"
         if request_id not in ledger.requests and not request_id.startswith(FOLLOW_UP):
-            yield f"request {request_id} was never accepted, and has an outcome"
+            yield f"request {request_id} has an outcome, but was never accepted"
 
 
-def _inputs(ledger: Ledger, traces: Traces) -> Iterator[str]:
+def _check_inputs(ledger: Ledger, traces: Traces) -> Iterator[str]:
     for input_id in ledger.inputs:
-        if (times := traces.of_input(input_id)) != 1:
+        if (times := traces.count_input(input_id)) != 1:
             yield f"input {input_id} was read or dropped {times} times"
     for op_id, seq in ledger.operations.items():
-        if (times := traces.of_operation(op_id)) != 1:
+        if (times := traces.count_operation(op_id)) != 1:
             yield f"operation {op_id} was applied or superseded {times} times"
         if seq is not None and traces.applied.get(op_id) != [seq]:
-            yield f"operation {op_id} was answered with seq {seq}, and stands at {traces.applied.get(op_id)}"
+            yield f"operation {op_id} got the answer seq {seq}, but was applied at {traces.applied.get(op_id)}"
     for name in ledger.signalled:
         refused = sum(f'"{name}"' in content for content in traces.rejected)
-        if (times := traces.of_input(name) + traces.of_operation(name) + refused) != 1:
-            yield f"the signal {name} has {times} traces"
+        if (times := traces.count_input(name) + traces.count_operation(name) + refused) != 1:
+            yield f"the signal {name} has {times} entries"
     yield from (
-        f"{name} was refused, and has left a trace"
+        f"{name} was refused, but has an entry"
         for name in ledger.refused
-        if traces.of_input(name) + traces.of_operation(name)
+        if traces.count_input(name) + traces.count_operation(name)
     )
 
 
-def tool_groups(entries: Iterable[Entry]) -> Iterator[str]:
-    """A message that calls tools is followed, in its lane, by one result for each call before any other message.
+def check_tool_groups(entries: Iterable[Entry]) -> Iterator[str]:
+    """Check that in each lane the results of a message's tool calls follow it, one for each call.
 
-    A result in doubt may be followed by one that arrives late, once.
+    A result in doubt may be followed by one late result.
     """
     waiting: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -185,17 +196,17 @@ def tool_groups(entries: Iterable[Entry]) -> Iterator[str]:
                 doubts.add(call_id)
             continue
         if due:
-            yield f"the tool calls {due} are not answered before {entry.seq}"
+            yield f"the tool calls {due} have no result before {entry.seq}"
         calls = said.call_ids
         if seen & set(calls) or len(set(calls)) < len(calls) or any(len(call) > MAX_ID for call in calls):
-            yield f"tool calls at {entry.seq} have ids of others, or too long ones: {calls}"
+            yield f"tool calls at {entry.seq} have ids that are too long, or not unique: {calls}"
         seen |= set(calls)
         waiting[said.context_ref] = calls
-    yield from (f"the tool calls {due} of lane {lane} are never answered" for lane, due in waiting.items() if due)
+    yield from (f"the tool calls {due} of lane {lane} have no result" for lane, due in waiting.items() if due)
 
 
-def _runs(entries: Iterable[Entry]) -> Iterator[str]:
-    """A run ends once, after all that was said in it; a call is answered once."""
+def _check_runs(entries: Iterable[Entry]) -> Iterator[str]:
+    """Check that no message follows the end of its run, and that each model call has one reply."""
     ended: set[str] = set()
     calls: Counter[str] = Counter()
     for entry in entries:
@@ -203,7 +214,7 @@ def _runs(entries: Iterable[Entry]) -> Iterator[str]:
             ended.add(entry.refs["run_id"])
         elif isinstance(said := entry.body, MessagePayload):
             if entry.refs["run_id"] in ended and not said.is_late:
-                yield f"run {entry.refs['run_id']} goes on at {entry.seq}, after its end"
+                yield f"run {entry.refs['run_id']} has the message {entry.seq} after its end"
             if isinstance(said, AssistantMessage):
                 calls[entry.refs["call_id"]] += 1
-    yield from (f"{call} is answered {times} times" for call, times in calls.items() if times > 1)
+    yield from (f"{call} has {times} replies" for call, times in calls.items() if times > 1)

@@ -1,12 +1,14 @@
-"""Sessions on a worker that pauses: all that their histories hold is in their threads, and every replay agrees.
+"""Checks sessions on a worker that pauses: their threads must hold all that their histories hold.
 
     python -m bench.pauses [--tries 200] [--at-once 8] [--seed 1]
 
-A real server and a worker in a process of its own, which is stopped with SIGSTOP and goes on with SIGCONT, again and
-again and at any moment. A try is one session, which rolls over after eight signals, mostly within the first second of
-a workflow run: the server then holds the next run's first task back, and an update can start it earlier. Each session
-gets signals, updates that are refused and a message meanwhile, all by chance from a seed. Then each is audited:
-event histories, archive and the cached session must agree entry for entry. Exit code 1: one of them differs.
+A Temporal server and a worker process, which SIGSTOP pauses and SIGCONT resumes at random moments. A try is one
+session that rolls over after eight signals, mostly within the first second of a workflow run: the server then delays
+the next run's first task, and an update can start that task earlier. Each session gets signals, updates that are
+refused and a message, chosen at random from the seed. Then it is audited: event histories, archive and the live
+session must agree on every entry.
+
+Prints the problems to stderr, and one line with the counts. Exit code 1: a session has a problem.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from bench.chain import runs_of
+from bench.chain import list_runs
 from clew import Clew, Session
 from clew.contract.payloads import InputPayload, MessagePayload
 from clew.errors import Idle
@@ -49,8 +51,8 @@ class Report:
     problems: tuple[str, ...] = ()
 
 
-async def pauses(tries: int, at_once: int, seed: int) -> Report:
-    """All tries, `at_once` together."""
+async def run_benchmark(tries: int, at_once: int, seed: int) -> Report:
+    """Run all tries, `at_once` of them together."""
     chance, report = random.Random(seed), Report()
     async with (
         temporal_server(ui=False) as server,
@@ -65,8 +67,10 @@ async def pauses(tries: int, at_once: int, seed: int) -> Report:
                     await clew.open(f"pauses-{report.tries + n}", model="bench:model")
                     for n in range(min(at_once, tries - report.tries))
                 ]
-                async with _pausing(worker, chance, report):
-                    await asyncio.gather(*(_use(session, random.Random(chance.random())) for session in sessions))
+                async with _pause_worker(worker, chance, report):
+                    await asyncio.gather(
+                        *(_use_session(session, random.Random(chance.random())) for session in sessions)
+                    )
                 for session in sessions:
                     await _check(clew, archive, session, report)
                 report.tries += len(sessions)
@@ -74,8 +78,8 @@ async def pauses(tries: int, at_once: int, seed: int) -> Report:
 
 
 @asynccontextmanager
-async def _pausing(worker: Worker, chance: random.Random, report: Report) -> AsyncIterator[None]:
-    """The worker pauses again and again as long as the context lasts, and runs when it is left."""
+async def _pause_worker(worker: Worker, chance: random.Random, report: Report) -> AsyncIterator[None]:
+    """Pause the worker at random moments while the context lasts; it runs afterwards."""
 
     async def pause() -> None:
         while True:
@@ -93,13 +97,13 @@ async def _pausing(worker: Worker, chance: random.Random, report: Report) -> Asy
         os.kill(worker.pid, signal.SIGCONT)
 
 
-async def _use(session: Session, chance: random.Random) -> None:
-    """Signals one after the other, callers whose updates are refused, and a message in between."""
+async def _use_session(session: Session, chance: random.Random) -> None:
+    """Send signals, updates that are refused, and a message."""
     handle = session._handle.workflow
 
     async def send_signals() -> None:
         for number in range(SIGNALS):
-            await handle.signal("steer", {"content": _text(session, number)})
+            await handle.signal("steer", {"content": _make_text(session, number)})
             await asyncio.sleep(chance.choice((0, 0, 0, 0.05)))
 
     async def call() -> None:
@@ -113,34 +117,34 @@ async def _use(session: Session, chance: random.Random) -> None:
 
 
 async def _check(clew: Clew, archive: Archive, session: Session, report: Report) -> None:
-    """Every signal is in the thread once, and the audit is clean."""
+    """Check that each signal is in the thread once and that the audit is clean."""
     entries = await session.entries()
     said = [said.content for entry in entries if isinstance(said := entry.body, MessagePayload | InputPayload)]
     problems = [
-        f"{_text(session, number)} is {times} times in the thread"
+        f"{_make_text(session, number)} is in the thread {times} times"
         for number in range(SIGNALS)
-        if (times := sum(_text(session, number) in content for content in said)) != 1
+        if (times := sum(_make_text(session, number) in content for content in said)) != 1
     ]
     audited = await audit_session(clew.temporal, archive, session.id)
     problems += [f"{session.id}: {difference.as_json()}" for difference in audited.differences]
     report.signals += SIGNALS
-    report.runs += len(await runs_of(clew.temporal, session.id))
+    report.runs += len(await list_runs(clew.temporal, session.id))
     report.problems += tuple(problems)
 
 
-def _text(session: Session, number: int) -> str:
+def _make_text(session: Session, number: int) -> str:
     return f"<{session.id} signal {number}>"
 
 
 def main() -> None:
-    """The command line."""
+    """Run the benchmark and exit."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tries", type=int, default=200)
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     begun = time.monotonic()
-    report = asyncio.run(pauses(args.tries, args.at_once, args.seed))
+    report = asyncio.run(run_benchmark(args.tries, args.at_once, args.seed))
     for problem in report.problems[:50]:
         print(problem, file=sys.stderr)
     print(

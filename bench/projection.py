@@ -202,9 +202,9 @@ def _measure_with_langchain(
     """Yield rows: title, seconds of Clew, of `trim_messages`, of it with cached counts, and the least ratio."""
     by = load_encoding(ENCODING)
     thread = make_conversation(messages, by)
-    theirs = other.messages([{"role": "system", "content": SYSTEM}, *(entry.message for entry in thread)])
+    theirs = other.convert([{"role": "system", "content": SYSTEM}, *(entry.message for entry in thread)])
     turn = [entry.message for entry in make_conversation(4, by)]
-    plain, remembering = other.counter(), other.remembering_counter()
+    plain, remembering = other.make_counter(), other.make_caching_counter()
 
     def project_cold() -> Projection:
         return project(make_input(Thread(thread), policy))
@@ -218,7 +218,7 @@ def _measure_with_langchain(
         return other.trim(theirs, policy.budget, counter)
 
     def trim_next(counter: Counter) -> list[Any]:
-        theirs.extend(other.messages(turn))
+        theirs.extend(other.convert(turn))
         return trim(counter)
 
     few = max(rounds // 40, 2)

@@ -1,6 +1,6 @@
-"""People and programs that use a session all at once and in every way, by chance and yet the same for a seed.
+"""Simulated callers of `bench.endless`: each sends messages and other commands, chosen at random from a seed.
 
-What they say tells the scripted model what to do: the second word of a message is the kind of its turn.
+The second word of a message tells the scripted model what to do.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ PATIENCE = 20
 """Most retries of a command before it counts as lost."""
 
 
-async def script(body: dict[str, Any]) -> Reply:
-    """Reply as the newest user's message instructs."""
+async def reply_as_told(body: dict[str, Any]) -> Reply:
+    """Reply as the newest user message instructs."""
     messages = body["messages"]
     newest = next(message for message in reversed(messages) if message["role"] == "user")
     name, _, words = newest["content"].partition(": ")
@@ -66,23 +66,23 @@ async def script(body: dict[str, Any]) -> Reply:
     return Reply(f"{name} was read among {len(messages)} messages")
 
 
-async def insist(what: Callable[[], Awaitable[T]], ledger: Ledger) -> T:
-    """What comes of something that may be sent again, once a worker is there for it.
+async def retry(send: Callable[[], Awaitable[T]], ledger: Ledger) -> T:
+    """Send a command until a worker answers it.
 
     Raises:
         ClewError: The session refused the message, or no worker accepted it after all attempts.
     """
     for _ in range(PATIENCE):
         try:
-            return await what()
+            return await send()
         except (WorkerUnavailable, ServerUnreachable, Closed) as error:
-            ledger.insisted[f"{type(error).__name__}: {str(error)[:150]}"] += 1
+            ledger.retried[f"{type(error).__name__}: {str(error)[:150]}"] += 1
             await asyncio.sleep(0.2)
-    return await what()
+    return await send()
 
 
 class User:
-    """Sends one message after the other, and does something else beside it."""
+    """Sends one message after another, and another command beside each."""
 
     def __init__(self, session: Session, ledger: Ledger, name: str, seed: int) -> None:
         self._session = session
@@ -94,19 +94,19 @@ class User:
         self._receipts: list[tuple[str, dict[str, Any], InputReceipt]] = []
         self._operated: list[tuple[str, dict[str, Any]]] = []
 
-    async def turn(self) -> None:
-        """One message from its sending to its outcome."""
-        kind, beside = self._one_of(KINDS), self._one_of(BESIDES)
-        request_id = self._new("r")
-        arguments: dict[str, Any] = {"content": f"{request_id}: {kind} {self._words()}"}
+    async def take_turn(self) -> None:
+        """Send a message, and wait for its outcome."""
+        kind, beside = self._choose(KINDS), self._choose(BESIDES)
+        request_id = self._make_id("r")
+        arguments: dict[str, Any] = {"content": f"{request_id}: {kind} {self._make_words()}"}
         arguments["on_busy"] = {"interrupt": "interrupt", "join": "steer"}.get(beside, "queue")
         if arguments["on_busy"] != "steer":
-            # What joins a run brings no settings of its own; whether it will is not known yet.
-            arguments |= self._settings(kind)
+            # A message that joins a run must not have settings, and it may join one.
+            arguments |= self._make_settings(kind)
         outcome = asyncio.create_task(self._ask(request_id, arguments))
         await asyncio.sleep(self._chance.choice((0, 0.01, 0.03)))
         try:
-            await self._beside(beside, request_id)
+            await self._send_beside(beside, request_id)
         except ClewError as error:
             self._ledger.problems.append(f"{beside} beside {request_id} failed: {error!r}")
         if await outcome:
@@ -115,7 +115,7 @@ class User:
     async def _ask(self, request_id: str, arguments: dict[str, Any]) -> RequestOutcome | None:
         ledger = self._ledger
         try:
-            outcome = await insist(lambda: self._request_outcome(request_id, arguments), ledger)
+            outcome = await retry(lambda: self._request_outcome(request_id, arguments), ledger)
         except ClewError as error:
             ledger.problems.append(f"message {request_id} was refused: {error!r}")
             return None
@@ -127,10 +127,10 @@ class User:
         request: Request = await self._session.message(request_id=request_id, **arguments)
         return await request.result()
 
-    async def _beside(self, what: str, request_id: str) -> None:
-        match what:
+    async def _send_beside(self, kind: str, request_id: str) -> None:
+        match kind:
             case "steer" | "inject":
-                await self._submit(what)
+                await self._submit(kind)
             case "signal":
                 await self._signal()
             case "operate":
@@ -142,18 +142,20 @@ class User:
             case "repeat":
                 await self._repeat()
             case "look":
-                await self._look()
+                await self._read()
 
     async def _submit(self, kind: str) -> None:
-        input_id = self._new("i")
-        arguments: dict[str, Any] = {"content": f"{input_id}: also {self._words()}"} | self._input_options()
+        input_id = self._make_id("i")
+        arguments: dict[str, Any] = {
+            "content": f"{input_id}: also {self._make_words()}"
+        } | self._choose_input_options()
 
         async def submit() -> InputReceipt:
             send = self._session.steer if kind == "steer" else self._session.inject
             return await send(input_id=input_id, **arguments)
 
         try:
-            receipt = await insist(submit, self._ledger)
+            receipt = await retry(submit, self._ledger)
         except Refusal:
             self._ledger.refused.add(input_id)
             return
@@ -161,14 +163,18 @@ class User:
         self._receipts = [*self._receipts[-20:], (kind, {"input_id": input_id, **arguments}, receipt)]
 
     async def _signal(self) -> None:
-        """What a signal asks for may be refused; its trace says so."""
-        name = self._new("s")
+        """Send a signal. The session may reject it, in an entry."""
+        name = self._make_id("s")
         kind = self._chance.choice(("steer", "inject", "modify_context", "nonsense"))
         if kind == "modify_context":
-            arguments: dict[str, Any] = {"op_id": name, **self._operation()}
+            arguments: dict[str, Any] = {"op_id": name, **self._make_operation()}
         else:
-            arguments = {"input_id": name, "content": f"{name}: also {self._words()}", **self._input_options()}
-        await insist(lambda: self._send(kind, arguments), self._ledger)
+            arguments = {
+                "input_id": name,
+                "content": f"{name}: also {self._make_words()}",
+                **self._choose_input_options(),
+            }
+        await retry(lambda: self._send(kind, arguments), self._ledger)
         self._ledger.signalled.add(name)
 
     async def _send(self, signal: str, arguments: dict[str, Any]) -> None:
@@ -176,10 +182,10 @@ class User:
             await self._session._handle.workflow.signal(signal, arguments)
 
     async def _operate(self) -> None:
-        op_id = self._new("o")
-        arguments = {"op_id": op_id, **self._operation()}
-        receipt = await insist(lambda: _operate(self._session, arguments), self._ledger)
-        # What was sent twice for want of an answer is a duplicate, and was taken all the same.
+        op_id = self._make_id("o")
+        arguments = {"op_id": op_id, **self._make_operation()}
+        receipt = await retry(lambda: _operate(self._session, arguments), self._ledger)
+        # A retried command may be answered as a duplicate: the session took the first attempt.
         self._ledger.operations[op_id] = receipt.seq
         self._operated = [*self._operated[-5:], (op_id, arguments)]
 
@@ -195,46 +201,46 @@ class User:
                 {"steering": chance.choice(("terminal", "step"))},
             )
         )
-        receipt = await insist(lambda: self._session.configure(**changes), self._ledger)
+        receipt = await retry(lambda: self._session.configure(**changes), self._ledger)
         if receipt.seq is not None:
             self._ledger.configured.add(receipt.seq)
 
     async def _cancel(self, request_id: str) -> None:
         inputs: Literal["drop", "follow_up"] = self._chance.choice(("drop", "follow_up"))
         try:
-            receipt = await insist(lambda: self._session.cancel(request_id, inputs=inputs), self._ledger)
+            receipt = await retry(lambda: self._session.cancel(request_id, inputs=inputs), self._ledger)
         except Refusal:
             return
         if receipt.cancelled:
             self._ledger.cancelled.add(request_id)
 
-    async def _look(self) -> None:
-        """A context may have to be fetched from the archive first; whoever asks is told."""
+    async def _read(self) -> None:
+        """Read the context and the transcript. A context in the archive is refused as archived."""
         with suppress(Archived):
-            await insist(self._session.context, self._ledger)
-        await insist(self._session.transcript, self._ledger)
+            await retry(self._session.context, self._ledger)
+        await retry(self._session.transcript, self._ledger)
 
     async def _repeat(self) -> None:
-        """Send a command again: the answer is the same, and the thread has no further entry."""
+        """Send commands again: each must get the same answer."""
         ledger, session = self._ledger, self._session
         if self._repeatable:
             request_id, arguments = self._chance.choice(self._repeatable)
-            again = await insist(lambda: self._request_outcome(request_id, arguments), ledger)
+            again = await retry(lambda: self._request_outcome(request_id, arguments), ledger)
             if again != ledger.outcomes[request_id]:
-                ledger.problems.append(f"{request_id} was told {ledger.outcomes[request_id]}, and then {again}")
+                ledger.problems.append(f"{request_id} got {ledger.outcomes[request_id]}, and then {again}")
         if self._receipts:
             kind, arguments, receipt = self._chance.choice(self._receipts)
             send = session.steer if kind == "steer" else session.inject
-            if await insist(lambda: send(**arguments), ledger) != receipt:
-                ledger.problems.append(f"{arguments['input_id']} has another receipt the second time")
+            if await retry(lambda: send(**arguments), ledger) != receipt:
+                ledger.problems.append(f"{arguments['input_id']} got another receipt the second time")
         if self._operated:
             op_id, arguments = self._chance.choice(self._operated)
-            second = await insist(lambda: _operate(session, arguments), ledger)
+            second = await retry(lambda: _operate(session, arguments), ledger)
             if second.status != "duplicate":
                 ledger.problems.append(f"{op_id} was {second.status} the second time")
         ledger.repeated += 1
 
-    def _settings(self, kind: str) -> dict[str, Any]:
+    def _make_settings(self, kind: str) -> dict[str, Any]:
         match kind:
             case "loop":
                 return {"max_iterations": 2}
@@ -244,18 +250,18 @@ class User:
                 return {"context_policy": ContextPolicy(max_messages=4), "model": "bench:second"}
         return {}
 
-    def _input_options(self) -> dict[str, Any]:
+    def _choose_input_options(self) -> dict[str, Any]:
         chance = self._chance
         return {"at": chance.choice(("terminal", "step")), "on_failure": chance.choice(("follow_up", "drop"))}
 
-    def _operation(self) -> dict[str, Any]:
-        """A replacement, a reset, or another lane."""
+    def _make_operation(self) -> dict[str, Any]:
+        """Make an operation: a replacement, a reset, or a switch."""
         lane = self._chance.choice(LANES)
         if self._chance.random() < 0.5:
             return {"context_ref": lane, "operation": {"type": "switch"}}
         said = [
-            {"role": "user", "content": f"before: {self._words()}"},
-            {"role": "assistant", "content": self._words()},
+            {"role": "user", "content": f"before: {self._make_words()}"},
+            {"role": "assistant", "content": self._make_words()},
         ]
         messages = said if self._chance.random() < 0.5 else []
         operation: dict[str, Any] = {"type": "replace", "result_context": {"messages": messages}}
@@ -263,14 +269,14 @@ class User:
             operation["base_seq"] = 0
         return {"context_ref": lane, "operation": operation}
 
-    def _one_of(self, weights: dict[str, int]) -> str:
+    def _choose(self, weights: dict[str, int]) -> str:
         return self._chance.choices(tuple(weights), tuple(weights.values()))[0]
 
-    def _new(self, letter: str) -> str:
+    def _make_id(self, letter: str) -> str:
         self._numbers += 1
         return f"{self._name}-{letter}{self._numbers}"
 
-    def _words(self) -> str:
+    def _make_words(self) -> str:
         return " ".join(self._chance.choices(_WORDS, k=self._chance.randint(3, 25)))
 
 
@@ -281,8 +287,8 @@ async def _operate(session: Session, arguments: dict[str, Any]) -> OperationRece
     return await session._handle.call("submit_context_operation", operation, OperationReceipt)
 
 
-def plain(request_id: str) -> str:
-    """What a message says that is measured: it asks for a round of a tool, and an answer."""
+def make_plain_message(request_id: str) -> str:
+    """Make the content of a measured message: it asks for a tool call and an answer."""
     return f"{request_id}: add {' '.join(_WORDS)}"
 
 

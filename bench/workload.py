@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.chain import WorkflowRun, runs_of
+from bench.chain import WorkflowRun, list_runs
 from clew import Clew, ContextPolicy
 from clew.local import Reply, scripted_model, temporal_server, worker_process
 from clew.model.tokens import _load_vocabulary, load_encoding
@@ -103,7 +103,7 @@ async def serve(clew: Clew, workload: Workload) -> Cost:
         left -= exact.count(text)
         await session.ask(text)
     meta = (await session.context()).meta
-    return Cost(workload, meta.estimated_tokens, await runs_of(clew.temporal, session.id))
+    return Cost(workload, meta.estimated_tokens, await list_runs(clew.temporal, session.id))
 
 
 async def measure(workloads: Sequence[Workload]) -> list[Cost]:

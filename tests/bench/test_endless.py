@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bench.endless import endless, show
+from bench.endless import run_benchmark, show
 from bench.ledger import Ledger, check
 from clew.thread.entries import Entry
 from tests.support.session_harness import SessionHarness
@@ -18,7 +18,7 @@ from tests.support.session_harness import SessionHarness
 @pytest.mark.slow
 async def test_a_short_session_holds_every_check() -> None:
     """Fifty turns of four users over several workflow runs are read back in full, and reported in a table."""
-    report = await endless(50, seed=1, thresholds="low", kill=False)
+    report = await run_benchmark(50, seed=1, thresholds="low", kill=False)
     assert report.problems == []
     assert report.turns == 50
     assert len(report.runs) > 1
@@ -61,11 +61,11 @@ def _renumbered(entries: Iterator[Entry]) -> list[Entry]:
 DAMAGES: dict[str, tuple[Callable[[Entry], int], str]] = {
     "an outcome is lost": (lambda entry: entry.kind != "run", "has 0 outcomes"),
     "an outcome is there twice": (lambda entry: 1 + (entry.kind == "run"), "has 2 outcomes"),
-    "a message is lost": (lambda entry: entry.payload.get("content") != "r-1: hello", "was asked 0 times"),
+    "a message is lost": (lambda entry: entry.payload.get("content") != "r-1: hello", "is there 0 times"),
     "an input is lost": (lambda entry: entry.payload.get("input_id") != "i-1", "read or dropped 0 times"),
     "an input is read twice": (lambda entry: 1 + ("input_id" in entry.payload), "read or dropped 2 times"),
     "an operation is lost": (lambda entry: "op_id" not in entry.payload, "applied or superseded 0 times"),
-    "a tool's result is lost": (lambda entry: entry.payload.get("role") != "tool", "are not answered before"),
+    "a tool's result is lost": (lambda entry: entry.payload.get("role") != "tool", "have no result before"),
 }
 
 
@@ -82,4 +82,4 @@ def test_a_gap_is_found(session: SessionHarness) -> None:
     entries = list(session.thread)
     assert check(entries[:3] + entries[4:], known()) == ["seq 4 is at index 3"]
     same = [replace(entry, id="e") for entry in entries]
-    assert any("the entry id e is there" in problem for problem in check(same, known()))
+    assert any("the entry id e occurs" in problem for problem in check(same, known()))

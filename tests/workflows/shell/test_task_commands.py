@@ -14,7 +14,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowContinuedAsNewError
 
-from bench.pauses import pauses
+from bench.pauses import run_benchmark
 from clew import Clew, Session
 from clew.errors import Idle
 from clew.local import temporal_server
@@ -178,7 +178,7 @@ def _activity_of(event: HistoryEvent) -> int | None:
 @pytest.mark.slow
 async def test_a_worker_that_pauses_loses_nothing() -> None:
     """SIGSTOP and SIGCONT at any moment, with rollovers, signals and refused updates: thread and history agree."""
-    report = await pauses(tries=4, at_once=4, seed=1)
+    report = await run_benchmark(tries=4, at_once=4, seed=1)
     assert report.problems == ()
     assert report.runs > report.tries
     assert report.pauses > 0
