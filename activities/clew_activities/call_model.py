@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.contract.outputs import Context, ContextMeta, StreamState
+from clew.contract.payloads import AssistantMessage
 from clew.model.canonical import compute_digest
 from clew.model.messages import Message, ToolSpec
 from clew.model.prices import Prices, compute_cost_usd
@@ -29,7 +30,15 @@ from clew_activities.providers.answer_object import AnswerDecoder, is_object_sch
 from clew_activities.providers.errors import ContextLengthExceeded
 from clew_activities.session_queries import get_own_session, query_session
 from clew_activities.structured_output import SchemaUnusable, Validation
-from clew_workflows.protocol import CallModel, ModelAnswered, ModelReply, Outdated, RequestedTool
+from clew_activities.token_counts import count_tokens
+from clew_workflows.protocol import (
+    CallModel,
+    ModelAnswered,
+    ModelReply,
+    Outdated,
+    RequestedTool,
+    number_tool_calls,
+)
 
 MAX_STREAMED_CHARACTERS = 32 * 1024
 """Most characters of an unfinished reply in one heartbeat."""
@@ -86,6 +95,7 @@ class ModelActivities:
                 problem = None
                 if schema is not None and not reply.tool_calls:
                     problem = await self._validation.find_problem(reply.content, schema)
+                tokens = await _count_reply(reply, call)
             except ProviderError as error:
                 raise make_provider_failure(error, context) from None
             except SchemaUnusable as error:
@@ -103,6 +113,7 @@ class ModelActivities:
             truncated_tool_results=context.meta.truncated_tool_results,
             schema_problem=problem,
             needs_summary=context.meta.needs_summary,
+            tokens=tokens,
         )
 
 
@@ -135,6 +146,18 @@ async def _fetch_context(call: CallModel) -> Context:
     return Context.model_construct(
         messages=messages, tool_spec=tools, meta=ContextMeta.model_validate(meta), output_schema=schema
     )
+
+
+async def _count_reply(reply: ModelReply, call: CallModel) -> int:
+    message = AssistantMessage(
+        context_ref="",
+        role="assistant",
+        content=reply.content,
+        tool_calls=number_tool_calls(reply.tool_calls, call.earlier_tool_calls) or None,
+        provider_data=reply.provider_data or None,
+    )
+    _, tokens = await count_tokens(message, call.encoding)
+    return tokens
 
 
 def _make_cache_key(call: CallModel) -> str:

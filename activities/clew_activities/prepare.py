@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from temporalio import activity
 from clew.contract import SessionConfig
 from clew.contract.policy import ContextPolicy
 from clew.model.canonical import canonicalize
+from clew.model.tokens import EncodingName, load_encoding
 from clew_activities.archive import Archive
 from clew_activities.error_translation import translate_archive_errors
 from clew_activities.heartbeat import send_heartbeats
@@ -30,6 +32,7 @@ from clew_workflows.protocol import (
     Prepare,
     Prepared,
     ResolvedAgent,
+    ResolvedTool,
     RolloverThresholds,
 )
 
@@ -67,6 +70,9 @@ class PrepareActivities:
         """
         async with send_heartbeats():
             prepared = await self._resolve(request)
+            if encoding := request.encoding or (prepared.profile.encoding if prepared.profile else None):
+                tools = await asyncio.to_thread(_count_schemas, prepared.tools, encoding)
+                prepared = prepared.model_copy(update={"tools": tools})
             if prepared.problem is None and prepared.profile:
                 self._warn_of_unknown_model(prepared.profile.model)
             return prepared if request.execution is None else await self._add_archive(prepared, request.execution)
@@ -173,6 +179,12 @@ def _clears(request: Prepare, config: SessionConfig) -> bool:
     """Whether the policy in force clears tool results."""
     policy = config.context_policy
     return request.clears if request.clears is not None else bool(policy and policy.clear_tool_results)
+
+
+def _count_schemas(tools: Sequence[ResolvedTool], encoding: EncodingName) -> tuple[ResolvedTool, ...]:
+    """Count the tokens of each tool's schema."""
+    count = load_encoding(encoding).count_tools
+    return tuple(tool.model_copy(update={"tokens": count([tool.spec])}) for tool in tools)
 
 
 def make_profile(model: str) -> ModelProfile:

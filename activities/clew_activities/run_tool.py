@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew.contract.mcp_names import find_server
+from clew.contract.payloads import ToolMessage
 from clew.model.texts import truncate_result
 from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
@@ -19,6 +20,7 @@ from clew_activities.mcp.errors import McpUnavailable, UnknownMcpTool
 from clew_activities.mcp.tools import McpTool, McpTools
 from clew_activities.providers.sanitize import clean
 from clew_activities.stored_results import Results, Unreadable, read_result
+from clew_activities.token_counts import count_tokens
 from clew_activities.tool_threads import (
     DEFAULT,
     ThreadedCall,
@@ -63,24 +65,27 @@ class ToolActivities:
     async def run_tool(self, call: RunTool) -> ToolAnswered:
         """Make one attempt of a tool call. Every failure of the tool becomes a result that the model reads."""
         progress: dict[str, str] = {"tool_name": call.name, "tool_call_id": call.tool_call_id}
-        info = activity.info()
         async with send_heartbeats(lambda: dict(progress)):
-            # If the worker has a tool of that name itself, the worker's is used.
-            tool = self._tools.get(call.name, read_result if call.name == read_result.name else None)
-            if tool is None and find_server(call.name):
-                return await self._call_mcp_tool(call)
-            if not isinstance(tool, Tool):
-                return _make_error(f"tool {call.name!r} is not registered on the worker", call)
-            context = ToolContext(
-                session_id=info.workflow_id or "",
-                request_id=call.request_id,
-                tool_call_id=call.tool_call_id,
-                idempotency_key=make_idempotency_key(info.workflow_id or "", call.tool_call_id),
-                attempt=info.attempt,
-                # A text that cannot be encoded would fail the heartbeat, and with it the call.
-                _report=lambda text: progress.update(progress=clean(str(text)[:1000])),
-            )
-            return await self._run(tool, call, context)
+            return await _count_answer(await self._answer(call, progress), call)
+
+    async def _answer(self, call: RunTool, progress: dict[str, str]) -> ToolAnswered:
+        info = activity.info()
+        # If the worker has a tool of that name itself, the worker's is used.
+        tool = self._tools.get(call.name, read_result if call.name == read_result.name else None)
+        if tool is None and find_server(call.name):
+            return await self._call_mcp_tool(call)
+        if not isinstance(tool, Tool):
+            return _make_error(f"tool {call.name!r} is not registered on the worker", call)
+        context = ToolContext(
+            session_id=info.workflow_id or "",
+            request_id=call.request_id,
+            tool_call_id=call.tool_call_id,
+            idempotency_key=make_idempotency_key(info.workflow_id or "", call.tool_call_id),
+            attempt=info.attempt,
+            # A text that cannot be encoded would fail the heartbeat, and with it the call.
+            _report=lambda text: progress.update(progress=clean(str(text)[:1000])),
+        )
+        return await self._run(tool, call, context)
 
     async def _call_mcp_tool(self, call: RunTool) -> ToolAnswered:
         """Pass a call on to its MCP server. If the connection breaks, the call may have taken effect."""
@@ -147,6 +152,19 @@ class ToolActivities:
                 f"tool {call.name!r} has run, but its result cannot be written: {_describe_error(error)}", call
             )
         return await self._results.make_answer(data, call, readable=read_result.name not in self._tools)
+
+
+async def _count_answer(answer: ToolAnswered, call: RunTool) -> ToolAnswered:
+    message = ToolMessage(
+        context_ref="",
+        role="tool",
+        content=answer.content,
+        tool_call_id=call.tool_call_id,
+        name=call.name,
+        edited_arguments=call.arguments if call.edited else None,
+    )
+    counted, tokens = await count_tokens(message, call.encoding)
+    return answer.model_copy(update={"tokens": tokens, "note_tokens": counted.note_tokens, "pieces": counted.pieces})
 
 
 class _InvalidArguments(Exception):

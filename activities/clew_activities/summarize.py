@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import httpx
@@ -25,6 +26,7 @@ from clew_activities.model_table import find_family
 from clew_activities.prices import find_prices
 from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
 from clew_activities.thread_source import Threads
+from clew_activities.token_counts import count_tokens
 from clew_workflows.protocol import Summarize, WrittenSummary
 
 INSTRUCTIONS = """\
@@ -58,31 +60,41 @@ class SummaryActivities:
             ApplicationError: The provider's failure; or `unusable_summary`: the summary is empty, or no shorter than
                 the text that it summarizes.
         """
-        count = load_encoding(request.encoding)
+        encoding = load_encoding(request.encoding)
         source, usage = _Source(), Usage()
         async with send_heartbeats(lambda: {"summary_id": request.summary_id}), translate_archive_errors():
             summary = await self._read_basis(request)
-            source.tokens += count.count(summary)
+            tokens = await asyncio.to_thread(encoding.count, summary)
+            source.tokens += tokens
             piece: list[str] = []
             max_tokens = _compute_piece_tokens(request)
-            room = max_tokens - count.count(summary)
+            room = max_tokens - tokens
             async for entry in self._read_entries(request):
                 source.add(entry)
-                for part in _split_text(_describe_message(entry.message), max(max_tokens // 2, 1), count):
-                    size = count.count(part) + 1
-                    if size > room and piece:
+                for part, size in await asyncio.to_thread(
+                    _split_text, _describe_message(entry.message), max(max_tokens // 2, 1), encoding
+                ):
+                    if size >= room and piece:
                         summary, spent = await self._write_summary(request, summary, piece)
                         usage, piece = usage.plus(spent), []
-                        room = max_tokens - count.count(summary)
+                        room = max_tokens - await asyncio.to_thread(encoding.count, summary)
                     piece.append(part)
-                    room -= size
+                    room -= size + 1
             if piece:
                 summary, spent = await self._write_summary(request, summary, piece)
                 usage = usage.plus(spent)
-        if count.count(summary) >= max(source.tokens, 1):
-            message = f"the summary has {count.count(summary)} tokens, and its source {source.tokens}"
-            raise ApplicationError(message, type="unusable_summary", non_retryable=True)
-        return WrittenSummary(content=summary, source_digest=source.digest, source_tokens=source.tokens, usage=usage)
+            tokens = await asyncio.to_thread(encoding.count, summary)
+            if tokens >= max(source.tokens, 1):
+                message = f"the summary has {tokens} tokens, and its source {source.tokens}"
+                raise ApplicationError(message, type="unusable_summary", non_retryable=True)
+            _, entry_tokens = await count_tokens(_make_payload(request, summary), request.encoding)
+        return WrittenSummary(
+            content=summary,
+            source_digest=source.digest,
+            source_tokens=source.tokens,
+            usage=usage,
+            tokens=entry_tokens,
+        )
 
     async def _read_basis(self, request: Summarize) -> str:
         """Read the text that stands for all earlier messages: an earlier summary, or a snapshot as text."""
@@ -146,6 +158,18 @@ class _Source:
         return self._hash.hexdigest()
 
 
+def _make_payload(request: Summarize, summary: str) -> SummaryPayload:
+    """Make the payload that the tokens of a summary's message are counted of."""
+    return SummaryPayload(
+        context_ref=request.context_ref,
+        content=summary,
+        format="text",
+        from_seq=request.from_seq or 0,
+        to_seq=request.to_seq or 0,
+        model=request.model,
+    )
+
+
 def _compute_piece_tokens(request: Summarize) -> int:
     """Compute how many tokens of the conversation fit into one call."""
     family = find_family(request.model)
@@ -167,14 +191,9 @@ def _describe_message(message: Message) -> str:
     return f"{speaker}: {message['content']}{calls}"
 
 
-def _split_text(text: str, limit: int, count: Encoding) -> Iterator[str]:
-    """Split a text into parts of at most `limit` tokens. Most texts are one part."""
-    if count.count(text) <= limit:
-        yield text
-        return
-    middle = len(text) // 2
-    if middle == 0:
-        yield text
-        return
-    yield from _split_text(text[:middle], limit, count)
-    yield from _split_text(text[middle:], limit, count)
+def _split_text(text: str, limit: int, encoding: Encoding) -> list[tuple[str, int]]:
+    """Split a text into parts of at most `limit` tokens, each with its tokens. Most texts are one part."""
+    tokens, middle = encoding.count(text), len(text) // 2
+    if tokens <= limit or middle == 0:
+        return [(text, tokens)]
+    return [*_split_text(text[:middle], limit, encoding), *_split_text(text[middle:], limit, encoding)]

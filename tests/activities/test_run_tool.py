@@ -16,7 +16,6 @@ from temporalio.exceptions import ApplicationError
 
 from clew import ToolContext, tool
 from clew_activities.tool_threads import ToolThreadSettings
-from clew_workflows.protocol import ToolAnswered
 from tests.support.tool_calls import Worker, make_call, run_function, run_returning
 
 
@@ -31,7 +30,8 @@ async def test_an_attempt_that_raised_is_tried_again_as_often_as_the_tool_says()
         with pytest.raises(ApplicationError, match=f"ValueError: attempt {attempt}") as caught:
             await run_function(flaky, attempt=attempt)
         assert (caught.value.type, caught.value.non_retryable) == ("tool_failed", False)
-    assert await run_function(flaky, attempt=3) == ToolAnswered(content="error: ValueError: attempt 3", is_error=True)
+    answer = await run_function(flaky, attempt=3)
+    assert (answer.content, answer.is_error) == ("error: ValueError: attempt 3", True)
 
 
 async def test_a_result_that_cannot_be_written_costs_no_second_run() -> None:
@@ -75,7 +75,7 @@ async def test_an_async_tool_has_its_time() -> None:
             ended.set()
 
     answer = await run_function(dawdle)
-    assert answer == ToolAnswered(content="error: tool 'dawdle' took longer than 0.05 seconds", is_error=True)
+    assert (answer.content, answer.is_error) == ("error: tool 'dawdle' took longer than 0.05 seconds", True)
     assert ended.is_set()
 
 
@@ -122,7 +122,8 @@ async def test_what_must_not_run_twice_and_raises_has_answered() -> None:
     def pay() -> None:
         raise ValueError("no such account")
 
-    assert await run_function(pay) == ToolAnswered(content="error: ValueError: no such account", is_error=True)
+    answer = await run_function(pay)
+    assert (answer.content, answer.is_error) == ("error: ValueError: no such account", True)
 
 
 @pytest.mark.parametrize("where", ["validator", "async tool", "async tool that ignores", "result"])

@@ -91,6 +91,7 @@ class History:
     async def run(self, name: str, limit: int = 1000, **arguments: Any) -> ToolAnswered:
         """Run one attempt of a call."""
         command = RunTool(
+            encoding="heuristic",
             request_id="request-1",
             run_id="run-1",
             call_id="call-1",
@@ -165,7 +166,8 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part() -> None:
 async def test_what_fits_is_not_stored() -> None:
     """A result of exactly the limit is not stored apart."""
     history = History(make_tool("x" * 1000))
-    assert await history.run("it") == ToolAnswered(content="x" * 1000)
+    answer = await history.run("it")
+    assert (answer.content, answer.result) == ("x" * 1000, None)
     assert [path async for path in history.store.list("default")] == []
 
 

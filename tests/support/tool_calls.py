@@ -20,6 +20,7 @@ KIB64 = 65_536
 
 def make_call(name: str, arguments: dict[str, Any] | None = None, limit: int = KIB64) -> RunTool:
     return RunTool(
+        encoding="heuristic",
         request_id="request-1",
         run_id="run-1",
         call_id="call-1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,11 +18,14 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from clew import Clew
+from clew.contract.payloads import ConfigPayload
 from clew.model.canonical import compute_digest
+from clew.model.tokens import load_encoding
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import SessionWorker, make_worker, make_workflow_sandbox
+from clew_activities.worker.assembly import load_encodings
 from clew_audit.replay import replay_run
 from clew_workflows.session import AgentSession
 from tests.support.histories import HISTORIES
@@ -62,6 +66,12 @@ THREADS = {
 """What each history made when it was recorded. A digest is never written again, as the file is not."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def encodings() -> None:
+    """Load them as a worker does before it starts: that takes longer than a workflow task may."""
+    load_encodings()
+
+
 async def replay(history: WorkflowHistory, session: type, runner: Any) -> None:
     replayer = Replayer(workflows=[session], data_converter=pydantic_data_converter, workflow_runner=runner)
     await replayer.replay_workflow(history)
@@ -76,6 +86,17 @@ def test_every_shape_is_recorded() -> None:
 async def test_a_recorded_history_replays(history: WorkflowHistory) -> None:
     """Every history of a released shape replays under today's code, in the worker's own sandbox."""
     await replay(history, AgentSession, make_workflow_sandbox())
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.workflow_id)
+async def test_a_recorded_history_has_the_counts_of_its_texts(history: WorkflowHistory) -> None:
+    """Each entry has the tokens that counting its text gives, wherever it was counted."""
+    session = (await replay_run(history)).session
+    assert session
+    encoding = load_encoding(session.state.config.encoding)
+    for entry in session.thread:
+        body = replace(entry.body, tokens=None) if isinstance(entry.body, ConfigPayload) else entry.body
+        assert body.count(encoding) == (entry.body, entry.tokens)
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.workflow_id)

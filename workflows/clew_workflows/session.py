@@ -54,6 +54,7 @@ with workflow.unsafe.imports_passed_through():
     from clew_workflows.shell.runtime import Runtime
     from clew_workflows.shell.signing import Signing
     from clew_workflows.shell.startup import Startup
+    from clew_workflows.shell.task_budget import TaskBudget
     from clew_workflows.shell.task_commands import TaskCommands
     from clew_workflows.shell.tool_calls import ToolCalls
     from clew_workflows.shell.waiters import Waiters
@@ -121,7 +122,8 @@ class AgentSession:
             else:
                 session = Session(decisions.begin(info.workflow_id, start.config), Thread())
             self._runtime = Runtime(session, self.waits)
-            self._intake = Intake(self._runtime, is_open=start.carried is not None)
+            budget = TaskBudget(self._task_commands)
+            self._intake = Intake(self._runtime, budget, is_open=start.carried is not None)
             self._startup = Startup(self._runtime, self._intake)
             self._recalling = Recalling(self._runtime, self._fullness)
             self._rollover = Rollover(
@@ -130,7 +132,7 @@ class AgentSession:
             self._hibernation = Hibernation(self._runtime, self._rollover, self._task_commands)
             self._signing = Signing(self._runtime, self._recalling)
             self._answers = Answers(self._runtime, self._waiters, self._recalling, self._signing, self._hibernation)
-            self._tool_calls = ToolCalls(self._runtime, self._task_commands)
+            self._tool_calls = ToolCalls(self._runtime, budget, self._task_commands)
             self._external_calls = ExternalCalls(self._runtime, self._task_commands)
         except Refusal as refusal:
             self._refusal = refusal
@@ -194,7 +196,7 @@ class AgentSession:
             name, args, self._runtime.state.config
         )
         waiter = self._waiters.enter() if isinstance(command, MessageInput | AwaitRequestInput) else None
-        arrival = Arrival(name, command, update_id)
+        arrival = Arrival(name, command, update_id, size=ingress.measure(args))
         self._intake.take(arrival)
         if not arrival.settled:
             await workflow.wait_condition(lambda: arrival.settled)
@@ -214,7 +216,7 @@ class AgentSession:
                 raise self._refusal
             update_id = self._update_id()
             command = ingress.decode_update(name, args, self._runtime.state.config)
-            if self._intake.is_open:
+            if not self._intake.is_behind:
                 _, answer = self._intake.decide(command, update_id)
                 if self._rollover.full and isinstance(answer, commands.Outcome) and answer.is_new:
                     raise ArchiveUnavailable("older entries cannot be archived at present: send it again later")
@@ -225,18 +227,21 @@ class AgentSession:
             raise ingress.make_application_error(refusal) from None
 
     @workflow.signal(dynamic=True)
-    def signal(self, name: str, args: Sequence[RawValue]) -> None:
+    async def signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Handle any signal. One that cannot be decoded becomes an `input` entry."""
         self._fullness.signals += 1
         if self._refusal or self._runtime.state.closed:
             return
         self._task_commands.ensure()
-        arrival = Arrival(name, excerpt=ingress.make_excerpt(args))
+        arrival = Arrival(name, excerpt=ingress.make_excerpt(args), size=ingress.measure(args))
         try:
             arrival.command = ingress.decode_signal(name, args, self._runtime.state.config)
         except ClewError as refusal:
             arrival.refusal = refusal
         self._intake.take(arrival)
+        if self._intake.is_open and not arrival.settled:
+            # The workflow waits for its handlers before it ends.
+            await workflow.wait_condition(lambda: arrival.settled)
 
     @workflow.query(dynamic=True)
     def query(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
@@ -268,6 +273,9 @@ class AgentSession:
 
     async def _serve(self) -> None:
         runtime, rollover, recalling = self._runtime, self._rollover, self._recalling
+        if self._intake.is_behind:
+            # Signals from before the end of start-up have no handler that would delay the end of the workflow.
+            await workflow.wait_condition(lambda: not self._intake.is_behind)
         # Best effort: fetch the part of the active lane that the last workflow run could not carry over.
         await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
         if seconds := runtime.state.config.idle_timeout_seconds:

@@ -11,6 +11,7 @@ import httpx
 from clew.model.tokens import ENCODINGS, load_encoding
 from clew_activities.archive import Archive, Store
 from clew_activities.archive_session import ArchiveActivities
+from clew_activities.begin_task import begin_task
 from clew_activities.call_model import ModelActivities
 from clew_activities.checkpoint_tokens import Keys
 from clew_activities.delete_session import DeletionActivities
@@ -88,6 +89,7 @@ def make_parts(
         session_activities=[
             preparing.prepare,
             preparing.describe_model,
+            begin_task,
             ArchiveActivities(archive).archive,
             ThawActivities(archive).thaw,
             RecallActivities(archive).recall,

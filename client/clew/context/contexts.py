@@ -137,8 +137,8 @@ def make_window_policy(policy: ContextPolicy, token_budget: int) -> ContextPolic
     return policy.model_copy(update={"max_input_tokens": token_budget, "reserve_output_tokens": 0})
 
 
-def find_lane_prompt(thread: Thread, context_ref: str) -> str | None:
-    """Find the system prompt that a lane's snapshot puts in force; None: the session's is in force.
+def find_lane_prompt(thread: Thread, context_ref: str) -> tuple[str | None, int]:
+    """Find the system prompt that a lane's snapshot puts in force, and its tokens; None: the session's is in force.
 
     Raises:
         Archived: The thread does not retain the lane's snapshot.
@@ -146,7 +146,7 @@ def find_lane_prompt(thread: Thread, context_ref: str) -> str | None:
     config = thread.find_prompt(thread.last_seq)
     anchor = thread.find_anchor(context_ref, thread.last_seq)
     snapshot = _find_prompt_snapshot(anchor, config) if config else None
-    return snapshot.system_prompt if snapshot else None
+    return (snapshot.system_prompt, snapshot.system_prompt_tokens or 0) if snapshot else (None, 0)
 
 
 def _take_within(rows: Iterable[T], room: int) -> Iterable[T]:

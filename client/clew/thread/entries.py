@@ -157,10 +157,12 @@ class Draft:
     Attributes:
         payload: The payload that the entry will have.
         refs: The refs that the entry will have.
+        tokens: The entry's tokens, where they have been counted; the payload then records those of its parts.
     """
 
     payload: Payload
     refs: Refs = field(default_factory=Refs)
+    tokens: int | None = None
 
     @property
     def kind(self) -> EntryKind:
@@ -168,8 +170,8 @@ class Draft:
         return self.payload.entry_kind
 
     def commit(self, seq: int, entry_id: str, at: str, encoding: Encoding) -> Entry:
-        """Make the entry and count its tokens."""
-        counted, tokens = self.payload.count(encoding)
+        """Make the entry, and count its tokens if that has not been done."""
+        counted, tokens = self.payload.count(encoding) if self.tokens is None else (self.payload, self.tokens)
         entry = Entry(seq, entry_id, self.kind, at, counted.as_json(), self.refs, tokens)
         object.__setattr__(entry, "_body", counted)
         return entry

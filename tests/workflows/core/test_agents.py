@@ -39,7 +39,7 @@ def list_tools(session: SessionHarness) -> list[str]:
 def test_a_worker_resolves_the_agent_before_anything_is_committed() -> None:
     """The session has nothing of its own but the name; the entry has all that is in force, and the version."""
     session = SessionHarness(prepare=False, agent="support", encoding="heuristic")
-    assert session.state.preparation == Prepare(agent="support", clears=None)
+    assert session.state.preparation == Prepare(encoding="heuristic", agent="support", clears=None)
     session.answer_preparation(agent=FIRST, tools=("add",))
     config = session.thread[0].payload
     assert config["agent"] == {"name": "support", "version": "v-1"}
@@ -52,9 +52,11 @@ def test_a_worker_resolves_the_agent_before_anything_is_committed() -> None:
 def test_the_worker_is_told_what_is_not_the_agents() -> None:
     """Its model, its tools, and whether its policy clears results, in so far as callers have set them."""
     session = begin(model="openai:gpt-4", tools=(), context_policy=ContextPolicy(clear_tool_results=None))
-    assert session.state.preparation == Prepare(agent="support", model="openai:gpt-4", tools=(), clears=False)
+    assert session.state.preparation == Prepare(
+        encoding="heuristic", agent="support", model="openai:gpt-4", tools=(), clears=False
+    )
     session = SessionHarness(prepare=False, agent="support", context_policy=CLEARING)
-    assert session.state.preparation == Prepare(agent="support", clears=True)
+    assert session.state.preparation == Prepare(encoding="heuristic", agent="support", clears=True)
 
 
 def test_only_the_first_call_of_a_run_names_the_deployment() -> None:
@@ -76,7 +78,7 @@ def test_an_outdated_session_is_prepared_anew_once_a_run() -> None:
     request_id = session.ask()
     before = session.call
     session.take_event(Outdated(deployment="d-2"))
-    assert session.effect == Prepare(agent="support", clears=None)
+    assert session.effect == Prepare(encoding="heuristic", agent="support", clears=None, encoding="heuristic")
     assert (session.state.phase, session.state.describing) == ("preparing", False)
     session.answer_preparation(agent=SECOND, tools=("add", "look"), deployment="d-2")
     assert (session.call.call_id, session.call.iteration, session.call.deployment) == (before.call_id, 1, None)
@@ -156,7 +158,7 @@ def test_the_new_preparation_is_carried() -> None:
     session.ask()
     session.take_event(Outdated(deployment="d-2"))
     carried = carry_over(session)
-    assert carried.effect == Prepare(agent="support", clears=None)
+    assert carried.effect == Prepare(encoding="heuristic", agent="support", clears=None, encoding="heuristic")
     assert (carried.state.agent, carried.state.own) == (FIRST, session.state.own)
     assert carried.state.config == session.state.config
     assert carried.state.own.model_fields_set == session.state.own.model_fields_set
@@ -169,7 +171,7 @@ def test_a_pinned_session_keeps_agent_and_schemas() -> None:
     assert session.call.deployment is None
     session.reply("fine")
     session.configure(model="openai:gpt-4.1")
-    assert session.effect == Prepare(model="openai:gpt-4.1", tools=("add",))
+    assert session.effect == Prepare(encoding="heuristic", model="openai:gpt-4.1", tools=("add",))
     session.take_event(make_prepared(renew(make_tool("add"))))
     assert (session.state.agent, list_tools(session)) == (FIRST, ["add"])
     assert session.state.tools
@@ -184,16 +186,16 @@ def test_a_pinned_session_renews_what_configure_names() -> None:
     assert list_tools(session) == ["add, new"]
     assert session.state.agent == FIRST
     session.configure(agent="support")
-    assert session.effect == Prepare(agent="support", tools=("add",), clears=None)
+    assert session.effect == Prepare(encoding="heuristic", agent="support", tools=("add",), clears=None)
     session.answer_preparation(NO_AGENT)
     assert (session.state.agent, list_tools(session)) == (FIRST, ["add, new"])
     session.ask()
-    assert session.effect == Prepare(agent="support", tools=("add",), clears=None)
+    assert session.effect == Prepare(encoding="heuristic", agent="support", tools=("add",), clears=None)
     session.answer_preparation(agent=SECOND, tools=("add",))
     assert (session.state.agent, list_tools(session)) == (SECOND, ["add"])
     session.reply("fine")
     session.configure(model="openai:gpt-4")
-    assert session.effect == Prepare(model="openai:gpt-4", tools=("add",))
+    assert session.effect == Prepare(encoding="heuristic", model="openai:gpt-4", tools=("add",))
 
 
 def renew(tool: ResolvedTool) -> ResolvedTool:
@@ -212,7 +214,7 @@ def test_configure_with_the_same_tools_resolves_them_anew() -> None:
     session.configure(on_busy="queue")
     assert session.effect is None
     session.configure(tools=("add", "look"))
-    assert session.effect == Prepare(model="openai:gpt-4o", tools=("add", "look"))
+    assert session.effect == Prepare(encoding="heuristic", model="openai:gpt-4o", tools=("add", "look"))
     session.take_event(make_prepared(renew(make_tool("add")), make_tool("look")))
     assert list_tools(session) == ["add, new", "look"]
     assert list_changes(session) == [None, ["on_busy"], ["tools"]]
@@ -240,7 +242,7 @@ def test_another_agent_takes_the_place_of_the_first() -> None:
     """Until a worker has resolved it the first is in force."""
     session = begin()
     session.configure(agent="billing")
-    assert session.effect == Prepare(agent="billing", clears=None)
+    assert session.effect == Prepare(encoding="heuristic", agent="billing", clears=None)
     assert session.state.config.system_prompt == "one"
     session.answer_preparation(agent=make_agent("billing", system_prompt="bills"), tools=())
     assert session.thread[1].payload["agent"]["name"] == "billing"

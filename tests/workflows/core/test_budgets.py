@@ -15,7 +15,7 @@ from clew.contract.policy import ContextPolicy
 from clew.errors import ContextOverflow
 from clew.thread.entries import Entry
 from clew_workflows.core import budgets
-from clew_workflows.core.state import EIGHTHS, Learned
+from clew_workflows.core.learned import EIGHTHS, Learned
 from clew_workflows.protocol import CallModel, Failure
 from tests.support.budgets import MODEL, SMALL, begin_small, make_refusal, reply, take_turn
 from tests.support.session_harness import SessionHarness, carry_over

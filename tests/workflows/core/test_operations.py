@@ -170,7 +170,7 @@ def test_new_tools_are_resolved_before_they_are_committed() -> None:
     """What is asked meanwhile waits for that, and is served under the new configuration."""
     session = SessionHarness()
     session.configure(tools=("look",))
-    assert session.effect == Prepare(model="openai:gpt-4o", tools=("look",))
+    assert session.effect == Prepare(model="openai:gpt-4o", tools=("look",), encoding="heuristic")
     session.ask("hello")
     session.answer_preparation(tools=("look",))
     assert session.entry_names == ["config", "config", "user"]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from clew.contract.payloads import ConfigPayload
-from clew.model.tokens import load_encoding
+from clew.model.tokens import Encoding, load_encoding
 from clew.thread.entries import Draft, Entry
 from clew.thread.thread import Thread
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.stamps import Stamps
-from clew_workflows.core.state import State
+from clew_workflows.core.state import Input, Request, State
 from clew_workflows.protocol import SessionEffect
+
+T = TypeVar("T", Request, Input)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ def advance(session: Session, decision: Decision, stamps: Stamps) -> Step:
     """Append a decision's drafts to the session's thread, and return the session with its next state and effect."""
     before, after = session.state, decision.state
     encoding, entries = load_encoding(after.config.encoding), list[Entry]()
+    after = _count_waiting(after, encoding)
     for draft in decision.commit:
         noted = _note_changes(session.thread, draft)
         entry = noted.commit(session.thread.rev, stamps.make_entry_id(), stamps.make_timestamp(), encoding)
@@ -66,6 +70,31 @@ def _note_changes(thread: Thread, draft: Draft) -> Draft:
     if before is None or not isinstance(draft.payload, ConfigPayload):
         return draft
     return replace(draft, payload=draft.payload.compare(before.read(ConfigPayload)))
+
+
+def _count_waiting(state: State, encoding: Encoding) -> State:
+    """Count the tokens of the messages and inputs that have begun to wait.
+
+    Many of them may be committed at once later, which must not take long: a workflow task fails after two seconds.
+    """
+    if not any(map(_is_uncounted, state.queue)) and not any(map(_is_uncounted, state.inbox)):
+        return state
+    return replace(
+        state,
+        queue=tuple(_count(waiting, encoding) for waiting in state.queue),
+        inbox=tuple(_count(waiting, encoding) for waiting in state.inbox),
+    )
+
+
+def _is_uncounted(waiting: Request | Input) -> bool:
+    # A follow-up request has no text beside its inputs.
+    return waiting.tokens is None and waiting.content != ""
+
+
+def _count(waiting: T, encoding: Encoding) -> T:
+    if not _is_uncounted(waiting):
+        return waiting
+    return replace(waiting, tokens=encoding.count_message({"role": "user", "content": waiting.content}))
 
 
 def _gives_up(before: State, after: State) -> bool:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from clew.contract.policy import ContextPolicy
-from clew_workflows.core.state import EIGHTHS, Learned, Request, State
+from clew_workflows.core.learned import EIGHTHS, Learned
+from clew_workflows.core.state import Request, State
 from clew_workflows.protocol import CallModel, Failure, ModelAnswered
 
 MAX_EIGHTHS = 4 * EIGHTHS

@@ -9,6 +9,7 @@ from clew.contract.payloads import (
     AgentVersion,
     AssistantMessage,
     ConfigPayload,
+    ConfigTokens,
     ErrorPayload,
     InputPayload,
     Recipe,
@@ -49,7 +50,7 @@ def draft_user_message(state: State, run: Run, content: str, unread: Input) -> D
         source=unread.source,
         metadata=unread.metadata or None,
     )
-    return Draft(payload, make_run_refs(state, run) | refs)
+    return Draft(payload, make_run_refs(state, run) | refs, unread.tokens)
 
 
 def draft_request_message(state: State, run: Run) -> Draft:
@@ -68,7 +69,7 @@ def draft_request_message(state: State, run: Run) -> Draft:
         output_schema=request.output_schema,
         settings=settings or None,
     )
-    return Draft(payload, make_run_refs(state, run))
+    return Draft(payload, make_run_refs(state, run), request.tokens)
 
 
 def draft_assistant_message(
@@ -90,13 +91,13 @@ def draft_assistant_message(
         provider_data=reply.provider_data or None,
         recipe=_make_recipe(run, answer),
     )
-    return Draft(payload, make_run_refs(state, run) | make_call_refs(run))
+    return Draft(payload, make_run_refs(state, run) | make_call_refs(run), answer.tokens)
 
 
 def draft_tool_message(state: State, run: Run, call: RequestedCall, answer: ToolAnswered) -> Draft:
     """Draft a tool's result. If a person has edited the arguments, it holds them."""
     refs = make_run_refs(state, run) | make_call_refs(run) | {"tool_call_id": call.tool_call_id}
-    return Draft(make_tool_result(run, call, answer), refs)
+    return Draft(make_tool_result(run, call, answer), refs, answer.tokens)
 
 
 def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> ToolMessage:
@@ -113,6 +114,8 @@ def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> Too
         result=answer.result,
         is_error=answer.is_error,
         in_doubt=answer.in_doubt,
+        note_tokens=answer.note_tokens,
+        pieces=answer.pieces,
     )
 
 
@@ -124,19 +127,27 @@ def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
         result=answer.result,
         is_error=answer.is_error,
         in_doubt=answer.in_doubt,
+        note_tokens=answer.note_tokens,
+        pieces=answer.pieces,
         late=True,
     )
 
 
 def draft_config(state: State) -> Draft:
     """Draft a `config` entry. It is complete, so that no later default can change old contexts."""
+    tools = state.tools or ()
     fields = dump_configuration(state) | {
         "agent": state.agent and make_agent_version(state.agent).as_json(),
         "model": state.model,
-        "tools": [tool.spec for tool in state.tools or ()],
+        "tools": [tool.spec for tool in tools],
         "own": _dump_own(state) if state.own.agent else None,
     }
-    return Draft(ConfigPayload.from_json(fields), make_session_refs(state))
+    payload = ConfigPayload.from_json(fields)
+    counts = [tool.tokens for tool in tools if tool.tokens is not None]
+    if len(counts) == len(tools):
+        # The prompt's tokens are counted when the entry is committed.
+        payload = replace(payload, tokens=ConfigTokens(system_prompt=0, tools=sum(counts)))
+    return Draft(payload, make_session_refs(state))
 
 
 def make_agent_version(agent: ResolvedAgent) -> AgentVersion:

@@ -63,6 +63,6 @@ def _resolve_policy(state: State, answer: Prepared) -> tuple[State, Failure | No
 
 
 def _keep_schemas(known: Iterable[ResolvedTool], tools: Iterable[ResolvedTool]) -> tuple[ResolvedTool, ...]:
-    """Return the tools with the schemas that the session knows by their names."""
-    specs = {tool.spec["name"]: tool.spec for tool in known}
-    return tuple(tool.model_copy(update={"spec": specs.get(tool.spec["name"], tool.spec)}) for tool in tools)
+    """Return the tools with the schemas that the session knows by their names, and their tokens."""
+    kept = {tool.spec["name"]: {"spec": tool.spec, "tokens": tool.tokens} for tool in known}
+    return tuple(tool.model_copy(update=kept.get(tool.spec["name"])) for tool in tools)

@@ -38,9 +38,9 @@ def adopt_encoding(state: State, profile: ModelProfile) -> State:
 
     The encoding is chosen once, before any entry is committed, because all entries are counted under one.
     """
-    if state.tools is None and "encoding" not in state.own.model_fields_set:
-        return replace(state, own=state.own.model_copy(update={"encoding": profile.encoding}))
-    return state
+    if state.has_encoding:
+        return state
+    return replace(state, own=state.own.model_copy(update={"encoding": profile.encoding}))
 
 
 def remember_profile(state: State, profile: ModelProfile) -> State:

@@ -66,4 +66,4 @@ def renew_request(state: State, request: Request) -> Request:
     """
     if request.message is None:
         return make_follow_up(state, request.request_id, request.inputs)
-    return make_request(state, request.message, request.request_id)
+    return replace(make_request(state, request.message, request.request_id), tokens=request.tokens)

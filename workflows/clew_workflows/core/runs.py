@@ -141,6 +141,8 @@ def _start_call(state: State, at: Moment, instead_of: CallModel | None = None) -
         options=request.options,
         context_policy=budgets.make_call_policy(state, request),
         token_ratio=ratio if ratio > 1 else None,
+        encoding=state.config.encoding,
+        earlier_tool_calls=state.tool_calls,
         priced=state.config.limits.max_cost_usd is not None,
         # Only the first call of a run: the others have the tools that the run began with.
         deployment=None if run.call or run.prepared or state.keeps_agent else state.deployment,
@@ -345,7 +347,11 @@ def leave_unread(state: State, run: Run, reason: str, inputs: Literal["drop", "f
         for dropped in state.inbox
         if dropped not in following and dropped not in rejoining
     )
-    later = tuple(requests.make_request(state, i.joined, i.request_id or "") for i in rejoining if i.joined)
+    later = tuple(
+        replace(requests.make_request(state, i.joined, i.request_id or ""), tokens=i.tokens)
+        for i in rejoining
+        if i.joined
+    )
     if following:
         later = (requests.make_follow_up(state, f"{FOLLOW_UP}{run.run_id}", following), *later)
     return Decision(replace(state, inbox=(), queue=(*later, *state.queue)), dropped)

@@ -12,6 +12,7 @@ from clew.contract.policy import ContextPolicy
 from clew.contract.receipts import InputReceipt
 from clew.outcomes import RequestOutcome, Usage
 from clew.thread.entries import Refs
+from clew_workflows.core.learned import Learned
 from clew_workflows.protocol import (
     FUNCTION,
     ArchiveRef,
@@ -43,8 +44,6 @@ MAX_WAITING = 64
 """Most inputs that wait, most queued messages, and most context operations that wait."""
 MAX_WAITING_BYTES = 512 * 1024
 """Most bytes of each of them together."""
-EIGHTHS = 8
-"""Token ratios are counted in eighths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,7 @@ class Input:
         source: The source that its entry names.
         request_id: The request of a message that joins the run.
         joined: The message that joins the run.
+        tokens: The tokens of its message, counted when it begins to wait.
     """
 
     input_id: str
@@ -84,6 +84,7 @@ class Input:
     source: str
     request_id: str | None = None
     joined: MessageInput | None = None
+    tokens: int | None = None
 
     @property
     def metadata(self) -> dict[str, str] | None:
@@ -113,6 +114,7 @@ class Request:
         output_schema: The JSON Schema of the answer.
         message: The message; None for a follow-up run.
         inputs: The inputs that a follow-up run answers.
+        tokens: The tokens of its message, counted when it begins to wait.
     """
 
     request_id: str
@@ -127,6 +129,7 @@ class Request:
     output_schema: dict[str, Any] | None = None
     message: MessageInput | None = None
     inputs: tuple[Input, ...] = ()
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,29 +242,6 @@ class Summarizing:
     summary_id: str
     operation: ContextOperation | None = None
     automatic: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """Measurements of a model's token counts and window.
-
-    Attributes:
-        eighths: The tokens that the provider counts for eight of ours; at least 8.
-        budget: The largest context that is tried after a refusal, in our tokens; None: no context was refused.
-    """
-
-    eighths: int = EIGHTHS
-    budget: int | None = None
-
-    @property
-    def ratio(self) -> float:
-        """The provider's token counts divided by ours."""
-        return self.eighths / EIGHTHS
-
-    def reduce(self, budget: int) -> int:
-        """Reduce a policy's budget, in our tokens, to a context that the model takes."""
-        scaled = max(budget * EIGHTHS // self.eighths, 1)
-        return scaled if self.budget is None else min(scaled, self.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,12 +368,20 @@ class State:
         return self.phase == "preparing" and self.run is not None and self.run.describing
 
     @property
+    def has_encoding(self) -> bool:
+        """Whether the encoding is chosen: by the caller, or by the first worker that has answered."""
+        return self.tools is not None or "encoding" in self.own.model_fields_set
+
+    @property
     def preparation(self) -> Prepare:
         """The effect that resolves the configuration in force, with the agent that `own` names."""
         archived = self.archive is not None
+        encoding = self.config.encoding if self.has_encoding else None
         if self.own.agent is None or self.keeps_agent:
             clears = self.policy.clear_tool_results is not None
-            return Prepare(model=self.model, tools=self.config.tools, archived=archived, clears=clears)
+            return Prepare(
+                model=self.model, tools=self.config.tools, archived=archived, clears=clears, encoding=encoding
+            )
         policy = (self.own.context_policy or ContextPolicy()).overlay(self.own_policy)
         return Prepare(
             agent=self.own.agent,
@@ -401,6 +389,7 @@ class State:
             tools=self.own.tools if "tools" in self.own.model_fields_set else None,
             archived=archived,
             clears=policy.clear_tool_results is not None if "clear_tool_results" in policy.model_fields_set else None,
+            encoding=encoding,
         )
 
     @property

@@ -225,18 +225,23 @@ def commit_summary(state: State, event: Summarized, _at: Moment) -> Decision:
     refs: Refs = {"session_id": state.session_id, "summary_id": effect.summary_id}
     state = replace(state, phase="idle", summarizing=None, usage=state.usage.plus(answer.usage))
     if not effect.compacts:
-        return Decision(state, (Draft(summary, refs),))
+        return Decision(state, (Draft(summary, refs, answer.tokens),))
     applied = AppliedReplace(
         type="replace",
         reason="compaction",
-        result_context=StoredSnapshot(messages=[summary.make_message("user")], system_prompt=event.system_prompt),
+        result_context=StoredSnapshot(
+            messages=[summary.make_message("user")],
+            system_prompt=event.system_prompt,
+            tokens=None if answer.tokens is None else [answer.tokens],
+            system_prompt_tokens=event.system_prompt_tokens,
+        ),
         base_seq=effect.to_seq,
         meta=summary.provenance | {"base_seq": effect.to_seq},
     )
     operation = making.operation if making else None
     op_id = operation.op_id if operation else f"compaction:{effect.summary_id}"
     compaction = OperationPayload(op_id=op_id, context_ref=effect.context_ref, operation=applied)
-    return Decision(remember_operation(state, op_id), (Draft(compaction, refs),))
+    return Decision(remember_operation(state, op_id), (Draft(compaction, refs, answer.tokens),))
 
 
 def note_failure(state: State, failure: Failure, _at: Moment) -> Decision:

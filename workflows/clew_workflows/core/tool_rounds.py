@@ -27,6 +27,7 @@ from clew_workflows.protocol import (
     ToolAnswered,
     ToolReturned,
     make_idempotency_key,
+    number_tool_calls,
 )
 
 NOT_RUN = "[not run: the run ended ({reason}) before this tool call was started]"
@@ -36,6 +37,8 @@ IN_DOUBT = (
     "Its idempotency key is {key}"
 )
 INTERRUPTED = "interrupted ({reason}): this call may have run"
+MAX_NAMES_CHARACTERS = 1000
+"""Characters of the tools' names in the answer to a call of an unknown tool."""
 _UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
 """Failures after which it is not known whether the tool has run."""
 
@@ -45,10 +48,10 @@ def open_calls(state: State, tools: Sequence[RequestedTool]) -> list[tuple[Reque
     known = {resolved.spec["name"]: resolved for resolved in state.tools or ()}
     calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
     checks = ArgumentChecks(len(tools))
-    for number, tool in enumerate(tools, state.tool_calls + 1):
+    for tool, numbered in zip(tools, number_tool_calls(tools, state.tool_calls), strict=True):
         problem = _find_problem(known, tool, checks)
         answer = ToolAnswered(content=f"error: {problem}", is_error=True) if problem else None
-        call = RequestedCall(f"tool-{number}", tool.name, tool.arguments, returned=answer is not None)
+        call = RequestedCall(numbered["id"], tool.name, tool.arguments, returned=answer is not None)
         if answer is None:
             resolved = known[tool.name]
             selected = any(selects(name, tool.name) for name in state.config.require_approval)
@@ -61,7 +64,7 @@ def open_calls(state: State, tools: Sequence[RequestedTool]) -> list[tuple[Reque
 def _find_problem(known: Mapping[str, ResolvedTool], tool: RequestedTool, checks: ArgumentChecks) -> str | None:
     """Describe why a call cannot be run; None if it can."""
     if tool.name not in known:
-        names = f"the tools are: {', '.join(known)}" if known else "there are no tools"
+        names = f"the tools are: {', '.join(known)[:MAX_NAMES_CHARACTERS]}" if known else "there are no tools"
         return f"unknown tool {tool.name!r}; {names}"
     if tool.malformed is not None:
         return f"the arguments were not a JSON object: {tool.malformed[:1000]}"
@@ -106,6 +109,8 @@ def make_effect(state: State, run: Run) -> RunTools | None:
                 tool_call_id=call.tool_call_id,
                 name=call.name,
                 arguments=call.arguments,
+                edited=call.edited,
+                encoding=state.config.encoding,
                 max_result_bytes=state.config.limits.max_tool_result_bytes,
                 family=state.archive.family if state.archive else None,
             ),
@@ -184,7 +189,8 @@ def _take_late_result(state: State, event: ToolReturned) -> Decision:
     state = replace(state, late_calls=tuple(other for other in state.late_calls if other is not call))
     if event.answer is None or event.answer.in_doubt:
         return Decision(state)
-    return Decision(state, (Draft(drafts.make_late_result(call.doubt, event.answer), call.refs),))
+    late = Draft(drafts.make_late_result(call.doubt, event.answer), call.refs, event.answer.tokens)
+    return Decision(state, (late,))
 
 
 def _make_failure_answer(state: State, call: RequestedCall, failure: Failure) -> ToolAnswered:

@@ -11,7 +11,14 @@ from clew_workflows.protocol.checkpoints import (
 from clew_workflows.protocol.effects import Effect, Event, SessionEffect
 from clew_workflows.protocol.failures import Failure
 from clew_workflows.protocol.forks import Fork
-from clew_workflows.protocol.model_calls import CallModel, ModelAnswered, ModelReply, Outdated, RequestedTool
+from clew_workflows.protocol.model_calls import (
+    CallModel,
+    ModelAnswered,
+    ModelReply,
+    Outdated,
+    RequestedTool,
+    number_tool_calls,
+)
 from clew_workflows.protocol.packed import Packed, inflate
 from clew_workflows.protocol.preparation import DescribeModel, ModelProfile, Prepare, Prepared, ResolvedAgent
 from clew_workflows.protocol.queues import name_model_queue, name_tool_queue
@@ -83,4 +90,5 @@ __all__ = [
     "make_idempotency_key",
     "name_model_queue",
     "name_tool_queue",
+    "number_tool_calls",
 ]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field
 
 from clew.contract import ModelOptions
 from clew.contract.policy import ContextPolicy
-from clew.model.messages import ProviderData
+from clew.model.messages import ProviderData, ToolCall
 from clew.model.prices import Prices
+from clew.model.tokens import EncodingName
 from clew.outcomes import Usage
 from clew_workflows.protocol._value import Value
 
@@ -29,6 +31,8 @@ class CallModel(Value):
         context_policy: The request's changes to the session's policy, with a smaller budget where the model takes
             less; None: the session's policy.
         token_ratio: The provider's token counts divided by ours; None where it counts no more than we do.
+        encoding: The encoding that the reply's tokens are counted under.
+        earlier_tool_calls: The number of tool calls of the session so far; those of the reply are numbered after it.
         priced: The session has a cost limit: the call fails unless the model's prices are known.
         deployment: The worker deployment that has resolved the configuration: a worker of another one answers
             `Outdated`. None: any worker makes the call.
@@ -45,6 +49,8 @@ class CallModel(Value):
     options: ModelOptions
     context_policy: ContextPolicy | None = None
     token_ratio: float | None = None
+    encoding: EncodingName
+    earlier_tool_calls: int = 0
     priced: bool = False
     deployment: str | None = None
     parent_call_id: str | None = None
@@ -101,6 +107,7 @@ class ModelAnswered(Value):
             of the end that the context has.
         schema_problem: How the answer violates the request's `output_schema`; None if it does not.
         needs_summary: The lane has reached the policy's threshold for a summary.
+        tokens: The tokens of the reply's message. None: the session counts them.
     """
 
     reply: ModelReply
@@ -115,6 +122,7 @@ class ModelAnswered(Value):
     truncated_tool_results: dict[str, tuple[int, int]] | None = None
     schema_problem: str | None = None
     needs_summary: bool = False
+    tokens: int | None = None
 
 
 class Outdated(Value):
@@ -125,3 +133,11 @@ class Outdated(Value):
     """
 
     deployment: str
+
+
+def number_tool_calls(tools: Iterable[RequestedTool], earlier: int) -> list[ToolCall]:
+    """Number the tool calls of a reply: their ids are unique in the thread, which has `earlier` calls already."""
+    return [
+        {"id": f"tool-{number}", "name": tool.name, "arguments": tool.arguments}
+        for number, tool in enumerate(tools, earlier + 1)
+    ]

@@ -49,6 +49,7 @@ class Prepare(Value):
         archived: The session has an archive, which its model may read from.
         clears: The session's policy clears tool results, which its model may read again. None: the agent's policy
             says so.
+        encoding: The encoding that the tokens of the tools' schemas are counted under; None: the model's.
     """
 
     agent: str | None = None
@@ -57,6 +58,7 @@ class Prepare(Value):
     execution: str | None = None
     archived: bool = False
     clears: bool | None = False
+    encoding: EncodingName | None = None
 
 
 class DescribeModel(Value):

@@ -44,12 +44,14 @@ class WrittenSummary(Value):
         source_digest: The SHA-256 over the seqs and ids of the summarized entries.
         source_tokens: The tokens of the summarized entries.
         usage: The tokens and the cost of all model calls.
+        tokens: The tokens of the summary's message. None: the session counts them.
     """
 
     content: str
     source_digest: str
     source_tokens: int
     usage: Usage = Usage()
+    tokens: int | None = None
 
 
 class Summarized(Value):
@@ -59,8 +61,10 @@ class Summarized(Value):
         effect: The effect, with its range.
         summary: The summary.
         system_prompt: The system prompt of the snapshot under the lane; None where there is none in force.
+        system_prompt_tokens: The tokens of that prompt.
     """
 
     effect: Summarize
     summary: WrittenSummary
     system_prompt: str | None = None
+    system_prompt_tokens: int = 0

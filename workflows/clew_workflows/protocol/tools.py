@@ -8,6 +8,7 @@ from pydantic import Field
 
 from clew.contract.payloads import StoredResult
 from clew.model.messages import ToolSpec
+from clew.model.tokens import EncodingName
 from clew_workflows.protocol._value import Value
 from clew_workflows.protocol.failures import Failure
 
@@ -81,6 +82,7 @@ class ResolvedTool(Value):
         idempotent: A call may be repeated. A call of another tool is attempted once.
         requires_approval: A person must approve each call.
         route: How a call is carried out.
+        tokens: The tokens of the schema in a context. None: the session counts them.
     """
 
     spec: ToolSpec
@@ -89,6 +91,7 @@ class ResolvedTool(Value):
     idempotent: bool = True
     requires_approval: bool = False
     route: Route = FUNCTION
+    tokens: int | None = None
 
 
 class RunTool(Value):
@@ -101,6 +104,8 @@ class RunTool(Value):
         tool_call_id: The tool call.
         name: The tool.
         arguments: The model's arguments, or a person's; the activity validates them.
+        edited: The arguments are a person's.
+        encoding: The encoding that the result's tokens are counted under.
         max_result_bytes: A larger result is truncated; the complete result goes to the archive.
         family: The session family in whose archive large results are stored; None without an archive.
     """
@@ -111,6 +116,8 @@ class RunTool(Value):
     tool_call_id: str
     name: str
     arguments: dict[str, Any]
+    edited: bool = False
+    encoding: EncodingName
     max_result_bytes: int
     family: str | None = None
 
@@ -150,12 +157,18 @@ class ToolAnswered(Value):
         result: Where the complete result is stored, if the text is truncated.
         is_error: The text describes a failure.
         in_doubt: The tool may or may not have run.
+        tokens: The tokens of the result's message. None: the session counts them, and those of the parts.
+        note_tokens: The tokens of the note that says how a person has changed the call.
+        pieces: The tokens of each piece of the text, if it is long enough to be cut.
     """
 
     content: str
     result: StoredResult | None = None
     is_error: bool = False
     in_doubt: bool = False
+    tokens: int | None = None
+    note_tokens: int | None = None
+    pieces: tuple[int, ...] | None = None
 
 
 class ToolReturned(Value):

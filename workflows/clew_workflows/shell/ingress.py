@@ -230,6 +230,11 @@ def decode_service(args: Sequence[RawValue], model: type[M], max_bytes: int = MA
     return _decode(args, model, max_bytes)
 
 
+def measure(args: Sequence[RawValue]) -> int:
+    """Measure the arguments of an update or a signal, in bytes."""
+    return sum(len(arg.payload.data) for arg in args)
+
+
 def make_excerpt(args: Sequence[RawValue]) -> str:
     """Decode at most 200 characters of a signal's arguments, for the `input` entry of a refused signal."""
     return b" ".join(arg.payload.data[:800] for arg in args[:4]).decode("utf-8", "replace")[:200]

@@ -1,16 +1,23 @@
-"""The intake: it decides updates and signals in the order of their arrival. They wait until start-up has finished."""
+"""The intake: it decides updates and signals in the order of their arrival.
+
+They wait until start-up has finished, and then for a workflow task whose budget they fit, because their texts are
+tokenized when they are decided.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
-from clew.contract import CloseInput
+from clew.contract import MAX_SYSTEM_PROMPT_BYTES, CloseInput, ConfigureInput
 from clew.errors import ClewError, Closed, QueueFull, Refusal
 from clew_workflows.core import commands, decisions
 from clew_workflows.core.commands import Answer, Command
 from clew_workflows.core.decision import Decision
 from clew_workflows.core.state import MAX_WAITING
+from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.runtime import Runtime
+from clew_workflows.shell.task_budget import TaskBudget
 
 
 @dataclass(eq=False, slots=True)
@@ -22,6 +29,7 @@ class Arrival:
         command: Its command; None if it could not be decoded.
         own_id: The id of an update; a signal has none.
         excerpt: The beginning of a signal's arguments.
+        size: The bytes of its arguments.
         refusal: Why it was refused.
         answer: The answer to its caller, or what the answer will be.
         settled: It has been decided.
@@ -31,9 +39,18 @@ class Arrival:
     command: Command | None = None
     own_id: str | None = None
     excerpt: str = ""
+    size: int = 0
     refusal: ClewError | None = None
     answer: Answer = None
     settled: bool = False
+
+    @property
+    def cost(self) -> int:
+        """The most bytes of text that are tokenized for it at once."""
+        if self.refusal:
+            return 0
+        # A change of configuration commits the system prompt again.
+        return self.size + (MAX_SYSTEM_PROMPT_BYTES if isinstance(self.command, ConfigureInput) else 0)
 
 
 class Intake:
@@ -44,11 +61,12 @@ class Intake:
         asked_to_close: A close has arrived before that.
     """
 
-    def __init__(self, runtime: Runtime, is_open: bool) -> None:
+    def __init__(self, runtime: Runtime, budget: TaskBudget, is_open: bool) -> None:
         self.is_open = is_open
         self.asked_to_close = False
         self._runtime = runtime
-        self._waiting: list[Arrival] = []
+        self._budget = budget
+        self._waiting: deque[Arrival] = deque()
 
     def decide(self, command: Command, own_id: str | None) -> tuple[Decision, Answer]:
         """Decide a command without applying the decision.
@@ -62,7 +80,9 @@ class Intake:
     def take(self, arrival: Arrival) -> None:
         """Decide an update or a signal and apply the decision, or let it wait for the end of start-up."""
         if self.is_open:
-            self._settle(arrival)
+            self._waiting.append(arrival)
+            if len(self._waiting) == 1:
+                self._settle_waiting()
             return
         self.asked_to_close |= isinstance(arrival.command, CloseInput)
         if arrival.own_id is None and len(self._waiting) >= MAX_WAITING:
@@ -71,12 +91,9 @@ class Intake:
         self._waiting.append(arrival)
 
     def open(self) -> None:
-        """Decide what has waited; from now on decide each arrival at once."""
+        """Decide what has waited; from now on decide each arrival as soon as a workflow task has room for it."""
         self.is_open = True
-        waiting, self._waiting = self._waiting, []
-        for arrival in waiting:
-            if not arrival.settled:
-                self._settle(arrival)
+        self._settle_waiting()
 
     def turn_away(self, refusal: Refusal) -> None:
         """Refuse the callers of updates that wait."""
@@ -89,6 +106,28 @@ class Intake:
         for arrival in self._waiting:
             if isinstance(arrival.command, CloseInput) and not arrival.settled:
                 arrival.answer, arrival.settled = commands.Closing(), True
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether arrivals wait for a decision, so that the present state is not what the next one will meet."""
+        return not self.is_open or bool(self._waiting)
+
+    def _settle_waiting(self) -> None:
+        """Decide arrivals while they fit the budget of this workflow task. The next tasks decide the others."""
+        while self._waiting and self._fits(self._waiting[0]):
+            arrival = self._waiting.popleft()
+            if not arrival.settled:
+                self._settle(arrival)
+        if self._waiting:
+            start_background_task(self._continue())
+
+    async def _continue(self) -> None:
+        await self._budget.wait_for_next_task()
+        self._settle_waiting()
+
+    def _fits(self, arrival: Arrival) -> bool:
+        # A closed session refuses them all.
+        return arrival.settled or self._runtime.state.closed or self._budget.spend(arrival.cost)
 
     def _settle(self, arrival: Arrival) -> None:
         """Decide an arrival. A refused update is answered; a refused signal becomes an `input` entry."""

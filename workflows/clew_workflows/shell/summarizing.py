@@ -33,8 +33,8 @@ async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -
         case Failure() as failure:
             return failure
         case summary:
-            prompt = find_lane_prompt(runtime.thread, lane)
-            return Summarized(effect=ranged, summary=summary, system_prompt=prompt)
+            prompt, tokens = find_lane_prompt(runtime.thread, lane)
+            return Summarized(effect=ranged, summary=summary, system_prompt=prompt, system_prompt_tokens=tokens)
 
 
 def make_receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:

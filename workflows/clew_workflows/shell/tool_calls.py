@@ -13,14 +13,16 @@ from clew_workflows.shell import execution
 from clew_workflows.shell.background import start_background_task
 from clew_workflows.shell.remote_calls import await_remote_result
 from clew_workflows.shell.runtime import Runtime
+from clew_workflows.shell.task_budget import TaskBudget
 from clew_workflows.shell.task_commands import TaskCommands
 
 
 class ToolCalls:
     """Starts the tool calls of one session, and commits their results, those of ended runs included."""
 
-    def __init__(self, runtime: Runtime, task_commands: TaskCommands) -> None:
+    def __init__(self, runtime: Runtime, budget: TaskBudget, task_commands: TaskCommands) -> None:
         self._runtime = runtime
+        self._budget = budget
         self._task_commands = task_commands
 
     async def run(self, effect: RunTools) -> None:
@@ -46,11 +48,20 @@ class ToolCalls:
     async def _commit(self, planned: PlannedCall, activity: workflow.ActivityHandle[Any]) -> None:
         is_remote = isinstance(planned.tool.route, RemoteRoute)
         event = await (await_remote_result if is_remote else _await_result)(planned, activity)
+        if size := _measure_uncounted(event):
+            await self._budget.wait_to_spend(size)
         runtime, before = self._runtime, self._runtime.effect
         runtime.apply(decisions.take_event(runtime.state, event, runtime.now))
         if runtime.effect is before:
             # Nothing follows from the result yet: the task that commits it would have no command.
             self._task_commands.ensure()
+
+
+def _measure_uncounted(event: ToolReturned) -> int:
+    """Measure the text that is tokenized when the result is committed, in bytes."""
+    if event.answer:
+        return len(event.answer.content.encode()) if event.answer.tokens is None else 0
+    return len(event.failure.message.encode()) if event.failure else 0
 
 
 async def _await_result(planned: PlannedCall, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:

@@ -131,8 +131,12 @@ class ConfigPayload(Payload):
         return replace(self, changes=[name for name in names if getattr(self, name) != getattr(before, name)])
 
     def count(self, encoding: Encoding) -> tuple[Self, int]:
-        """Count the tokens of the system prompt and of the tool schemas; the payload records both."""
+        """Count the tokens of the system prompt and of the tool schemas; the payload records both.
+
+        If `tokens` has those of the schemas already, they are not counted again.
+        """
         tokens = ConfigTokens(
-            system_prompt=encoding.count_system_prompt(self.prompt), tools=encoding.count_tools(self.tools)
+            system_prompt=encoding.count_system_prompt(self.prompt),
+            tools=self.tokens.tools if self.tokens else encoding.count_tools(self.tools),
         )
         return replace(self, tokens=tokens), tokens.system_prompt + tokens.tools

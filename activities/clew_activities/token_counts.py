@@ -1,0 +1,19 @@
+"""Counting tokens in activities, so that no workflow task has to: one that takes two seconds fails."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from clew.contract.payloads import Payload
+from clew.model.tokens import load_encoding
+
+P = TypeVar("P", bound=Payload)
+
+
+async def count_tokens(payload: P, encoding: str) -> tuple[P, int]:
+    """Count the tokens of an entry with this payload, as committing it would, in a thread.
+
+    The answer is the payload, which records the tokens of its parts, and the tokens of the entry.
+    """
+    return await asyncio.to_thread(lambda: payload.count(load_encoding(encoding)))
