@@ -18,7 +18,7 @@ from tests.support.session_harness import SessionHarness
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ("client", "workflows", "activities", "audit", "bench", "deploy", "examples")
-RAW = ("ingress.py",)
+RAW = ("ingress.py", "remote_calls.py")
 """Modules that read Temporal's raw payloads, and no entries."""
 CALL = {"id": "tool-1", "name": "add", "arguments": {"a": None}}
 SAID = {"context_ref": "default", "content": "a", "request_id": "r-1", "run_id": "run-1"}

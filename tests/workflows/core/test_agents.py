@@ -78,7 +78,7 @@ def test_an_outdated_session_is_prepared_anew_once_a_run() -> None:
     request_id = session.ask()
     before = session.call
     session.take_event(Outdated(deployment="d-2"))
-    assert session.effect == Prepare(encoding="heuristic", agent="support", clears=None, encoding="heuristic")
+    assert session.effect == Prepare(encoding="heuristic", agent="support", clears=None)
     assert (session.state.phase, session.state.describing) == ("preparing", False)
     session.answer_preparation(agent=SECOND, tools=("add", "look"), deployment="d-2")
     assert (session.call.call_id, session.call.iteration, session.call.deployment) == (before.call_id, 1, None)
@@ -158,7 +158,7 @@ def test_the_new_preparation_is_carried() -> None:
     session.ask()
     session.take_event(Outdated(deployment="d-2"))
     carried = carry_over(session)
-    assert carried.effect == Prepare(encoding="heuristic", agent="support", clears=None, encoding="heuristic")
+    assert carried.effect == Prepare(encoding="heuristic", agent="support", clears=None)
     assert (carried.state.agent, carried.state.own) == (FIRST, session.state.own)
     assert carried.state.config == session.state.config
     assert carried.state.own.model_fields_set == session.state.own.model_fields_set
@@ -299,8 +299,8 @@ def test_a_fork_has_the_agent_as_it_was_at_its_entry(pin: bool) -> None:
     assert state.agent
     assert (state.agent.version, state.config.system_prompt, state.config.max_iterations) == ("v-1", "one", 5)
     assert state.own == session.state.own
-    names = Prepare(model="openai:gpt-4o", tools=("add",)) if pin else Prepare(agent="support", clears=None)
-    assert state.preparation == names
+    names = {"model": "openai:gpt-4o", "tools": ("add",)} if pin else {"agent": "support", "clears": None}
+    assert state.preparation == Prepare.model_validate({"encoding": "heuristic", **names})
 
 
 def test_status_and_the_temporal_ui_show_the_agent() -> None:
