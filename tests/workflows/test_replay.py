@@ -25,7 +25,7 @@ from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import SessionWorker, make_worker, make_workflow_sandbox
-from clew_activities.worker.assembly import load_encodings
+from clew_activities.worker.parts import load_encodings
 from clew_audit.replay import replay_run
 from clew_workflows.session import AgentSession
 from tests.support.histories import HISTORIES
