@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from clew import Clew
+from clew.local import Reply, TemporalServer, ToolCall, scripted_model
+from clew.local.child import child_process
+from tests.support.command_line import make_environment
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,8 +43,20 @@ assert build_context(Thread(), policy=ContextPolicy.long_context()).messages == 
 """
 
 
+TOOL = """
+import os
+import clew
+
+@clew.tool
+def greet() -> str:
+    "Greet."
+    assert "site-packages" in clew.__file__
+    return f"hello from {os.getcwd()}"
+"""
+
+
 def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)
+    return subprocess.run(command, capture_output=True, text=True, check=False, **{"timeout": 120, **options})
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +112,57 @@ def test_the_command_names_the_missing_extra(python: Path) -> None:
     assert ran.returncode == 1
     assert "pip install 'clew[cli]'" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel with its extras and the pinned versions; the value is the folder of the commands."""
+    home = tmp_path_factory.mktemp("user")
+    options = ("--disable-pip-version-check", "--no-input", "--quiet")
+    pip = (sys.executable, "-m", "pip")
+    built = run(*pip, "wheel", *options, "--no-deps", "--no-build-isolation", "--wheel-dir", home, ROOT)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = home.glob("clew-*.whl")
+    # With the hashes of the pins, pip would ask for a hash of the wheel, too.
+    pins = re.findall(r"(?m)^([a-z0-9-]+==[^\\\n]+?) *\\?$", (ROOT / "constraints/dev.txt").read_text())
+    (home / "pins.txt").write_text("\n".join(pins))
+    assert run(sys.executable, "-m", "venv", "--without-pip", home / "venv").returncode == 0
+    commands = home / "venv" / "bin"
+    wanted = f"clew[worker,cli,local] @ {wheel.as_uri()}"
+    done = run(
+        *(*pip, "--python", commands / "python", "install", *options, "--constraint", home / "pins.txt", wanted),
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return commands
+
+
+@pytest.mark.slow
+async def test_an_installed_worker_runs_a_tool_of_the_current_folder(
+    installed: Path, server: TemporalServer, tmp_path: Path
+) -> None:
+    """The wheel alone is enough: `clew worker` in a folder outside the checkout serves a session with its tool."""
+    (tmp_path / "my_tools.py").write_text(TOOL)
+    queue = f"wheel-{uuid.uuid4().hex}"
+
+    def use_tool(body: dict[str, Any]) -> Reply:
+        newest = body["messages"][-1]
+        return Reply(newest["content"]) if newest["role"] == "tool" else Reply(tool_calls=(ToolCall("greet", {}),))
+
+    async with scripted_model(use_tool) as model:
+        environ = {
+            **make_environment(server.address, CLEW_PROVIDER_SCRIPTED_BASE_URL=model.base_url),
+            "CLEW_STORE": "memory://",
+        }
+        environ.pop("PYTHONPATH", None)
+        command: list[str | Path] = [installed / "clew", "worker", "--tools", "my_tools", "--task-queue", queue]
+        async with child_process("installed", command, env=environ, folder=tmp_path) as child:
+
+            async def is_ready() -> bool:
+                return "worker ready" in child.read_log_tail()
+
+            await child.wait_until(is_ready, 60)
+            clew = await Clew.connect(server.address, task_queue=queue)
+            session = await clew.open(queue, model="scripted:any", tools=["greet"])
+            assert await session.ask("Hello?") == f"hello from {tmp_path}"
+            await session.close()
