@@ -39,6 +39,6 @@ def lookup_order(order_id: int) -> Order:
 @tool(timeout_seconds=10, retries=2)
 async def estimate_delivery(city: str, context: ToolContext) -> str:
     """Say on which day a parcel sent today arrives in a city."""
-    context.heartbeat(f"asking the carrier about {city}")
+    context.report(f"asking the carrier about {city}")
     await asyncio.sleep(0.5)  # stands for a call to the carrier
     return (date.today() + timedelta(days=_DAYS_TO.get(city, 7))).isoformat()

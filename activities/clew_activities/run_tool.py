@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from clew.contract import ToolProgress
 from clew.contract.mcp_names import find_server
 from clew.contract.payloads import ToolMessage
 from clew.model.texts import truncate_result
@@ -33,6 +34,35 @@ from clew_activities.tools import Tools
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered, make_idempotency_key
 
 MAX_ERROR_CHARACTERS = 2000
+MAX_PROGRESS_CHARACTERS = 1000
+"""Characters of a progress report."""
+
+
+class Progress:
+    """The newest progress of one call, for its heartbeats."""
+
+    def __init__(self, call: RunTool) -> None:
+        self._progress = ToolProgress(
+            request_id=call.request_id,
+            run_id=call.run_id,
+            call_id=call.call_id,
+            iteration=call.iteration,
+            tool_call_id=call.tool_call_id,
+            name=call.name,
+        )
+
+    def make_details(self) -> dict[str, Any]:
+        """Make the details of a heartbeat."""
+        details: dict[str, Any] = self._progress.as_json()
+        return details
+
+    def report(self, text: object, fraction: object = None) -> None:
+        """Take a report of the tool, from any thread. One that cannot be written would fail the heartbeat."""
+        is_number = isinstance(fraction, int | float) and 0 <= fraction <= 1
+        reported = {"text": clean(_make_text(text)[:MAX_PROGRESS_CHARACTERS])}
+        self._progress = self._progress.model_copy(
+            update=reported | {"fraction": float(fraction) if is_number else None}  # type: ignore[arg-type]
+        )
 
 
 class ToolActivities:
@@ -64,11 +94,11 @@ class ToolActivities:
     @activity.defn(name="run_tool")
     async def run_tool(self, call: RunTool) -> ToolAnswered:
         """Make one attempt of a tool call. Every failure of the tool becomes a result that the model reads."""
-        progress: dict[str, str] = {"tool_name": call.name, "tool_call_id": call.tool_call_id}
-        async with send_heartbeats(lambda: dict(progress)):
+        progress = Progress(call)
+        async with send_heartbeats(progress.make_details):
             return await _count_answer(await self._answer(call, progress), call)
 
-    async def _answer(self, call: RunTool, progress: dict[str, str]) -> ToolAnswered:
+    async def _answer(self, call: RunTool, progress: Progress) -> ToolAnswered:
         info = activity.info()
         # If the worker has a tool of that name itself, the worker's is used.
         tool = self._tools.get(call.name, read_result if call.name == read_result.name else None)
@@ -82,8 +112,10 @@ class ToolActivities:
             tool_call_id=call.tool_call_id,
             idempotency_key=make_idempotency_key(info.workflow_id or "", call.tool_call_id),
             attempt=info.attempt,
-            # A text that cannot be encoded would fail the heartbeat, and with it the call.
-            _report=lambda text: progress.update(progress=clean(str(text)[:1000])),
+            agent=call.agent,
+            metadata=call.metadata or {},
+            request_metadata=call.request_metadata or {},
+            _report=progress.report,
         )
         return await self._run(tool, call, context)
 

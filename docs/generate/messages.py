@@ -150,7 +150,10 @@ WORKFLOWS = (
     Exchange("DeleteSession", contract.DeleteSessionInput, contract.DeleteReceipt, ("not_found",)),
 )
 
-HEARTBEATS = (Exchange("call_model", None, contract.StreamState),)
+HEARTBEATS = (
+    Exchange("call_model", None, contract.StreamState),
+    Exchange("run_tool", None, contract.ToolProgress),
+)
 """What the heartbeats of a session's activities hold."""
 
 MESSAGES = (START, *UPDATES, *SIGNALS, *QUERIES, *WORKFLOWS, *HEARTBEATS)

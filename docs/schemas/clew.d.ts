@@ -373,6 +373,8 @@ export interface ConfigureInput {
   steering?: "terminal" | "step" | null;
   /** All tools whose calls wait for a person's decision, beside those that always do. */
   require_approval?: Array<string> | null;
+  /** All names and values of the caller's own. Those of the session's agent stay below them. */
+  metadata?: Record<string, string> | null;
 }
 
 /** A change of configuration was accepted. */
@@ -1341,7 +1343,7 @@ export interface StoredSnapshot {
   system_prompt_tokens?: number;
 }
 
-/** A reply while the model writes it. The committed message may differ. */
+/** A reply while the model writes it, and the progress of its tool calls. The committed message may differ. */
 export interface StreamState {
   /** The request. */
   request_id: string;
@@ -1361,6 +1363,8 @@ export interface StreamState {
   thinking?: string;
   /** The tool whose call the model is writing. */
   tool_name?: string;
+  /** The calls of functions that run, in order. The heartbeats of model calls do not have them: a client reads them from the heartbeats of `run_tool`. */
+  tools?: Array<ToolProgress>;
 }
 
 /** The argument of the update `submit_input`. */
@@ -1499,6 +1503,26 @@ export interface ToolMessage {
   note_tokens?: number;
   /** Tokens of each piece of `content`, if it is long enough to be truncated. */
   pieces?: Array<number>;
+}
+
+/** A call of a function that runs, with the progress that it has reported. */
+export interface ToolProgress {
+  /** The request. */
+  request_id: string;
+  /** The run. */
+  run_id: string;
+  /** The model call that called the tool. */
+  call_id: string;
+  /** The number of the model call in its run. */
+  iteration: number;
+  /** The tool call. */
+  tool_call_id: string;
+  /** The tool. */
+  name: string;
+  /** The newest report; null: there is none yet. */
+  text?: string;
+  /** The part of the work that is done, from 0 to 1, if the tool has reported it. */
+  fraction?: number;
 }
 
 /** The argument of the update `submit_tool_result`. */

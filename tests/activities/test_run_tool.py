@@ -299,6 +299,13 @@ async def test_a_stop_request_ends_with_the_tool_s_own_time() -> None:
         gate.set()
 
 
+class Unprintable:
+    """A value without a text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
 async def test_the_first_heartbeat_comes_before_the_tool() -> None:
     """Heartbeats during the call let the server notice a dead worker; they name the tool."""
     seen: list[int] = []
@@ -311,28 +318,40 @@ async def test_the_first_heartbeat_comes_before_the_tool() -> None:
     worker = Worker(it)
     await worker.run(make_call("it"))
     assert seen == [1]
-    assert worker.heartbeats[0] == {"tool_name": "it", "tool_call_id": "tool-1"}
+    beat = worker.heartbeats[0]
+    assert (beat["name"], beat["tool_call_id"], "text" in beat) == ("it", "tool-1", False)
 
 
 @pytest.mark.parametrize(
-    ("progress", "shown"), [("half", "half"), ("x" * 5000, "x" * 1000), ("\ud800", "\ufffd"), (5, "5")]
+    ("report", "shown"),
+    [
+        (("half", 0.5), ("half", 0.5)),
+        (("done", 1), ("done", 1.0)),
+        (("x" * 5000,), ("x" * 1000, None)),
+        (("\ud800", float("nan")), ("\ufffd", None)),
+        ((5, 2), ("5", None)),
+        ((Unprintable(), "half"), ("a Unprintable that cannot be shown (ValueError)", None)),
+    ],
 )
-async def test_progress_is_reported_with_the_heartbeats(progress: Any, shown: str) -> None:
-    """From any thread, up to 1000 characters, and encodable: what is not would end the heartbeats."""
+async def test_progress_is_reported_with_the_heartbeats(
+    report: tuple[Any, ...], shown: tuple[str, float | None]
+) -> None:
+    """From any thread, up to 1000 characters, and encodable: one that is not would end the heartbeats."""
     beaten = threading.Event()
 
     @tool
     def work(context: ToolContext) -> None:
-        context.heartbeat(progress)
+        context.report(*report)
         assert beaten.wait(10)
 
     worker = Worker(work)
 
     def beat(details: dict[str, str]) -> None:
         worker.heartbeats.append(details)
-        if "progress" in details:
+        if "text" in details:
             beaten.set()
 
     worker.environment.on_heartbeat = beat
     assert not (await worker.run(make_call("work"))).is_error
-    assert worker.heartbeats[-1]["progress"] == shown
+    newest = worker.heartbeats[-1]
+    assert (newest["text"], newest.get("fraction")) == shown

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from string import ascii_lowercase
+from typing import Any
 
 from temporalio import activity
 
@@ -85,7 +86,7 @@ async def open_gate(gate: str) -> str:
 
 
 @tool
-def who_am_i(context: ToolContext) -> dict[str, str | int]:
+def who_am_i(context: ToolContext) -> dict[str, Any]:
     """The fields of the call's context."""
     return {
         "session_id": context.session_id,
@@ -93,7 +94,18 @@ def who_am_i(context: ToolContext) -> dict[str, str | int]:
         "tool_call_id": context.tool_call_id,
         "key": context.idempotency_key,
         "attempt": context.attempt,
+        "agent": context.agent,
+        "metadata": context.metadata,
+        "request_metadata": context.request_metadata,
     }
+
+
+@tool
+async def report_and_wait(gate: str, context: ToolContext) -> str:
+    """Reports its progress, and answers when a gate opens."""
+    context.report("half of it", 0.5)
+    await get_gate(gate).wait()
+    return "all of it"
 
 
 @tool

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clew.local import Reply, ToolCall
+from tests.support import toolbox
 from tests.support.session_scripts import list_kinds, make_tool_script
 from tests.support.stack import Stack
 
@@ -53,11 +54,39 @@ async def test_what_must_not_run_twice_and_takes_too_long_is_in_doubt(stack: Sta
 
 async def test_a_tool_knows_its_call(stack: Stack) -> None:
     """A tool that asks for its context gets the ids of its call and a key that is this call's alone."""
-    session = await stack.open(make_tool_script(ToolCall("who_am_i", {})), tools=["who_am_i"])
-    request = await session.message("go", request_id="request-1")
+    model = make_tool_script(ToolCall("who_am_i", {}))
+    session = await stack.open(model, tools=["who_am_i"], metadata={"customer": "4711"})
+    request = await session.message("go", request_id="request-1", metadata={"channel": "mail"})
     answer = await request.answer()
     assert f'"session_id":"{session.id}","request_id":"request-1","tool_call_id":"tool-1"' in answer
-    assert f'"key":"{session.id}/tool-1","attempt":1' in answer
+    assert f'"key":"{session.id}/tool-1","attempt":1,"agent":null' in answer
+    assert '"metadata":{"customer":"4711"},"request_metadata":{"channel":"mail"}' in answer
+
+
+async def test_the_metadata_can_be_changed(stack: Stack) -> None:
+    """The status shows what is in force, and tools get it."""
+    model = make_tool_script(ToolCall("who_am_i", {}))
+    session = await stack.open(model, tools=["who_am_i"], metadata={"customer": "4711"})
+    await session.configure(metadata={"plan": "gold"})
+    assert (await session.status()).metadata == {"plan": "gold"}
+    assert '"metadata":{"plan":"gold"},"request_metadata":{}' in await session.ask("go")
+
+
+async def test_the_progress_of_tools_is_streamed(stack: Stack) -> None:
+    """Beside the reply that called them, also to a client that begins to read while they run."""
+    gate = toolbox.get_gate("streamed-progress")
+    calls = tuple(ToolCall("report_and_wait", {"gate": "streamed-progress"}, f"c{number}") for number in range(2))
+    session = await stack.open(make_tool_script(*calls), tools=["report_and_wait"])
+    request = await session.message("go", request_id="request-1")
+    last = None
+    async for state in session.stream(request):
+        last = state
+        reported = [(tool.tool_call_id, tool.text, tool.fraction) for tool in state.tools or ()]
+        if reported == [("tool-1", "half of it", 0.5), ("tool-2", "half of it", 0.5)]:
+            assert (state.call_id, state.iteration) == ("call-1", 1)
+            gate.set()
+    assert last is not None
+    assert (last.call_id, last.tools, last.text) == ("call-2", None, "all of it | all of it")
 
 
 async def test_a_large_tool_result_enters_the_context_truncated_and_marked(stack: Stack) -> None:

@@ -106,6 +106,7 @@ class ConfigureInput(Input):
         on_busy: How the session treats a message while it serves a request.
         steering: When inputs enter a run.
         require_approval: All tools whose calls wait for a person's decision, beside those that always do.
+        metadata: All names and values of the caller's own. Those of the session's agent stay below them.
     """
 
     agent: AgentName | None = None
@@ -118,6 +119,7 @@ class ConfigureInput(Input):
     on_busy: OnBusy | None = None
     steering: Literal["terminal", "step"] | None = None
     require_approval: ToolNames | None = None
+    metadata: Metadata | None = None
 
 
 class CancelInput(Input):

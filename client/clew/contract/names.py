@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError, to_json
+
+from clew.contract.sizes import MAX_METADATA_BYTES
 
 WORKFLOW_TYPE = "AgentSession"
 RESTORE_WORKFLOW = "RestoreSession"
@@ -22,4 +25,20 @@ ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}:[^\s\x0
 """`provider:model`. A session can name a provider, but no address of one."""
 AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Seq = Annotated[int, Field(ge=0)]
-Metadata = Annotated[dict[Id, Annotated[str, StringConstraints(max_length=2000)]], Field(max_length=64)]
+
+
+def _check_size(metadata: dict[str, str]) -> dict[str, str]:
+    size = len(to_json(metadata))
+    if size > MAX_METADATA_BYTES:
+        raise PydanticCustomError(
+            "too_large",
+            "it has {size} bytes of JSON, at most {limit} are taken",
+            {"size": size, "limit": MAX_METADATA_BYTES},
+        )
+    return metadata
+
+
+Metadata = Annotated[
+    dict[Id, Annotated[str, StringConstraints(max_length=2000)]], Field(max_length=64), AfterValidator(_check_size)
+]
+"""Names and values of a caller's own; at most `MAX_METADATA_BYTES` of JSON together."""

@@ -269,8 +269,32 @@ class SessionEnd(Output):
     last_seq: int
 
 
+class ToolProgress(Output):
+    """A call of a function that runs, with the progress that it has reported.
+
+    Attributes:
+        request_id: The request.
+        run_id: The run.
+        call_id: The model call that called the tool.
+        iteration: The number of the model call in its run.
+        tool_call_id: The tool call.
+        name: The tool.
+        text: The newest report; null: there is none yet.
+        fraction: The part of the work that is done, from 0 to 1, if the tool has reported it.
+    """
+
+    request_id: str
+    run_id: str
+    call_id: str
+    iteration: int
+    tool_call_id: str
+    name: str
+    text: str | None = None
+    fraction: float | None = None
+
+
 class StreamState(Output):
-    """A reply while the model writes it. The committed message may differ.
+    """A reply while the model writes it, and the progress of its tool calls. The committed message may differ.
 
     Attributes:
         request_id: The request.
@@ -282,6 +306,8 @@ class StreamState(Output):
         text: The newest 32 768 characters of the reply.
         thinking: The newest 32 768 characters of the model's reasoning, if the provider sends it.
         tool_name: The tool whose call the model is writing.
+        tools: The calls of functions that run, in order. The heartbeats of model calls do not have them: a client
+            reads them from the heartbeats of `run_tool`.
     """
 
     request_id: str
@@ -293,3 +319,4 @@ class StreamState(Output):
     text: str = ""
     thinking: str | None = None
     tool_name: str | None = None
+    tools: tuple[ToolProgress, ...] | None = None

@@ -69,6 +69,7 @@ class ConfigChanges(TypedDict, total=False):
         limits: Bounds on sizes, waiting inputs and cost.
         on_busy: What the session does with a message while a request is active.
         steering: When a run reads an input that does not set `at`.
+        metadata: All names and values of the caller's own.
     """
 
     agent: str | None
@@ -81,6 +82,7 @@ class ConfigChanges(TypedDict, total=False):
     limits: Limits | Mapping[str, Any] | None
     on_busy: OnBusy | None
     steering: Literal["terminal", "step"] | None
+    metadata: Mapping[str, str] | None
 
 
 class EntryFilters(TypedDict, total=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -17,6 +17,9 @@ class ToolContext:
         idempotency_key: The same for every attempt of the call, and different for other calls: pass it to services
             that have effects.
         attempt: The number of the attempt, from 1 on.
+        agent: The name of the session's agent; None: it has none.
+        metadata: The session's metadata, those of its agent included.
+        request_metadata: The metadata of the message that the run serves.
     """
 
     session_id: str
@@ -24,8 +27,16 @@ class ToolContext:
     tool_call_id: str
     idempotency_key: str
     attempt: int
-    _report: Callable[[str], None] = field(repr=False, default=lambda _progress: None)
+    agent: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    request_metadata: Mapping[str, str] = field(default_factory=dict)
+    _report: Callable[[str, float | None], None] = field(repr=False, default=lambda _text, _fraction: None)
 
-    def heartbeat(self, progress: str) -> None:
-        """Report progress. Clew itself reports that the tool is alive."""
-        self._report(progress)
+    def report(self, text: str, fraction: float | None = None) -> None:
+        """Report the progress of the call, which clients that stream the request read. The newest report counts.
+
+        Args:
+            text: What the tool is doing; its first 1 000 characters are kept.
+            fraction: The part of the work that is done, from 0 to 1.
+        """
+        self._report(text, fraction)

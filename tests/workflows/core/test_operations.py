@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from clew.context.retention import retain
-from clew.contract import ModelOptions
+from clew.contract import ConfigureInput, ModelOptions
 from clew.contract.policy import ContextPolicy
 from clew.contract.receipts import ConfigureReceipt
 from clew.errors import InvalidOperation, InvalidTokenBudget, QueueFull, UnknownTool
@@ -219,6 +220,24 @@ def test_changes_that_cannot_be_made_together_are_refused_when_they_are_asked_fo
         session.configure(context_policy=ContextPolicy(reserve_output_tokens=600))
     session.reply("done")
     assert session.state.policy.max_input_tokens == 500
+
+
+def test_metadata_are_replaced() -> None:
+    """A change names all of them, also one that a later one is merged with."""
+    session = SessionHarness(metadata={"a": "1"})
+    session.configure(metadata={"b": "2"})
+    assert session.state.config.metadata == {"b": "2"}
+    session.ask("go")
+    session.configure(metadata={"c": "3"})
+    session.configure(metadata={"d": "4"}, on_busy="queue")
+    session.reply("done")
+    assert session.state.config.metadata == {"d": "4"}
+
+
+def test_metadata_are_bounded_together() -> None:
+    """Every tool call that takes a context carries them."""
+    with pytest.raises(ValidationError, match="at most 8192"):
+        ConfigureInput(metadata={str(number): "x" * 1000 for number in range(9)})
 
 
 def test_the_operation_comes_before_the_configuration() -> None:

@@ -14,7 +14,15 @@ from clew.thread.entries import Entry
 from clew_workflows.core import advance, decisions
 from clew_workflows.core.carried import carry, restore
 from clew_workflows.core.state import RequestedCall
-from clew_workflows.protocol import ArchiveRef, Failure, Prepared, RequestedTool, ToolAnswered, ToolReturned
+from clew_workflows.protocol import (
+    ArchiveRef,
+    Failure,
+    FunctionRoute,
+    Prepared,
+    RequestedTool,
+    ToolAnswered,
+    ToolReturned,
+)
 from tests.support.session_harness import SessionHarness, assert_valid, make_reply, make_tool
 
 
@@ -232,3 +240,16 @@ def test_a_call_that_the_deadline_interrupted_is_in_doubt_and_named(idempotent: 
     error = session.find_outcome("r-1")["error"]
     assert error["type"] == "timeout"
     assert error["message"] == "no answer within 900 seconds: tool 'pay' (tool-2) had not returned"
+
+
+def test_only_a_tool_that_takes_a_context_gets_the_metadata() -> None:
+    """The history holds them once for each such call, and for no other."""
+    session = SessionHarness(prepare=False, tools=("add", "look"), metadata={"customer": "4711"})
+    takes_context = FunctionRoute(type="function", takes_context=True)
+    asking = make_tool("look").model_copy(update={"route": takes_context})
+    session.take_event(Prepared(tools=(make_tool("add"), asking)))
+    session.ask("go", "r-1", metadata={"channel": "mail"})
+    session.reply("", "add", "look")
+    add, look = (planned.call for planned in session.round.calls)
+    assert (add.metadata, add.request_metadata, add.agent, add.iteration) == (None, None, None, 1)
+    assert (look.metadata, look.request_metadata) == ({"customer": "4711"}, {"channel": "mail"})

@@ -161,7 +161,7 @@ def _merge_changes(lower: ConfigureInput | None, upper: ConfigureInput) -> Confi
         return upper
     merged = _list_fields(lower)
     for name, value in _list_fields(upper).items():
-        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        both = isinstance(value, dict) and isinstance(merged.get(name), dict) and name != "metadata"
         merged[name] = merged[name] | value if both else value
     return ConfigureInput.model_validate(merged)
 

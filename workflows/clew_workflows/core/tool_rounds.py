@@ -99,27 +99,33 @@ def open_outside(state: State, run: Run, at: Moment) -> Run:
 
 def make_effect(state: State, run: Run) -> RunTools | None:
     """Make the effect that runs the open calls of the round; None if none is, those from outside aside."""
-    by_name = {tool.spec["name"]: tool for tool in state.tools or ()}
-    calls = tuple(
-        PlannedCall(
-            RunTool(
-                request_id=run.request.request_id,
-                run_id=run.run_id,
-                call_id=run.call.call_id if run.call else "",
-                tool_call_id=call.tool_call_id,
-                name=call.name,
-                arguments=call.arguments,
-                edited=call.edited,
-                encoding=state.config.encoding,
-                max_result_bytes=state.config.limits.max_tool_result_bytes,
-                family=state.archive.family if state.archive else None,
-            ),
-            by_name[call.name],
-        )
-        for call in run.tool_calls
-        if not (call.returned or call.is_outside)
-    )
+    calls = tuple(_plan_call(state, run, call) for call in run.tool_calls if not (call.returned or call.is_outside))
     return RunTools(calls=calls) if calls else None
+
+
+def _plan_call(state: State, run: Run, call: RequestedCall) -> PlannedCall:
+    tool = get_tool(state, call.name)
+    run_tool = RunTool(
+        request_id=run.request.request_id,
+        run_id=run.run_id,
+        call_id=run.call.call_id if run.call else "",
+        tool_call_id=call.tool_call_id,
+        name=call.name,
+        arguments=call.arguments,
+        edited=call.edited,
+        encoding=state.config.encoding,
+        max_result_bytes=state.config.limits.max_tool_result_bytes,
+        family=state.archive.family if state.archive else None,
+        iteration=run.iteration,
+    )
+    if isinstance(tool.route, FunctionRoute) and tool.route.takes_context:
+        context = {
+            "agent": state.agent.name if state.agent else None,
+            "metadata": state.config.metadata or None,
+            "request_metadata": run.request.metadata or None,
+        }
+        run_tool = run_tool.model_copy(update=context)
+    return PlannedCall(run_tool, tool)
 
 
 def mark_scheduled(state: State) -> Decision:

@@ -108,6 +108,10 @@ class RunTool(Value):
         encoding: The encoding that the result's tokens are counted under.
         max_result_bytes: A larger result is truncated; the complete result goes to the archive.
         family: The session family in whose archive large results are stored; None without an archive.
+        iteration: The number of the model call in its run.
+        agent: The session's agent; only for a tool that takes a context, as the metadata.
+        metadata: The session's metadata.
+        request_metadata: The metadata of the request.
     """
 
     request_id: str
@@ -120,6 +124,10 @@ class RunTool(Value):
     encoding: EncodingName
     max_result_bytes: int
     family: str | None = None
+    iteration: int = 0
+    agent: str | None = None
+    metadata: dict[str, str] | None = None
+    request_metadata: dict[str, str] | None = None
 
 
 def make_idempotency_key(session_id: str, tool_call_id: str) -> str:

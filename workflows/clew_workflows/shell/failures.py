@@ -44,10 +44,11 @@ def _describe_timeout(error: ActivityError, cause: exceptions.TimeoutError) -> s
     heartbeat = last if isinstance(last, dict) else {}
     if cause.__cause__ is not None:
         return f"the last attempt failed: {cause.__cause__}"
-    if "call_id" in heartbeat:
-        arrived = int(heartbeat.get("offset", 0)) + len(heartbeat.get("text", ""))
-        if arrived:
-            return f"the reply was being streamed, {arrived} characters had arrived"
+    # The heartbeats of tools differ, and those of remote tools may hold anything.
+    if "call_id" in heartbeat and "tool_call_id" not in heartbeat:
+        offset, text = heartbeat.get("offset", 0), heartbeat.get("text", "")
+        if isinstance(offset, int) and isinstance(text, str) and offset + len(text):
+            return f"the reply was being streamed, {offset + len(text)} characters had arrived"
         return "the model had not begun to reply"
     if not error.started_event_id and not heartbeat:
         return "no worker took up the work in time"

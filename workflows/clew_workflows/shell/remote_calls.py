@@ -17,13 +17,13 @@ async def await_remote_result(planned: PlannedCall, activity: workflow.ActivityH
     """Wait for a remote call; return its answer or its failure, neither if it was cancelled."""
     call = planned.call
     try:
-        payload = (await activity).payload
+        value = await activity
     except asyncio.CancelledError:
         return ToolReturned(tool_call_id=call.tool_call_id)
     except ActivityError as error:
         return _make_failed(planned, error)
-    encoding = payload.metadata.get("encoding", b"").decode("utf-8", "replace")
-    answer = make_answer(encoding, payload.data, call.max_result_bytes)
+    encoding = value.payload.metadata.get("encoding", b"").decode("utf-8", "replace")
+    answer = make_answer(encoding, value.payload.data, call.max_result_bytes)
     return ToolReturned(tool_call_id=call.tool_call_id, answer=answer)
 
 
