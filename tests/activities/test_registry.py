@@ -34,8 +34,9 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def make_agent(name: str = "support", **fields: Any) -> Agent:
-    return Agent(name, **{"model": "openai:gpt-4o", "tools": [LOOK]} | fields)
+def make_agent(name: str = "support", **changes: Any) -> Agent:
+    fields: dict[str, Any] = {"model": "openai:gpt-4o", "tools": [LOOK]} | changes
+    return Agent(name, **fields)
 
 
 def test_agents_bring_their_tools() -> None:

@@ -43,6 +43,9 @@ async def test_the_state_is_the_one_that_the_session_had() -> None:
         assert {*made.outcomes} == {entry.refs["request_id"] for entry in entries if entry.kind == "run"}
         assert [tool.spec for tool in made.tools or ()] == [tool.spec for tool in real.tools or ()]
         assert made.config.model == real.config.model
+        assert (made.agent and made.agent.version) == (real.agent and real.agent.version)
+        if real.own.agent and not real.config_due:
+            assert made.own == real.own
         for size in (1, 3, 7):
             assert folded(entries, pieces=size) == made
     assert compared >= 3

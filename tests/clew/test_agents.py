@@ -26,8 +26,9 @@ ASK_A_PERSON: dict[str, Any] = {
 }
 
 
-def make_agent(name: str = "support", **fields: Any) -> Agent:
-    return Agent(name, **{"model": "openai:gpt-4o"} | fields)
+def make_agent(name: str = "support", **changes: Any) -> Agent:
+    fields: dict[str, Any] = {"model": "openai:gpt-4o"} | changes
+    return Agent(name, **fields)
 
 
 def test_an_agent_sets_the_fields_that_it_names() -> None:

@@ -90,7 +90,8 @@ def make_tool(name: str) -> ResolvedTool:
 
 def make_agent(name: str = "support", version: str = "v-1", **config: Any) -> ResolvedAgent:
     """Make an agent as a worker answers it."""
-    return ResolvedAgent(name=name, version=version, config=SessionConfig(**{"model": "openai:gpt-4o"} | config))
+    fields: dict[str, Any] = {"model": "openai:gpt-4o"} | config
+    return ResolvedAgent(name=name, version=version, config=SessionConfig(**fields))
 
 
 def make_reply(schema_problem: str | None = None, needs_summary: bool = False, **reply: Any) -> ModelAnswered:

@@ -170,6 +170,20 @@ async def test_an_agent_that_workers_do_not_have_fails_requests_until_they_have_
         assert second.payload["changes"] == ["agent", "model", "system_prompt", "context_policy"]
 
 
+async def test_an_idle_time_of_a_new_version_is_in_force_at_once(stack: Stack) -> None:
+    """The session hibernates by itself, and continues under the agent."""
+    clew, model = make_client(stack), stack.add_model("fine")
+    async with run_deployment(stack, clew, make_agent(model, "one")):
+        session = await clew.open(make_id(), agent="support")
+        await session.ask("hello")
+    async with run_deployment(stack, clew, make_agent(model, "two", idle_timeout_seconds=1)):
+        await session.ask("hello")
+        await session._handle.wait_for_end()
+        again = await clew.open(session.id)
+        assert await again.ask("hello") == "fine"
+        assert list_prompts(stack, model) == ["one", "two", "two"]
+
+
 async def fail_request(session: Session) -> str:
     with pytest.raises(RequestFailed) as failed:
         await session.ask("hello")

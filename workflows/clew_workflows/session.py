@@ -278,8 +278,7 @@ class AgentSession:
             await workflow.wait_condition(lambda: not self._intake.is_behind)
         # Best effort: fetch the part of the active lane that the last workflow run could not carry over.
         await recalling.recall(runtime.state.context_ref, runtime.state.policy, ContextQuery())
-        if seconds := runtime.state.config.idle_timeout_seconds:
-            start_background_task(self._hibernation.hibernate_when_idle(seconds))
+        start_background_task(self._hibernation.hibernate_when_idle())
         start_background_task(self._external_calls.expire())
         while True:
             self._ensure_command()

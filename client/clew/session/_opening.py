@@ -8,11 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from clew.errors import ClewError
+from clew.errors import Closed, ServerUnreachable, WorkerUnavailable
 from clew.session._reader import read_status
 from clew.session.handle import STARTING_SECONDS, SessionHandle
 
-COMPARISON_SECONDS = 5.0
+COMPARISON_SECONDS = 2.0
 """Seconds within which an existing session must answer what its configuration is."""
 
 log = logging.getLogger("clew")
@@ -22,6 +22,9 @@ async def read_ignored(handle: SessionHandle, requested: Mapping[str, Any]) -> d
     """Find the requested fields that a session which exists already has other values of.
 
     Best effort: a session that does not answer in time is not compared.
+
+    Raises:
+        Refusal: The session could not be started.
     """
     if not requested:
         return {}
@@ -32,7 +35,7 @@ async def read_ignored(handle: SessionHandle, requested: Mapping[str, Any]) -> d
         while status.rev == 0 and time.monotonic() < give_up_at:
             await asyncio.sleep(STARTING_SECONDS)
             status = await read_status(handle, seconds=COMPARISON_SECONDS)
-    except ClewError:
+    except (Closed, ServerUnreachable, WorkerUnavailable):
         return {}
     return find_ignored(handle.session_id, requested, status.config) if status.rev else {}
 

@@ -41,7 +41,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "idle_timeout_seconds": st.none() | st.integers(1, 9),
 }
 CONFIGS = st.fixed_dictionaries({}, optional={"model": st.sampled_from(["a:one", "a:two"]), **FIELDS, **PARTS}).map(
-    lambda fields: SessionConfig(agent="support", **fields)
+    lambda fields: SessionConfig.model_validate({"agent": "support", **fields})
 )
 
 
@@ -82,4 +82,4 @@ def test_a_configuration_names_a_model_or_an_agent() -> None:
     assert SessionConfig(agent="support").model is None
     for fields in ({}, {"agent": None}, {"model": None}, {"agent": "not a name"}):
         with pytest.raises(ValidationError):
-            SessionConfig(**fields)
+            SessionConfig.model_validate(fields)

@@ -315,9 +315,8 @@ async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(st
         await session._handle.workflow.result()
     assert isinstance(ended.value.cause, ApplicationError)
     assert ended.value.cause.type == "thread_mismatch"
-    again = await clew.open(session.id, model=stack.add_model("fine"))
     with pytest.raises(ThreadMismatch, match="clew recover"):
-        await again.ask("three")
+        await clew.open(session.id, model=stack.add_model("fine"))
 
 
 async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: Stack) -> None:
@@ -329,7 +328,7 @@ async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: St
         await session.hibernate()
         for ending in ("closed", "back"):
             store.stateless = True
-            again = await clew.open(session.id, model=stack.add_model("fine"))
+            again = await clew.open(session.id)
             with pytest.raises(ArchiveUnavailable):
                 await again.ask("two", request_id="r-two")
             if ending == "closed":

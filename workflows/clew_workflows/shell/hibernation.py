@@ -82,11 +82,20 @@ class Hibernation:
             raise self._refusal
         return CloseReceipt(last_seq=self._runtime.thread.last_seq).as_json()
 
-    async def hibernate_when_idle(self, seconds: int) -> None:
-        """Hibernate after a number of idle seconds; after a failure try again when they have passed once more."""
+    async def hibernate_when_idle(self) -> None:
+        """Hibernate after the configuration's idle time; after a failure try again when it has passed once more.
+
+        A new version of the agent may set, change or remove the idle time.
+        """
         runtime = self._runtime
         while not runtime.state.closed:
-            await workflow.wait_condition(lambda: not (runtime.state.busy or runtime.state.late_calls))
+            await workflow.wait_condition(
+                lambda: (
+                    not (runtime.state.busy or runtime.state.late_calls)
+                    and runtime.state.config.idle_timeout_seconds is not None
+                )
+            )
+            seconds = runtime.state.config.idle_timeout_seconds or 0
             left = runtime.active_at + seconds - workflow.time()
             if left <= 0 and runtime.state.phase == "idle" and not runtime.rolling:
                 with suppress(Refusal):
