@@ -15,10 +15,8 @@ from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools import load_tools
 from clew_activities.worker import make_worker
 from tests.support import toolbox
+from tests.support.rolling import QUICK_ROLLOVERS
 from tests.support.stack import KEYS, Stack
-
-QUICK_ROLLOVERS = {"history.workflowIdReuseMinimalInterval": "50ms"}
-"""The server begins the next workflow run at once. By default it waits until the run before is a second old."""
 
 
 def pytest_configure() -> None:

@@ -126,6 +126,8 @@ def _run(arguments: list[str], env: dict[str, str], folder: str, streams: Sequen
 
 
 if __name__ == "__main__":
-    import clew.cli.app  # noqa: F401 - the children have it
+    # The children inherit what is imported here.
+    import clew.cli.app  # noqa: F401
+    import clew.operators  # noqa: F401
 
     serve(socket.socket(fileno=os.dup(0)))

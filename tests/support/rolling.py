@@ -23,6 +23,11 @@ from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
 from tests.support.stack import KEYS, Stack, get_last_message
 
+QUICK_ROLLOVERS = {"history.workflowIdReuseMinimalInterval": "50ms"}
+"""A server's dynamic configuration: it begins the next workflow run at once.
+
+By default it waits until the run before is a second old.
+"""
 OFTEN = RolloverThresholds(events=80, bytes=200_000, updates=40, signals=60)
 
 

@@ -34,7 +34,7 @@ from clew_activities.archive import Archive, Store
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.hostile_input import MALFORMED
 from tests.support.impatient import HASTY
-from tests.support.rolling import FailingStore, list_runs, make_id, run_rolling_worker
+from tests.support.rolling import QUICK_ROLLOVERS, FailingStore, list_runs, make_id, run_rolling_worker
 from tests.support.scripts import reply_as_told
 from tests.support.stack import Stack, get_last_message
 
@@ -72,7 +72,7 @@ async def delete_execution(clew: Clew, session_id: str, run_id: str) -> None:
 @pytest.fixture(scope="module")
 async def clew(stack: Stack) -> AsyncIterator[Clew]:
     # A server of its own: what other tests leave to be booked there keeps it from deleting anything for long.
-    async with temporal_server(ui=False) as server:
+    async with temporal_server(ui=False, dynamic_config=QUICK_ROLLOVERS) as server:
         connected = await Clew.connect(server.address)
         async with run_rolling_worker(replace(stack, clew=connected)) as clew:
             yield clew
@@ -277,7 +277,7 @@ async def test_reading_goes_on_while_the_session_rolls_over(stack: Stack, clew: 
         return times
 
     readers = [asyncio.create_task(read()) for _ in range(2)]
-    for turn in range(40):
+    for turn in range(24):
         await session.ask(f"turn {turn}")
     done = True
     assert min(await asyncio.gather(*readers)) > 3

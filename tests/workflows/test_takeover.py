@@ -214,6 +214,7 @@ async def test_a_workers_end_is_not_a_users_cancel(stack: Stack) -> None:
             assert await shape(session) == ["config", "user", "assistant", "run"]
 
 
+@pytest.mark.slow
 async def test_a_worker_stops_in_the_middle_of_a_validation(stack: Stack) -> None:
     """SIGTERM: the validation ends at its own limit, the worker with it, and another worker finishes the request."""
     replies = [SLOW_ANSWER, "[]"]

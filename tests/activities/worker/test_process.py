@@ -117,15 +117,13 @@ async def test_a_worker_that_cannot_count_tokens_does_not_serve(
 
 
 @pytest.mark.parametrize(
-    ("named", "reason"),
+    ("how", "named", "reason"),
     [
-        ("no_such_package.tools", "No module named 'no_such_package'"),
-        ("examples.tools, no_such_package", "No module named 'no_such_package'"),
-        ("json", "defines no tool"),
-        ("examples.tools,,tests.toolbox_that_is_not", "No module named"),
+        ("option", "examples.tools, no_such_package", "No module named 'no_such_package'"),
+        ("environment", "examples.tools,,tests.toolbox_that_is_not", "No module named"),
+        ("environment", "json", "defines no tool"),
     ],
 )
-@pytest.mark.parametrize("how", ["option", "environment"])
 def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: str, how: str) -> None:
     """No server is needed to say so; the module is named."""
     worker = ended("--tools", named) if how == "option" else ended(CLEW_TOOLS=named)
