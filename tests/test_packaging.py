@@ -79,12 +79,12 @@ def in_environment(python: Path, script: str) -> str:
 
 
 def test_a_backend_gets_the_package_alone(python: Path) -> None:
-    """It installs `clew` with types, the Temporal SDK, pydantic and rfc8785: no HTTP client, no tokenizer.
+    """It installs `clew` with types, the Temporal SDK and three small libraries: no HTTP client, no tokenizer.
 
     The top-level names are `clew` and four names that begin with `clew_`.
     """
     environment = json.loads(in_environment(python, INSPECT))
-    assert {"clew", "temporalio", "pydantic", "rfc8785"} <= set(environment["names"])
+    assert {"clew", "temporalio", "pydantic", "rfc8785", "docstring_parser"} <= set(environment["names"])
     assert not {"httpx", "requests", "tiktoken", "bpe-openai", "typer", "rich", "pytest"} & set(environment["names"])
     assert len(environment["names"]) <= 15, environment["names"]
     tops = {Path(file).parts[0] for file in environment["files"]} - {".."}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
+from typing import Annotated, Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from clew.contract.schemas import check_arguments
 from clew.tools.context import ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, check_name, check_temporal_name, make_spec
+from clew.tools.descriptions import split_docstring
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,12 +51,14 @@ class Tool(ToolDefinition, Generic[P, R]):
         self.task_queue = task_queue
         self.is_async = inspect.iscoroutinefunction(function)
         try:
-            self._context_parameter, self._arguments = _make_arguments_model(name, function)
-            parameters = _make_schema(self._arguments)
+            docstring, parameters = inspect.getdoc(function) or "", inspect.signature(function).parameters
+            description, descriptions = split_docstring(docstring, parameters)
+            self._context_parameter, self._arguments = _make_arguments_model(name, function, descriptions)
+            schema = _make_schema(self._arguments)
         except (PydanticUserError, NameError, ValueError) as error:
             raise TypeError(f"tool {name!r} has no JSON Schema: {error}") from error
         super().__init__(
-            make_spec(name, inspect.getdoc(function) or "", parameters),
+            make_spec(name, description, schema),
             timeout_seconds=timeout_seconds,
             retries=retries,
             idempotent=idempotent,
@@ -117,8 +120,9 @@ def tool(
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a function a tool. A sync function runs in its own thread; an async one must not block the event loop.
 
-    The model reads the function's docstring. The parameters' annotations make the schema, and a model's arguments are
-    validated against them.
+    The model reads the function's docstring; what it says of the arguments, in Google's, NumPy's or Sphinx's style,
+    describes them in the schema. The parameters' annotations make the schema, and a model's arguments are validated
+    against them.
 
     Args:
         function: The function, if the decorator is used without arguments.
@@ -157,7 +161,9 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-def _make_arguments_model(name: str, function: Callable[..., Any]) -> tuple[str | None, type[BaseModel]]:
+def _make_arguments_model(
+    name: str, function: Callable[..., Any], descriptions: Mapping[str, str]
+) -> tuple[str | None, type[BaseModel]]:
     """Return the name of the parameter that takes the context, if any, and a model of all other parameters."""
     hints = get_type_hints(function, include_extras=True)
     context_parameter: str | None = None
@@ -176,8 +182,12 @@ def _make_arguments_model(name: str, function: Callable[..., Any]) -> tuple[str 
             # A plain call of the function would pass the field as the value.
             raise TypeError(f"tool {name!r}: write {parameter.name}: Annotated[..., Field(...)]")
         default = ... if parameter.default is parameter.empty else parameter.default
+        hint: Any = hints[parameter.name]
+        # A description in the annotation wins.
+        if parameter.name in descriptions and FieldInfo.from_annotation(hint).description is None:
+            hint = Annotated[hint, Field(description=descriptions[parameter.name])]
         # The prefix avoids the names of a pydantic model's own attributes.
-        fields[f"argument_{parameter.name}"] = (hints[parameter.name], Field(default, alias=parameter.name))
+        fields[f"argument_{parameter.name}"] = (hint, Field(default, alias=parameter.name))
     return context_parameter, create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
 
 
