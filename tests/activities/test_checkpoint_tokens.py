@@ -56,17 +56,19 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def token(payload: dict[str, Any] = PAYLOAD, keys: Keys = KEYS, namespace: str = "default", seconds: int = 60) -> str:
+def make_token(
+    payload: dict[str, Any] = PAYLOAD, keys: Keys = KEYS, namespace: str = "default", seconds: int = 60
+) -> str:
     text = json.dumps(payload)
     signed = sign_payload(text, fingerprint="f", namespace=namespace, keys=keys, now=NOW, expires_seconds=seconds)
     return f"{make_signed_part(text, signed)}.{signed.signature}"
 
 
-def opened(text: str, keys: Keys = KEYS, now: int | None = NOW) -> dict[str, Any]:
+def open_token(text: str, keys: Keys = KEYS, now: int | None = NOW) -> dict[str, Any]:
     return verify_token(text, keys, "default", now)
 
 
-def forged(payload: Any, key: bytes = OLD, prefix: str = "rt2") -> str:
+def forge_token(payload: Any, key: bytes = OLD, prefix: str = "rt2") -> str:
     """A token with whatever payload, signed as it should be."""
     body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     part = f"{prefix}.{encode_base64url(body)}"
@@ -76,12 +78,12 @@ def forged(payload: Any, key: bytes = OLD, prefix: str = "rt2") -> str:
 def test_a_token_is_taken_back_as_it_was_given() -> None:
     """With what the worker added; the payload has its keys in order and no white space."""
     stamp = {"namespace": "default", "fingerprint": "f", "iat": NOW, "exp": NOW + 60, "kid": "k1"}
-    assert opened(token()) == PAYLOAD | stamp
-    version, body, signature = token().split(".")
+    assert open_token(make_token()) == PAYLOAD | stamp
+    version, body, signature = make_token().split(".")
     text = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode()
     assert text == json.dumps(PAYLOAD | stamp, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert (version, len(signature)) == ("rt2", 43)
-    assert token() == token()
+    assert make_token() == make_token()
 
 
 def test_large_numbers_come_back_as_they_were() -> None:
@@ -91,11 +93,11 @@ def test_large_numbers_come_back_as_they_were() -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "", "tool_call_id": "tool-1"},
     ]
-    back = opened(token(PAYLOAD | {"context": {"messages": messages}}))
+    back = open_token(make_token(PAYLOAD | {"context": {"messages": messages}}))
     assert back["context"]["messages"] == messages
 
 
-WHOLE = token()
+WHOLE = make_token()
 
 
 @pytest.mark.parametrize("index", range(len(WHOLE)))
@@ -103,7 +105,7 @@ def test_every_byte_counts(index: int) -> None:
     """A token with any changed character is refused with an error of its own."""
     for other in {chr(ord(WHOLE[index]) ^ 1), chr(ord(WHOLE[index]) ^ 2), "A", "_", ".", "=", "\n"} - {WHOLE[index]}:
         with pytest.raises(Refusal) as refused:
-            opened(WHOLE[:index] + other + WHOLE[index + 1 :])
+            open_token(WHOLE[:index] + other + WHOLE[index + 1 :])
         assert refused.value.type.startswith("token_")
 
 
@@ -116,18 +118,18 @@ def test_every_byte_counts(index: int) -> None:
         st.builds(
             lambda at, more: WHOLE[:at] + more + WHOLE[at + 1 :], st.integers(0, len(WHOLE) - 1), st.text(max_size=3)
         ),
-        st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists).map(forged),
+        st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists).map(forge_token),
         st.dictionaries(st.sampled_from([*PAYLOAD, "kid", "exp", "thread"]), st.integers() | st.text()).map(
-            lambda fields: forged(PAYLOAD | {"kid": "k1"} | fields)
+            lambda fields: forge_token(PAYLOAD | {"kid": "k1"} | fields)
         ),
-        st.binary(max_size=100).map(forged),
+        st.binary(max_size=100).map(forge_token),
     )
 )
 def test_nothing_else_is_taken(text: str) -> None:
     """Any other text is refused, signed or not; no other error is raised."""
     if text != WHOLE:
         with pytest.raises(Refusal, match=r"\w"):
-            opened(text)
+            open_token(text)
 
 
 SIGNED = PAYLOAD | {"namespace": "default", "fingerprint": "f", "iat": NOW, "exp": NOW + 60, "kid": "k1"}
@@ -144,61 +146,61 @@ SIGNED = PAYLOAD | {"namespace": "default", "fingerprint": "f", "iat": NOW, "exp
         ("eyJhbGciOiJIUzI1NiJ9.e30.abc", TokenMalformed),
         ("rt2.\u0661.e30", TokenMalformed),
         ("rt2." + "A" * MAX_TOKEN_BYTES + ".AAAA", TokenMalformed),
-        (forged(b"[" * 100_000), TokenMalformed),
-        (forged(["a list"]), TokenMalformed),
-        (forged(SIGNED | {"at_seq": "3"}), TokenMalformed),
-        (forged({name: value for name, value in SIGNED.items() if name != "config"}), TokenMalformed),
-        (forged(SIGNED | {"more": 1}), TokenMalformed),
+        (forge_token(b"[" * 100_000), TokenMalformed),
+        (forge_token(["a list"]), TokenMalformed),
+        (forge_token(SIGNED | {"at_seq": "3"}), TokenMalformed),
+        (forge_token({name: value for name, value in SIGNED.items() if name != "config"}), TokenMalformed),
+        (forge_token(SIGNED | {"more": 1}), TokenMalformed),
         ("rt1.e30.e30", TokenVersion),
         ("rt10.e30.e30", TokenVersion),
-        (forged(SIGNED, prefix="rt3"), TokenVersion),
-        (forged(SIGNED | {"v": 3}), TokenVersion),
-        (forged(SIGNED | {"kid": "k2"}), TokenKey),
-        (forged(SIGNED | {"kid": 1}), TokenKey),
-        (forged({}), TokenKey),
-        (forged(SIGNED, NEW), TokenSignature),
-        (forged(SIGNED).rpartition(".")[0] + ".AAAA", TokenSignature),
-        (forged(SIGNED | {"thread": []}), TokenLegacy),
-        (forged(SIGNED | {"thread": None, "v": 1}), TokenLegacy),
-        (token(namespace="another"), TokenForeign),
-        (forged(SIGNED | {"exp": NOW}), TokenExpired),
+        (forge_token(SIGNED, prefix="rt3"), TokenVersion),
+        (forge_token(SIGNED | {"v": 3}), TokenVersion),
+        (forge_token(SIGNED | {"kid": "k2"}), TokenKey),
+        (forge_token(SIGNED | {"kid": 1}), TokenKey),
+        (forge_token({}), TokenKey),
+        (forge_token(SIGNED, NEW), TokenSignature),
+        (forge_token(SIGNED).rpartition(".")[0] + ".AAAA", TokenSignature),
+        (forge_token(SIGNED | {"thread": []}), TokenLegacy),
+        (forge_token(SIGNED | {"thread": None, "v": 1}), TokenLegacy),
+        (make_token(namespace="another"), TokenForeign),
+        (forge_token(SIGNED | {"exp": NOW}), TokenExpired),
     ],
 )  # fmt: skip
 def test_each_fault_has_its_own_word(text: str, error: type[Refusal]) -> None:
     with pytest.raises(Refusal) as refused:
-        opened(text)
+        open_token(text)
     assert type(refused.value) is error
 
 
 def test_a_token_expires() -> None:
     """At its time, to the second; once taken, its age does not matter to the steps that follow."""
-    assert opened(token(seconds=60), now=NOW + 59)["exp"] == NOW + 60
+    assert open_token(make_token(seconds=60), now=NOW + 59)["exp"] == NOW + 60
     with pytest.raises(TokenExpired):
-        opened(token(seconds=60), now=NOW + 60)
-    assert opened(token(seconds=60), now=None)["exp"] == NOW + 60
+        open_token(make_token(seconds=60), now=NOW + 60)
+    assert open_token(make_token(seconds=60), now=None)["exp"] == NOW + 60
 
 
 def test_keys_are_rotated() -> None:
     """The first key signs, every key verifies, and a key that is gone takes its tokens with it."""
     both = Keys({"k2": NEW, "k1": OLD})
-    assert opened(token(), both)["kid"] == "k1"
-    assert opened(token(keys=both), both)["kid"] == "k2"
+    assert open_token(make_token(), both)["kid"] == "k1"
+    assert open_token(make_token(keys=both), both)["kid"] == "k2"
     with pytest.raises(TokenKey):
-        opened(token(keys=both), KEYS)
+        open_token(make_token(keys=both), KEYS)
     with pytest.raises(TokenSignature):
-        opened(token(), Keys({"k1": NEW}))
+        open_token(make_token(), Keys({"k1": NEW}))
 
 
 def test_without_a_key_nothing_is_signed_and_nothing_taken() -> None:
     """The refusal says which variable is to be set."""
-    for attempt in (lambda: token(keys=Keys()), lambda: opened(token(), Keys())):
+    for attempt in (lambda: make_token(keys=Keys()), lambda: open_token(make_token(), Keys())):
         with pytest.raises(CheckpointUnavailable, match=VARIABLE):
             attempt()
 
 
 def test_each_token_has_its_operation() -> None:
     """The same for every attempt, and an id of the contract."""
-    assert make_op_id(WHOLE) == make_op_id(WHOLE) != make_op_id(token(seconds=61))
+    assert make_op_id(WHOLE) == make_op_id(WHOLE) != make_op_id(make_token(seconds=61))
     assert len(make_op_id(WHOLE)) < 100
 
 

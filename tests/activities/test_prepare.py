@@ -47,15 +47,15 @@ for some in (wordy, wordier):
     some.spec["description"] = "x" * (MAX_SCHEMA_BYTES // 2)
 
 
-async def prepared(*tools: str, model: str = "local:tiny", own: Tool[..., Any] = add, **fields: Any) -> Prepared:
-    return await ActivityEnvironment().run(made(own).prepare, Prepare(model=model, tools=tools, **fields))
+async def prepare(*tools: str, model: str = "local:tiny", own: Tool[..., Any] = add, **fields: Any) -> Prepared:
+    return await ActivityEnvironment().run(make(own).prepare, Prepare(model=model, tools=tools, **fields))
 
 
-async def described(activities: PrepareActivities, model: str) -> ModelProfile:
+async def describe(activities: PrepareActivities, model: str) -> ModelProfile:
     return await ActivityEnvironment().run(activities.describe_model, DescribeModel(model=model))
 
 
-def made(own: Tool[..., Any] = add, agents: tuple[Agent, ...] = ()) -> PrepareActivities:
+def make(own: Tool[..., Any] = add, agents: tuple[Agent, ...] = ()) -> PrepareActivities:
     providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
     tools_here = {tool.name: tool for tool in (add, look, pay, wordy, wordier, own)}
     archive = Archive(Store.from_url("memory://"), "default")
@@ -64,29 +64,29 @@ def made(own: Tool[..., Any] = add, agents: tuple[Agent, ...] = ()) -> PrepareAc
 
 async def test_tools_are_resolved_in_the_order_asked_for() -> None:
     """With their whole schema, their time, and as many attempts as their retries give."""
-    answer = await prepared("look", "add")
+    answer = await prepare("look", "add")
     assert answer.problem is None
     assert [tool.spec for tool in answer.tools] == [look.spec, add.spec]
     assert [(tool.timeout_seconds, tool.max_attempts) for tool in answer.tools] == [(60, 1), (5, 3)]
-    assert (await prepared()).tools == ()
+    assert (await prepare()).tools == ()
 
 
 async def test_tools_are_resolved_with_what_the_session_must_know_of_their_effects() -> None:
     """The answer says whether a call may run again, and whether it needs an approval."""
-    (plain, careful) = (await prepared("add", "pay")).tools
+    (plain, careful) = (await prepare("add", "pay")).tools
     assert (plain.idempotent, plain.requires_approval) == (True, False)
     assert (careful.idempotent, careful.requires_approval) == (False, True)
 
 
 async def test_what_is_resolved_survives_the_journey() -> None:
     """The answer is JSON that reads back as itself."""
-    answer = await prepared("look", "add")
+    answer = await prepare("look", "add")
     assert Prepared.model_validate_json(answer.model_dump_json()) == answer
 
 
 async def test_unknown_tools_are_named_with_the_remedy() -> None:
     """All that are unknown, up to ten, and what is known is resolved all the same."""
-    answer = await prepared("fly", "add", "sw\nim", *[f"t{n}" for n in range(100)])
+    answer = await prepare("fly", "add", "sw\nim", *[f"t{n}" for n in range(100)])
     assert [tool.spec["name"] for tool in answer.tools] == ["add"]
     assert answer.problem is not None
     assert answer.problem.type == "unknown_tool"
@@ -102,7 +102,7 @@ async def test_unknown_tools_are_named_with_the_remedy() -> None:
 )
 async def test_a_model_of_an_unknown_provider_is_told_with_the_remedy(model: str, remedy: str) -> None:
     """The tools are resolved, so that nothing but the model is in the way."""
-    answer = await prepared("add", model=model)
+    answer = await prepare("add", model=model)
     assert answer.problem is not None
     assert answer.problem.type == "unknown_model"
     assert remedy in answer.problem.message
@@ -111,8 +111,8 @@ async def test_a_model_of_an_unknown_provider_is_told_with_the_remedy(model: str
 
 async def test_schemas_have_a_size() -> None:
     """Of all tools together: every page of a context has room for them."""
-    assert (await prepared("wordy")).problem is None
-    answer = await prepared("wordy", "wordier")
+    assert (await prepare("wordy")).problem is None
+    answer = await prepare("wordy", "wordier")
     assert answer.problem is not None
     assert answer.problem.type == "too_large"
     assert str(len(canonicalize(wordy.spec)) + len(canonicalize(wordier.spec))) in answer.problem.message
@@ -123,24 +123,24 @@ async def test_schemas_have_a_size() -> None:
 async def test_a_session_with_tools_and_an_archive_can_read_large_results(fields: dict[str, Any]) -> None:
     """Its model gets a tool for it, which needs no approval; it may also be named."""
     for names in (("add",), ("add", "read_result")):
-        answer = await prepared(*names, **fields)
+        answer = await prepare(*names, **fields)
         assert answer.problem is None
         assert [tool.spec for tool in answer.tools] == [add.spec, read_result.spec]
         assert not answer.tools[1].requires_approval
-    assert (await prepared(**fields)).tools == ()
+    assert (await prepare(**fields)).tools == ()
 
 
 async def test_a_session_whose_policy_clears_results_can_read_them_again() -> None:
     """Also one with no tools of its own, and before there is an archive."""
     assert read_result.name == contract.READ_RESULT
-    assert [tool.spec for tool in (await prepared(clears=True)).tools] == [read_result.spec]
-    assert [tool.spec for tool in (await prepared("add", clears=True)).tools] == [add.spec, read_result.spec]
+    assert [tool.spec for tool in (await prepare(clears=True)).tools] == [read_result.spec]
+    assert [tool.spec for tool in (await prepare("add", clears=True)).tools] == [add.spec, read_result.spec]
 
 
 async def test_without_an_archive_there_is_nothing_to_read() -> None:
     """Then the tool is as unknown as any other."""
-    assert [tool.spec for tool in (await prepared("add")).tools] == [add.spec]
-    problem = (await prepared("read_result")).problem
+    assert [tool.spec for tool in (await prepare("add")).tools] == [add.spec]
+    problem = (await prepare("read_result")).problem
     assert problem is not None
     assert problem.type == "unknown_tool"
 
@@ -153,8 +153,8 @@ async def test_a_tool_of_the_workers_own_by_that_name_wins() -> None:
         """Mine."""
         return ""
 
-    assert [tool.spec for tool in (await prepared("add", own=read_result, archived=True)).tools] == [add.spec]
-    (answer,) = (await prepared("read_result", own=read_result, archived=True)).tools
+    assert [tool.spec for tool in (await prepare("add", own=read_result, archived=True)).tools] == [add.spec]
+    (answer,) = (await prepare("read_result", own=read_result, archived=True)).tools
     assert answer.spec == read_result.spec
 
 
@@ -168,21 +168,21 @@ async def test_a_tool_of_the_workers_own_by_that_name_wins() -> None:
 )
 async def test_the_answer_says_what_is_known_of_the_model(model: str, window: int, encoding: str) -> None:
     """The whole policy, so that no later default can show through it, the encoding, and the prices."""
-    profile = (await prepared(model=model)).profile
+    profile = (await prepare(model=model)).profile
     assert profile
     assert (profile.model, profile.encoding, profile.prices) == (model, encoding, find_prices(model))
     assert profile.policy.max_input_tokens == window
     assert profile.policy.model_fields_set == set(ContextPolicy.model_fields)
-    assert await described(made(), model) == profile
+    assert await describe(make(), model) == profile
 
 
 async def test_an_unknown_model_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Its name and the window that it is given stand in the worker's log; known ones are not mentioned."""
-    activities = made()
+    activities = make()
     for model in ("local:tiny", "local:gpt-4o", "nowhere:tiny", "local:tiny"):
         await ActivityEnvironment().run(activities.prepare, Prepare(model=model, tools=()))
     for model in ("local:tiny", "nowhere:tiny", "local:\nother"):
-        await described(activities, model)
+        await describe(activities, model)
     assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == [
         "local:tiny",
         "local:\nother",
@@ -198,7 +198,7 @@ CLEARING = Agent(
 
 
 async def prepare_agent(agent: str, **fields: Any) -> Prepared:
-    activities = made(agents=(SUPPORT, CLEARING))
+    activities = make(agents=(SUPPORT, CLEARING))
     return await ActivityEnvironment().run(activities.prepare, Prepare(agent=agent, **fields))
 
 

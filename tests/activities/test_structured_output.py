@@ -40,7 +40,7 @@ EXPONENTIAL = Sum.model_json_schema()
 """A schema of pydantic's: each level of nesting doubles the errors of a validator."""
 
 
-def nested(depth: int, innermost: Any) -> dict[str, Any]:
+def nest_sums(depth: int, innermost: Any) -> dict[str, Any]:
     """A sum of sums."""
     value = {"left": innermost, "right": 1}
     for _ in range(depth):
@@ -112,9 +112,9 @@ async def test_patterns_take_linear_time(validation: Validation) -> None:
 async def test_an_answer_too_costly_to_explain_has_its_verdict(validation: Validation) -> None:
     """Errors that multiply with each level of nesting end the child process, but it has given its verdict before."""
     check_schema(EXPONENTIAL)
-    assert await validation.find_problem(json.dumps(nested(60, 1)), EXPONENTIAL) is None
-    assert "in too many ways" in (await validation.find_problem(json.dumps(nested(60, "x")), EXPONENTIAL) or "")
-    assert (await validation.find_problem(json.dumps(nested(2, "x")), EXPONENTIAL) or "").startswith("left")
+    assert await validation.find_problem(json.dumps(nest_sums(60, 1)), EXPONENTIAL) is None
+    assert "in too many ways" in (await validation.find_problem(json.dumps(nest_sums(60, "x")), EXPONENTIAL) or "")
+    assert (await validation.find_problem(json.dumps(nest_sums(2, "x")), EXPONENTIAL) or "").startswith("left")
 
 
 async def test_a_validation_without_end_is_a_problem_that_is_told(validation: Validation) -> None:
@@ -133,7 +133,10 @@ COSTLY: dict[str, tuple[Schema, Any]] = {
     "a long enum": ({"items": {"enum": [{"a": i} for i in range(8000)]}}, [{"a": -1}] * 20_000),
     "long lengths": ({"items": {"minLength": 10**30, "maxItems": 10**30}}, ["x"] * 50_000),
     "unique items": ({"uniqueItems": True}, [{"a": i} for i in range(25_000)]),
-    "parts that multiply": ({"$ref": "#/$defs/node", "$defs": {"node": {"allOf": [TWICE, TWICE]}}}, nested(150, "x")),
+    "parts that multiply": (
+        {"$ref": "#/$defs/node", "$defs": {"node": {"allOf": [TWICE, TWICE]}}},
+        nest_sums(150, "x"),
+    ),
     "names": ({"propertyNames": {"pattern": "^(a|b|ab)*$"}}, {"ab" * 500 + str(i): 1 for i in range(200)}),
     "groups of groups": ({"items": {"pattern": "^((a{50}){50}|b){1,9}$"}}, ["a" * 2000] * 100),
 }

@@ -32,7 +32,7 @@ class Odd:
         return "an odd thing"
 
 
-def looped() -> dict[str, Any]:
+def make_loop() -> dict[str, Any]:
     value: dict[str, Any] = {}
     value["itself"] = value
     return value
@@ -67,7 +67,7 @@ def looped() -> dict[str, Any]:
         ({"odd": Odd()}, '{"odd":"an odd thing"}'),
         ((n for n in range(3)), "[0,1,2]"),
         (b"\xff\xfe", r"b'\xff\xfe'"),
-        (looped(), "{'itself': {...}}"),
+        (make_loop(), "{'itself': {...}}"),
         ({"lone": "\ud800"}, "{'lone': '\\ud800'}"),
         ([Unspeakable()], None),
         (Unspeakable(), "a Unspeakable that cannot be shown (ValueError)"),

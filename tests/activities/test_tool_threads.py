@@ -20,7 +20,7 @@ HERE = __file__
 SETTINGS = ToolThreadSettings(max_abandoned=2, cleanup_seconds=0.05)
 
 
-def named(name: str = "it") -> ThreadedCall:
+def name_call(name: str = "it") -> ThreadedCall:
     return ThreadedCall(name, "session-1", "tool-1", HERE)
 
 
@@ -42,7 +42,7 @@ async def stuck(threads: ToolThreads) -> AsyncIterator[asyncio.Task[Any]]:
         gate.wait(30)
         return "at last"
 
-    task = asyncio.create_task(threads.call(named("stuck"), block, is_async=True))
+    task = asyncio.create_task(threads.call(name_call("stuck"), block, is_async=True))
     assert await asyncio.to_thread(begun.wait, 10)
     yield task
     gate.set()
@@ -50,7 +50,7 @@ async def stuck(threads: ToolThreads) -> AsyncIterator[asyncio.Task[Any]]:
         assert await task == "at last"
 
 
-async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> str:
+async def wait_until_logged(caplog: pytest.LogCaptureFixture, text: str) -> str:
     """The first line of the log with this text, as soon as it is there."""
     async with asyncio.timeout(20):
         while True:
@@ -66,7 +66,7 @@ async def test_async_tools_share_an_event_loop_that_is_not_the_workers(threads: 
     async def where() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    first, second = [await threads.call(named(), where, is_async=True) for _ in range(2)]
+    first, second = [await threads.call(name_call(), where, is_async=True) for _ in range(2)]
     assert first is second
     assert first is not asyncio.get_running_loop()
 
@@ -75,7 +75,7 @@ async def test_a_tool_that_blocks_is_named_once_with_where_it_stands(
     threads: ToolThreads, stuck: asyncio.Task[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The tool, the session, the call, how long, and the line of the tool's own code; nothing of what it works on."""
-    line = await until_logged(caplog, "has blocked its event loop")
+    line = await wait_until_logged(caplog, "has blocked its event loop")
     assert line.startswith("tool 'stuck' (session 'session-1', call 'tool-1') has blocked its event loop for 1.")
     assert f"{HERE}:" in line
     assert "in block." in line
@@ -95,8 +95,8 @@ async def test_a_task_that_a_tool_has_started_is_named_by_its_call(
     async def outer() -> None:
         await asyncio.gather(inner())
 
-    task = asyncio.create_task(threads.call(named("outer"), outer, is_async=True))
-    assert "in inner." in await until_logged(caplog, "tool 'outer'")
+    task = asyncio.create_task(threads.call(name_call("outer"), outer, is_async=True))
+    assert "in inner." in await wait_until_logged(caplog, "tool 'outer'")
     gate.set()
     await task
 
@@ -109,10 +109,10 @@ async def test_other_tools_go_on_beside_one_that_blocks(
     async def quick() -> str:
         return "quick"
 
-    assert await threads.call(named(), lambda: "sync", is_async=False) == "sync"
-    await until_logged(caplog, "has blocked")
+    assert await threads.call(name_call(), lambda: "sync", is_async=False) == "sync"
+    await wait_until_logged(caplog, "has blocked")
     async with asyncio.timeout(10):
-        assert await threads.call(named(), quick, is_async=True) == "quick"
+        assert await threads.call(name_call(), quick, is_async=True) == "quick"
     assert not stuck.done()
 
 
@@ -129,14 +129,14 @@ async def test_the_first_loop_is_used_again_when_it_answers(
         return asyncio.get_running_loop()
 
     gate = threading.Event()
-    blocked = asyncio.create_task(threads.call(named(), block, is_async=True))
-    await until_logged(caplog, "has blocked")
-    spare = await threads.call(named(), where, is_async=True)
+    blocked = asyncio.create_task(threads.call(name_call(), block, is_async=True))
+    await wait_until_logged(caplog, "has blocked")
+    spare = await threads.call(name_call(), where, is_async=True)
     gate.set()
     first = await blocked
     assert spare is not first
     async with asyncio.timeout(10):
-        while await threads.call(named(), where, is_async=True) is not first:  # noqa: ASYNC110 - it is a look
+        while await threads.call(name_call(), where, is_async=True) is not first:  # noqa: ASYNC110 - it is a look
             await asyncio.sleep(0.01)
 
 
@@ -166,25 +166,25 @@ async def test_what_does_not_end_is_given_up_at_its_time_and_counted(
 
     async def call() -> None:
         async with asyncio.timeout(0.05):
-            await threads.call(named("bad"), function, is_async=kind != "sync")
+            await threads.call(name_call("bad"), function, is_async=kind != "sync")
 
     for _ in range(2):
         clock = time.monotonic()
         with pytest.raises(TimeoutError):
             await call()
         assert time.monotonic() - clock < 30
-    line = await until_logged(caplog, "was abandoned and still runs")
+    line = await wait_until_logged(caplog, "was abandoned and still runs")
     # A coroutine that waits stands nowhere in its thread.
     assert (f"{HERE}:" in line) == (kind != "ignores")
     with pytest.raises(TooManyAbandoned, match="2 calls of tool 'bad' were abandoned and still run"):
         await call()
-    assert await threads.call(named("good"), lambda: 1, is_async=False) == 1
+    assert await threads.call(name_call("good"), lambda: 1, is_async=False) == 1
     assert begun.is_set()
     gate.set()
     async with asyncio.timeout(10):
         while True:
             try:
-                await threads.call(named("bad"), lambda: None, is_async=False)
+                await threads.call(name_call("bad"), lambda: None, is_async=False)
                 break
             except TooManyAbandoned:
                 await asyncio.sleep(0.01)
@@ -203,8 +203,8 @@ async def test_context_variables_are_the_callers(threads: ToolThreads) -> None:
     async def coroutine() -> str:
         return sync()
 
-    assert await threads.call(named(), sync, is_async=False) == "the caller's"
-    assert await threads.call(named(), coroutine, is_async=True) == "the caller's"
+    assert await threads.call(name_call(), sync, is_async=False) == "the caller's"
+    assert await threads.call(name_call(), coroutine, is_async=True) == "the caller's"
     assert variable.get() == "the caller's"
 
 
@@ -225,9 +225,9 @@ async def test_no_exception_of_a_tool_ends_the_loop_or_looks_like_a_cancellation
         return "goes on"
 
     with pytest.raises(RuntimeError, match=raised.__name__):
-        await threads.call(named(), directly, is_async=True)
+        await threads.call(name_call(), directly, is_async=True)
     async with asyncio.timeout(10):
-        assert await threads.call(named(), in_a_task, is_async=True) == "goes on"
+        assert await threads.call(name_call(), in_a_task, is_async=True) == "goes on"
 
 
 async def test_threads_are_daemons(threads: ToolThreads) -> None:
@@ -236,6 +236,6 @@ async def test_threads_are_daemons(threads: ToolThreads) -> None:
     async def on_loop() -> bool:
         return threading.current_thread().daemon
 
-    assert await threads.call(named(), on_loop, is_async=True)
-    assert await threads.call(named(), lambda: threading.current_thread().daemon, is_async=False)
+    assert await threads.call(name_call(), on_loop, is_async=True)
+    assert await threads.call(name_call(), lambda: threading.current_thread().daemon, is_async=False)
     assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("clew-tool"))

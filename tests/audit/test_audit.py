@@ -95,7 +95,7 @@ def change_history(saved: bytes, change: Callable[[str, str], str | None]) -> by
     changed = False
     for row in reader.read_rows():
         for event in row["history"]["events"]:
-            for payload in [] if changed else payloads(event):
+            for payload in [] if changed else list_payloads(event):
                 text = base64.b64decode(payload["data"]).decode()
                 if (other := change(event["eventType"], text)) not in (None, text):
                     payload["data"] = base64.b64encode(str(other).encode()).decode()
@@ -107,15 +107,15 @@ def change_history(saved: bytes, change: Callable[[str, str], str | None]) -> by
     return out.getvalue()
 
 
-def payloads(value: Any) -> Iterator[dict[str, Any]]:
+def list_payloads(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, list):
         for item in value:
-            yield from payloads(item)
+            yield from list_payloads(item)
     elif isinstance(value, dict):
         if isinstance(value.get("data"), str):
             yield value
         for item in value.values():
-            yield from payloads(item)
+            yield from list_payloads(item)
 
 
 def change_question(event: str, text: str) -> str | None:
@@ -199,7 +199,7 @@ async def test_a_wrong_digest_is_named(archive: Archive, saved: bytes) -> None:
 async def test_a_history_that_the_code_cannot_have_made_is_named(archive: Archive, saved: bytes) -> None:
     """An activity under another name is a difference of that run."""
 
-    def renamed(data: bytes) -> bytes:
+    def rename(data: bytes) -> bytes:
         reader, out = LineReader(io.BytesIO(data), KIND), io.BytesIO()
         writer = LineWriter(out, KIND, {name: reader.header[name] for name in ("session_id", "namespace")})
         for number, row in enumerate(reader.read_rows()):
@@ -211,7 +211,7 @@ async def test_a_history_that_the_code_cannot_have_made_is_named(archive: Archiv
         return out.getvalue()
 
     run_ids: list[str] = []
-    report = await from_file(renamed(saved), archive)
+    report = await from_file(rename(saved), archive)
     assert [difference.name for difference in report.differences] == run_ids
     assert "does not replay" in report.differences[0].problem
 

@@ -20,7 +20,7 @@ from tests.support.rolling import make_id
 from tests.support.stack import Stack, get_last_message
 
 
-def nested(levels: int) -> list[Any]:
+def nest(levels: int) -> list[Any]:
     value: list[Any] = []
     for _ in range(levels):
         value = [value]
@@ -167,8 +167,8 @@ async def test_a_damaged_file_is_refused(clew: Clew, archive: Archive, exported:
         ({"payload": {"text": "x" * 2_000_001}}, "an entry of 2000025 bytes, at most 2000000"),
         ({"result": {"digest": "0" * 64, "text": "x" * 17_000_000}}, "a tool result of 17000000 bytes"),
         ({"result": {"digest": "0" * 64, "text": [["x"]] * 3}}, "a tool result whose text is not a string"),
-        ({"payload": nested(900)}, "not an entry"),
-        ({"payload": nested(300)}, "not an entry"),
+        ({"payload": nest(900)}, "not an entry"),
+        ({"payload": nest(300)}, "not an entry"),
     ],
     ids=["entry", "result", "no text", "nested", "nested less"],
 )

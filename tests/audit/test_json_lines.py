@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter
 
 
-def written(rows: list[dict[str, Any]]) -> bytes:
+def write_lines(rows: list[dict[str, Any]]) -> bytes:
     file = io.BytesIO()
     writer = LineWriter(file, "test", {"name": "n"})
     for row in rows:
@@ -30,14 +30,14 @@ ROWS: list[dict[str, Any]] = [{"n": 2**60}, {"text": "a\u2028b", "deep": [{}]}, 
 
 def test_what_was_written_is_read() -> None:
     """Rows and header, integers of any size."""
-    assert read(written(ROWS)) == ROWS
-    assert LineReader(io.BytesIO(written([])), "test").header["name"] == "n"
+    assert read(write_lines(ROWS)) == ROWS
+    assert LineReader(io.BytesIO(write_lines([])), "test").header["name"] == "n"
 
 
 @given(st.data())
 def test_a_byte_that_differs_is_noticed(data: st.DataObject) -> None:
     """Any change of any byte is detected."""
-    content = written(ROWS)
+    content = write_lines(ROWS)
     index = data.draw(st.integers(0, len(content) - 2))
     other = data.draw(st.integers(0, 255).filter(lambda byte: byte != content[index]))
     with pytest.raises(FileDamaged):
@@ -46,7 +46,7 @@ def test_a_byte_that_differs_is_noticed(data: st.DataObject) -> None:
 
 def test_a_file_that_ends_too_soon_or_too_late_is_noticed() -> None:
     """Truncate anywhere, or with something after its end."""
-    content = written(ROWS)
+    content = write_lines(ROWS)
     for end in range(len(content) - 1):
         with pytest.raises(FileDamaged):
             read(content[:end])
@@ -57,6 +57,6 @@ def test_a_file_that_ends_too_soon_or_too_late_is_noticed() -> None:
 def test_a_line_without_an_end_is_refused_before_it_is_read_whole() -> None:
     """The error has the line's number."""
     with pytest.raises(FileDamaged, match="line 2 has more than 100 bytes"):
-        read(written([{"text": "x" * 1000}]), max_line_bytes=100)
+        read(write_lines([{"text": "x" * 1000}]), max_line_bytes=100)
     with pytest.raises(FileDamaged, match="line 1 has more than 100 bytes"):
         read(b"x" * 1000, max_line_bytes=100)

@@ -161,7 +161,7 @@ async def test_without_a_history_the_archive_is_enough(
             await session.close()
 
 
-async def reset(clew: Clew, session: Session) -> None:
+async def reset_session(clew: Clew, session: Session) -> None:
     """Let the operator take the session back to an older run, say something else, and terminate it."""
     runs = [run async for run in ServerHistories(clew.temporal, session.id).read_runs()]
     history = runs[1].history
@@ -182,7 +182,7 @@ async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, 
     session = await begin_session(stack, clew, 20)
     head = await archive.read_head(session.id)
     assert head
-    await reset(clew, session)
+    await reset_session(clew, session)
     await session.ask("another story")
     await terminate(clew, session)
     with pytest.raises(ThreadMismatch, match=r"from entry (\d+) on.*--keep archive or --keep history") as refused:
@@ -207,7 +207,7 @@ async def test_a_reset_that_tells_nothing_new_drops_nothing(stack: Stack, clew: 
     session = await begin_session(stack, clew, 20)
     head = await archive.read_head(session.id)
     assert head
-    await reset(clew, session)
+    await reset_session(clew, session)
     await terminate(clew, session)
     done = await recover(clew.temporal, archive, session.id, task_queue="nowhere")
     assert (done.source, done.dropped) == ("archive", 0)

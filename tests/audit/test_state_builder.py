@@ -16,7 +16,7 @@ from tests.support.budgets import MODEL, begin_small, make_refusal, reply, take_
 from tests.support.histories import HISTORIES
 
 
-def folded(entries: list[Entry], *, pieces: int) -> State:
+def fold_entries(entries: list[Entry], *, pieces: int) -> State:
     """The state that some entries make, given a few at a time."""
     folding = StateBuilder("s")
     for start in range(0, len(entries), pieces):
@@ -36,7 +36,7 @@ async def test_the_state_is_the_one_that_the_session_had() -> None:
         if real.run or rebuilt.session.thread.first_seq:
             continue
         compared += 1
-        made = folded(entries, pieces=len(entries))
+        made = fold_entries(entries, pieces=len(entries))
         for name in ("policy", "context_ref", "usage", "runs", "tool_calls", "known_ops", "run"):
             assert getattr(made, name) == getattr(real, name), (history.workflow_id, name)
         assert made.calls <= real.calls
@@ -47,7 +47,7 @@ async def test_the_state_is_the_one_that_the_session_had() -> None:
         if real.own.agent and not real.config_due:
             assert made.own == real.own
         for size in (1, 3, 7):
-            assert folded(entries, pieces=size) == made
+            assert fold_entries(entries, pieces=size) == made
     assert compared >= 3
 
 
@@ -59,7 +59,7 @@ async def test_a_run_that_the_entries_leave_open_is_open(clew: Clew, long_sessio
     assert rebuilt.session
     entries = list(rebuilt.session.thread)
     for end in range(1, len(entries) + 1):
-        state = folded(entries[:end], pieces=5)
+        state = fold_entries(entries[:end], pieces=5)
         newest = entries[end - 1]
         if newest.kind in ("run", "config"):
             assert state.run is None
@@ -78,12 +78,12 @@ def test_what_providers_told_is_in_the_entries() -> None:
     session.take_event(make_refusal(session, limit=4_000, actual=5_000))
     reply(session, 1.3)
     real = session.state
-    made = folded(list(session.thread), pieces=2)
+    made = fold_entries(list(session.thread), pieces=2)
     assert real.learned[made.model].budget
     assert real.learned[made.model].ratio > 1
     for name in ("learned", "profiles", "policy"):
         assert getattr(made, name) == getattr(real, name), name
     assert (made.config.encoding, made.config.context_policy) == (real.config.encoding, None)
     session.configure(context_policy=ContextPolicy(keep_last_turns=2))
-    made = folded(list(session.thread), pieces=2)
+    made = fold_entries(list(session.thread), pieces=2)
     assert (made.learned, made.policy) == ({}, session.state.policy)

@@ -44,17 +44,17 @@ def session() -> SessionHarness:
     return session
 
 
-def known() -> Ledger:
+def make_ledger() -> Ledger:
     """Make the callers' records of the thread."""
     return Ledger(requests={"r-1": "r-1: hello"}, inputs={"i-1": "also this"}, operations={"o-1": None})
 
 
 def test_a_whole_thread_has_no_problem(session: SessionHarness) -> None:
     """A thread that holds each record of the callers once has no problem."""
-    assert check(list(session.thread), known()) == []
+    assert check(list(session.thread), make_ledger()) == []
 
 
-def _renumbered(entries: Iterator[Entry]) -> list[Entry]:
+def _renumber(entries: Iterator[Entry]) -> list[Entry]:
     return [replace(entry, seq=seq, id=f"e-{seq}") for seq, entry in enumerate(entries)]
 
 
@@ -73,13 +73,13 @@ DAMAGES: dict[str, tuple[Callable[[Entry], int], str]] = {
 def test_damage_is_found(session: SessionHarness, damage: str) -> None:
     """A lost or duplicated entry is reported."""
     times, expected = DAMAGES[damage]
-    entries = _renumbered(entry for entry in session.thread for _ in range(times(entry)))
-    assert any(expected in problem for problem in check(entries, known()))
+    entries = _renumber(entry for entry in session.thread for _ in range(times(entry)))
+    assert any(expected in problem for problem in check(entries, make_ledger()))
 
 
 def test_a_gap_is_found(session: SessionHarness) -> None:
     """Gaps between seqs and duplicate ids are reported."""
     entries = list(session.thread)
-    assert check(entries[:3] + entries[4:], known()) == ["seq 4 is at index 3"]
+    assert check(entries[:3] + entries[4:], make_ledger()) == ["seq 4 is at index 3"]
     same = [replace(entry, id="e") for entry in entries]
-    assert any("the entry id e occurs" in problem for problem in check(same, known()))
+    assert any("the entry id e occurs" in problem for problem in check(same, make_ledger()))

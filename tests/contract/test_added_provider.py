@@ -17,19 +17,19 @@ from tests.support.workers import run_worker_process
 KEY = "polly-0123456789-wants-a-cracker"
 
 
-def events(*named: tuple[str, dict[str, Any]]) -> bytes:
+def make_events(*named: tuple[str, dict[str, Any]]) -> bytes:
     return "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in named).encode()
 
 
-def word(text: str) -> bytes:
-    return events(("word", {"say": text}))
+def make_word(text: str) -> bytes:
+    return make_events(("word", {"say": text}))
 
 
-END = events(("count", {"in": 12, "out": 3}), ("end", {"why": "done"}))
+END = make_events(("count", {"in": 12, "out": 3}), ("end", {"why": "done"}))
 
 
 @asynccontextmanager
-async def parrot_session(stack: Stack, **config: Any) -> AsyncIterator[tuple[FakeServer, Session, Any]]:
+async def open_parrot_session(stack: Stack, **config: Any) -> AsyncIterator[tuple[FakeServer, Session, Any]]:
     """A parrot's server, a session that uses it, and the worker's log."""
     queue = f"queue-{uuid.uuid4().hex}"
     async with run_fake_server() as server:
@@ -42,11 +42,11 @@ async def parrot_session(stack: Stack, **config: Any) -> AsyncIterator[tuple[Fak
 
 async def test_a_session_talks_through_a_provider_that_a_module_brings(stack: Stack) -> None:
     """The reply is streamed, the tools are called, the tokens are counted."""
-    async with parrot_session(stack, tools=["add"]) as (server, session, log):
+    async with open_parrot_session(stack, tools=["add"]) as (server, session, log):
         more = asyncio.Event()
-        trick = events(("trick", {"do": "add", "with": {"a": 1, "b": 2}}), ("end", {"why": "done"}))
-        server.answer(events(("thought", {"think": "hm"})), trick)
-        server.answer(word("It "), more, word("is 3."), END)
+        trick = make_events(("trick", {"do": "add", "with": {"a": 1, "b": 2}}), ("end", {"why": "done"}))
+        server.answer(make_events(("thought", {"think": "hm"})), trick)
+        server.answer(make_word("It "), more, make_word("is 3."), END)
         request = await session.message("what is 1 + 2?")
         seen = []
         async for state in session.stream(request):
@@ -73,11 +73,11 @@ async def test_a_session_talks_through_a_provider_that_a_module_brings(stack: St
 
 async def test_its_errors_are_mapped_and_its_secrets_are_told_to_nobody(stack: Stack) -> None:
     """Transient errors are retried, others end the request; the key is in no message, reply or log."""
-    async with parrot_session(stack) as (server, session, log):
+    async with open_parrot_session(stack) as (server, session, log):
         hoarse = {"squawk": "hoarse", "words": f"not now, {KEY}"}
         server.answer_json(hoarse, status=418, retry_after="0")
-        server.answer(events(("squawk", {"words": "no breath left"})))
-        server.answer(word(f"you are {KEY}"), END)
+        server.answer(make_events(("squawk", {"words": "no breath left"})))
+        server.answer(make_word(f"you are {KEY}"), END)
         assert await session.ask("who am I?") == "you are [redacted]"
         assert len(server.received) == 3
 

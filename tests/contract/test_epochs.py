@@ -21,13 +21,13 @@ async def test_consecutive_requests_begin_alike(stack: Stack, runs: str, clears:
     That is so in one run of the workflow, and when older entries are in the archive, and where results are cleared.
     """
     if runs == "one run":
-        await begin_alike(stack, stack.clew, clears)
+        await assert_prefixes(stack, stack.clew, clears)
     else:
         async with run_rolling_worker(stack) as clew:
-            await begin_alike(stack, clew, clears)
+            await assert_prefixes(stack, clew, clears)
 
 
-async def begin_alike(stack: Stack, clew: Clew, clears: ClearToolResults | None) -> None:
+async def assert_prefixes(stack: Stack, clew: Clew, clears: ClearToolResults | None) -> None:
     """Run a session of 30 turns and compare its provider's requests."""
 
     def script(body: dict[str, object]) -> Reply:

@@ -28,7 +28,7 @@ MEGABYTE = 1 << 20
 SOON = RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=20)
 
 
-def bomb() -> RawValue:
+def make_bomb() -> RawValue:
     """Make carried state of 512 MB of zeros, compressed to half a megabyte."""
     stream = zlib.compressobj(9)
     data = b"".join([*(stream.compress(bytes(MEGABYTE)) for _ in range(512)), stream.flush()])
@@ -36,7 +36,7 @@ def bomb() -> RawValue:
     return make_raw(json.dumps({"config": {"model": "scripted:any"}, "carried": packed}).encode())
 
 
-async def past_of(stack: Stack) -> RawValue:
+async def make_past(stack: Stack) -> RawValue:
     """Make a start argument with another session's carried state, exactly as Clew writes it."""
     session = await stack.open()
     await session.ask("hello")
@@ -51,7 +51,7 @@ async def start(clew: Clew, argument: RawValue, **options: Any) -> WorkflowHandl
     )
 
 
-async def run_after(clew: Clew, first: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
+async def wait_for_run(clew: Clew, first: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
     """Wait for a later run of a workflow that the server repeats."""
     async with asyncio.timeout(30):
         newest, known = clew.temporal.get_workflow_handle(first.id), first.run_id or first.result_run_id
@@ -72,7 +72,7 @@ async def assert_refused(handle: WorkflowHandle[Any, Any], word: str = "carried"
 
 async def test_a_past_from_a_caller_is_refused(stack: Stack) -> None:
     """Carried state from a caller is refused, also if a session wrote it, and also in retries by the server."""
-    past = await past_of(stack)
+    past = await make_past(stack)
     await assert_refused(await start(stack.clew, past))
     handle = await start(stack.clew, past, retry_policy=SOON)
     await assert_refused(handle)
@@ -82,11 +82,11 @@ async def test_a_past_from_a_caller_is_refused(stack: Stack) -> None:
 
 async def test_a_run_that_the_server_repeats_brings_no_past(stack: Stack) -> None:
     """The first run times out before a worker has seen it; the second one is refused as well."""
-    past = await past_of(stack)
+    past = await make_past(stack)
     later = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
     handle = await start(later, past, retry_policy=SOON, run_timeout=timedelta(seconds=2))
     newest = later.temporal.get_workflow_handle(handle.id)
-    await run_after(later, handle)
+    await wait_for_run(later, handle)
     async with run_rolling_worker(stack, task_queue=later.task_queue):
         with pytest.raises(WorkflowFailureError) as failed:
             await newest.result()
@@ -100,17 +100,17 @@ async def test_a_run_that_the_server_repeats_brings_no_past(stack: Stack) -> Non
 @pytest.mark.parametrize("carries", [True, False])
 async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> None:
     """Each run of a cron schedule is refused. The server continues the schedule."""
-    argument = await past_of(stack) if carries else make_raw(b'{"config": {"model": "scripted:any"}}')
+    argument = await make_past(stack) if carries else make_raw(b'{"config": {"model": "scripted:any"}}')
     first = await start(stack.clew, argument, cron_schedule="@every 1s")
     try:
-        second = await run_after(stack.clew, first)
-        await run_after(stack.clew, second)
+        second = await wait_for_run(stack.clew, first)
+        await wait_for_run(stack.clew, second)
     finally:
         await stack.clew.temporal.get_workflow_handle(first.id).terminate()
     for run_id in (first.result_run_id, second.run_id):
         history = await stack.clew.temporal.get_workflow_handle(first.id, run_id=run_id).fetch_history()
         assert not [event for event in history.events if is_harm(event)]
-        failure = last_failure(history.events[-1])
+        failure = find_failure(history.events[-1])
         assert failure.application_failure_info.type == "invalid_input"
         assert "cron" in failure.message
 
@@ -119,26 +119,26 @@ async def test_a_session_has_no_cron_schedule(carries: bool, stack: Stack) -> No
 async def test_a_bomb_is_refused_in_little_memory(stack: Stack) -> None:
     """The worker's process does not decompress it, and continues to serve."""
     clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
-    argument = bomb()
+    argument = make_bomb()
     assert 500_000 < len(argument.payload.data) < 1_000_000
     settings = {"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url}
     async with worker_process(stack.server.address, env=settings, task_queue=clew.task_queue) as worker:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model=stack.add_model("fine"))
         assert await session.ask("hello") == "fine"
-        before = peak_bytes(worker.pid)
+        before = read_peak_bytes(worker.pid)
         for _ in range(3):
             await assert_refused(await start(clew, argument))
-        assert peak_bytes(worker.pid) - before < 64 * MEGABYTE
+        assert read_peak_bytes(worker.pid) - before < 64 * MEGABYTE
         assert await session.ask("still there?") == "fine"
 
 
-def peak_bytes(pid: int) -> int:
+def read_peak_bytes(pid: int) -> int:
     """Read the peak memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
 
 
-def last_failure(event: HistoryEvent) -> Failure:
+def find_failure(event: HistoryEvent) -> Failure:
     """Find why a run ended: in its last event, or in the event that starts the next run."""
     failed = event.workflow_execution_failed_event_attributes
     return (

@@ -96,7 +96,7 @@ async def test_a_malformed_query_is_refused(stack: Stack, query: str) -> None:
     await assert_unharmed(stack, session.id)
 
 
-def starts(model: str) -> dict[str, tuple[Sequence[RawValue], str]]:
+def make_starts(model: str) -> dict[str, tuple[Sequence[RawValue], str]]:
     """Make malformed starts, each with the word that it fails with."""
     config = f'{{"model":"{model}"'.encode()
     return {
@@ -143,7 +143,7 @@ async def start(stack: Stack, args: Sequence[RawValue], workflow: str = "AgentSe
 
 async def test_a_start_that_cannot_be_used_ends_at_once_with_its_word(stack: Stack) -> None:
     """The workflow fails; it does not keep running with failing workflow tasks."""
-    for what, (args, word) in starts(stack.add_model("fine")).items():
+    for what, (args, word) in make_starts(stack.add_model("fine")).items():
         handle = await start(stack, args)
         with pytest.raises(WorkflowFailureError) as failed:
             await handle.result()
@@ -172,7 +172,7 @@ async def test_an_unknown_workflow_type_and_a_bad_session_id_end_at_once(stack: 
         assert failed.value.cause.type == "invalid_input"
 
 
-def nested(levels: int) -> dict[str, Any]:
+def nest_schema(levels: int) -> dict[str, Any]:
     """Make a schema with so many levels."""
     schema: dict[str, Any] = {"type": "integer"}
     for _ in range((levels - 1) // 2):
@@ -185,14 +185,14 @@ async def test_what_is_accepted_can_be_read_again_however_deep_it_is_nested(stac
     model = stack.add_model("1")
     session = await stack.clew.open(f"test-{uuid.uuid4().hex}", model=model)
     with pytest.raises(InvalidInput, match="nested over 64 levels deep"):
-        await session.message("a number, please", output_schema=nested(65))
-    assert await session.ask("a number, please", output_schema=nested(63)) == "1"
+        await session.message("a number, please", output_schema=nest_schema(65))
+    assert await session.ask("a number, please", output_schema=nest_schema(63)) == "1"
     (accepted,) = [entry for entry in await session.entries() if entry.payload.get("role") == "user"]
-    assert accepted.payload["output_schema"] == nested(63)
+    assert accepted.payload["output_schema"] == nest_schema(63)
     await session.hibernate()
     session = await stack.clew.open(session.id, model=model)
     assert accepted in await session.entries()
-    assert await session.ask("another one", output_schema=nested(63)) == "1"
+    assert await session.ask("another one", output_schema=nest_schema(63)) == "1"
     report = await audit_session(stack.clew.temporal, Archive(stack.store, "default"), session.id)
     assert report.differences == []
 
@@ -207,7 +207,7 @@ async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
         with pytest.raises(WorkflowUpdateFailedError):
             await handle.execute_update("message", args=list(args))
     await assert_unharmed(stack, session.id)
-    refused = [await start(stack, args) for args, _word in starts(stack.add_model("fine")).values()]
+    refused = [await start(stack, args) for args, _word in make_starts(stack.add_model("fine")).values()]
     for each in refused:
         with pytest.raises(WorkflowFailureError):
             await each.result()

@@ -21,7 +21,7 @@ from tests.support.stack import Stack, get_last_message
 SMALL = {"max_tool_result_bytes": 1000}
 
 
-def reader(size: int, **reading: Any) -> Script:
+def make_reader(size: int, **reading: Any) -> Script:
     """Make a model that calls `flood` or `read_result` on request, and repeats the result."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -39,19 +39,19 @@ def reader(size: int, **reading: Any) -> Script:
     return script
 
 
-async def results(session: Session) -> list[Entry]:
+async def list_results(session: Session) -> list[Entry]:
     return [entry for entry in await session.entries(kind="ai_message") if entry.payload["role"] == "tool"]
 
 
 async def test_a_model_reads_on_in_a_result_that_was_truncated(stack: Stack) -> None:
     """`read_result` is a tool of the session, needs no approval, and answers plain text."""
     session = await stack.open(
-        reader(100_000, offset=99_990), tools=["flood"], limits={"max_tool_result_bytes": 1000}
+        make_reader(100_000, offset=99_990), tools=["flood"], limits={"max_tool_result_bytes": 1000}
     )
     first = await session.ask("flood")
     assert first.endswith("of 100000 bytes are shown; read_result(tool_call_id='tool-1', offset=866) reads on]")
     assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 99990 to 100000 of 100000; this is the end]"
-    flooded, read = await results(session)
+    flooded, read = await list_results(session)
     assert flooded.payload["result"].keys() == {"digest", "bytes", "shown"}
     assert (flooded.payload["result"]["bytes"], flooded.payload["result"]["shown"]) == (100_000, 866)
     assert "result" not in read.payload
@@ -74,14 +74,14 @@ async def test_only_sessions_with_tools_have_it(stack: Stack) -> None:
 async def test_a_model_reads_again_what_was_cleared(stack: Stack) -> None:
     """The marker says how to read the result; the thread keeps it, and recipes name the cleared ones."""
     policy = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
-    session = await stack.open(reader(900, offset=890), tools=["flood"], context_policy=policy)
+    session = await stack.open(make_reader(900, offset=890), tools=["flood"], context_policy=policy)
     await session.ask("flood")
     assert await session.ask("read on") == "xxxxxxxxxx\n[bytes 890 to 900 of 900; this is the end]"
     seen = (await session.context(call_id="call-3")).messages
     assert [message["content"] for message in seen if message["role"] == "tool"] == [
         "[cleared: read_result(tool_call_id='tool-1') reads it again]"
     ]
-    flooded, _ = await results(session)
+    flooded, _ = await list_results(session)
     assert flooded.payload["content"] == "x" * 900
     replies = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
     assert [entry.payload["recipe"]["cleared_tool_results"] for entry in replies] == [0, 0, 1, 1]
@@ -119,7 +119,7 @@ async def test_a_session_whose_policy_clears_has_the_tool_for_it(stack: Stack) -
 
 async def test_fifty_megabytes_leave_no_trace_in_the_history(stack: Stack) -> None:
     """The store has the result up to its limit; the history has only the part that the model saw."""
-    session = await stack.open(reader(50_000_000, offset=15_000_000, length=10), tools=["flood"], limits=SMALL)
+    session = await stack.open(make_reader(50_000_000, offset=15_000_000, length=10), tools=["flood"], limits=SMALL)
     await session.ask("flood")
     assert (
         await session.ask("read on")
@@ -133,7 +133,7 @@ async def test_an_archived_result_is_read_on_in_all_the_same(stack: Stack) -> No
     """A result whose entry is archived can still be read, also after the session hibernated."""
     often = RolloverThresholds(events=50, bytes=100_000, updates=10, signals=10)
     async with run_rolling_worker(stack, often) as clew:
-        model = stack.add_model(reader(100_000, offset=99_990))
+        model = stack.add_model(make_reader(100_000, offset=99_990))
         session = await clew.open(make_id(), model=model, tools=["flood"], limits=SMALL)
         await session.ask("flood")
         turn = 0

@@ -28,14 +28,14 @@ OUTPUT = 200
 TURNS = 20
 
 
-def counted(body: dict[str, Any]) -> int:
+def count_prompt(body: dict[str, Any]) -> int:
     """Count a prompt's tokens as the provider does."""
     return len(json.dumps(body["messages"])) // 4
 
 
-def strict(body: dict[str, Any]) -> Reply:
+def reply_within_limit(body: dict[str, Any]) -> Reply:
     """A model that refuses prompts over its limit, reply included, with OpenAI's error."""
-    tokens = counted(body)
+    tokens = count_prompt(body)
     if tokens + OUTPUT > LIMIT:
         words = f"This model's maximum context length is {LIMIT} tokens. "
         words += f"However, your messages resulted in {tokens} tokens."
@@ -43,9 +43,9 @@ def strict(body: dict[str, Any]) -> Reply:
     return Reply("It is what it is, and nothing besides. " * 2)
 
 
-async def opened(stack: Stack, clew: Clew, **config: Any) -> Session:
+async def open_session(stack: Stack, clew: Clew, **config: Any) -> Session:
     options = {"max_output_tokens": OUTPUT}
-    return await clew.open(make_id(), model=stack.add_model(strict), model_options=options, **config)
+    return await clew.open(make_id(), model=stack.add_model(reply_within_limit), model_options=options, **config)
 
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
@@ -55,14 +55,14 @@ async def test_a_session_learns_what_its_model_takes(stack: Stack, runs: str) ->
     What was sent each time follows from the entries, the refused call's too, and the audit is clean.
     """
     if runs == "one run":
-        await learns(stack, stack.clew)
+        await assert_learns(stack, stack.clew)
     else:
         async with run_rolling_worker(stack) as clew:
-            await learns(stack, clew)
+            await assert_learns(stack, clew)
 
 
-async def learns(stack: Stack, clew: Clew) -> None:
-    session = await opened(stack, clew)
+async def assert_learns(stack: Stack, clew: Clew) -> None:
+    session = await open_session(stack, clew)
     for number in range(TURNS):
         await session.ask(f"{number} " + "some words of a user " * 10)
     entries = await session.entries()
@@ -78,7 +78,7 @@ async def learns(stack: Stack, clew: Clew) -> None:
         assert again.payload["recipe"]["context_policy"]["max_input_tokens"] <= retried["budget"] + 2_000
         assert again.payload["recipe"]["input_tokens"] <= retried["budget"]
     received = stack.list_requests((await session.status()).model)
-    taken = [body for body in received if counted(body) + OUTPUT <= LIMIT]
+    taken = [body for body in received if count_prompt(body) + OUTPUT <= LIMIT]
     assert len(received) == len(taken) + len(errors)
     for entry, body in zip(replies, taken, strict=True):
         assert entry.payload["recipe"]["digest"] == compute_digest(decode_request(body))
@@ -90,7 +90,7 @@ async def learns(stack: Stack, clew: Clew) -> None:
 
 async def test_a_refusal_that_shortening_does_not_help_is_the_failure(stack: Stack) -> None:
     """A request that is too long by itself fails with a typed error after one retry; the session continues."""
-    session = await opened(stack, stack.clew)
+    session = await open_session(stack, stack.clew)
     await session.ask("hello")
     with pytest.raises(RequestFailed) as caught:
         await session.ask("some words of a user " * 400)

@@ -19,45 +19,45 @@ from tests.support.stack import Stack
 POLICY = ContextPolicy(max_input_tokens=1000, reserve_output_tokens=200, keep_last_turns=1)
 
 
-def wants_summary(body: dict[str, Any]) -> bool:
+def is_summary_request(body: dict[str, Any]) -> bool:
     """Whether a request asks for a summary."""
     return bool(body["messages"][0]["content"] == INSTRUCTIONS)
 
 
-def script(body: dict[str, Any]) -> Reply:
+def reply_or_summarize(body: dict[str, Any]) -> Reply:
     """A model that writes short summaries and long answers."""
-    if wants_summary(body):
+    if is_summary_request(body):
         return Reply(f"They talked, in {len(body['messages'][1]['content'])} characters.")
     return Reply("It is what it is, and nothing besides. " * 3)
 
 
-async def talked(stack: Stack, turns: int, policy: ContextPolicy = POLICY, **config: Any) -> Session:
+async def open_session(stack: Stack, turns: int, policy: ContextPolicy = POLICY, **config: Any) -> Session:
     """Open a session and run some turns."""
-    session = await stack.open(script, context_policy=policy, **config)
+    session = await stack.open(reply_or_summarize, context_policy=policy, **config)
     for number in range(turns):
         await session.ask(f"question {number}")
     return session
 
 
-async def contents(session: Session) -> list[str]:
+async def list_contents(session: Session) -> list[str]:
     return [message["content"] for message in (await session.context()).messages]
 
 
 async def test_a_summary_is_written_on_request(stack: Stack) -> None:
     """The model reads the whole range and nothing after it; receipt, entry and context agree."""
-    session = await talked(stack, 4)
+    session = await open_session(stack, 4)
     receipt = await session.summarize()
     (entry,) = await session.entries(kind="summary")
     assert (entry.seq, entry.payload["from_seq"], entry.payload["to_seq"], entry.tokens) == (
         receipt.seq, receipt.from_seq, receipt.to_seq, receipt.tokens,
     )  # fmt: skip
-    (request,) = filter(wants_summary, stack.list_requests((await session.status()).model))
+    (request,) = filter(is_summary_request, stack.list_requests((await session.status()).model))
     prompt = request["messages"][1]["content"]
     assert "user: question 0" in prompt
     assert "user: question 2" in prompt
     assert "question 3" not in prompt
     assert entry.payload["usage"]["model_calls"] == 1
-    texts = await contents(session)
+    texts = await list_contents(session)
     assert texts[0].startswith("Summary of earlier conversation:\nThey talked")
     assert texts[1] == "question 3"
     assert (await session.status()).usage.model_calls == 5
@@ -72,11 +72,11 @@ async def test_a_summary_is_written_on_request(stack: Stack) -> None:
 async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(stack: Stack) -> None:
     """Each call reads the summary of the one before it, and fits the model's window."""
     policy = POLICY.model_copy(update={"max_input_tokens": 1300, "reserve_output_tokens": 100})
-    session = await talked(stack, 1, policy)
+    session = await open_session(stack, 1, policy)
     for number in range(3):
         await session.ask(f"{number}: " + "many words of it " * 220)
     await session.summarize()
-    requests = list(filter(wants_summary, stack.list_requests((await session.status()).model)))
+    requests = list(filter(is_summary_request, stack.list_requests((await session.status()).model)))
     assert len(requests) > 2
     for before, after in pairwise(requests):
         summary = f"They talked, in {len(before['messages'][1]['content'])} characters."
@@ -94,7 +94,9 @@ async def test_what_is_too_long_for_one_call_is_summed_up_in_pieces(stack: Stack
 )
 async def test_a_summary_that_cannot_be_written_leaves_its_reason(stack: Stack, reply: Reply, word: str) -> None:
     """The caller gets an error, the thread has the reason, and the session continues."""
-    session = await stack.open(lambda body: reply if wants_summary(body) else script(body), context_policy=POLICY)
+    session = await stack.open(
+        lambda body: reply if is_summary_request(body) else reply_or_summarize(body), context_policy=POLICY
+    )
     for number in range(3):
         await session.ask(f"question {number}")
     with pytest.raises(Refusal) as refused:
@@ -107,11 +109,11 @@ async def test_a_summary_that_cannot_be_written_leaves_its_reason(stack: Stack, 
 
 async def test_a_session_that_may_spend_no_more_writes_no_summary(stack: Stack) -> None:
     """A session at its token limit calls no model for a summary."""
-    session = await talked(stack, 3)
+    session = await open_session(stack, 3)
     await session.configure(limits={"max_total_tokens": 1})
     with pytest.raises(Refusal, match="its limits allow"):
         await session.summarize()
-    assert not list(filter(wants_summary, stack.list_requests((await session.status()).model)))
+    assert not list(filter(is_summary_request, stack.list_requests((await session.status()).model)))
 
 
 @pytest.mark.parametrize("runs", ["one run", "many runs"])
@@ -119,15 +121,15 @@ async def test_a_session_that_may_spend_no_more_writes_no_summary(stack: Stack) 
 async def test_a_session_keeps_its_context_in_bounds_by_itself(stack: Stack, runs: str, how: str) -> None:
     """A summary or a compaction follows a run whose window was truncated; contexts keep pinned messages."""
     if runs == "one run":
-        await keep_in_bounds(stack, stack.clew, how)
+        await assert_kept_in_bounds(stack, stack.clew, how)
     else:
         async with run_rolling_worker(stack) as clew:
-            await keep_in_bounds(stack, clew, how)
+            await assert_kept_in_bounds(stack, clew, how)
 
 
-async def keep_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
+async def assert_kept_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
     policy = POLICY.model_copy(update={"summarization": how})
-    model = stack.add_model(script)
+    model = stack.add_model(reply_or_summarize)
     session = await clew.open(make_id(), model=model, context_policy=policy, on_busy="queue")
     await session.ask("Never forget the number 4711.")
     (first,) = [message["seq"] for message in await session.transcript(limit=1)]
@@ -147,7 +149,7 @@ async def keep_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
     contexts = [
         [message["content"] for message in body["messages"]]
         for body in stack.list_requests(model)
-        if not wants_summary(body)
+        if not is_summary_request(body)
     ]
     assert all("Never forget the number 4711." in messages for messages in contexts)
     assert any(text.startswith("Summary of earlier conversation:") for text in contexts[-1])
@@ -160,35 +162,37 @@ async def keep_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
 async def test_a_compaction_is_undone_by_expand(stack: Stack, runs: str) -> None:
     """The context is equal to the byte as before, also if its entries were archived meanwhile."""
     if runs == "one run":
-        await undo(stack, stack.clew)
+        await assert_undone(stack, stack.clew)
     else:
         async with run_rolling_worker(stack) as clew:
-            await undo(stack, clew)
+            await assert_undone(stack, clew)
 
 
-async def undo(stack: Stack, clew: Clew) -> None:
+async def assert_undone(stack: Stack, clew: Clew) -> None:
     policy = POLICY.model_copy(update={"max_input_tokens": 8000})
-    session = await clew.open(make_id(), model=stack.add_model(script), context_policy=policy, on_busy="queue")
+    session = await clew.open(
+        make_id(), model=stack.add_model(reply_or_summarize), context_policy=policy, on_busy="queue"
+    )
     for number in range(4):
         await session.ask(f"question {number}")
-    before = await contents(session)
+    before = await list_contents(session)
     assert (await session.compact(op_id="c-1")).status == "deferred"
     await session.ask("and now?")
     (operation,) = await session.entries(kind="ai_context_operation")
     assert operation.payload["operation"]["meta"]["source_digest"]
-    texts = await contents(session)
+    texts = await list_contents(session)
     assert texts[0].startswith("Summary of earlier conversation:")
     assert len(texts) < len(before)
     for number in range(12):
         await session.ask(f"later {number}")
     assert (await session.expand(op_id="e-1")).status == "applied"
     await session.ask("and after that?")
-    assert (await contents(session))[: len(before)] == before
+    assert (await list_contents(session))[: len(before)] == before
 
 
 async def test_what_was_compacted_can_be_asked_for_as_it_was_seen(stack: Stack) -> None:
     """The context of every call, before and after, can be rebuilt from the thread alone."""
-    session = await talked(stack, 3)
+    session = await open_session(stack, 3)
     await session.compact(op_id="c-1")
     await session.message("next", on_busy="queue")
     await session.ask("and next", on_busy="queue")

@@ -31,7 +31,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-def value(chance: random.Random, depth: int = 0) -> Any:
+def make_value(chance: random.Random, depth: int = 0) -> Any:
     """Make a random JSON value."""
     kinds = 9 if depth < 4 else 7
     match chance.randrange(kinds):
@@ -55,12 +55,12 @@ def value(chance: random.Random, depth: int = 0) -> Any:
                 "result_context": {"messages": []},
             }
         case 7:
-            return [value(chance, depth + 1) for _ in range(chance.randrange(4))]
+            return [make_value(chance, depth + 1) for _ in range(chance.randrange(4))]
         case _:
-            return {chance.choice(FIELDS): value(chance, depth + 1) for _ in range(chance.randrange(4))}
+            return {chance.choice(FIELDS): make_value(chance, depth + 1) for _ in range(chance.randrange(4))}
 
 
-def arguments(chance: random.Random) -> list[RawValue]:
+def make_arguments(chance: random.Random) -> list[RawValue]:
     """Make random arguments, as a hostile or careless client might send them."""
     match chance.randrange(5):
         case 0:
@@ -68,21 +68,21 @@ def arguments(chance: random.Random) -> list[RawValue]:
         case 1:
             return [RawValue(Payload(metadata={"encoding": chance.randbytes(6)}, data=chance.randbytes(40)))]
         case 2:
-            data = json.dumps({"op_id": "o", "content": "hello", "surprise": value(chance)})
+            data = json.dumps({"op_id": "o", "content": "hello", "surprise": make_value(chance)})
             return [make_raw(data.encode())] * chance.choice([1, 2])
         case 3:
             return [
                 make_raw(b'{"content":"' + b"a" * chance.choice([262_120, 262_131, 262_132, 262_200]) + b'","x":1}')
             ]
         case _:
-            fields = {chance.choice(FIELDS): value(chance) for _ in range(chance.randrange(6))}
+            fields = {chance.choice(FIELDS): make_value(chance) for _ in range(chance.randrange(6))}
             return [make_raw(json.dumps(fields).encode())]
 
 
 async def bombard(handle: WorkflowHandle[Any, Any], chance: random.Random) -> None:
     """Send half signals, half updates. Each is refused or accepted without harm."""
     for number in range(EACH):
-        args, word = arguments(chance), "invalid_input"
+        args, word = make_arguments(chance), "invalid_input"
         try:
             if number % 2:
                 await handle.signal(chance.choice(SIGNALS), args=args)

@@ -25,7 +25,7 @@ from tests.support.stack import Stack, get_last_message
 CLEARING = ClearToolResults(keep=2, min_tokens=1000)
 
 
-def flooding(calls: int, size: int, rounds: int = 1) -> Any:
+def make_flood_script(calls: int, size: int, rounds: int = 1) -> Any:
     """Make a model that calls `flood` in each of several rounds, and then answers."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -39,11 +39,13 @@ def flooding(calls: int, size: int, rounds: int = 1) -> Any:
     return script
 
 
-def policy(most: int, window: Literal["sliding", "epoch"], clears: ClearToolResults | None = None) -> ContextPolicy:
+def make_policy(
+    most: int, window: Literal["sliding", "epoch"], clears: ClearToolResults | None = None
+) -> ContextPolicy:
     return ContextPolicy(max_input_tokens=most, window=window, clear_tool_results=clears)
 
 
-async def assert_made_again(stack: Stack, clew: Clew, session: Session) -> list[dict[str, Any]]:
+async def assert_rebuilt(stack: Stack, clew: Clew, session: Session) -> list[dict[str, Any]]:
     """Check that every context can be rebuilt, live and from all entries; return the recipes."""
     entries = await session.entries()
     thread = Thread(entries)
@@ -77,9 +79,9 @@ async def test_a_result_larger_than_the_window_is_shown_in_part(
             return Reply(tool_calls=(ToolCall("read_result", reading),))
         return Reply(newest["content"][-60:])
 
-    session = await stack.open(script, tools=["flood"], context_policy=policy(8000, window))
+    session = await stack.open(script, tools=["flood"], context_policy=make_policy(8000, window))
     answer = await session.ask("flood")
-    recipes = await assert_made_again(stack, stack.clew, session)
+    recipes = await assert_rebuilt(stack, stack.clew, session)
     assert "truncated_tool_results" not in recipes[0]
     head, tail = recipes[1]["truncated_tool_results"]["tool-1"]
     assert min(head, tail) > 2000
@@ -103,12 +105,12 @@ async def test_many_large_results_are_shown_in_part(
     stack: Stack, window: Literal["sliding", "epoch"], clears: ClearToolResults | None, runs: str
 ) -> None:
     """Five large results in each of several rounds fit, also if older entries are archived."""
-    chosen = policy(30_000, window, clears)
-    script = flooding(5, 60_000, rounds=3)
+    chosen = make_policy(30_000, window, clears)
+    script = make_flood_script(5, 60_000, rounds=3)
     if runs == "one run":
         session = await stack.open(script, tools=["flood"], context_policy=chosen)
         assert await session.ask("flood") == "tool 3"
-        await assert_made_again(stack, stack.clew, session)
+        await assert_rebuilt(stack, stack.clew, session)
         return
     async with run_rolling_worker(stack) as clew:
         session = await clew.open(make_id(), model=stack.add_model(script), tools=["flood"], context_policy=chosen)
@@ -116,13 +118,15 @@ async def test_many_large_results_are_shown_in_part(
         for _ in range(3):
             assert (await session.ask("and now?")).startswith("user")
         assert len(await list_runs(clew, session.id)) > 1
-        recipes = await assert_made_again(stack, clew, session)
+        recipes = await assert_rebuilt(stack, clew, session)
         assert all(recipe["input_tokens"] <= 28_000 for recipe in recipes)
 
 
 async def test_a_checkpoint_of_what_was_truncated_names_no_result_of_another_session(stack: Stack) -> None:
     """A restored session has no thread from which to read the rest, so the marker names no result."""
-    session = await stack.open(flooding(1, 70_000), tools=["flood"], context_policy=policy(8000, "sliding"))
+    session = await stack.open(
+        make_flood_script(1, 70_000), tools=["flood"], context_policy=make_policy(8000, "sliding")
+    )
     await session.ask("flood")
     token = await session.checkpoint()
     restored = await stack.clew.restore(token, session_id=make_id())
@@ -154,7 +158,7 @@ async def test_what_the_user_said_in_a_long_run_is_never_left_out(stack: Stack) 
         await session.steer("be quick")
         assert (await request.result()).status == "completed"
         assert len(await list_runs(clew, session.id)) > 1
-        await assert_made_again(stack, clew, session)
+        await assert_rebuilt(stack, clew, session)
         newest = stack.list_requests((await session.status()).model)[-1]
         texts = [message["content"] for message in newest["messages"] if message["role"] == "user"]
         assert texts == ["do it", "never touch prod", "be quick"]

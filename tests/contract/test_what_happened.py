@@ -18,7 +18,7 @@ from tests.support.stack import Stack, get_last_message
 from tests.support.workers import open_session_on, run_worker_process
 
 
-def payer(folder: Path) -> Any:
+def make_payer(folder: Path) -> Any:
     """Make a model that pays twice, and then repeats the results."""
 
     def script(body: dict[str, Any]) -> Reply:
@@ -32,18 +32,18 @@ def payer(folder: Path) -> Any:
     return script
 
 
-async def results(session: Session) -> list[Entry]:
+async def list_results(session: Session) -> list[Entry]:
     return [entry for entry in await session.entries(kind="ai_message") if entry.payload["role"] == "tool"]
 
 
-async def half_paid(session: Session, folder: Path) -> list[Entry]:
+async def wait_until_half_paid(session: Session, folder: Path) -> list[Entry]:
     """Wait until the small payment has returned and the large one has taken effect; the results in the thread."""
-    while not (entries := await results(session)) or "500" not in _ledger(folder):  # noqa: ASYNC110 - so does a tool
+    while not (entries := await list_results(session)) or "500" not in _make_ledger(folder):  # noqa: ASYNC110 - so does a tool
         await asyncio.sleep(0.02)
     return entries
 
 
-def _ledger(folder: Path) -> list[str]:
+def _make_ledger(folder: Path) -> list[str]:
     ledger = folder / "ledger"
     return ledger.read_text().split() if ledger.exists() else []
 
@@ -55,9 +55,9 @@ def released(folder: Path) -> None:
 @pytest.mark.parametrize("how", ["interrupt", "cancel"])
 async def test_a_payment_that_ran_is_never_said_not_to_have_run(stack: Stack, tmp_path: Path, how: str) -> None:
     """A call that has returned keeps its result; a call in flight is in doubt until it returns."""
-    session = await stack.open(payer(tmp_path), tools=["pay"])
+    session = await stack.open(make_payer(tmp_path), tools=["pay"])
     request = await session.message("pay")
-    (first,) = await half_paid(session, tmp_path)
+    (first,) = await wait_until_half_paid(session, tmp_path)
     assert first.payload["content"] == "paid 5"
     if how == "cancel":
         await session.cancel()
@@ -73,17 +73,17 @@ async def test_a_payment_that_ran_is_never_said_not_to_have_run(stack: Stack, tm
     while not (tmp_path / "stop").exists():  # noqa: ASYNC110 - a tool in a thread says so
         await asyncio.sleep(0.02)
     released(tmp_path)
-    while not any(entry.payload.get("late") for entry in await results(session)):  # noqa: ASYNC110 - only a query tells
+    while not any(entry.payload.get("late") for entry in await list_results(session)):  # noqa: ASYNC110 - only a query tells
         await asyncio.sleep(0.02)
     assert await session.ask("and now?") == "paid 5 | paid 500"
-    assert sorted(_ledger(tmp_path)) == ["5", "500"]
+    assert sorted(_make_ledger(tmp_path)) == ["5", "500"]
 
 
 async def test_a_close_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tmp_path: Path) -> None:
     """The resumed session reads which call was paid and which is in doubt."""
-    session = await stack.open(payer(tmp_path), tools=["pay"])
+    session = await stack.open(make_payer(tmp_path), tools=["pay"])
     await session.message("pay")
-    await half_paid(session, tmp_path)
+    await wait_until_half_paid(session, tmp_path)
     await session.close()
     released(tmp_path)
     again = await stack.clew.open(session.id)
@@ -94,14 +94,14 @@ async def test_a_close_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tm
 
 async def test_a_session_is_not_put_away_before_a_call_has_returned(stack: Stack, tmp_path: Path) -> None:
     """The result of a call that returns after its run's end is in the thread before the session hibernates."""
-    session = await stack.open(payer(tmp_path), tools=["pay"])
+    session = await stack.open(make_payer(tmp_path), tools=["pay"])
     await session.message("pay")
-    await half_paid(session, tmp_path)
+    await wait_until_half_paid(session, tmp_path)
     await session.cancel()
     with pytest.raises(Busy, match="may still return"):
         await session.hibernate()
     released(tmp_path)
-    while not any(entry.payload.get("late") for entry in await results(session)):  # noqa: ASYNC110 - only a query tells
+    while not any(entry.payload.get("late") for entry in await list_results(session)):  # noqa: ASYNC110 - only a query tells
         await asyncio.sleep(0.02)
     await session.hibernate()
     again = await stack.clew.open(session.id)
@@ -110,9 +110,9 @@ async def test_a_session_is_not_put_away_before_a_call_has_returned(stack: Stack
 
 async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tmp_path: Path) -> None:
     """The outcome names the tool that was running at the deadline."""
-    session = await stack.open(payer(tmp_path), tools=["pay"])
+    session = await stack.open(make_payer(tmp_path), tools=["pay"])
     request = await session.message("pay", timeout_seconds=2)
-    await half_paid(session, tmp_path)
+    await wait_until_half_paid(session, tmp_path)
     with pytest.raises(RequestFailed) as failed:
         await request.answer()
     error = failed.value.outcome.error
@@ -129,15 +129,15 @@ async def test_a_worker_that_dies_in_the_middle_of_a_round_leaves_the_truth(stac
     """A call that has returned does not run again, one in flight is in doubt, and the model reads both."""
     queue = f"queue-{uuid.uuid4().hex}"
     async with run_worker_process(stack, queue) as first:
-        session = await open_session_on(stack, queue, payer(tmp_path), tools=["pay"])
+        session = await open_session_on(stack, queue, make_payer(tmp_path), tools=["pay"])
         request = await session.message("pay")
-        await half_paid(session, tmp_path)
+        await wait_until_half_paid(session, tmp_path)
         await first.kill()
         async with run_worker_process(stack, queue):
             paid, doubt = (await request.answer()).split(" | ")
     assert paid == "paid 5"
     assert doubt.startswith("in doubt (worker_lost)")
-    assert sorted(_ledger(tmp_path)) == ["5", "500"]
+    assert sorted(_make_ledger(tmp_path)) == ["5", "500"]
 
 
 async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(stack: Stack) -> None:

@@ -12,7 +12,7 @@ CONSTRAINTS = sorted((ROOT / "constraints").glob("*.txt"))
 REQUIREMENT = re.compile(r"(?m)^([a-z0-9-]+)==(\S+)(.*?)(?=^\S|\Z)", re.DOTALL)
 
 
-def pinned(file: Path) -> dict[str, tuple[str, int]]:
+def read_pins(file: Path) -> dict[str, tuple[str, int]]:
     """Name to version and number of hashes."""
     return {
         name: (version, rest.count("--hash=sha256:")) for name, version, rest in REQUIREMENT.findall(file.read_text())
@@ -22,7 +22,7 @@ def pinned(file: Path) -> dict[str, tuple[str, int]]:
 @pytest.mark.parametrize("file", CONSTRAINTS, ids=lambda file: file.name)
 def test_every_pinned_package_has_hashes_and_no_address(file: Path) -> None:
     """What is installed is what was pinned, wherever it comes from."""
-    packages = pinned(file)
+    packages = read_pins(file)
     assert packages
     assert all(hashes > 0 for _, hashes in packages.values())
     assert "://" not in file.read_text()
@@ -30,7 +30,7 @@ def test_every_pinned_package_has_hashes_and_no_address(file: Path) -> None:
 
 def test_the_image_has_the_versions_that_were_tested() -> None:
     """The worker's pins are a part of the checkout's."""
-    worker, everything = pinned(ROOT / "constraints/worker.txt"), pinned(ROOT / "constraints/dev.txt")
+    worker, everything = read_pins(ROOT / "constraints/worker.txt"), read_pins(ROOT / "constraints/dev.txt")
     assert {name: everything.get(name) for name in worker} == worker
 
 

@@ -52,17 +52,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 
 
-def raw(value: dict[str, Any]) -> RawValue:
+def make_raw(value: dict[str, Any]) -> RawValue:
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=to_json(value)))
 
 
-def words_of(error: InvalidInput) -> set[str]:
+def list_names(error: InvalidInput) -> set[str]:
     """The names that a refusal of an unknown name lists."""
     _, _, listed = str(error).partition(": ")
     return set(re.findall(r"\w+", listed)) - {"one", "of", "or"}
 
 
-def table_after(heading: str) -> list[list[str]]:
+def read_table(heading: str) -> list[list[str]]:
     """The rows of the first table below a heading, without the header."""
     section = PAGE.split(f"{heading}\n", 1)[1]
     lines = section[section.index("\n|") + 1 :].split("\n\n", 1)[0].splitlines()
@@ -112,21 +112,21 @@ def test_updates_are_those_that_the_session_takes() -> None:
     """The page has each update that a session knows, and no other."""
     with pytest.raises(InvalidInput) as refused:
         ingress.decode_update("nonsense", [], CONFIG)
-    assert {one.name for one in messages.UPDATES} == words_of(refused.value)
+    assert {one.name for one in messages.UPDATES} == list_names(refused.value)
 
 
 def test_signals_are_those_that_the_session_takes() -> None:
     """The page has each signal that a session knows, and no other."""
     with pytest.raises(InvalidInput) as refused:
         ingress.decode_signal("nonsense", [], CONFIG)
-    assert {one.name for one in messages.SIGNALS} == words_of(refused.value)
+    assert {one.name for one in messages.SIGNALS} == list_names(refused.value)
 
 
 def test_queries_are_those_that_the_session_answers() -> None:
     """The page has each query that a session knows, and no other."""
     with pytest.raises(InvalidInput) as refused:
         ingress.decode_query("nonsense", [])
-    assert {one.name for one in messages.QUERIES} == words_of(refused.value)
+    assert {one.name for one in messages.QUERIES} == list_names(refused.value)
 
 
 def test_workflows_are_those_that_a_worker_serves() -> None:
@@ -138,7 +138,7 @@ def test_workflows_are_those_that_a_worker_serves() -> None:
 @pytest.mark.parametrize("update", messages.UPDATES, ids=lambda one: one.name)
 def test_updates_are_decoded_as_the_page_says(update: Exchange) -> None:
     """Each update has the input that the page names, and may come without one where it says so."""
-    assert type(ingress.decode_update(update.name, [raw(EXAMPLES[update.name])], CONFIG)) is update.input
+    assert type(ingress.decode_update(update.name, [make_raw(EXAMPLES[update.name])], CONFIG)) is update.input
     if update.bare:
         assert type(ingress.decode_update(update.name, [], CONFIG)) is update.input
     else:
@@ -149,7 +149,7 @@ def test_updates_are_decoded_as_the_page_says(update: Exchange) -> None:
 @pytest.mark.parametrize("query", [one for one in messages.QUERIES if one.input], ids=lambda one: one.name)
 def test_queries_are_decoded_as_the_page_says(query: Exchange) -> None:
     """Each query has the input that the page names, and may come without one where it says so."""
-    assert type(ingress.decode_query(query.name, [raw(EXAMPLES[query.name])])) is query.input
+    assert type(ingress.decode_query(query.name, [make_raw(EXAMPLES[query.name])])) is query.input
     if query.bare:
         assert type(ingress.decode_query(query.name, [])) is query.input
     else:
@@ -181,13 +181,16 @@ def test_common_words_stand_in_the_text() -> None:
 
 def test_error_types_are_those_that_the_code_gives() -> None:
     """The page has each type that a failure in the code has, and no other but refusals."""
-    named = {cells[0].strip("`") for cells in table_after("## Error types")}
-    given = {*_failures(), *(error.type for error in _subclasses(ProviderError) if error.type != ProviderError.type)}
+    named = {cells[0].strip("`") for cells in read_table("## Error types")}
+    given = {
+        *_list_failures(),
+        *(error.type for error in _list_subclasses(ProviderError) if error.type != ProviderError.type),
+    }
     assert given - named - TOOL_OUTCOMES - set(REFUSALS) == set()
     assert named - given <= {*REFUSALS, ContextOverflow.type}
 
 
-def ends() -> dict[tuple[str, str], Callable[[SessionHarness], object]]:
+def end_request() -> dict[tuple[str, str], Callable[[SessionHarness], object]]:
     """How a request ends, and what brings that about while its model is called."""
     return {
         ("completed", "final_answer"): lambda session: session.reply("this"),
@@ -202,16 +205,16 @@ def ends() -> dict[tuple[str, str], Callable[[SessionHarness], object]]:
 
 def test_termination_reasons_are_all_on_the_page() -> None:
     """The table has these, and error types."""
-    named = {(cells[0].strip("`"), cells[1].strip("`")) for cells in table_after("### Termination reasons")}
-    assert named == {*ends(), ("failed", "an error type")}
+    named = {(cells[0].strip("`"), cells[1].strip("`")) for cells in read_table("### Termination reasons")}
+    assert named == {*end_request(), ("failed", "an error type")}
 
 
-@pytest.mark.parametrize("wanted", ends(), ids=" ".join)
+@pytest.mark.parametrize("wanted", end_request(), ids=" ".join)
 def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str, str]) -> None:
     """What the table says of how a request ends is so."""
     session = SessionHarness(max_iterations=1)
     session.ask("what?", request_id="r-1")
-    ends()[wanted](session)
+    end_request()[wanted](session)
     assert session.find_ending("r-1") == wanted
 
 
@@ -242,23 +245,23 @@ def test_bounds_in_the_text_are_those_of_the_code(value: int, sentence: str) -> 
     assert sentence.format(f"{value:,}".replace(",", " ")) in " ".join(PAGE.split())
 
 
-def _subclasses(cls: type[ProviderError]) -> Iterator[type[ProviderError]]:
+def _list_subclasses(cls: type[ProviderError]) -> Iterator[type[ProviderError]]:
     yield cls
     for below in cls.__subclasses__():
-        yield from _subclasses(below)
+        yield from _list_subclasses(below)
 
 
-def _trees(*folders: str) -> Iterator[ast.AST]:
+def _parse_modules(*folders: str) -> Iterator[ast.AST]:
     for folder in folders:
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             yield ast.parse(path.read_text())
 
 
-def _failures() -> Iterator[str]:
+def _list_failures() -> Iterator[str]:
     """Every word that the code gives a failure as its type."""
-    for tree in _trees("workflows", "activities"):
+    for tree in _parse_modules("workflows", "activities"):
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _name(node.func) in ("Failure", "ApplicationError"):
+            if isinstance(node, ast.Call) and _get_name(node.func) in ("Failure", "ApplicationError"):
                 yield from (
                     keyword.value.value
                     for keyword in node.keywords
@@ -268,5 +271,5 @@ def _failures() -> Iterator[str]:
                 )
 
 
-def _name(node: ast.AST) -> str:
+def _get_name(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -15,7 +15,7 @@ PAGES = [
 ]
 
 
-def anchors(page: str) -> set[str]:
+def list_anchors(page: str) -> set[str]:
     """The anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page, flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
@@ -32,4 +32,4 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         led_to = (path.parent / file).resolve() if file else path
         assert led_to.exists(), target
         if anchor:
-            assert anchor in anchors(led_to.read_text()), target
+            assert anchor in list_anchors(led_to.read_text()), target

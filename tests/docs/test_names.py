@@ -25,7 +25,7 @@ _ENDINGS = ("md", "py", "json", "ts")
 
 
 @cache
-def modules() -> dict[str, ModuleType]:
+def list_modules() -> dict[str, ModuleType]:
     """Every module of the packages, by its full name."""
     found = {package.__name__: package for package in PACKAGES}
     for package in PACKAGES:
@@ -35,22 +35,22 @@ def modules() -> dict[str, ModuleType]:
     return found
 
 
-def owners(first: str) -> Iterator[Any]:
+def find_owners(first: str) -> Iterator[Any]:
     """Modules whose name, or the end of it, is this, and classes of this name."""
-    for name, module in modules().items():
+    for name, module in list_modules().items():
         if name == first or name.endswith(f".{first}"):
             yield module
         if isinstance(getattr(module, first, None), type):
             yield getattr(module, first)
 
 
-def exists(name: str) -> bool:
+def is_found(name: str) -> bool:
     """Whether a dotted name leads somewhere: a module, or `module.name`, or `Class.member`."""
-    if name in modules():
+    if name in list_modules():
         return True
     parts = name.split(".")
     for split in range(1, len(parts)):
-        for owner in owners(".".join(parts[:split])):
+        for owner in find_owners(".".join(parts[:split])):
             found: Any = owner
             for part in parts[split:]:
                 found = getattr(found, part, None)
@@ -65,14 +65,16 @@ def test_every_name_on_the_page_exists(page: str) -> None:
     text = re.sub(r"```.*?```", "", (DOCS / page).read_text(), flags=re.DOTALL)
     names = {match["name"] for match in _NAME.finditer(text)}
     named = {name for name in names if name.rpartition(".")[2] not in _ENDINGS}
-    assert sorted(name for name in named if not exists(name)) == []
+    assert sorted(name for name in named if not is_found(name)) == []
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_private_name_on_the_page_exists(page: str) -> None:
     """A table or a function within a module, named alone, is in one of the packages."""
     named = re.findall(r"`(_[A-Za-z]\w*)`", (DOCS / page).read_text())
-    assert sorted(name for name in named if not any(hasattr(module, name) for module in modules().values())) == []
+    assert (
+        sorted(name for name in named if not any(hasattr(module, name) for module in list_modules().values())) == []
+    )
 
 
 @pytest.mark.parametrize("page", [*PAGES, "../CONTRIBUTING.md", "../README.md"])
@@ -84,9 +86,9 @@ def test_every_file_on_the_page_exists(page: str) -> None:
 
 def test_a_name_that_is_not_there_is_noticed() -> None:
     """The check finds what it is for."""
-    assert exists("runs.open_run")
-    assert exists("Session.message")
-    assert exists("clew_workflows.core.runs")
-    assert not exists("runs.open_runs")
-    assert not exists("Session.massage")
-    assert not exists("clew_workflows.core.run")
+    assert is_found("runs.open_run")
+    assert is_found("Session.message")
+    assert is_found("clew_workflows.core.runs")
+    assert not is_found("runs.open_runs")
+    assert not is_found("Session.massage")
+    assert not is_found("clew_workflows.core.run")

@@ -47,8 +47,8 @@ INPUTS: list[tuple[str, Any, bool]] = [
 ]
 
 
-def validates(name: str, value: Any) -> bool:
-    """Whether a JSON value is one of a schema file."""
+def satisfies(name: str, value: Any) -> bool:
+    """Whether a JSON value is valid for a schema file."""
     return jsonschema_rs.validator_for(json.loads((DOCS / SCHEMAS / f"{name}.json").read_text())).is_valid(value)
 
 
@@ -74,7 +74,7 @@ def test_schemas_are_valid(path: Any) -> None:
 @pytest.mark.parametrize(("name", "value", "is_valid"), INPUTS)
 def test_an_input_is_valid_where_the_code_takes_it(name: str, value: Any, is_valid: bool) -> None:
     """A schema and the type that it is made from agree about inputs."""
-    assert validates(name, value) is is_valid
+    assert satisfies(name, value) is is_valid
     try:
         TypeAdapter(wire_types()[name]).validate_json(json.dumps(value))
     except ValidationError:
@@ -87,13 +87,13 @@ def test_answers_are_valid() -> None:
     """What the session answers to queries is what the schemas say."""
     session = talk()
     state, thread = session.state, session.thread
-    assert validates("SessionStatus", views.answer_status(state, thread))
-    assert validates("TranscriptPage", views.answer_transcript(state, thread, TranscriptQuery(include_system=True)))
-    assert validates("EntriesPage", page := views.answer_entries(thread, EntriesQuery(limit=2)))
-    assert not validates("EntriesPage", page | {"entries": [page["entries"][0] | {"payload": {}}]})
-    assert validates("Window", views.answer_window(state, thread, WindowQuery(token_budget=100)))
+    assert satisfies("SessionStatus", views.answer_status(state, thread))
+    assert satisfies("TranscriptPage", views.answer_transcript(state, thread, TranscriptQuery(include_system=True)))
+    assert satisfies("EntriesPage", page := views.answer_entries(thread, EntriesQuery(limit=2)))
+    assert not satisfies("EntriesPage", page | {"entries": [page["entries"][0] | {"payload": {}}]})
+    assert satisfies("Window", views.answer_window(state, thread, WindowQuery(token_budget=100)))
     shown = views.build_projection(state, thread, ContextQuery())
-    assert validates("ContextPage", {"messages": shown.messages, "tool_spec": [], "meta": shown.meta.as_json()})
+    assert satisfies("ContextPage", {"messages": shown.messages, "tool_spec": [], "meta": shown.meta.as_json()})
 
 
 def test_entries_are_valid() -> None:
@@ -116,7 +116,7 @@ def test_entries_are_valid() -> None:
     entries = [entry.as_json() for entry in session.thread.slice(0, session.thread.last_seq)]
     assert {entry["kind"] for entry in entries} == {*KINDS} - {"summary", "approval", "fork"}
     for entry in entries:
-        assert validates("Entry", entry), entry
+        assert satisfies("Entry", entry), entry
         assert entry["refs"].keys() <= Refs.__annotations__.keys()
 
 
@@ -129,11 +129,11 @@ def test_filters_of_entries_are_refs() -> None:
 def test_an_answer_has_all_that_its_schema_requires() -> None:
     """What cannot be absent is required, and null is nowhere."""
     outcome = RequestOutcome(request_id="r-1", status="failed", last_seq=3, error=OutcomeError(type="a", message="b"))
-    assert validates("RequestOutcome", outcome.as_json())
-    assert not validates("RequestOutcome", outcome.as_json() | {"run_id": None})
+    assert satisfies("RequestOutcome", outcome.as_json())
+    assert not satisfies("RequestOutcome", outcome.as_json() | {"run_id": None})
     without = outcome.as_json()
     del without["usage"]
-    assert not validates("RequestOutcome", without)
+    assert not satisfies("RequestOutcome", without)
     assert Usage().as_json().keys() == {"input_tokens", "output_tokens", "cached_input_tokens", "model_calls"}
 
 

@@ -23,7 +23,7 @@ async def clew(stack: Stack) -> AsyncIterator[Clew]:
         yield clew
 
 
-async def grown(stack: Stack, clew: Clew, script: Script | str = "fine", **config: Any) -> Session:
+async def open_archived_session(stack: Stack, clew: Clew, script: Script | str = "fine", **config: Any) -> Session:
     """A session whose first messages are in the archive alone."""
     session = await clew.open(
         make_id(), model=stack.add_model(script), system_prompt="Be brief.", context_policy=NARROW, **config
@@ -34,7 +34,7 @@ async def grown(stack: Stack, clew: Clew, script: Script | str = "fine", **confi
     return session
 
 
-async def current(session: Session) -> dict[str, Any]:
+async def query_context(session: Session) -> dict[str, Any]:
     """What the query `context` answers, and nothing else."""
     answer: dict[str, Any] = await session._handle.workflow.query("context", {})
     return answer
@@ -42,20 +42,20 @@ async def current(session: Session) -> dict[str, Any]:
 
 async def test_an_archived_pin_is_in_the_current_context_at_once(stack: Stack, clew: Clew) -> None:
     """The query answers it right after the receipt, and the next call sees it."""
-    session = await grown(stack, clew)
+    session = await open_archived_session(stack, clew)
     assert (await session.pin(1, op_id="o-1")).status == "applied"
-    shown = await current(session)
+    shown = await query_context(session)
     assert shown["messages"][1]["content"].startswith("turn 0 ")
     await session.ask("and now?")
     (*_, newest) = stack.list_requests((await session.status()).model)
     assert newest["messages"][1]["content"].startswith("turn 0 ")
     await session.unpin(1, op_id="o-2")
-    assert not any(message["content"].startswith("turn 0 ") for message in (await current(session))["messages"])
+    assert not any(message["content"].startswith("turn 0 ") for message in (await query_context(session))["messages"])
 
 
 async def test_a_pin_that_waited_for_a_run_is_there_when_it_has_ended(stack: Stack, clew: Clew) -> None:
     """By update or by signal: soon after the run's outcome the query answers, with the pinned message in it."""
-    session = await grown(stack, clew)
+    session = await open_archived_session(stack, clew)
     request = await session.message("go on")
     handle = session._handle.workflow
     operation = {"op_id": "o-1", "operation": {"type": "pin", "seqs": [1]}}
@@ -69,31 +69,31 @@ async def test_a_pin_that_waited_for_a_run_is_there_when_it_has_ended(stack: Sta
 
 async def test_a_pin_of_what_is_no_message_breaks_no_context(stack: Stack, clew: Clew) -> None:
     """An archived entry is taken at its word where the session cannot know; contexts are as if it were not pinned."""
-    session = await grown(stack, clew)
-    before = await current(session)
+    session = await open_archived_session(stack, clew)
+    before = await query_context(session)
     assert (await session.pin(0, 3, op_id="o-1")).status == "applied"
-    assert (await current(session))["meta"]["digest"] == before["meta"]["digest"]
+    assert (await query_context(session))["meta"]["digest"] == before["meta"]["digest"]
     assert await session.ask("and now?") == "fine"
     assert (await session.pin(1, op_id="o-2")).status == "applied"
-    assert (await current(session))["messages"][1]["content"].startswith("turn 0 ")
+    assert (await query_context(session))["messages"][1]["content"].startswith("turn 0 ")
     with pytest.raises(InvalidOperation, match="entry 9999 is no message"):
         await session.pin(9999, op_id="o-3")
     await session.hibernate()
     again = await clew.open(session.id)
     assert await again.ask("once more") == "fine"
-    assert any(message["content"].startswith("turn 0 ") for message in (await current(again))["messages"])
+    assert any(message["content"].startswith("turn 0 ") for message in (await query_context(again))["messages"])
     body = stack.list_requests((await again.status()).model)[-1]
     assert get_last_message(body)["content"] == "once more"
 
 
 async def test_a_lane_that_is_taken_up_again_can_be_told_at_once(stack: Stack, clew: Clew) -> None:
     """After a switch to a lane that was left long ago the query answers right away."""
-    session = await grown(stack, clew)
+    session = await open_archived_session(stack, clew)
     await session.switch_context("side", op_id="o-1")
     for turn in range(30):
         await session.ask(f"aside {turn} " + "many words " * 250)
     await session.switch_context("default", op_id="o-2")
-    shown = await current(session)
+    shown = await query_context(session)
     assert shown["messages"][-2]["content"].startswith("turn 29 ")
 
 
@@ -105,7 +105,7 @@ async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(stack
         asks = newest["role"] == "user" and newest["content"] == "add"
         return Reply("", tool_calls=(ToolCall("add", {"a": 1, "b": 2}),)) if asks else Reply("fine")
 
-    session = await grown(stack, clew, script, tools=["add"], require_approval=["add"])
+    session = await open_archived_session(stack, clew, script, tools=["add"], require_approval=["add"])
     operation = {"op_id": "o-1", "operation": {"type": "pin", "seqs": [1]}}
     await session._handle.workflow.signal("modify_context", operation)
     request = await session.message("add")
@@ -117,4 +117,4 @@ async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(stack
     (call,) = (await session.status()).pending_approvals
     await session.approve(call.tool_call_id)
     assert (await request.result()).status == "completed"
-    assert (await current(session))["messages"][1]["content"].startswith("turn 0 ")
+    assert (await query_context(session))["messages"][1]["content"].startswith("turn 0 ")

@@ -38,21 +38,21 @@ from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 
 
-def payload_of(token: str) -> dict[str, Any]:
+def read_payload(token: str) -> dict[str, Any]:
     """What a token says, unverified."""
     body = token.split(".")[1]
     value: dict[str, Any] = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     return value
 
 
-def draft_of(session: session_harness.SessionHarness, lane: str = "default") -> dict[str, Any]:
+def make_draft(session: session_harness.SessionHarness, lane: str = "default") -> dict[str, Any]:
     value: dict[str, Any] = json.loads(
         draft_checkpoint(session.state, session.thread, lane, session.thread.last_seq).payload
     )
     return value
 
 
-async def spoken(session: Session) -> list[Message]:
+async def read_conversation(session: Session) -> list[Message]:
     """A session's context, without the ids of its tool calls, which are its own."""
     messages = (await session.context()).messages
     for message in messages:
@@ -62,12 +62,12 @@ async def spoken(session: Session) -> list[Message]:
     return messages
 
 
-async def history_bytes(session: Session) -> int:
+async def measure_history(session: Session) -> int:
     history = await session._handle.client.get_workflow_handle(session.id).fetch_history()
     return sum(event.ByteSize() for event in history.events)
 
 
-def adding(body: dict[str, Any]) -> Reply:
+def reply_with_sum(body: dict[str, Any]) -> Reply:
     """A model that adds when it is told to, and says how much it was shown."""
     if get_last_message(body)["content"] == "add":
         return Reply(tool_calls=(ToolCall("add", {"a": 2**60 + 1, "b": 2}),))
@@ -85,11 +85,11 @@ async def test_a_session_goes_on_from_a_checkpoint(stack: Stack) -> None:
         "model_options": {"temperature": 0.5},
         "metadata": {"tenant": "t-1"},
     }
-    session = await stack.open(adding, **settings)
+    session = await stack.open(reply_with_sum, **settings)
     assert await session.ask("add") == "4 messages"
     token = await session.checkpoint()
     branch = await stack.clew.restore(token, make_id())
-    assert await spoken(branch) == await spoken(session)
+    assert await read_conversation(branch) == await read_conversation(session)
     assert await branch.ask("add") == "8 messages"
     assert await session.ask("on") == "6 messages"
     ids = [call["id"] for message in (await branch.context()).messages for call in message.get("tool_calls", [])]
@@ -99,7 +99,10 @@ async def test_a_session_goes_on_from_a_checkpoint(stack: Stack) -> None:
     assert config.payload == before.payload
     (operation,) = await branch.entries(kind="ai_context_operation")
     assert operation.payload["operation"]["reason"] == "restore"
-    assert operation.payload["operation"]["meta"] == {"session_id": session.id, "at_seq": payload_of(token)["at_seq"]}
+    assert operation.payload["operation"]["meta"] == {
+        "session_id": session.id,
+        "at_seq": read_payload(token)["at_seq"],
+    }
     described = await stack.clew.temporal.get_workflow_handle(branch.id).describe()
     assert not described.raw_description.execution_config.workflow_execution_timeout.seconds
 
@@ -114,7 +117,7 @@ def test_a_checkpoint_holds_the_results_that_a_context_has_cleared() -> None:
     session.reply("it is blue")
     cleared = build_context(session.thread)
     assert cleared.meta.cleared_tool_results == 1
-    assert [message["content"] for message in draft_of(session)["context"]["messages"]] == [
+    assert [message["content"] for message in make_draft(session)["context"]["messages"]] == [
         *("look", "", "blue " * 100, "it is blue")
     ]
 
@@ -126,7 +129,7 @@ async def test_a_checkpoint_holds_a_context_and_no_thread(stack: Stack) -> None:
     for number in range(8):
         await session.ask(f"secret {number} " + "word " * 50)
     token = await session.checkpoint(expires_seconds=60)
-    payload = payload_of(token)
+    payload = read_payload(token)
     assert "thread" not in payload
     assert "secret 7" in json.dumps(payload)
     assert "secret 0" not in json.dumps(payload)
@@ -134,7 +137,7 @@ async def test_a_checkpoint_holds_a_context_and_no_thread(stack: Stack) -> None:
 
 
 async def test_another_lane_is_checkpointed_and_active_where_it_is_restored(stack: Stack) -> None:
-    session = await stack.open(adding)
+    session = await stack.open(reply_with_sum)
     await session.ask("one")
     await session.replace_context(
         [{"role": "user", "content": "drawn"}], op_id="o", context_ref="draft", system_prompt=""
@@ -171,9 +174,11 @@ async def test_a_context_that_is_too_large_is_refused(stack: Stack) -> None:
     session = await stack.open("fine", context_policy=ContextPolicy(max_input_tokens=200_000))
     parts = [{"role": "user", "content": "x" * 120_000}, {"role": "assistant", "content": "y" * 120_000}]
     await session.replace_context(parts, op_id="o-1")
-    before = await history_bytes(session)
+    before = await measure_history(session)
     token = await session.checkpoint()
-    assert await history_bytes(session) - before < len(token) + 5_000, "the history holds the token once, and no more"
+    assert await measure_history(session) - before < len(token) + 5_000, (
+        "the history holds the token once, and no more"
+    )
     branch = await stack.clew.restore(token)
     assert [len(message["content"]) for message in (await branch.context()).messages] == [120_000, 120_000]
     await session.ask("z" * 30_000)
@@ -277,7 +282,7 @@ def test_a_summary_becomes_a_users_message(role: Any) -> None:
     session.take_event(session_harness.make_reply(content="fine"))
     said = {"context_ref": "default", "from_seq": 1, "to_seq": 1, "content": "a greeting", "format": "text"}
     session.commit(Draft(SummaryPayload.from_json(said | {"model": "local:tiny"})))
-    draft = draft_of(session)
+    draft = make_draft(session)
     assert draft["context"] == {
         "messages": [
             {"role": "user", "content": "Summary of earlier conversation:\na greeting"},
@@ -291,17 +296,17 @@ def test_a_lanes_own_prompt_goes_with_it() -> None:
     """Also where it is that there is none."""
     session = session_harness.SessionHarness(system_prompt="Be brief.")
     session.operate("o-1", result_context={"messages": [], "system_prompt": "Be long."})
-    assert draft_of(session)["context"] == {"messages": [], "system_prompt": "Be long."}
+    assert make_draft(session)["context"] == {"messages": [], "system_prompt": "Be long."}
     session.operate("o-2", result_context={"messages": [], "system_prompt": ""})
-    assert draft_of(session)["context"] == {"messages": [], "system_prompt": ""}
+    assert make_draft(session)["context"] == {"messages": [], "system_prompt": ""}
 
 
 def test_what_was_configured_goes_along() -> None:
     """The policy is the agent's with what was laid over it; what was never set stays open."""
     session = session_harness.SessionHarness(tools=("add",))
-    assert draft_of(session)["config"] == {"model": "openai:gpt-4o", "encoding": "heuristic", "tools": ["add"]}
+    assert make_draft(session)["config"] == {"model": "openai:gpt-4o", "encoding": "heuristic", "tools": ["add"]}
     session.configure(context_policy=ContextPolicy(keep_last_turns=9))
-    assert draft_of(session)["config"]["context_policy"]["keep_last_turns"] == 9
+    assert make_draft(session)["config"]["context_policy"]["keep_last_turns"] == 9
 
 
 def test_a_restored_session_takes_its_context_as_any_snapshot() -> None:

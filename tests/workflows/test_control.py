@@ -31,7 +31,7 @@ from tests.support.rolling import SlowModel
 from tests.support.stack import Stack, get_last_message
 
 
-async def said(session: Session) -> list[str]:
+async def list_words(session: Session) -> list[str]:
     """The thread, a word an entry: what was said, and what else happened."""
     words = []
     for entry in await session.entries():
@@ -50,7 +50,7 @@ async def said(session: Session) -> list[str]:
     return words
 
 
-async def approvals_of(session: Session) -> list[PendingCall]:
+async def wait_for_approvals(session: Session) -> list[PendingCall]:
     """The approvals that are pending, once there are any."""
     while not (pending := (await session.status()).pending_approvals):  # noqa: ASYNC110 - only a query tells
         await asyncio.sleep(0.01)
@@ -69,7 +69,7 @@ async def test_what_is_steered_in_is_read_after_the_answer(stack: Stack) -> None
     assert (await session.status()).pending_inputs == 2
     model.release(2)
     assert await request.answer() == "re: it rains"
-    assert await said(session) == [
+    assert await list_words(session) == [
         "config", "user: go", "assistant: re: go", "user: shorter", "user: it rains", "assistant: re: it rains",
         "r completed",
     ]  # fmt: skip
@@ -135,7 +135,7 @@ async def test_what_a_failed_run_has_not_read_is_answered_by_a_follow_up(stack: 
     model.release(2)
     assert (await request.result()).termination_reason == "max_iterations"
     assert (await session.request("followup:run-1").result()).status == "completed"
-    words = await said(session)
+    words = await list_words(session)
     assert words[-5:] == [
         "dropped inject", "r completed", "user: mind this", "assistant: I read it", "followup:run-1 completed",
     ]  # fmt: skip
@@ -165,13 +165,13 @@ async def test_a_context_is_never_changed_under_a_run(stack: Stack) -> None:
     assert [message["content"] for message in body["messages"]][:2] == ["old", "go"]
     model.release()
     await request.answer()
-    assert (await said(session))[-3:] == [f"{request.request_id} completed", "replace", "config"]
+    assert (await list_words(session))[-3:] == [f"{request.request_id} completed", "replace", "config"]
     request = await session.message("and now?")
     body = await model.wait_for_call()
     assert [message["content"] for message in body["messages"]] == ["new", "once", "and now?"]
     model.release()
     await request.answer()
-    words = await said(session)
+    words = await list_words(session)
     assert words.index("superseded modify_context") < words.index("replace") < words.index("user: and now?")
 
 
@@ -233,7 +233,7 @@ async def test_a_busy_session_does_as_it_is_told(stack: Stack) -> None:
     assert (await queued.result()).termination_reason == "interrupted"
     model.release(2)
     assert await urgent.answer() == "re: urgent"
-    outcomes = [word for word in await said(session) if word.split()[-1] in ("completed", "cancelled")]
+    outcomes = [word for word in await list_words(session) if word.split()[-1] in ("completed", "cancelled")]
     assert outcomes == ["first completed", "joined completed", "queued cancelled", "urgent completed"]
 
 
@@ -250,7 +250,7 @@ async def test_cancel_reaches_a_reply_that_is_streaming(stack: Stack) -> None:
     assert (receipt.request_id, receipt.cancelled) == ("r", True)
     assert (await request.result()).status == "cancelled"
     assert await session.ask("next") == "fresh"
-    words = await said(session)
+    words = await list_words(session)
     assert words[1:4] == ["user: go", "dropped steer", "r cancelled"], "stop means stop, for what waited too"
     assert (await session.cancel("r")).cancelled is False
     with pytest.raises(Idle):
@@ -308,7 +308,7 @@ async def test_a_tool_call_waits_for_approval(stack: Stack) -> None:
 
     session = await stack.open(script, tools=["add"], require_approval=["add"])
     request = await session.message("go")
-    pending = await approvals_of(session)
+    pending = await wait_for_approvals(session)
     assert pending[1] == PendingCall(tool_call_id="tool-2", name="add", arguments={"a": 1, "b": 1})
     with pytest.raises(InvalidInput):
         await session.approve("tool-3", arguments={"a": "two", "b": 1})
@@ -335,7 +335,7 @@ async def test_a_cancel_resolves_what_waits_for_approval(stack: Stack) -> None:
         request_timeout_seconds=1,
     )
     request = await session.message("go")
-    await approvals_of(session)
+    await wait_for_approvals(session)
     await session.cancel()
     assert (await request.result()).status == "cancelled"
     with pytest.raises(UnknownApproval):

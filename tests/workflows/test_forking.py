@@ -30,7 +30,7 @@ async def clew(stack: Stack) -> AsyncIterator[Clew]:
         yield clew
 
 
-async def in_turn(work: Iterable[Awaitable[T]], at_once: int = 4) -> list[T]:
+async def gather_in_turn(work: Iterable[Awaitable[T]], at_once: int = 4) -> list[T]:
     """The results of much work, a little of it at a time."""
     room = asyncio.Semaphore(at_once)
 
@@ -80,8 +80,8 @@ async def test_a_fork_at_any_entry_sees_what_its_parent_saw(stack: Stack, clew: 
     await parent.switch_context("default", op_id="o-3")
     await talk(parent, "four", "five")
     thread = await parent.entries()
-    forks = await in_turn(parent.fork(at_seq) for at_seq in range(0, len(thread), 2))
-    await in_turn(
+    forks = await gather_in_turn(parent.fork(at_seq) for at_seq in range(0, len(thread), 2))
+    await gather_in_turn(
         check_fork(parent, fork, thread, at_seq) for at_seq, fork in zip(range(0, len(thread), 2), forks, strict=True)
     )
     told = (await parent.entries())[len(thread) :]
@@ -208,7 +208,7 @@ async def test_a_session_is_forked_while_it_runs(stack: Stack, clew: Clew) -> No
     assert [entry.kind for entry in await parent.entries(from_seq=4)] == ["ai_message", "fork", "ai_message", "run"]
 
 
-async def family(stack: Stack, clew: Clew) -> list[Session]:
+async def open_family(stack: Stack, clew: Clew) -> list[Session]:
     """A parent that has an archive of its own, its fork, and the fork's fork, each with words of its own."""
     parent = await clew.open(make_id(), model=stack.add_model("fine"))
     await talk(parent, *(f"turn {turn}" for turn in range(15)))
@@ -225,7 +225,7 @@ async def test_sessions_are_deleted_in_any_order(stack: Stack, order: tuple[int,
     """What is deleted is gone at once; what others need stays; with the last one nothing is left."""
     store = Store.from_url("memory://")
     async with run_rolling_worker(stack, store=store) as clew:
-        members = await family(stack, clew)
+        members = await open_family(stack, clew)
         threads = {session.id: await session.entries() for session in members}
         deleted = 0
         for place in order:

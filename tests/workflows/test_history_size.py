@@ -13,7 +13,7 @@ from tests.support.histories import list_payloads
 from tests.support.stack import Stack, get_last_message
 
 
-async def history_of(stack: Stack, session_id: str) -> tuple[int, int]:
+async def measure_history(stack: Stack, session_id: str) -> tuple[int, int]:
     """Events and bytes, as the server counts them."""
     handle = stack.clew.temporal.get_workflow_handle(session_id)
     info = (await handle.describe()).raw_description.workflow_execution_info
@@ -26,7 +26,7 @@ async def test_a_hundred_turns_stay_small(stack: Stack) -> None:
     session = await stack.open("An answer that a model might give, with this and that. " * 17)
     for number in range(100):
         await session.ask(f"{number} " + "A question that a user might ask, in so many words. " * 17)
-    events, size = await history_of(stack, session.id)
+    events, size = await measure_history(stack, session.id)
     assert events <= 12 * 100 + 10
     assert size < 700_000
 
@@ -41,11 +41,11 @@ async def test_a_round_of_one_tool_adds_at_most_twelve_events(stack: Stack) -> N
 
     session = await stack.open(script, tools=["add"])
     await session.ask("hello")
-    start, _ = await history_of(stack, session.id)
+    start, _ = await measure_history(stack, session.id)
     await session.ask("hello")
-    plain, _ = await history_of(stack, session.id)
+    plain, _ = await measure_history(stack, session.id)
     await session.ask("add")
-    with_tool, _ = await history_of(stack, session.id)
+    with_tool, _ = await measure_history(stack, session.id)
     assert with_tool - plain <= (plain - start) + 12
 
 

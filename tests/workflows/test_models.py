@@ -48,7 +48,7 @@ def other(stack: Stack) -> str:
     return OTHER
 
 
-async def histories(clew: Clew, session_id: str) -> list[WorkflowHistory]:
+async def fetch_histories(clew: Clew, session_id: str) -> list[WorkflowHistory]:
     """The histories of a session's runs, the newest first."""
     handles = [clew.temporal.get_workflow_handle(session_id, run_id=run) for run in await list_runs(clew, session_id)]
     return [await handle.fetch_history() for handle in handles]
@@ -60,7 +60,7 @@ def replay_elsewhere(history: WorkflowHistory) -> subprocess.CompletedProcess[st
     return subprocess.run(command, input=history.to_json(), capture_output=True, text=True, check=False, timeout=60)
 
 
-def scheduled(history: WorkflowHistory, activity: str) -> int:
+def count_scheduled(history: WorkflowHistory, activity: str) -> int:
     """How often an activity was scheduled."""
     types = (event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events)
     return sum(found == activity for found in types)
@@ -72,9 +72,9 @@ async def test_a_messages_own_model_is_asked_about_once(stack: Stack, other: str
         session = await clew.open(make_id(), model=stack.add_model("fine"))
         for turn in range(20):
             await session.ask(f"turn {turn}", model=other if turn % 4 == 0 else None)
-        runs = await histories(clew, session.id)
+        runs = await fetch_histories(clew, session.id)
         assert len(runs) > 1
-        assert [scheduled(run, "describe_model") for run in runs] == [0] * (len(runs) - 1) + [1]
+        assert [count_scheduled(run, "describe_model") for run in runs] == [0] * (len(runs) - 1) + [1]
         recipes = [entry.payload["recipe"] for entry in await session.entries() if "recipe" in entry.payload]
         policies = {recipe["model"]: recipe.get("context_policy") for recipe in recipes}
         assert policies == {other: choose_policy(other).model_dump(mode="json"), (await session.status()).model: None}
@@ -88,7 +88,7 @@ async def test_replays_need_no_table(stack: Stack, other: str) -> None:
     await session.ask("hello again")
     await session.ask("and again", model=stack.add_model("fine"))
     await session.close()
-    (history,) = await histories(stack.clew, session.id)
+    (history,) = await fetch_histories(stack.clew, session.id)
     ran = await asyncio.to_thread(replay_elsewhere, history)
     assert ran.returncode == 0, ran.stderr
 

@@ -76,7 +76,7 @@ def test_it_is_priced_by_what_a_worker_has_told() -> None:
     assert views.build_projection(unknown.state, unknown.thread, query("one")).meta.input_cost_usd is None
 
 
-async def asked_as_previewed(stack: Stack, session: Session, content: str, **own: Any) -> None:
+async def assert_asked_as_previewed(stack: Stack, session: Session, content: str, **own: Any) -> None:
     """A preview is of what the model receives when the same is asked next."""
     shown = await session.context(pending=[content], **own)
     await session.ask(content, **own)
@@ -91,7 +91,7 @@ async def asked_as_previewed(stack: Stack, session: Session, content: str, **own
     assert shown.meta.pending_count == 1
 
 
-def adding(body: dict[str, Any]) -> Reply:
+def reply_with_sum(body: dict[str, Any]) -> Reply:
     newest = get_last_message(body)
     if newest["role"] == "user" and "add" in newest["content"]:
         return Reply("", tool_calls=(ToolCall("add", {"a": 1, "b": 1}),))
@@ -102,15 +102,15 @@ def adding(body: dict[str, Any]) -> Reply:
 async def test_the_preview_is_what_the_model_sees(stack: Stack, window: Any) -> None:
     """Through truncation, tools, lanes and policies of one's own, in either kind of window."""
     policy = SHORT.overlay(ContextPolicy(window=window))
-    session = await stack.open(adding, tools=["add"], system_prompt="Be exact.", context_policy=policy)
+    session = await stack.open(reply_with_sum, tools=["add"], system_prompt="Be exact.", context_policy=policy)
     truncated = 0
     for turn in range(7):
-        await asked_as_previewed(stack, session, f"{turn} please add " + "some words " * 20)
+        await assert_asked_as_previewed(stack, session, f"{turn} please add " + "some words " * 20)
         truncated += (await session.context(pending=["x"])).meta.truncated
     assert truncated
-    await asked_as_previewed(stack, session, "shorter", context_policy=ContextPolicy(max_messages=4))
+    await assert_asked_as_previewed(stack, session, "shorter", context_policy=ContextPolicy(max_messages=4))
     await session.switch_context("side", op_id="o-1")
-    await asked_as_previewed(stack, session, "  with space around  ")
+    await assert_asked_as_previewed(stack, session, "  with space around  ")
 
 
 async def test_a_preview_is_made_while_a_run_is_active(stack: Stack) -> None:
@@ -155,7 +155,7 @@ async def test_a_session_that_sleeps_or_has_rolled_over_is_previewed(stack: Stac
         assert asleep["messages"] == shown.messages
         assert len(shown.messages) == 41
         again = await clew.open(session.id)
-        await asked_as_previewed(stack, again, "all of it", context_policy=wide)
+        await assert_asked_as_previewed(stack, again, "all of it", context_policy=wide)
 
 
 async def test_what_cannot_be_asked_cannot_be_previewed(stack: Stack) -> None:

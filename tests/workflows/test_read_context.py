@@ -33,7 +33,7 @@ async def read(clew: Clew, session_id: str, **asked: Any) -> dict[str, Any]:
     return answer
 
 
-async def refused(clew: Clew, session_id: str, **asked: Any) -> ApplicationError:
+async def get_refusal(clew: Clew, session_id: str, **asked: Any) -> ApplicationError:
     """How the workflow fails."""
     with pytest.raises(WorkflowFailureError) as ended:
         await read(clew, session_id, **asked)
@@ -112,7 +112,7 @@ async def test_what_cannot_be_read_has_its_word(stack: Stack) -> None:
         session = await clew.open(make_id(), model=stack.add_model("fine"))
         await session.ask("one")
         await session.hibernate()
-        assert (await refused(clew, "nobody")).type == "not_found"
+        assert (await get_refusal(clew, "nobody")).type == "not_found"
         overflow = {"context_policy": {"max_input_tokens": 2, "reserve_output_tokens": 0}}
         words: dict[str, list[dict[str, Any]]] = {
             "invalid_input": [
@@ -130,13 +130,13 @@ async def test_what_cannot_be_read_has_its_word(stack: Stack) -> None:
         }
         for word, some in words.items():
             for asked in some:
-                assert (await refused(clew, session.id, **asked)).type == word, asked
+                assert (await get_refusal(clew, session.id, **asked)).type == word, asked
         # What cannot be told is an error where it is asked for, and an answer in a preview.
         pending = [{"role": "user", "content": "two"}]
         assert (await read(clew, session.id, pending=pending, **overflow))["meta"]["fits"] is False
         segment = next(iter([path async for path in store.list("default") if "/segments/" in path]))
         await store.delete(segment)
-        damaged = await refused(clew, session.id)
+        damaged = await get_refusal(clew, session.id)
         assert (damaged.type, segment in damaged.message) == ("archive_damaged", True)
 
 

@@ -117,7 +117,7 @@ async def long(stack: Stack, clew: Clew) -> AsyncIterator[Long]:
         task.cancel()
 
 
-async def all_of(found: AsyncIterator[Entry]) -> list[Entry]:
+async def collect(found: AsyncIterator[Entry]) -> list[Entry]:
     return [entry async for entry in found]
 
 
@@ -125,7 +125,7 @@ async def test_archive_and_session_are_read_as_one(long: Long) -> None:
     """By the client's methods and by `ReadThread`, every entry comes once, in order, as it was when it was new."""
     assert (await long.session.status()).first_live_seq > 50
     assert await long.session.entries() == long.recorded
-    assert await all_of(long.clew.read_thread(long.session.id)) == long.recorded
+    assert await collect(long.clew.read_thread(long.session.id)) == long.recorded
     for from_seq in (1, 50, len(long.recorded) - 2, len(long.recorded)):
         assert await long.session.entries(from_seq=from_seq) == long.recorded[from_seq:]
     assert await long.session.entries(from_seq=3, limit=7) == long.recorded[3:10]
@@ -148,13 +148,13 @@ async def test_filters_pages_and_the_newest(long: Long) -> None:
     async def check(given: dict[str, Any], meets: Callable[[Entry], bool]) -> None:
         found = [entry for entry in long.recorded if meets(entry)]
         read = long.clew.read_thread
-        assert await all_of(read(long.session.id, **given)) == found
+        assert await collect(read(long.session.id, **given)) == found
         assert await long.session.entries(**given) == found
-        assert await all_of(read(long.session.id, newest=5, **given)) == found[-5:]
+        assert await collect(read(long.session.id, newest=5, **given)) == found[-5:]
         middle = len(long.recorded) // 2
         older = [entry for entry in found if 10 <= entry.seq <= middle]
-        assert await all_of(read(long.session.id, from_seq=10, to_seq=middle, limit=4, **given)) == older[:4]
-        assert await all_of(read(long.session.id, from_seq=10, to_seq=middle, newest=4, **given)) == older[-4:]
+        assert await collect(read(long.session.id, from_seq=10, to_seq=middle, limit=4, **given)) == older[:4]
+        assert await collect(read(long.session.id, from_seq=10, to_seq=middle, newest=4, **given)) == older[-4:]
 
     await asyncio.gather(*(check(given, meets) for given, meets in filters.values()))
 
@@ -268,9 +268,9 @@ async def test_reading_goes_on_while_the_session_rolls_over(stack: Stack, clew: 
     async def read() -> int:
         times = 0
         while not done:
-            entries = await all_of(clew.read_thread(session.id))
+            entries = await collect(clew.read_thread(session.id))
             assert [entry.seq for entry in entries] == list(range(len(entries)))
-            newest = await all_of(clew.read_thread(session.id, newest=30))
+            newest = await collect(clew.read_thread(session.id, newest=30))
             assert [entry.seq for entry in newest] == list(range(newest[0].seq, newest[-1].seq + 1))
             assert len(newest) == min(30, newest[-1].seq + 1)
             times += 1
@@ -337,18 +337,18 @@ async def test_a_malformed_input_ends_the_workflow(clew: Clew, workflow: str) ->
 async def test_what_there_is_not_is_not_found(clew: Clew) -> None:
     """Neither an archive nor a workflow, or one that is no session."""
     with pytest.raises(NotFound, match="nobody"):
-        await all_of(clew.read_thread("nobody"))
+        await collect(clew.read_thread("nobody"))
     with pytest.raises(NotFound):
         await clew.session("nobody").entries()
     with pytest.raises(NotFound):
         await clew.session("nobody").context()
     await clew.temporal.start_workflow("Stranger", id="a-stranger", task_queue="none")
     with pytest.raises(NotFound):
-        await all_of(clew.read_thread("a-stranger"))
+        await collect(clew.read_thread("a-stranger"))
     unborn = await clew.temporal.start_workflow("AgentSession", {"config": {}}, id="unborn", task_queue="none")
     await unborn.terminate()
     with pytest.raises(NotFound):
-        await all_of(clew.read_thread("unborn"))
+        await collect(clew.read_thread("unborn"))
 
 
 async def test_damage_is_named(stack: Stack) -> None:

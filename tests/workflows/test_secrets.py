@@ -64,7 +64,7 @@ def log(providers_of: Callable[[FakeServer], dict[str, str]]) -> Iterator[Log]:
 
 
 @asynccontextmanager
-async def echoing(stack: Stack, environment: dict[str, str]) -> AsyncIterator[Clew]:
+async def run_echoing_worker(stack: Stack, environment: dict[str, str]) -> AsyncIterator[Clew]:
     """A worker whose provider is the one that repeats what it is sent."""
     clew = Clew(stack.clew.temporal, f"queue-{uuid.uuid4().hex}")
     async with make_http_client() as http:
@@ -80,7 +80,7 @@ async def echoing(stack: Stack, environment: dict[str, str]) -> AsyncIterator[Cl
             yield clew
 
 
-async def written(session: Session, clew: Clew) -> str:
+async def read_history(session: Session, clew: Clew) -> str:
     """All that the server knows of a session: its whole history, byte for byte, and its thread."""
     handle = clew.temporal.get_workflow_handle(session.id)
     history = await handle.fetch_history()
@@ -89,7 +89,7 @@ async def written(session: Session, clew: Clew) -> str:
     return events.decode("latin-1") + json.dumps(entries)
 
 
-async def described(session: Session, clew: Clew, *, attempt: int) -> str:
+async def describe_call(session: Session, clew: Clew, *, attempt: int) -> str:
     """What the server says of a session once its model call is in this attempt."""
     handle = clew.temporal.get_workflow_handle(session.id)
     while True:
@@ -113,21 +113,21 @@ async def find_leaks_of_failure(
     place: str, stack: Stack, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> list[str]:
     """Let a session's provider fail twice; returns what of the key the server knows."""
-    async with run_fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
         FAILURES[place](fake, KEY)
         FAILURES[place](fake, FORMS["folded"](KEY))
         fake.answer(encode_events(HELLO_STREAM))
         outcome = await (await session.message("hello")).result()
         assert outcome.status == "completed" or outcome.error is not None
-        return find_leaks(await written(session, clew), KEY)
+        return find_leaks(await read_history(session, clew), KEY)
 
 
 async def test_a_pending_call_does_not_tell_the_key(
     stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """Neither the failure of its last attempt nor what it shows of the reply that is under way."""
-    async with run_fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
         go_on = asyncio.Event()
         fake.answer_verbatim(b"HTTP/1.1 200 OK\r\nx echo Bearer " + KEY.encode() + b": no\r\n\r\n")
         begun = [make_chunk(content=f"You sent {KEY[:30]}")]
@@ -140,14 +140,14 @@ async def test_a_pending_call_does_not_tell_the_key(
         request = await session.message("hello")
         seen = ""
         while "You sent" not in seen:
-            seen = await described(session, clew, attempt=2)
+            seen = await describe_call(session, clew, attempt=2)
         assert "illegal header line" in seen
         assert not find_leaks(seen, KEY)
         go_on.set()
         assert (await request.result()).status == "completed"
         entries = await session.entries()
         assert "You sent [redacted], I think." in [entry.payload.get("content") for entry in entries]
-        assert not find_leaks(await written(session, clew), KEY)
+        assert not find_leaks(await read_history(session, clew), KEY)
     assert not find_leaks(log.plain, KEY)
 
 
@@ -156,14 +156,14 @@ async def test_no_reply_brings_the_key_out(
     place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """Neither as an answer, nor as a tool's name or arguments, which a tool's result repeats."""
-    async with run_fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m", tools=["add"])
         for form in ("as it is", "base64 of a header"):
             fake.answers.clear()
             REPLIES[place](fake, FORMS[form](KEY))
             fake.answer(encode_events(HELLO_STREAM))
             assert (await (await session.message("hello")).result()).status == "completed"
-        assert not find_leaks(await written(session, clew), KEY)
+        assert not find_leaks(await read_history(session, clew), KEY)
     assert not find_leaks(log.plain, KEY)
 
 
@@ -172,13 +172,13 @@ async def test_no_block_brings_the_key_out(
     place: str, stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """What the provider would want back is left out, and the session goes on."""
-    async with run_fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="anthropic:claude-sonnet-4-5", tools=["add"])
         ANTHROPIC[place](fake, KEY)
         fake.answer(encode_events(ANTHROPIC_STREAM[:2] + ANTHROPIC_STREAM[9:13] + ANTHROPIC_STREAM[-2:]))
         outcome: RequestOutcome = await (await session.message("hello")).result()
         assert outcome.status in ("completed", "failed")
-        assert not find_leaks(await written(session, clew), KEY)
+        assert not find_leaks(await read_history(session, clew), KEY)
     assert not find_leaks(log.plain, KEY)
 
 
@@ -186,7 +186,7 @@ async def test_a_summary_does_not_tell_the_key(
     stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:
     """It is a model's reply like any other."""
-    async with run_fake_server() as fake, echoing(stack, providers_of(fake)) as clew:
+    async with run_fake_server() as fake, run_echoing_worker(stack, providers_of(fake)) as clew:
         session = await clew.open(f"test-{uuid.uuid4().hex}", model="echo:m")
         fake.answer(encode_events(HELLO_STREAM))
         await session.ask("hello " * 200)
@@ -195,7 +195,7 @@ async def test_a_summary_does_not_tell_the_key(
         await session.summarize(0, 2)
         contents = [entry.payload["content"] for entry in await session.entries(kind="summary")]
         assert contents == ["You sent [redacted]."]
-        assert not find_leaks(await written(session, clew), KEY)
+        assert not find_leaks(await read_history(session, clew), KEY)
     assert not find_leaks(log.plain, KEY)
 
 

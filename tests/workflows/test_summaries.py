@@ -20,15 +20,15 @@ POLICY = ContextPolicy(max_input_tokens=400, reserve_output_tokens=100, keep_las
 AUTOMATIC = POLICY.model_copy(update={"summarization": "request_new"})
 
 
-def session(policy: ContextPolicy = POLICY, turns: int = 3, **config: Any) -> SessionHarness:
+def open_session(policy: ContextPolicy = POLICY, turns: int = 3, **config: Any) -> SessionHarness:
     """A session that has had some turns."""
     made = SessionHarness(context_policy=policy, **config)
     for number in range(turns):
-        turn(made, f"question {number}")
+        take_turn(made, f"question {number}")
     return made
 
 
-def turn(of: SessionHarness, content: str, needs_summary: bool = False) -> None:
+def take_turn(of: SessionHarness, content: str, needs_summary: bool = False) -> None:
     of.ask(content)
     of.reply(f"answer to {content}", needs_summary=needs_summary)
 
@@ -36,82 +36,82 @@ def turn(of: SessionHarness, content: str, needs_summary: bool = False) -> None:
 def summarize(of: SessionHarness, **given: Any) -> Summarize:
     """What the world is asked for a summary, as the workflow completes it."""
     of.do(SummarizeInput(**given))
-    return asked(of)
+    return get_effect(of)
 
 
-def asked(of: SessionHarness) -> Summarize:
+def get_effect(of: SessionHarness) -> Summarize:
     assert isinstance(of.effect, Summarize)
     return summaries.find_range(of.state, of.thread, of.effect)
 
 
-def summing_up(request_id: str | None = None) -> SessionHarness:
+def begin_summary(request_id: str | None = None) -> SessionHarness:
     """A session that is writing a summary of its own accord."""
-    of = session(AUTOMATIC, turns=2)
+    of = open_session(AUTOMATIC, turns=2)
     of.ask("question", request_id)
     of.reply("answer", needs_summary=True)
     assert of.state.own_summary
     return of
 
 
-def written(of: SessionHarness, content: str = "They talked.", prompt: str | None = None) -> None:
+def answer_summary(of: SessionHarness, content: str = "They talked.", prompt: str | None = None) -> None:
     answer = WrittenSummary(content=content, source_digest="d", source_tokens=99)
-    of.take_event(Summarized(effect=asked(of), summary=answer, system_prompt=prompt))
+    of.take_event(Summarized(effect=get_effect(of), summary=answer, system_prompt=prompt))
 
 
-def turn_starts(of: SessionHarness) -> list[int]:
+def list_turn_starts(of: SessionHarness) -> list[int]:
     """The seqs of what users have said."""
     lane = of.thread.get_lane("default")
     assert lane
     return lane.turn_starts
 
 
-def texts(of: SessionHarness) -> list[str]:
+def list_texts(of: SessionHarness) -> list[str]:
     """The context as it is now."""
     return [message["content"] for message in of.context().messages]
 
 
-def shown(of: SessionHarness) -> list[str]:
+def list_shown(of: SessionHarness) -> list[str]:
     of.ask("next")
     return [message["content"] for message in of.build_context(of.call).messages]
 
 
 def test_a_summary_stands_for_all_but_the_last_turns() -> None:
     """It is committed with its range and where it comes from, and the next context begins with it."""
-    of = session()
+    of = open_session()
     given = summarize(of)
-    last = turn_starts(of)[-1]
+    last = list_turn_starts(of)[-1]
     assert of.thread[given.to_seq or 0].payload["content"] == "answer to question 1"
     assert (given.from_seq, given.builds_on) == (0, None)
-    written(of)
+    answer_summary(of)
     entry = of.thread.filter_by_kind("summary")[0]
     assert (entry.payload["from_seq"], entry.payload["to_seq"]) == (0, given.to_seq)
     assert entry.payload["source_digest"] == "d"
     assert entry.refs["summary_id"] == "summary-1"
     assert given.to_seq in range(last)
-    assert shown(of) == [
+    assert list_shown(of) == [
         "Summary of earlier conversation:\nThey talked.", "question 2", "answer to question 2", "next",
     ]  # fmt: skip
 
 
 def test_a_later_summary_builds_on_the_one_before() -> None:
     """It reads only what came since, unless it is asked to read all of it again."""
-    of = session()
+    of = open_session()
     first = summarize(of)
-    written(of)
-    turn(of, "question 3")
+    answer_summary(of)
+    take_turn(of, "question 3")
     then = summarize(of)
     summary = of.thread.filter_by_kind("summary")[0]
     assert (then.from_seq, then.builds_on) == ((first.to_seq or 0) + 1, summary.seq)
-    written(of)
+    answer_summary(of)
     again = summarize(of, from_seq=0, to_seq=then.to_seq)
     assert (again.from_seq, again.builds_on) == (0, None)
 
 
 def test_a_summary_never_gives_way_to_one_of_less() -> None:
     """A range that ends before the summary in force does is refused, when it is asked for and when its turn comes."""
-    of = session(turns=4)
+    of = open_session(turns=4)
     summarize(of)
-    written(of)
+    answer_summary(of)
     entry = of.thread.filter_by_kind("summary")[0]
     upto = entry.payload["to_seq"]
     for given in ({"to_seq": upto - 1}, {"from_seq": 0, "to_seq": upto - 1}):
@@ -129,17 +129,17 @@ def test_a_summary_never_gives_way_to_one_of_less() -> None:
 
 def test_all_that_is_summed_up_already_is_summed_up_again() -> None:
     """Without `to_seq` a range from further back ends where the summary in force does, or later."""
-    of = session(turns=3)
+    of = open_session(turns=3)
     upto = of.thread.last_seq - 1
     wide = summarize(of, to_seq=upto)
-    written(of)
+    answer_summary(of)
     again = summarize(of, from_seq=0)
     assert (again.from_seq, again.to_seq, again.builds_on) == (0, wide.to_seq, None)
 
 
 def test_whole_groups_are_summed_up() -> None:
     """A range that ends between a tool call and its result takes the result along."""
-    of = session(turns=0)
+    of = open_session(turns=0)
     of.ask("add")
     of.reply("", "add")
     of.answer_calls("4")
@@ -152,16 +152,16 @@ def test_whole_groups_are_summed_up() -> None:
 def test_what_cannot_be_summed_up_is_refused() -> None:
     """Nothing said, nothing but the last turns, an unknown lane, or a session at work."""
     with pytest.raises(NothingToSummarize):
-        session(turns=0).do(SummarizeInput())
+        open_session(turns=0).do(SummarizeInput())
     with pytest.raises(NothingToSummarize, match="name a later to_seq"):
-        session(turns=1).do(SummarizeInput())
+        open_session(turns=1).do(SummarizeInput())
     with pytest.raises(NothingToSummarize, match="'other'"):
-        session().do(SummarizeInput(context_ref="other"))
-    of = session()
+        open_session().do(SummarizeInput(context_ref="other"))
+    of = open_session()
     summarize(of)
     with pytest.raises(Busy):
         of.do(SummarizeInput())
-    written(of)
+    answer_summary(of)
     of.ask()
     with pytest.raises(Busy):
         of.do(SummarizeInput())
@@ -169,31 +169,31 @@ def test_what_cannot_be_summed_up_is_refused() -> None:
 
 def test_a_session_sums_up_by_itself_where_its_window_was_truncated() -> None:
     """After a completed run, once nothing waits, and only where the policy gives leave."""
-    of = session(AUTOMATIC, turns=0, on_busy="queue")
+    of = open_session(AUTOMATIC, turns=0, on_busy="queue")
     for number in range(6):
-        turn(of, f"question {number} " + "word " * 40)
+        take_turn(of, f"question {number} " + "word " * 40)
     of.ask("long " * 50)
     of.ask("and then")
     of.reply("done", needs_summary=True)
     assert isinstance(of.effect, CallModel)
     of.reply("that too", needs_summary=True)
     assert of.state.phase == "summarizing"
-    assert asked(of).compacts is False
-    written(of)
+    assert get_effect(of).compacts is False
+    answer_summary(of)
     assert of.thread.filter_by_kind("summary")
 
-    plain = session(turns=0)
-    turn(plain, "long " * 50, needs_summary=True)
+    plain = open_session(turns=0)
+    take_turn(plain, "long " * 50, needs_summary=True)
     assert plain.state.phase == "idle"
 
 
 def test_too_little_is_not_summed_up_by_itself() -> None:
     """A window that is truncated in spite of a summary does not have one written after each run."""
-    of = session(AUTOMATIC, turns=0)
+    of = open_session(AUTOMATIC, turns=0)
     for number in range(4):
-        turn(of, f"question {number} " + "x" * 40, needs_summary=number == 3)
+        take_turn(of, f"question {number} " + "x" * 40, needs_summary=number == 3)
     with pytest.raises(NothingToSummarize, match="too few"):
-        asked(of)
+        get_effect(of)
     of.take_event(Failure(type="nothing_to_summarize", message="too few"))
     assert of.state.phase == "idle"
     assert "error" not in of.entry_names
@@ -201,22 +201,22 @@ def test_too_little_is_not_summed_up_by_itself() -> None:
 
 def test_a_summary_that_fails_stops_nothing() -> None:
     """The reason is a fact, what waits goes on, and by itself the session tries again some runs later."""
-    of = summing_up()
+    of = begin_summary()
     of.take_event(Failure(type="unusable_summary", message="it is empty"))
     (error,) = of.thread.filter_by_kind("error")
     assert (error.payload["type"], error.refs["summary_id"]) == ("unusable_summary", "summary-1")
     assert of.state.phase == "idle"
-    turn(of, "again", needs_summary=True)
+    take_turn(of, "again", needs_summary=True)
     for _ in range(summaries.RUNS_BEFORE_RETRY - 1):
         assert of.state.summarizing is None
-        turn(of, "again", needs_summary=True)
+        take_turn(of, "again", needs_summary=True)
     assert of.state.summarizing
 
 
 @pytest.mark.parametrize("ending", ["cancel", "fail", "interrupt"])
 def test_no_summary_begins_after_a_run_that_did_not_complete(ending: str) -> None:
     """Stop means stop: the session does not call a model by itself."""
-    of = session(AUTOMATIC, turns=1)
+    of = open_session(AUTOMATIC, turns=1)
     of.ask("long")
     of.reply("let me see", "add", needs_summary=True)
     match ending:
@@ -245,7 +245,7 @@ ARRIVALS: dict[str, Callable[[SessionHarness], Any]] = {
 @pytest.mark.parametrize("arrival", ARRIVALS)
 def test_whatever_arrives_takes_the_place_of_an_automatic_summary(arrival: str) -> None:
     """At once, whatever `on_busy` says: the session is not busy with what nobody asked for."""
-    of = summing_up()
+    of = begin_summary()
     assert not of.state.busy
     if arrival == "hibernate":
         of.state = replace(of.state, archive=ArchiveRef(execution="x", family="s"))
@@ -256,21 +256,21 @@ def test_whatever_arrives_takes_the_place_of_an_automatic_summary(arrival: str) 
         case "message":
             assert of.call.at_seq == of.thread.last_seq
         case "summarize":
-            assert asked(of).summary_id == "summary-2"
+            assert get_effect(of).summary_id == "summary-2"
         case _:
             assert (of.state.phase, of.effect) == ("idle", None)
 
 
 def test_a_summary_that_was_given_up_is_tried_again_after_the_next_run() -> None:
     """It did not fail."""
-    of = summing_up()
-    turn(of, "now", needs_summary=True)
+    of = begin_summary()
+    take_turn(of, "now", needs_summary=True)
     assert of.state.own_summary
 
 
 def test_what_is_already_known_leaves_an_automatic_summary_alone() -> None:
     """A repetition asks for nothing new."""
-    of = summing_up("r-1")
+    of = begin_summary("r-1")
     before = of.state
     of.ask("question", "r-1")
     assert of.state == before
@@ -278,9 +278,9 @@ def test_what_is_already_known_leaves_an_automatic_summary_alone() -> None:
 
 def test_an_interrupting_message_does_not_wait_for_a_compaction() -> None:
     """The compaction waits on, and begins when the interrupting run has ended."""
-    of = session()
+    of = open_session()
     of.ask("busy")
-    of.operate("p-1", "pin", seqs=turn_starts(of)[:1])
+    of.operate("p-1", "pin", seqs=list_turn_starts(of)[:1])
     of.operate("c-1", result_context=None, reason="compaction")
     of.ask("stop", on_busy="interrupt")
     assert isinstance(of.effect, CallModel)
@@ -291,7 +291,7 @@ def test_an_interrupting_message_does_not_wait_for_a_compaction() -> None:
 
 def test_a_message_meets_a_summary_in_the_making_as_it_meets_a_run() -> None:
     """Refused, queued, or in place of the summary, which then leaves its reason."""
-    of = session()
+    of = open_session()
     summarize(of)
     with pytest.raises(Busy, match="a summary is being written"):
         of.ask("now")
@@ -306,80 +306,80 @@ def test_a_message_meets_a_summary_in_the_making_as_it_meets_a_run() -> None:
 
 def test_a_compaction_puts_the_summary_under_the_lane() -> None:
     """With what it was made of; what came later follows upon it, and its id is known from the start."""
-    of = session()
+    of = open_session()
     assert of.operate("c-1", result_context=None, reason="compaction").status == "deferred"
     assert of.operate("c-1", result_context=None, reason="compaction").status == "duplicate"
-    given = asked(of)
+    given = get_effect(of)
     assert given.compacts
-    written(of, prompt="Be terse.")
+    answer_summary(of, prompt="Be terse.")
     (entry,) = of.thread.filter_by_kind("ai_context_operation")
     operation = entry.payload["operation"]
     assert (entry.payload["op_id"], operation["reason"]) == ("c-1", "compaction")
     assert operation["base_seq"] == given.to_seq
     assert operation["meta"]["source_digest"] == "d"
     assert operation["result_context"]["system_prompt"] == "Be terse."
-    assert [text.partition("\n")[0] for text in shown(of)][-4:] == [
+    assert [text.partition("\n")[0] for text in list_shown(of)][-4:] == [
         "Summary of earlier conversation:", "question 2", "answer to question 2", "next",
     ]  # fmt: skip
 
 
 def test_a_compaction_waits_for_the_run_and_what_waits_with_it_follows() -> None:
     """The run ends, the compaction is written, then the configuration changes and the queue goes on."""
-    of = session(on_busy="queue")
+    of = open_session(on_busy="queue")
     of.ask("busy")
     of.operate("c-1", result_context=None, reason="compaction")
     of.configure(system_prompt="Another.")
     of.ask("queued")
     of.reply("done")
     assert of.state.phase == "summarizing"
-    written(of)
+    answer_summary(of)
     assert of.entry_names[-3:] == ["ai_context_operation", "config", "user"]
 
 
 def test_expand_brings_back_what_was_there() -> None:
     """One compaction after the other, be it a summary or a snapshot; then there is nothing more."""
-    of = session()
-    before = texts(of)
+    of = open_session()
+    before = list_texts(of)
     of.operate("c-1", result_context=None, reason="compaction")
-    written(of)
+    answer_summary(of)
     summarize(of, to_seq=of.thread.last_seq)
-    written(of, "All of it.")
-    assert texts(of) == ["Summary of earlier conversation:\nAll of it."]
+    answer_summary(of, "All of it.")
+    assert list_texts(of) == ["Summary of earlier conversation:\nAll of it."]
     assert of.operate("x-1", "expand").status == "applied"
-    assert len(texts(of)) == 3
+    assert len(list_texts(of)) == 3
     of.operate("x-2", "expand")
-    assert texts(of) == before
+    assert list_texts(of) == before
     with pytest.raises(Exception, match="nothing of the lane"):
         of.operate("x-3", "expand")
 
 
 def test_what_is_pinned_survives() -> None:
     """Word for word, in a truncated context and behind a compaction, until it is unpinned."""
-    of = session(turns=1)
-    pinned = turn_starts(of)[0]
+    of = open_session(turns=1)
+    pinned = list_turn_starts(of)[0]
     of.operate("p-1", "pin", seqs=[pinned])
     for number in range(20):
-        turn(of, f"filler {number}")
+        take_turn(of, f"filler {number}")
     of.operate("c-1", result_context=None, reason="compaction")
-    assert asked(of).pinned == (pinned,)
-    written(of)
-    assert texts(of)[0] == "question 0"
+    assert get_effect(of).pinned == (pinned,)
+    answer_summary(of)
+    assert list_texts(of)[0] == "question 0"
     of.operate("p-2", "unpin", seqs=[pinned])
-    assert "question 0" not in texts(of)
+    assert "question 0" not in list_texts(of)
 
 
 def test_more_than_half_of_the_budget_is_not_pinned() -> None:
     """What is pinned must fit, so that it is refused where it is about to become too much."""
-    of = session(turns=1)
+    of = open_session(turns=1)
     of.ask("word " * 150)
     of.reply("yes")
-    long = turn_starts(of)[-1]
+    long = list_turn_starts(of)[-1]
     with pytest.raises(Exception, match="at most half of the budget"):
         of.operate("p-1", "pin", seqs=[long])
 
 
 def test_a_session_that_ends_gives_its_summary_up() -> None:
-    of = session()
+    of = open_session()
     summarize(of)
     of.apply(decisions.close(of.state, of.now))
     assert of.state.closed
@@ -388,7 +388,7 @@ def test_a_session_that_ends_gives_its_summary_up() -> None:
 
 def test_a_summary_can_be_cancelled() -> None:
     """What waits for it comes next, and the thread says so."""
-    of = session(on_busy="queue")
+    of = open_session(on_busy="queue")
     summarize(of)
     of.ask("waiting")
     assert of.cancel().cancelled
@@ -398,8 +398,8 @@ def test_a_summary_can_be_cancelled() -> None:
 
 
 def test_the_answer_names_the_summary() -> None:
-    of = session()
+    of = open_session()
     assert of.do(SummarizeInput()) == commands.SummaryAwaited("summary-1")
     assert summaries.is_making(of.state, "summary-1")
-    written(of)
+    answer_summary(of)
     assert not summaries.is_making(of.state, "summary-1")

@@ -24,7 +24,7 @@ from tests.support.stack import Stack, get_last_message
 from tests.support.workers import open_session_on, run_worker_process
 
 
-async def shape(session: Session) -> list[str]:
+async def list_kinds(session: Session) -> list[str]:
     """The thread, an entry a word; its seqs have no gap."""
     entries = await session.entries()
     assert [entry.seq for entry in entries] == list(range(len(entries)))
@@ -49,7 +49,7 @@ async def test_a_model_call_survives_the_death_of_its_worker(stack: Stack) -> No
         await first.kill()
         async with run_worker_process(stack, queue):
             assert await request.answer() == "at last"
-            assert await shape(session) == ["config", "user", "assistant", "run"]
+            assert await list_kinds(session) == ["config", "user", "assistant", "run"]
             (answer,) = [entry for entry in await session.entries() if entry.payload.get("role") == "assistant"]
             assert answer.payload["recipe"]["attempt"] == 2
 
@@ -74,7 +74,7 @@ async def test_a_tool_call_survives_the_death_of_its_worker(stack: Stack, tmp_pa
         (tmp_path / "release").touch()
         async with run_worker_process(stack, queue):
             assert await request.answer() == "it was released"
-            assert await shape(session) == ["config", "user", "assistant", "tool", "assistant", "run"]
+            assert await list_kinds(session) == ["config", "user", "assistant", "tool", "assistant", "run"]
             assert started.read_text() == "begun\nbegun\n"
 
 
@@ -124,7 +124,7 @@ async def test_a_call_that_must_not_run_twice_is_in_doubt(stack: Stack, tmp_path
 
 
 @asynccontextmanager
-async def silent_bucket() -> AsyncIterator[tuple[asyncio.Event, dict[str, str]]]:
+async def run_silent_bucket() -> AsyncIterator[tuple[asyncio.Event, dict[str, str]]]:
     """A bucket that never answers; whether it was asked, and the environment of workers that use it."""
     asked = asyncio.Event()
 
@@ -146,7 +146,7 @@ async def silent_bucket() -> AsyncIterator[tuple[asyncio.Event, dict[str, str]]]
 async def test_a_rollover_survives_the_death_of_its_worker(stack: Stack) -> None:
     """SIGKILL while the archive is written: another worker writes it, and the session goes on in its new run."""
     queue, often = f"queue-{uuid.uuid4().hex}", {"CLEW_ROLLOVER_UPDATES": "5"}
-    async with silent_bucket() as (asked, silent):
+    async with run_silent_bucket() as (asked, silent):
         async with run_worker_process(stack, queue, **often):
             session = await open_session_on(stack, queue, lambda _body: Reply("fine"))
             for turn in range(4):
@@ -157,7 +157,7 @@ async def test_a_rollover_survives_the_death_of_its_worker(stack: Stack) -> None
             await first.kill()
     async with run_worker_process(stack, queue):
         assert await session.ask("and on") == "fine"
-        assert await shape(session) == ["config", *["user", "assistant", "run"] * 6]
+        assert await list_kinds(session) == ["config", *["user", "assistant", "run"] * 6]
     (_, begun) = await list_runs(Clew(stack.clew.temporal, queue), session.id)
     history = await stack.clew.temporal.get_workflow_handle(session.id, run_id=begun).fetch_history()
     scheduled = [e.activity_task_scheduled_event_attributes for e in history.events]
@@ -168,13 +168,13 @@ async def test_a_rollover_survives_the_death_of_its_worker(stack: Stack) -> None
 async def test_a_thread_is_read_though_its_reader_dies(stack: Stack) -> None:
     """SIGKILL while a page is read from the archive: another worker reads it, within the caller's patience."""
     queue = f"queue-{uuid.uuid4().hex}"
-    async with silent_bucket() as (asked, silent):
+    async with run_silent_bucket() as (asked, silent):
         async with run_worker_process(stack, queue):
             session = await open_session_on(stack, queue, lambda _body: Reply("fine"))
             await session.ask("one")
             await session.hibernate()
         async with run_worker_process(stack, queue, **silent) as first:
-            reading = asyncio.create_task(shape(session))
+            reading = asyncio.create_task(list_kinds(session))
             await asked.wait()
             await first.kill()
     async with run_worker_process(stack, queue):
@@ -211,7 +211,7 @@ async def test_a_workers_end_is_not_a_users_cancel(stack: Stack) -> None:
             await called.wait()
         async with in_process(http):
             assert await request.answer() == "at last"
-            assert await shape(session) == ["config", "user", "assistant", "run"]
+            assert await list_kinds(session) == ["config", "user", "assistant", "run"]
 
 
 @pytest.mark.slow
@@ -232,4 +232,4 @@ async def test_a_worker_stops_in_the_middle_of_a_validation(stack: Stack) -> Non
         assert "Traceback" not in first.log.read_text()
     async with run_worker_process(stack, queue):
         assert await request.answer() == "[]"
-        assert await shape(session) == ["config", "user", "assistant", "user", "assistant", "run"]
+        assert await list_kinds(session) == ["config", "user", "assistant", "user", "assistant", "run"]

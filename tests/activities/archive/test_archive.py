@@ -219,7 +219,7 @@ async def test_memory_stays_flat_while_a_long_thread_is_read(tmp_path: Path) -> 
         tracemalloc.stop()
 
 
-async def _small() -> tuple[Store, Head]:
+async def make_small_archive() -> tuple[Store, Head]:
     """An archive with two levels of nodes, in memory."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default", ArchiveSettings(fanout=2))
@@ -231,7 +231,7 @@ async def _small() -> tuple[Store, Head]:
 
 async def test_damage_of_any_byte_is_found_and_named() -> None:
     """If a byte of an object that a session needs changes, reading and verifying both name the object."""
-    store, head = await _small()
+    store, head = await make_small_archive()
     archive = Archive(store, "default")
     needed = {check.name async for check in archive.verify("root", head.root)}
     assert len(needed) == 3 + 1 + 1
@@ -260,7 +260,7 @@ async def test_damage_of_any_byte_is_found_and_named() -> None:
 
 async def test_a_missing_object_is_named_and_never_skipped() -> None:
     """Without one of its objects a thread is not read past the gap, in either direction, and verifying goes on."""
-    store, head = await _small()
+    store, head = await make_small_archive()
     archive = Archive(store, "default")
     for check in [check async for check in archive.verify("root", head.root)]:
         data = await store.get(check.name)

@@ -37,14 +37,14 @@ from tests.support.archives import (
 SMALL = ArchiveSettings(fanout=2)
 
 
-async def segments_of(store: Store, *heads: Head) -> set[str]:
+async def list_segments(store: Store, *heads: Head) -> set[str]:
     """The segments that these sessions need."""
     return {
         path for head in heads for path in await Family(store, FOLDER).list_objects(head.root) if "/segments/" in path
     }
 
 
-async def a_family(archive: Archive) -> dict[str, tuple[Head, list[Entry]]]:
+async def make_family(archive: Archive) -> dict[str, tuple[Head, list[Entry]]]:
     """A session, two forks of it, and a fork of one of these, each grown on its own, with what each must hold."""
     root = await begin_archive(archive, "root", make_entries(0, 4))
     root = await extend_archive(archive, root, make_entries(4, 4, "a"))
@@ -67,7 +67,7 @@ async def a_family(archive: Archive) -> dict[str, tuple[Head, list[Entry]]]:
 async def test_forks_share_what_they_have_in_common(store: Store) -> None:
     """A fork writes no segment; every member reads its own thread; each is whole."""
     archive = Archive(store, "default")
-    family = await a_family(archive)
+    family = await make_family(archive)
     for head, expected in family.values():
         assert await archive.read_head(head.session_id) == head
         assert await read_thread(archive, head) == expected
@@ -81,7 +81,7 @@ async def test_forks_share_what_they_have_in_common(store: Store) -> None:
 async def test_deletion_leaves_what_others_need(store: Store, order: tuple[str, ...]) -> None:
     """In any order of deletions, remaining sessions read their full threads, and unneeded segments are deleted."""
     archive = Archive(store, "default")
-    family = await a_family(archive)
+    family = await make_family(archive)
     result = await archive.put_result("root", b"large")
     for name in order:
         before = {path for path in await list_objects(store) if "/segments/" in path}
@@ -91,7 +91,7 @@ async def test_deletion_leaves_what_others_need(store: Store, order: tuple[str, 
         for head, expected in family.values():
             assert await read_thread(archive, head) == expected
         after = {path for path in await list_objects(store) if "/segments/" in path}
-        assert after == await segments_of(store, *(head for head, _ in family.values()))
+        assert after == await list_segments(store, *(head for head, _ in family.values()))
         assert deleted == len(before) - len(after)
         if family:
             assert await archive.get_result("root", result) == (b"large", 5)
@@ -131,7 +131,7 @@ async def test_any_life_of_a_family(life: list[tuple[str, int, float]], fanout: 
         for member, expected in family.values():
             assert await read_thread(archive, member) == expected
         present = {path for path in await list_objects(store) if "/segments/" in path}
-        assert present == await segments_of(store, *(member for member, _ in family.values()))
+        assert present == await list_segments(store, *(member for member, _ in family.values()))
     for name in sorted(family):
         await archive.delete(name)
     assert await list_objects(store) == set()
@@ -145,7 +145,7 @@ async def test_a_deletion_is_finished_after_a_crash_anywhere(name: str, alone: b
 
     async def before() -> tuple[Store, dict[str, tuple[Head, list[Entry]]]]:
         store = Store.from_url("memory://")
-        family = await a_family(Archive(store, "default", SMALL))
+        family = await make_family(Archive(store, "default", SMALL))
         for other in set(family) - {name} if alone else ():
             await Archive(store, "default").delete(other)
             del family[other]
@@ -210,7 +210,7 @@ class Interleaved(Store):
 async def test_members_deleted_at_the_same_time_leave_nothing(orders: range) -> None:
     """In any interleaving, the remaining sessions read their full threads; the last deletion removes the rest."""
     origin = Store.from_url("memory://")
-    family = await a_family(Archive(origin, "default"))
+    family = await make_family(Archive(origin, "default"))
     contents = {path: await origin.get(path) for path in await list_objects(origin)}
     deep, entries = family["deep"]
     for order in orders:
@@ -218,7 +218,7 @@ async def test_members_deleted_at_the_same_time_leave_nothing(orders: range) -> 
         archive = Archive(store, "default")
         await asyncio.gather(*(archive.delete(name) for name in ("root", "left", "right")))
         assert await read_thread(archive, deep) == entries
-        assert {path for path in store.contents if "/segments/" in path} == await segments_of(store, deep)
+        assert {path for path in store.contents if "/segments/" in path} == await list_segments(store, deep)
         await asyncio.gather(archive.delete("deep"), archive.delete("deep"))
         assert not store.contents
         store.contents |= contents
@@ -230,7 +230,7 @@ async def test_a_sibling_that_goes_while_it_is_looked_at_holds_nothing_back() ->
     """A member listed and then deleted, before its head was read, is not one in the making."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default")
-    family = await a_family(archive)
+    family = await make_family(archive)
 
     class Overtaken(Failing):
         async def get(self, path: str) -> bytes:
@@ -240,13 +240,13 @@ async def test_a_sibling_that_goes_while_it_is_looked_at_holds_nothing_back() ->
 
     await Archive(Overtaken(store), "default").delete("root")
     rest = [family[name][0] for name in ("right", "deep")]
-    assert {path for path in await list_objects(store) if "/segments/" in path} == await segments_of(store, *rest)
+    assert {path for path in await list_objects(store) if "/segments/" in path} == await list_segments(store, *rest)
 
 
 async def test_a_real_store_takes_deletions_at_the_same_time(local_store: Store) -> None:
     """What is true of every interleaving in a dictionary is true in a store."""
     archive = Archive(local_store, "default")
-    family = await a_family(archive)
+    family = await make_family(archive)
     await asyncio.gather(*(archive.delete(name) for name in family))
     assert await list_objects(local_store) == set()
 
@@ -320,7 +320,7 @@ async def test_what_is_damaged_can_be_deleted_and_what_others_need_is_not_guesse
     """A damaged session can be deleted; the family's segments stay while a damaged sibling's needs are unknown."""
     store = Store.from_url("memory://")
     archive = Archive(store, "default", SMALL)
-    family = await a_family(archive)
+    family = await make_family(archive)
     left = family["left"][0]
     await store.delete(f"{FOLDER}/nodes/{left.root}.json")
     with pytest.raises(ObjectMissing, match=f"nodes/{left.root}"):

@@ -92,7 +92,7 @@ class Disk:
                 self._restore(child, target / name)
 
 
-def modes(below: Path) -> dict[str, set[int]]:
+def list_modes(below: Path) -> dict[str, set[int]]:
     """The modes of all folders and of all files below one."""
     modes: dict[str, set[int]] = {"folder": set(), "file": set()}
     for path in below.rglob("*"):
@@ -114,7 +114,7 @@ async def test_nobody_else_can_read_what_is_stored(umask: int, tmp_path: Path) -
     finally:
         os.umask(before)
     assert await read_thread(archive, head) == make_entries(0, 6)
-    assert modes(tmp_path) == {"folder": {0o700}, "file": {0o600}}
+    assert list_modes(tmp_path) == {"folder": {0o700}, "file": {0o600}}
 
 
 async def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o755)
     await Store(Folder(tmp_path)).put("n/x", b"")
     assert os.stat(tmp_path).st_mode & 0o777 == 0o755
-    assert modes(tmp_path) == {"folder": {0o700}, "file": {0o600}}
+    assert list_modes(tmp_path) == {"folder": {0o700}, "file": {0o600}}
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ async def test_a_path_never_leads_out_of_the_folder(path: str, store: Store, tmp
         await store.put(path, b"x")
     with pytest.raises(StoreUnavailable):
         await store.get(path)
-    assert modes(tmp_path)["file"] == set()
+    assert list_modes(tmp_path)["file"] == set()
 
 
 async def test_a_full_disk_leaves_what_was_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

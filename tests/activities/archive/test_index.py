@@ -9,19 +9,19 @@ from clew_activities.archive.index import Children, Ref, append, decode, encode,
 from clew_activities.archive.segment import hash_bytes
 
 
-def ref(from_seq: int, to_seq: int, tag: int = 0) -> Ref:
+def make_ref(from_seq: int, to_seq: int, tag: int = 0) -> Ref:
     """A segment of which only the name is needed."""
     digest = hash_bytes(f"{from_seq}-{to_seq}-{tag}".encode())
     return Ref(digest=digest, level=0, from_seq=from_seq, to_seq=to_seq, kinds=("ai_message",))
 
 
-def leaves(children: Children, nodes: dict[str, bytes]) -> list[Ref]:
+def list_leaves(children: Children, nodes: dict[str, bytes]) -> list[Ref]:
     """The segments below, as views."""
     refs: list[Ref] = []
     for child in children:
         if child.level:
             below = decode(nodes[child.digest], child.digest, "n")
-            refs += leaves(limit_children(child, below, "n"), nodes)
+            refs += list_leaves(limit_children(child, below, "n"), nodes)
         else:
             refs.append(child)
     return refs
@@ -35,7 +35,7 @@ def test_append_and_truncate_are_those_of_a_list(steps: list[tuple[int, float | 
     plain: list[tuple[str, int]] = []
     nodes: dict[str, bytes] = {}
     for tag, (length, where) in enumerate(steps):
-        new = ref(len(plain), len(plain) + length - 1, tag)
+        new = make_ref(len(plain), len(plain) + length - 1, tag)
         children, made = append(children, [new], fanout)
         nodes |= {hash_bytes(data): data for data in made}
         plain += [(new.digest, seq) for seq in range(new.from_seq, new.to_seq + 1)]
@@ -44,13 +44,15 @@ def test_append_and_truncate_are_those_of_a_list(steps: list[tuple[int, float | 
             children = truncate(children, at_seq)
             plain = plain[: at_seq + 1]
         assert decode(encode(children), hash_bytes(encode(children)), "root") == children
-    shown = [(leaf.digest, seq) for leaf in leaves(children, nodes) for seq in range(leaf.from_seq, leaf.to_seq + 1)]
+    shown = [
+        (leaf.digest, seq) for leaf in list_leaves(children, nodes) for seq in range(leaf.from_seq, leaf.to_seq + 1)
+    ]
     assert shown == plain
 
 
 def test_a_root_stays_small() -> None:
     """After ten thousand segments a root has no more than 63 children of each level, and how they came is equal."""
-    refs = [ref(i, i) for i in range(10_000)]
+    refs = [make_ref(i, i) for i in range(10_000)]
     at_once, all_nodes = append((), refs, 64)
     one_by_one: Children = ()
     nodes: list[bytes] = []
@@ -64,14 +66,14 @@ def test_a_root_stays_small() -> None:
 
 def test_kinds_rise_to_the_nodes() -> None:
     """A node's ref names every kind that is somewhere below it, in one order."""
-    refs = [ref(i, i).model_copy(update={"kinds": ("run",) if i else ("ai_message",)}) for i in range(64)]
+    refs = [make_ref(i, i).model_copy(update={"kinds": ("run",) if i else ("ai_message",)}) for i in range(64)]
     (node,), _ = append((), refs, 64)
     assert (node.level, node.from_seq, node.to_seq, node.kinds) == (1, 0, 63, ("ai_message", "run"))
 
 
 def test_damage_of_any_byte_is_found_and_named() -> None:
     """No changed or missing byte goes unnoticed."""
-    data = encode((ref(0, 4), ref(5, 9)))
+    data = encode((make_ref(0, 4), make_ref(5, 9)))
     for i in range(len(data)):
         for broken in (data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :], data[:i]):
             with pytest.raises(ObjectDamaged, match="nodes/x is damaged"):
@@ -84,12 +86,12 @@ def test_damage_of_any_byte_is_found_and_named() -> None:
         b"",
         b"[]",
         encode(()),
-        encode((ref(0, 4), ref(6, 9))),
-        encode((ref(0, 4), ref(4, 9))),
-        encode((ref(5, 4),)),
-        encode((ref(0, 4), ref(5, 9).model_copy(update={"level": 1}))),
-        encode((ref(0, 4),)).replace(b'"version":1', b'"version":2'),
-        encode((ref(0, 4).model_copy(update={"digest": "../../secret"}),)),
+        encode((make_ref(0, 4), make_ref(6, 9))),
+        encode((make_ref(0, 4), make_ref(4, 9))),
+        encode((make_ref(5, 4),)),
+        encode((make_ref(0, 4), make_ref(5, 9).model_copy(update={"level": 1}))),
+        encode((make_ref(0, 4),)).replace(b'"version":1', b'"version":2'),
+        encode((make_ref(0, 4).model_copy(update={"digest": "../../secret"}),)),
     ],
 )
 def test_what_is_no_node_is_named(data: bytes) -> None:
@@ -103,7 +105,7 @@ def test_what_is_no_node_is_named(data: bytes) -> None:
 )
 def test_a_node_that_is_another_than_its_ref_says_is_named(change: dict[str, object]) -> None:
     """A ref cannot show a node for what it is not."""
-    children = (ref(0, 4), ref(5, 9))
+    children = (make_ref(0, 4), make_ref(5, 9))
     right = Ref(digest="0" * 64, level=1, from_seq=0, to_seq=9, kinds=("ai_message",))
     assert limit_children(right, children, "nodes/x") == children
     with pytest.raises(ObjectDamaged, match="nodes/x"):

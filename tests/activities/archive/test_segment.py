@@ -16,14 +16,14 @@ def test_round_trip(entries: list[Entry]) -> None:
     """What comes back is what went in, to the last digit of every number; equal entries give equal bytes."""
     data = encode(entries)
     back = decode(data, hash_bytes(data), "s")
-    assert repr([_sorted(one.as_json()) for one in back]) == repr([_sorted(one.as_json()) for one in entries])
+    assert repr([_sort(one.as_json()) for one in back]) == repr([_sort(one.as_json()) for one in entries])
     assert encode(back) == data
 
 
-def _sorted(value: object) -> object:
+def _sort(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if isinstance(value, list) else value
+        return {key: _sort(value[key]) for key in sorted(value)}
+    return [_sort(item) for item in value] if isinstance(value, list) else value
 
 
 def test_damage_of_any_byte_is_found_and_named() -> None:

@@ -24,7 +24,7 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def bucket_behind(
+async def open_bucket(
     answer: Answer, monkeypatch: pytest.MonkeyPatch, patience: float = 20.0
 ) -> AsyncIterator[Store]:
     """A bucket at a scripted server."""
@@ -37,7 +37,7 @@ async def bucket_behind(
         yield Store.from_url("s3://clew/prefix", timeout=patience)
 
 
-async def every_operation_fails(store: Store) -> list[str]:
+async def assert_every_operation_fails(store: Store) -> list[str]:
     """What each operation says when the store cannot be used."""
     said = []
 
@@ -199,11 +199,11 @@ async def test_a_bucket_that_is_not_there_is_no_empty_archive(s3_env: str) -> No
 
 async def test_an_unreachable_store_says_so_at_once(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a server, every operation fails at once; the error names the object, and no credential."""
-    async with bucket_behind(lambda *_: asyncio.sleep(0), monkeypatch):
+    async with open_bucket(lambda *_: asyncio.sleep(0), monkeypatch):
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:pa55word@127.0.0.1:{unused_tcp_port}")
         store = Store.from_url("s3://clew/prefix")
     started = time.monotonic()
-    for said in await every_operation_fails(store):
+    for said in await assert_every_operation_fails(store):
         assert said.startswith("the store cannot be used at a")
         assert "error sending request" in said
         assert not any(secret in said for secret in ("pa55word", "AKIAEXAMPLE", "not-to-be-seen"))
@@ -217,8 +217,8 @@ async def test_a_silent_store_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         await reader.read()
         writer.close()
 
-    async with bucket_behind(silent, monkeypatch, patience=0.2) as store:
-        assert len(await every_operation_fails(store)) == 7
+    async with open_bucket(silent, monkeypatch, patience=0.2) as store:
+        assert len(await assert_every_operation_fails(store)) == 7
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ async def test_a_refusing_store_is_asked_once(status: str, monkeypatch: pytest.M
         await writer.drain()
         writer.close()
 
-    async with bucket_behind(refuse, monkeypatch) as store:
-        said = await every_operation_fails(store)
+    async with open_bucket(refuse, monkeypatch) as store:
+        said = await assert_every_operation_fails(store)
     assert len(requests) == len(said) == 7
     assert not any(secret in line for line in said for secret in ("pa55word", "AKIAEXAMPLE", "not-to-be-seen"))
     assert "Refused" in said[0]

@@ -39,15 +39,15 @@ THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
 REDACTED = {"type": "redacted_thinking", "data": "ZGF0YQ=="}
 
 
-def thought(message: Message, *blocks: dict[str, Any], provider: str = "anthropic") -> Message:
+def make_thought(message: Message, *blocks: dict[str, Any], provider: str = "anthropic") -> Message:
     return {**message, "provider_data": {"provider": provider, "blocks": list(blocks)}}
 
 
-def text(content: str) -> dict[str, Any]:
+def make_text(content: str) -> dict[str, Any]:
     return {"type": "text", "text": content}
 
 
-def messages(*sent: Message) -> Any:
+def encode_messages(*sent: Message) -> Any:
     return PROVIDER.encode(make_request(*sent)).body["messages"]
 
 
@@ -67,7 +67,7 @@ def test_a_body_is_what_the_official_package_would_send(model: str, options: dic
     conversation: list[Message] = [
         {"role": "system", "content": "Be brief."},
         HELLO,
-        thought(make_call(a=1), THOUGHT, REDACTED),
+        make_thought(make_call(a=1), THOUGHT, REDACTED),
         make_result("2"),
     ]
     call = PROVIDER.encode(make_request(*conversation, model=model, **options))
@@ -90,8 +90,11 @@ def test_system_messages_leave_the_conversation_in_order() -> None:
         )
     ).body
     ends = {"cache_control": {"type": "ephemeral"}}
-    assert body["system"] == [text("Be brief.") | ends, text("Summary of earlier conversation: none.") | ends]
-    assert body["messages"] == [{"role": "user", "content": [text("hello"), text("Well?")]}]
+    assert body["system"] == [
+        make_text("Be brief.") | ends,
+        make_text("Summary of earlier conversation: none.") | ends,
+    ]
+    assert body["messages"] == [{"role": "user", "content": [make_text("hello"), make_text("Well?")]}]
 
 
 def test_results_of_tools_are_one_user_message_before_what_the_user_says() -> None:
@@ -103,14 +106,14 @@ def test_results_of_tools_are_one_user_message_before_what_the_user_says() -> No
             {"id": "tc_2", "name": "my tool", "arguments": {}},
         ],
     }
-    sent = messages(
+    sent = encode_messages(
         HELLO, both, make_result("3", "tc_1"), make_result("", "tc_2"), {"role": "user", "content": "Stop!"}
     )
     assert sent[1:] == [
         {
             "role": "assistant",
             "content": [
-                text("Both."),
+                make_text("Both."),
                 {"type": "tool_use", "id": "tc_1", "name": "add", "input": {"a": 1}},
                 {"type": "tool_use", "id": "tc_2", "name": "my_tool", "input": {}},
             ],
@@ -120,48 +123,50 @@ def test_results_of_tools_are_one_user_message_before_what_the_user_says() -> No
             "content": [
                 {"type": "tool_result", "tool_use_id": "tc_1", "content": "3"},
                 {"type": "tool_result", "tool_use_id": "tc_2"},
-                text("Stop!"),
+                make_text("Stop!"),
             ],
         },
     ]
 
 
 def test_messages_of_one_role_are_merged_and_the_first_is_the_users() -> None:
-    sent = messages({"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}, HELLO)
+    sent = encode_messages({"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}, HELLO)
     assert [message["role"] for message in sent] == ["user", "assistant", "user"]
-    assert sent[1]["content"] == [text("a"), text("b")]
+    assert sent[1]["content"] == [make_text("a"), make_text("b")]
 
 
 @pytest.mark.parametrize(
     ("message", "blocks"),
     [
         pytest.param(
-            thought(make_call(content="Adding.", a=1), THOUGHT, REDACTED),
-            [THOUGHT, REDACTED, text("Adding."),
+            make_thought(make_call(content="Adding.", a=1), THOUGHT, REDACTED),
+            [THOUGHT, REDACTED, make_text("Adding."),
              {"type": "tool_use", "id": "tc_1", "name": "add", "input": {"a": 1}}],
             id="thinking first, verbatim",
         ),
         pytest.param(
-            thought(make_call(content="One. Two."), THOUGHT, text("One. "), REDACTED),
-            [THOUGHT, text("One. "), REDACTED, text("Two."),
+            make_thought(make_call(content="One. Two."), THOUGHT, make_text("One. "), REDACTED),
+            [THOUGHT, make_text("One. "), REDACTED, make_text("Two."),
              {"type": "tool_use", "id": "tc_1", "name": "add", "input": {}}],
             id="thinking in its place between texts",
         ),
         pytest.param(
-            thought({"role": "assistant", "content": "Edited."}, THOUGHT, text("One. "), REDACTED),
-            [THOUGHT, REDACTED, text("Edited.")],
+            make_thought({"role": "assistant", "content": "Edited."}, THOUGHT, make_text("One. "), REDACTED),
+            [THOUGHT, REDACTED, make_text("Edited.")],
             id="a text that was edited since",
         ),
         pytest.param(
-            thought({"role": "assistant", "content": "x"}, THOUGHT, provider="other"), [text("x")], id="another's"
+            make_thought({"role": "assistant", "content": "x"}, THOUGHT, provider="other"),
+            [make_text("x")], id="another's"
         ),
         pytest.param(
-            thought({"role": "assistant", "content": "x"}, {"type": "image"}), [text("x")], id="of no kind we keep"
+            make_thought({"role": "assistant", "content": "x"}, {"type": "image"}),
+            [make_text("x")], id="of no kind we keep"
         ),
     ],
 )  # fmt: skip
 def test_thinking_goes_back_to_the_provider_that_sent_it(message: Message, blocks: list[dict[str, Any]]) -> None:
-    assert messages(HELLO, message)[1]["content"] == blocks
+    assert encode_messages(HELLO, message)[1]["content"] == blocks
 
 
 @pytest.mark.parametrize(
@@ -210,7 +215,7 @@ def test_a_budget_is_not_asked_for_in_a_round_that_began_without_thinking() -> N
         ).body
 
     assert "thinking" not in body(make_call())
-    assert "thinking" in body(thought(make_call(), THOUGHT))
+    assert "thinking" in body(make_thought(make_call(), THOUGHT))
 
 
 @pytest.mark.parametrize(
@@ -258,8 +263,8 @@ def test_thinking_between_texts_comes_back_in_its_place() -> None:
     reply = decode(AnthropicDecoder("anthropic"), events)
     answer: Message = {"role": "assistant", "content": reply.content}
     assert reply.provider_data is not None
-    sent = messages(HELLO, thought(answer, *reply.provider_data["blocks"]))
-    assert sent[1]["content"] == [text("One. "), THOUGHT, text("Two.")]
+    sent = encode_messages(HELLO, make_thought(answer, *reply.provider_data["blocks"]))
+    assert sent[1]["content"] == [make_text("One. "), THOUGHT, make_text("Two.")]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +343,7 @@ def test_a_refusal_says_what_it_is_about() -> None:
 
 def test_a_whole_message_folds_like_a_stream() -> None:
     message = open_message(input_tokens=5)["message"] | {
-        "content": [THOUGHT, text("hi"), {"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}],
+        "content": [THOUGHT, make_text("hi"), {"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}],
         "stop_reason": "tool_use",
     }
     reply = decode(AnthropicDecoder("anthropic"), [message])

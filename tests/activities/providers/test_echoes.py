@@ -31,7 +31,7 @@ def test_every_form_is_a_leak_where_it_is_not_redacted() -> None:
     assert not find_leaks(KEY[20:31], KEY)
 
 
-async def outcome(client: httpx.AsyncClient, provider: Provider) -> str:
+async def collect_outcome(client: httpx.AsyncClient, provider: Provider) -> str:
     """Collect all results of a call: the reply, or the error with its causes and details."""
     decoder = RedactedDecoder(provider.make_decoder(), REDACTION)
     try:
@@ -54,7 +54,7 @@ async def test_no_failure_tells_the_key(
     """The key is in neither the error's message, details and causes, nor the log."""
     caplog.set_level(logging.INFO)
     FAILURES[part](server, FORMS[form](KEY))
-    said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
+    said = await collect_outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
     assert said.startswith("Traceback")
     assert not find_leaks(said + caplog.text, KEY)
 
@@ -64,7 +64,7 @@ async def test_no_failure_tells_the_key(
 async def test_no_reply_tells_the_key(part: str, form: str, server: FakeServer, client: httpx.AsyncClient) -> None:
     """Neither its text, nor its thinking, nor its tool calls, nor what could be seen of them before their end."""
     REPLIES[part](server, FORMS[form](KEY))
-    said = await outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
+    said = await collect_outcome(client, OpenAI("openai", server.url, official=True, api_key=KEY))
     assert "content" in said
     assert not find_leaks(said, KEY)
 
@@ -74,7 +74,7 @@ async def test_no_reply_tells_the_key(part: str, form: str, server: FakeServer, 
 async def test_no_block_tells_the_key(part: str, form: str, server: FakeServer, client: httpx.AsyncClient) -> None:
     """Provider data with the key in it is dropped: the provider would not take it back changed."""
     ANTHROPIC[part](server, FORMS[form](KEY))
-    said = await outcome(client, Anthropic("anthropic", server.url, api_key=KEY))
+    said = await collect_outcome(client, Anthropic("anthropic", server.url, api_key=KEY))
     assert not find_leaks(said, KEY)
     assert "signature" not in said
 

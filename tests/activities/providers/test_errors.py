@@ -17,40 +17,45 @@ from clew_activities.providers.redaction import Redaction
 NOW = 1_800_000_000.0
 
 
-def openai_error(message: str, **fields: object) -> str:
+def make_openai_error(message: str, **fields: object) -> str:
     return json.dumps({"error": {"message": message, "type": "invalid_request_error", "param": None} | fields})
 
 
-def anthropic_error(kind: str, message: str) -> str:
+def make_anthropic_error(kind: str, message: str) -> str:
     return json.dumps({"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"})
 
 
 @pytest.mark.parametrize(
     ("status", "body", "kind", "retryable"),
     [
-        (400, openai_error("Invalid value: 'x'."), "bad_request", False),
-        (401, openai_error("Incorrect API key provided.", code="invalid_api_key"), "unauthorized", False),
+        (400, make_openai_error("Invalid value: 'x'."), "bad_request", False),
+        (401, make_openai_error("Incorrect API key provided.", code="invalid_api_key"), "unauthorized", False),
         (402, "", "insufficient_quota", False),
-        (403, openai_error("Country not supported"), "unauthorized", False),
+        (403, make_openai_error("Country not supported"), "unauthorized", False),
         (404, '{"error":{"message":"File Not Found","type":"not_found_error","code":404}}', "bad_request", False),
-        (404, openai_error("The model `x` does not exist or you do not have access to it."), "unknown_model", False),
-        (403, openai_error("Project has no access.", code="model_not_found"), "unknown_model", False),
-        (404, anthropic_error("not_found_error", "model: claude-nothing"), "unknown_model", False),
+        (
+            404,
+            make_openai_error("The model `x` does not exist or you do not have access to it."),
+            "unknown_model",
+            False,
+        ),
+        (403, make_openai_error("Project has no access.", code="model_not_found"), "unknown_model", False),
+        (404, make_anthropic_error("not_found_error", "model: claude-nothing"), "unknown_model", False),
         (404, '{"error":"model \\"x\\" not found, try pulling it first"}', "unknown_model", False),
         (400, '{"error":{"message":"Invalid model name passed in model=x"}}', "unknown_model", False),
         (408, "", "provider_unavailable", True),
         (409, "", "provider_unavailable", True),
-        (413, anthropic_error("request_too_large", "Request exceeds the maximum size"), "bad_request", False),
+        (413, make_anthropic_error("request_too_large", "Request exceeds the maximum size"), "bad_request", False),
         (422, '{"detail":[{"loc":["body"],"msg":"field required"}]}', "bad_request", False),
         (425, "", "provider_unavailable", True),
-        (429, openai_error("Rate limit reached", code="rate_limit_exceeded"), "rate_limited", True),
-        (429, openai_error("Request too large: reduce the length of the messages"), "rate_limited", True),
-        (429, openai_error("You exceeded your quota", code="insufficient_quota"), "insufficient_quota", False),
+        (429, make_openai_error("Rate limit reached", code="rate_limit_exceeded"), "rate_limited", True),
+        (429, make_openai_error("Request too large: reduce the length of the messages"), "rate_limited", True),
+        (429, make_openai_error("You exceeded your quota", code="insufficient_quota"), "insufficient_quota", False),
         (500, "<html>oops</html>", "provider_unavailable", True),
         (503, '{"error":{"message":"Loading model","type":"unavailable_error"}}', "provider_unavailable", True),
-        (529, anthropic_error("overloaded_error", "Overloaded"), "overloaded", True),
-        (400, openai_error("Blocked", code="content_policy_violation"), "content_refused", False),
-        (400, openai_error("Filtered", code="content_filter"), "content_refused", False),
+        (529, make_anthropic_error("overloaded_error", "Overloaded"), "overloaded", True),
+        (400, make_openai_error("Blocked", code="content_policy_violation"), "content_refused", False),
+        (400, make_openai_error("Filtered", code="content_filter"), "content_refused", False),
         (418, "\ud800", "bad_request", False),
         (999, "[" * 100_000, "bad_request", False),
     ],
@@ -94,7 +99,9 @@ def test_status_and_body_give_a_type_and_a_posture(status: int, body: str, kind:
 def test_a_context_that_is_too_long_is_its_own_error_with_what_was_told(
     status: int, message: str, fields: dict[str, object], details: dict[str, int]
 ) -> None:
-    error = classify_response(ErrorAnswer(status=status, headers={}, body=openai_error(message, **fields), at=NOW))
+    error = classify_response(
+        ErrorAnswer(status=status, headers={}, body=make_openai_error(message, **fields), at=NOW)
+    )
     assert (error.type, error.retryable, error.details) == ("context_length_exceeded", False, details)
 
 

@@ -40,17 +40,17 @@ def anthropic(server: FakeServer) -> Provider:
     return Anthropic("anthropic", server.url, api_key=KEY)
 
 
-def repeated(*pieces: Any, first: Any = (), size: int = SIZE) -> bytes:
+def repeat_events(*pieces: Any, first: Any = (), size: int = SIZE) -> bytes:
     """A stream of about so many bytes that begins with some events and repeats others."""
     piece = encode_events(pieces)
     return encode_events(first) + piece * (size // len(piece))
 
 
-def called(arguments: str, **fields: Any) -> dict[str, Any]:
+def call_tool(arguments: str, **fields: Any) -> dict[str, Any]:
     return make_chunk(tool_calls=[make_tool(arguments, "add", **fields)])
 
 
-def block(**fields: Any) -> dict[str, Any]:
+def start_one(**fields: Any) -> dict[str, Any]:
     return start_block(0, **fields)
 
 
@@ -59,17 +59,17 @@ Shape = tuple[Callable[[FakeServer], Provider], Callable[[], bytes]]
 STREAMS: dict[str, Shape] = {
     "pieces that close an object": (
         openai,
-        lambda: repeated(called(",{}", id="a"), first=[called('{"a":[{}', id="a")]),
+        lambda: repeat_events(call_tool(",{}", id="a"), first=[call_tool('{"a":[{}', id="a")]),
     ),
-    "whole objects": (openai, lambda: repeated(called('{"a":{}}', index=0))),
-    "nothing but closing": (openai, lambda: repeated(called("}", id="a"), first=[called("{", id="a")])),
-    "calls without end": (openai, lambda: encode_events(called("{}", id=f"c{index}") for index in range(6000))),
+    "whole objects": (openai, lambda: repeat_events(call_tool('{"a":{}}', index=0))),
+    "nothing but closing": (openai, lambda: repeat_events(call_tool("}", id="a"), first=[call_tool("{", id="a")])),
+    "calls without end": (openai, lambda: encode_events(call_tool("{}", id=f"c{index}") for index in range(6000))),
     "huge names": (
         openai,
-        lambda: repeated(make_chunk(tool_calls=[make_tool("{}", "n" * 9000, id="i" * 9000)])),
+        lambda: repeat_events(make_chunk(tool_calls=[make_tool("{}", "n" * 9000, id="i" * 9000)])),
     ),
-    "refusals": (openai, lambda: repeated(make_chunk(refusal="r"))),
-    "thoughts": (openai, lambda: repeated(make_chunk(reasoning="t"))),
+    "refusals": (openai, lambda: repeat_events(make_chunk(refusal="r"))),
+    "thoughts": (openai, lambda: repeat_events(make_chunk(reasoning="t"))),
     "one text": (openai, lambda: encode_events([make_chunk(content="x" * SIZE)])),
     "one line": (openai, lambda: b"data: " + b"x" * SIZE),
     "deep": (openai, lambda: b"data: " + b"[" * SIZE + b"\n\n"),
@@ -79,22 +79,22 @@ STREAMS: dict[str, Shape] = {
     "lines of one event": (openai, lambda: b"data:\n" * (SIZE // 6)),
     "empty objects": (openai, lambda: b"data:{}\n\n" * (SIZE // 9)),
     "an error": (openai, lambda: encode_events([{"error": {"message": "authorization: " * (SIZE // 15)}}])),
-    "pings": (anthropic, lambda: repeated({"type": "ping"})),
+    "pings": (anthropic, lambda: repeat_events({"type": "ping"})),
     "blocks": (
         anthropic,
         lambda: encode_events(start_block(index, type="text", text="x") for index in range(10_000)),
     ),
     "deltas": (
         anthropic,
-        lambda: repeated(
-            make_delta(0, type="thinking_delta", thinking="t", signature="s"), first=[block(type="thinking")]
+        lambda: repeat_events(
+            make_delta(0, type="thinking_delta", thinking="t", signature="s"), first=[start_one(type="thinking")]
         ),
     ),
     "pieces of input": (
         anthropic,
-        lambda: repeated(
+        lambda: repeat_events(
             make_delta(0, type="input_json_delta", partial_json=",{}"),
-            first=[block(type="tool_use", id="a", name="add")],
+            first=[start_one(type="tool_use", id="a", name="add")],
         ),
     ),
 }
@@ -132,7 +132,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return lambda: characters
 
 
-async def end(
+async def end_call(
     client: httpx.AsyncClient, provider: Provider, monotonic: Callable[[], float] = time.monotonic, **settings: Any
 ) -> ModelReply | ProviderError:
     """How a call ends, which is looked at all the while as heartbeats do."""
@@ -156,7 +156,7 @@ async def test_each_byte_is_parsed_a_bounded_number_of_times(
     kind = "application/json" if shape in WHOLE else "text/event-stream"
     # The request that came is parsed by the server, in the same process.
     server.answer(*(body[at : at + 65536] for at in range(0, len(body), 65536)), content_type=kind)
-    await end(client, provider(server))
+    await end_call(client, provider(server))
     assert parsed() <= 3 * len(body) + 10_000
 
 
@@ -176,7 +176,7 @@ async def test_other_work_goes_on_while_a_hostile_stream_is_folded(
             await asyncio.sleep(0)
 
     working = asyncio.create_task(others())
-    await end(client, provider(server), lambda: next(ticks) / 1000)
+    await end_call(client, provider(server), lambda: next(ticks) / 1000)
     working.cancel()
     pauses = [later - earlier for earlier, later in itertools.pairwise(looks_at_turns)]
     assert max(pauses) < 20
@@ -209,7 +209,7 @@ async def test_an_event_is_parsed_up_to_its_limit(kind: str, server: FakeServer,
     """16 MB of empty lists would take half a gigabyte."""
     lists = b'{"a":[' + b"[]," * 20_000 + b"1]}"
     server.answer(lists if kind == "application/json" else b"data: " + lists + b"\n\n", content_type=kind)
-    error = await end(client, openai(server), event_size=50_000)
+    error = await end_call(client, openai(server), event_size=50_000)
     assert isinstance(error, TruncatedStream)
     assert "50000" in error.message
 
@@ -221,7 +221,7 @@ async def test_tiny_pieces_count_for_more_than_they_hold(
     """A chunk of one byte takes as long as one of a hundred."""
     body = b"data:{}\n\n" * 600
     server.answer(*([body[at : at + 1] for at in range(len(body))] if split == "chunks" else [body]))
-    error = await end(client, openai(server), reply_bytes=20_000)
+    error = await end_call(client, openai(server), reply_bytes=20_000)
     assert isinstance(error, TruncatedStream)
     assert "20000" in error.message
 
@@ -233,7 +233,7 @@ async def test_a_compressed_answer_is_not_unpacked(
     """Compressed answers are refused: three layers expand a few hundred bytes to gigabytes."""
     bomb = gzip.compress(gzip.compress(gzip.compress(b"\0" * 50_000_000)))
     server.answer(bomb, status=status, content_encoding="gzip, gzip, gzip")
-    error = await end(client, openai(server))
+    error = await end_call(client, openai(server))
     assert isinstance(error, BadRequest) == (status == 200)
     assert isinstance(error, ProviderError)
     assert "gzip, gzip, gzip" in error.message

@@ -39,19 +39,19 @@ def anthropic(server: FakeServer) -> Anthropic:
     return Anthropic("anthropic", server.url, api_key=KEY)
 
 
-def screened(provider: Provider) -> RedactedDecoder:
+def make_screened(provider: Provider) -> RedactedDecoder:
     return RedactedDecoder(provider.make_decoder(), Redaction(provider.secrets))
 
 
-async def call(client: httpx.AsyncClient, provider: Provider, **settings: Any) -> ModelReply:
+async def call_provider(client: httpx.AsyncClient, provider: Provider, **settings: Any) -> ModelReply:
     bounds = HttpSettings(**settings)
-    decoder = screened(provider)
+    decoder = make_screened(provider)
     return await stream(client, provider, make_request(), decoder, settings=bounds, now=lambda: 1_800_000_000.0)
 
 
-async def failure(client: httpx.AsyncClient, provider: Provider, **settings: Any) -> ProviderError:
+async def fail_call(client: httpx.AsyncClient, provider: Provider, **settings: Any) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
-        await call(client, provider, **settings)
+        await call_provider(client, provider, **settings)
     assert KEY not in "".join(map(str, (caught.value, caught.value.details)))
     assert (caught.value.__cause__, caught.value.__context__) == (None, None)
     return caught.value
@@ -63,7 +63,7 @@ HELLO = encode_events(HELLO_STREAM)
 async def test_a_request_arrives_as_it_was_encoded(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(HELLO)
     model_request = make_request(tools=[ADD], temperature=0.5)
-    await stream(client, openai(server), model_request, screened(openai(server)))
+    await stream(client, openai(server), model_request, make_screened(openai(server)))
     (received,) = server.received
     assert received.path == "/chat/completions"
     assert received.body == openai(server).encode(model_request).body
@@ -80,12 +80,12 @@ async def test_a_reply_is_the_same_wherever_its_bytes_are_split(
     events = [make_chunk(content="ü€\U0001f600"), *TOOL_STREAM]
     wire = b": a comment" + newline * 2 + encode_events(events).replace(b"\n", newline)
     server.answer(*(wire[at : at + size] for at in range(0, len(wire), size)))
-    assert await call(client, openai(server)) == decode(openai(server).make_decoder(), events)
+    assert await call_provider(client, openai(server)) == decode(openai(server).make_decoder(), events)
 
 
 async def test_anthropics_named_events_are_folded(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(encode_events(ANTHROPIC_STREAM))
-    reply = await call(client, anthropic(server))
+    reply = await call_provider(client, anthropic(server))
     assert reply == decode(anthropic(server).make_decoder(), ANTHROPIC_STREAM)
     assert server.received[0].path == "/v1/messages"
     assert server.received[0].headers["x-api-key"] == KEY
@@ -113,7 +113,7 @@ async def test_the_caller_sees_the_reply_grow(server: FakeServer, client: httpx.
 async def test_a_cancelled_call_hangs_up(server: FakeServer, client: httpx.AsyncClient) -> None:
     never = asyncio.Event()
     server.answer(encode_events(HELLO_STREAM[:2]), never)
-    calling = asyncio.create_task(call(client, openai(server)))
+    calling = asyncio.create_task(call_provider(client, openai(server)))
     await server.requested.wait()
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -125,7 +125,7 @@ async def test_a_cancelled_call_hangs_up(server: FakeServer, client: httpx.Async
 async def test_connections_are_used_again(server: FakeServer, client: httpx.AsyncClient) -> None:
     for _ in range(3):
         server.answer(HELLO)
-        await call(client, openai(server))
+        await call_provider(client, openai(server))
     assert [received.connection for received in server.received] == [1, 1, 1]
 
 
@@ -133,13 +133,13 @@ async def test_an_end_marker_ends_the_reply_though_the_connection_stays_open(
     server: FakeServer, client: httpx.AsyncClient
 ) -> None:
     server.answer(HELLO, asyncio.Event())
-    assert (await call(client, openai(server), drain_seconds=0.01)).content == "Hello"
+    assert (await call_provider(client, openai(server), drain_seconds=0.01)).content == "Hello"
 
 
 async def test_a_whole_json_body_is_a_reply_too(server: FakeServer, client: httpx.AsyncClient) -> None:
     message = {"role": "assistant", "content": "whole"}
     server.answer_json({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
-    assert (await call(client, openai(server))).content == "whole"
+    assert (await call_provider(client, openai(server))).content == "whole"
 
 
 @pytest.mark.parametrize(
@@ -154,12 +154,12 @@ async def test_either_end_is_an_end(
     server: FakeServer, client: httpx.AsyncClient, steps: list[Any], content: str
 ) -> None:
     server.answer(encode_events(steps).rstrip(b"\n"))
-    assert (await call(client, openai(server))).content == content
+    assert (await call_provider(client, openai(server))).content == content
 
 
 async def test_a_drop_after_the_reply_was_whole_is_no_matter(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(encode_events(HELLO_STREAM[:4]), None)
-    assert (await call(client, openai(server))).content == "Hello"
+    assert (await call_provider(client, openai(server))).content == "Hello"
 
 
 @pytest.mark.parametrize(
@@ -176,20 +176,20 @@ async def test_a_reply_that_breaks_off_can_be_retried(
     server: FakeServer, client: httpx.AsyncClient, steps: tuple[Any, ...]
 ) -> None:
     server.answer(*steps)
-    assert (await failure(client, openai(server))).retryable
+    assert (await fail_call(client, openai(server))).retryable
 
 
 async def test_the_error_of_the_library_is_named(server: FakeServer, client: httpx.AsyncClient) -> None:
     """In the message: as a cause it would carry what was received into the history."""
     server.answer(encode_events(HELLO_STREAM[:2]), None)
-    error = await failure(client, openai(server))
+    error = await fail_call(client, openai(server))
     assert isinstance(error, TruncatedStream)
     assert "RemoteProtocolError" in error.message or "ReadError" in error.message
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
 async def test_a_server_that_is_not_there_is_unavailable(client: httpx.AsyncClient, url: str) -> None:
-    error = await failure(client, OpenAI("local", url, official=False))
+    error = await fail_call(client, OpenAI("local", url, official=False))
     assert isinstance(error, ProviderUnavailable)
     assert "ConnectError" in error.message
 
@@ -208,14 +208,14 @@ async def test_a_refused_call_is_a_typed_error(  # noqa: PLR0917 - the table's c
     server: FakeServer, client: httpx.AsyncClient, status: int, headers: dict[str, str], body: Any, expected: object
 ) -> None:
     server.answer_json(body, status, **headers)
-    error = await failure(client, openai(server))
+    error = await fail_call(client, openai(server))
     assert (type(error), error.retry_after) == expected
     assert error.status == status
 
 
 async def test_nothing_is_retried(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer_json({}, 503)
-    await failure(client, openai(server))
+    await fail_call(client, openai(server))
     assert len(server.received) == 1
 
 
@@ -225,7 +225,7 @@ async def test_a_redirect_is_not_followed_with_the_key(
 ) -> None:
     client.follow_redirects = True
     server.answer(status=status, location=f"{server.url}/elsewhere")
-    error = await failure(client, openai(server))
+    error = await fail_call(client, openai(server))
     assert isinstance(error, BadRequest)
     assert "/elsewhere" in error.message
     assert len(server.received) == 1
@@ -235,7 +235,7 @@ async def test_an_error_inside_a_stream_is_typed_and_holds_no_key(
     server: FakeServer, client: httpx.AsyncClient
 ) -> None:
     server.answer(encode_events([{"type": "error", "error": {"type": "overloaded_error", "message": f"no {KEY}"}}]))
-    assert isinstance(await failure(client, anthropic(server)), Overloaded)
+    assert isinstance(await fail_call(client, anthropic(server)), Overloaded)
 
 
 @pytest.mark.parametrize(
@@ -249,16 +249,16 @@ async def test_a_reply_that_is_none_is_typed(
     server: FakeServer, client: httpx.AsyncClient, events: list[Any], kind: type[ProviderError]
 ) -> None:
     server.answer(encode_events(events))
-    assert isinstance(await failure(client, openai(server)), kind)
+    assert isinstance(await fail_call(client, openai(server)), kind)
 
 
 async def test_an_error_body_is_read_to_its_limit_and_no_longer_than_its_time(
     server: FakeServer, client: httpx.AsyncClient
 ) -> None:
     server.answer(*[b"x" * 10_000] * 7, asyncio.Event(), status=400, content_type="text/plain")
-    assert len((await failure(client, openai(server))).message) == 2000
+    assert len((await fail_call(client, openai(server))).message) == 2000
     server.answer(b"no", asyncio.Event(), status=400, content_type="text/plain")
-    assert (await failure(client, openai(server), error_body_seconds=0.01)).message == "no"
+    assert (await fail_call(client, openai(server), error_body_seconds=0.01)).message == "no"
 
 
 @pytest.mark.parametrize("content_type", ["text/event-stream", "application/json"])
@@ -266,7 +266,7 @@ async def test_a_stream_or_a_line_that_never_ends_is_cut_off(
     server: FakeServer, client: httpx.AsyncClient, content_type: str
 ) -> None:
     server.answer(b"data: ", *[b"x" * 10_000] * 6, asyncio.Event(), content_type=content_type)
-    assert isinstance(await failure(client, openai(server), reply_bytes=50_000), TruncatedStream)
+    assert isinstance(await fail_call(client, openai(server), reply_bytes=50_000), TruncatedStream)
 
 
 @pytest.mark.parametrize("content_type", ["text/html", ""])
@@ -274,7 +274,7 @@ async def test_an_answer_that_is_no_reply_says_what_it_is(
     server: FakeServer, client: httpx.AsyncClient, content_type: str
 ) -> None:
     server.answer(b"<html>", content_type=content_type)
-    error = await failure(client, openai(server))
+    error = await fail_call(client, openai(server))
     assert isinstance(error, BadRequest)
     assert "base URL" in error.message
 
@@ -282,5 +282,5 @@ async def test_an_answer_that_is_no_reply_says_what_it_is(
 async def test_text_that_is_no_text_still_arrives(server: FakeServer, client: httpx.AsyncClient) -> None:
     server.answer(HELLO)
     model_request = make_request({"role": "user", "content": "a\ud800b"})
-    await stream(client, openai(server), model_request, screened(openai(server)))
+    await stream(client, openai(server), model_request, make_screened(openai(server)))
     assert server.received[0].body["messages"][0]["content"] == "a?b"

@@ -37,7 +37,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return made
 
 
-def refusal(**environ: str) -> str:
+def get_refusal(**environ: str) -> str:
     with pytest.raises(ProvidersUnusable) as caught:
         load_providers({"CLEW_PROVIDERS": "users_own"} | environ)
     assert "'users_own'" in str(caught.value)
@@ -66,7 +66,7 @@ def test_a_module_that_cannot_be_imported_is_named(name: str) -> None:
 
 
 def test_a_module_without_the_function_is_told_which(module: types.ModuleType) -> None:
-    assert "defines no function make_providers(environ)" in refusal()
+    assert "defines no function make_providers(environ)" in get_refusal()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_function_that_fails_is_told_with_its_reason(module: Any, error: Excep
         raise error
 
     module.make_providers = make_providers
-    assert said in refusal()
+    assert said in get_refusal()
 
 
 @pytest.mark.parametrize(
@@ -103,19 +103,19 @@ def test_a_provider_that_breaks_the_interface_is_refused(module: Any, member: st
     provider = Made()
     setattr(provider, member, value)
     module.make_providers = lambda environ: [provider]
-    refused = refusal()
+    refused = get_refusal()
     assert "makes a Made that is no provider" in refused
     assert said in refused
 
 
 def test_an_object_that_is_no_provider_is_told_what_it_lacks(module: Any) -> None:
     module.make_providers = lambda environ: [object()]
-    assert "it has no base_url, encode, make_decoder, name, read_error, secret_headers, secrets" in refusal()
+    assert "it has no base_url, encode, make_decoder, name, read_error, secret_headers, secrets" in get_refusal()
 
 
 def test_two_providers_of_one_name_are_refused_with_both_modules(module: Any) -> None:
     module.make_providers = lambda environ: [parrot.Parrot("openai", "http://localhost:1")]
-    assert f"makes a provider 'openai', and so does {BUILT_IN[1]!r}" in refusal(OPENAI_API_KEY="sk-1")
+    assert f"makes a provider 'openai', and so does {BUILT_IN[1]!r}" in get_refusal(OPENAI_API_KEY="sk-1")
 
 
 @pytest.mark.parametrize("name", [*BUILT_IN, "clew_activities.providers.anthropic_stream", "tests.support.parrot"])

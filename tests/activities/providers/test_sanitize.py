@@ -52,7 +52,7 @@ def test_texts_that_share_a_budget_keep_no_more_than_it_together() -> None:
     assert [text.overflowed for text in texts] == [False, False, True]
 
 
-def _nested(levels: int) -> str:
+def _nest(levels: int) -> str:
     return '{"a":' * levels + "1" + "}" * levels
 
 
@@ -72,8 +72,8 @@ def _nested(levels: int) -> str:
         ('{"a": 1e999}', None),
         ('{"a": 1' + "0" * 400 + "}", None),
         ('{"a": ' + "9" * 5000 + "}", None),
-        (_nested(MAX_DEPTH), json.loads(_nested(MAX_DEPTH))),
-        (_nested(MAX_DEPTH + 1), None),
+        (_nest(MAX_DEPTH), json.loads(_nest(MAX_DEPTH))),
+        (_nest(MAX_DEPTH + 1), None),
         ('{"a":' + "[" * 100_000, None),
         ('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", None),
         ('{"a": "' + "x" * 1000 + '"}', None),

@@ -30,7 +30,7 @@ NOWHERE = "127.0.0.1:9"
 Ended = subprocess.CompletedProcess[str]
 
 
-def ended(
+def run_worker(
     *arguments: str,
     address: str = NOWHERE,
     folder: Path = ROOT,
@@ -93,7 +93,7 @@ async def test_a_worker_that_cannot_count_tokens_does_not_serve(
     """It says which vocabulary it lacks and what brings it, and no task queue has heard of it."""
     damage(tmp_path)
     nowhere = f"http://{NOWHERE}"
-    worker = ended(
+    worker = run_worker(
         address=server.address,
         PYTHONPATH=os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])),
         TIKTOKEN_CACHE_DIR=str(tmp_path / "cache"),
@@ -126,7 +126,7 @@ async def test_a_worker_that_cannot_count_tokens_does_not_serve(
 )
 def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: str, how: str) -> None:
     """No server is needed to say so; the module is named."""
-    worker = ended("--tools", named) if how == "option" else ended(CLEW_TOOLS=named)
+    worker = run_worker("--tools", named) if how == "option" else run_worker(CLEW_TOOLS=named)
     line = read_refusal(worker)
     assert line.startswith("the worker cannot start: the tools module")
     assert reason in line
@@ -135,7 +135,7 @@ def test_tools_that_cannot_be_had_are_told_before_anything(named: str, reason: s
 
 def test_agents_that_cannot_be_had_are_told_before_anything() -> None:
     """As tools are: the module is named."""
-    line = read_refusal(ended("--agents", "examples.tools"))
+    line = read_refusal(run_worker("--agents", "examples.tools"))
     assert line.startswith("the worker cannot start: the agents module 'examples.tools' defines no agent")
 
 
@@ -155,7 +155,7 @@ def test_a_module_of_the_current_folder_that_fails_is_told_with_its_line(
 ) -> None:
     """The worker finds the module in the folder where it is started, and says where in it the error is."""
     (tmp_path / "my_tools.py").write_text(code)
-    worker = ended("--tools", "my_tools", folder=tmp_path)
+    worker = run_worker("--tools", "my_tools", folder=tmp_path)
     line = read_refusal(worker)
     assert line == f"the worker cannot start: the tools module 'my_tools' cannot be imported: {reason}"
 
@@ -166,7 +166,7 @@ def test_a_module_of_the_current_folder_that_fails_is_told_with_its_line(
 def test_every_way_to_start_it_takes_the_same_arguments(tmp_path: Path, command: list[str]) -> None:
     """`worker.py`, the module and `clew worker` import from the current folder and exit with the same line."""
     (tmp_path / "my_tools.py").write_text("raise ValueError('here')\n")
-    worker = ended("--tools", "my_tools", "--task-queue=mine", folder=tmp_path, command=command)
+    worker = run_worker("--tools", "my_tools", "--task-queue=mine", folder=tmp_path, command=command)
     assert "ValueError: here (my_tools.py, line 1)" in read_refusal(worker)
     assert worker.returncode == 1
 
@@ -174,14 +174,14 @@ def test_every_way_to_start_it_takes_the_same_arguments(tmp_path: Path, command:
 @pytest.mark.parametrize("named", ["no_such_package.providers", "json"])
 def test_providers_that_cannot_be_had_are_told_before_anything(named: str) -> None:
     """No server is needed to say so; the module is named."""
-    worker = ended(CLEW_PROVIDERS=named)
+    worker = run_worker(CLEW_PROVIDERS=named)
     assert read_refusal(worker).startswith(f"the worker cannot start: the providers module {named!r} ")
     assert worker.returncode == 1
 
 
 def test_a_server_that_does_not_answer_is_told() -> None:
     """The line has the server's address."""
-    line = read_refusal(ended())
+    line = read_refusal(run_worker())
     assert "no Temporal server answers" in line
     assert NOWHERE.partition(":")[0] in line
 
@@ -200,7 +200,7 @@ async def test_a_provider_that_is_configured_wrongly_is_told(
     variable: str, value: str, server: TemporalServer
 ) -> None:
     """The line names the provider's variable, and never its value, which may be a secret."""
-    line = read_refusal(ended(address=server.address, folder=ROOT, **{variable: value}))
+    line = read_refusal(run_worker(address=server.address, folder=ROOT, **{variable: value}))
     assert line.startswith("the worker cannot start: ")
     assert variable.removesuffix("_API_KEY").removesuffix("_BASE_URL") in line
     assert "hunter2" not in line
@@ -209,7 +209,7 @@ async def test_a_provider_that_is_configured_wrongly_is_told(
 def test_what_a_worker_says_holds_none_of_its_keys() -> None:
     """A key is redacted in the worker's error, also if it stands in another option."""
     key = "sk-test-0123456789abcdef"
-    worker = ended("--tools", f"tools_{key}", OPENAI_API_KEY=key)
+    worker = run_worker("--tools", f"tools_{key}", OPENAI_API_KEY=key)
     assert "[redacted]" in read_refusal(worker)
     assert key not in worker.stderr
 
@@ -254,7 +254,7 @@ async def test_a_worker_may_run_only_tools(stack: Stack) -> None:
 @pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf", "often"])
 def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     """Temporal takes 0 for no limit at all."""
-    worker = ended("--max-calls-per-second", rate)
+    worker = run_worker("--max-calls-per-second", rate)
     assert worker.returncode == 2
     assert f"--max-calls-per-second: a number from 0.001 to 100000, not '{rate}'" in worker.stderr
 

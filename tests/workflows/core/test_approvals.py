@@ -14,7 +14,7 @@ from tests.support.session_harness import SessionHarness, assert_valid
 ASK = RequestedTool(name="ask_first", arguments={"a": 1})
 
 
-def waiting(*tools: RequestedTool | str, **config: Any) -> SessionHarness:
+def open_waiting_session(*tools: RequestedTool | str, **config: Any) -> SessionHarness:
     session = SessionHarness(tools=("add", "ask_first"), **config)
     session.ask(request_id="r")
     session.reply("", *tools)
@@ -23,7 +23,7 @@ def waiting(*tools: RequestedTool | str, **config: Any) -> SessionHarness:
 
 def test_a_tool_that_needs_it_waits_for_approval() -> None:
     """So does its whole round. The status shows who waits, with what arguments."""
-    session = waiting(ASK, "add")
+    session = open_waiting_session(ASK, "add")
     assert (session.state.phase, session.effect) == ("awaiting_approval", None)
     assert views.answer_status(session.state, session.thread)["pending_approvals"] == [
         {"tool_call_id": "tool-1", "name": "ask_first", "arguments": {"a": 1}}
@@ -37,13 +37,13 @@ def test_a_tool_that_needs_it_waits_for_approval() -> None:
 
 
 def test_the_configuration_may_ask_for_approval_too() -> None:
-    session = waiting("add", require_approval=("add",))
+    session = open_waiting_session("add", require_approval=("add",))
     assert session.state.phase == "awaiting_approval"
 
 
 def test_a_denial_is_what_the_model_reads() -> None:
     """With its reason, and at its place; nothing is run for it."""
-    session = waiting(ASK)
+    session = open_waiting_session(ASK)
     session.approve("tool-1", decision="deny", reason="too dear")
     assert session.entry_names[3:] == ["approval", "tool"]
     assert (session.thread[4].payload["content"], session.thread[4].payload["is_error"]) == ("denied: too dear", True)
@@ -53,7 +53,7 @@ def test_a_denial_is_what_the_model_reads() -> None:
 
 def test_edited_arguments_are_run_and_the_models_stay_in_the_thread() -> None:
     """The approval's entry says what was run."""
-    session = waiting(ASK)
+    session = open_waiting_session(ASK)
     session.approve("tool-1", arguments={"a": 2})
     assert session.round.calls[0][0].arguments == {"a": 2}
     assert session.thread[2].payload["tool_calls"][0]["arguments"] == {"a": 1}
@@ -69,7 +69,7 @@ def test_edited_arguments_are_run_and_the_models_stay_in_the_thread() -> None:
 )
 def test_arguments_that_the_tool_does_not_take_are_refused(given: dict[str, Any], says: str) -> None:
     """The call still waits."""
-    session = waiting(ASK)
+    session = open_waiting_session(ASK)
     with pytest.raises(InvalidInput, match=says):
         session.approve("tool-1", **given)
     assert session.state.phase == "awaiting_approval"
@@ -77,7 +77,7 @@ def test_arguments_that_the_tool_does_not_take_are_refused(given: dict[str, Any]
 
 def test_the_edited_arguments_of_a_round_are_bounded_together() -> None:
     """They are scheduled in one workflow task, and the server terminates a workflow whose task is too large."""
-    session = waiting(*[ASK] * 4)
+    session = open_waiting_session(*[ASK] * 4)
     large = {"a": 2, "text": "x" * 250_000}
     for tool_call_id in ("tool-1", "tool-2"):
         session.approve(tool_call_id, arguments=large)
@@ -91,7 +91,7 @@ def test_the_edited_arguments_of_a_round_are_bounded_together() -> None:
 def test_the_models_own_arguments_do_not_count_as_edited() -> None:
     """The bound of a model's reply holds for those."""
     large = RequestedTool(name="ask_first", arguments={"a": 1, "text": "x" * 250_000})
-    session = waiting(large, large, ASK)
+    session = open_waiting_session(large, large, ASK)
     session.approve("tool-1", arguments=large.arguments)
     session.approve("tool-2")
     session.approve("tool-3", arguments=large.arguments)
@@ -100,7 +100,7 @@ def test_the_models_own_arguments_do_not_count_as_edited() -> None:
 
 def test_several_are_resolved_in_any_order() -> None:
     """The round runs with the last of them; results stand in call order."""
-    session = waiting(ASK, "add", ASK, ASK)
+    session = open_waiting_session(ASK, "add", ASK, ASK)
     session.approve("tool-4")
     session.approve("tool-1", decision="deny")
     assert (session.state.phase, session.effect) == ("awaiting_approval", None)
@@ -114,7 +114,7 @@ def test_several_are_resolved_in_any_order() -> None:
 
 def test_what_is_not_pending_cannot_be_decided() -> None:
     """Once decided is `already_resolved`, also while others wait; all else is unknown."""
-    session = waiting(ASK, ASK, "add")
+    session = open_waiting_session(ASK, ASK, "add")
     session.approve("tool-1")
     with pytest.raises(AlreadyResolved):
         session.approve("tool-1", decision="deny")
@@ -125,7 +125,7 @@ def test_what_is_not_pending_cannot_be_decided() -> None:
 
 def test_nothing_times_out_while_people_think() -> None:
     """The request's time stands still meanwhile, for all of them together."""
-    session = waiting(ASK, ASK, request_timeout_seconds=100)
+    session = open_waiting_session(ASK, ASK, request_timeout_seconds=100)
     session.time = 1000
     session.approve("tool-1")
     session.time = 5000
@@ -141,7 +141,7 @@ def test_nothing_times_out_while_people_think() -> None:
 
 def test_a_cancel_resolves_it() -> None:
     """The call is closed, nothing is pending, and the next message works at once."""
-    session = waiting(ASK)
+    session = open_waiting_session(ASK)
     session.cancel()
     assert session.entry_names[3:] == ["tool", "run"]
     assert views.answer_status(session.state, session.thread)["pending_approvals"] == []
@@ -153,7 +153,7 @@ def test_a_cancel_resolves_it() -> None:
 
 def test_the_model_reads_that_a_person_changed_the_call() -> None:
     """And to what, before what the tool said."""
-    session = waiting(ASK)
+    session = open_waiting_session(ASK)
     session.approve("tool-1", arguments={"a": 2})
     session.answer_calls("2 it is")
     result = session.build_context(session.call).messages[-1]["content"]
@@ -163,7 +163,7 @@ def test_the_model_reads_that_a_person_changed_the_call() -> None:
 
 
 def test_arguments_that_a_person_left_as_they_were_are_no_change() -> None:
-    session = waiting(ASK)
+    session = open_waiting_session(ASK)
     session.approve("tool-1", arguments={"a": 1})
     session.answer_calls("1")
     assert "edited_arguments" not in session.thread[4].payload

@@ -21,13 +21,13 @@ from tests.support.budgets import MODEL, SMALL, begin_small, make_refusal, reply
 from tests.support.session_harness import SessionHarness, carry_over
 
 
-def budget_of(session: SessionHarness, call: CallModel) -> int:
+def get_budget(session: SessionHarness, call: CallModel) -> int:
     return session.state.policy.overlay(call.context_policy).budget
 
 
 def assert_reproduced(session: SessionHarness) -> None:
     """What each call was shown is made again from the entries alone."""
-    for entry in replies(session):
+    for entry in list_replies(session):
         recipe = entry.recipe
         assert recipe is not None
         again = rebuild_context(session.thread, recipe, None).meta
@@ -35,7 +35,7 @@ def assert_reproduced(session: SessionHarness) -> None:
         assert again.estimated_tokens == recipe.input_tokens
 
 
-def replies(session: SessionHarness) -> list[Entry]:
+def list_replies(session: SessionHarness) -> list[Entry]:
     return [entry for entry in session.thread if "recipe" in entry.payload]
 
 
@@ -48,7 +48,7 @@ def test_a_refused_context_is_made_shorter_once() -> None:
     first = session.call
     counted = session.build_context(first).meta.estimated_tokens
     session.take_event(make_refusal(session, limit=counted - 200, actual=counted))
-    again, budget = session.call, budget_of(session, session.call)
+    again, budget = session.call, get_budget(session, session.call)
     assert again == first.model_copy(
         update={
             "call_id": "call-7",
@@ -100,12 +100,12 @@ def test_each_run_has_its_own_retry_and_begins_where_the_last_one_ended() -> Non
     take_turn(session, 600)
     session.ask("x" * 400)
     session.take_event(make_refusal(session, limit=900, actual=1_100))
-    budget = budget_of(session, session.call)
+    budget = get_budget(session, session.call)
     reply(session)
     session.ask("and?")
-    assert budget_of(session, session.call) == budget
+    assert get_budget(session, session.call) == budget
     session.take_event(make_refusal(session, limit=500, actual=budget))
-    assert budget_of(session, session.call) < budget
+    assert get_budget(session, session.call) < budget
     reply(session)
     other = session.ask("elsewhere", model="local:other")
     assert session.call.context_policy is None or session.call.context_policy.budget != budget
@@ -209,7 +209,7 @@ def test_a_provider_that_counts_more_gets_less() -> None:
     session.ask("now")
     assert session.state.learned == {MODEL: Learned(eighths=11)}
     assert session.call.token_ratio == ratio
-    assert budget_of(session, session.call) == int(1_000 / ratio)
+    assert get_budget(session, session.call) == int(1_000 / ratio)
     reply(session, 1.3)
     assert list(session.thread)[-2].payload["recipe"]["token_ratio"] == ratio
     assert_reproduced(session)
@@ -298,7 +298,7 @@ def test_contexts_under_a_calibrated_budget_are_made_again(turns: list[tuple[int
         except ContextOverflow:
             session.fail("context_overflow")
             continue
-        assert now.meta.estimated_tokens <= budget_of(session, session.call)
+        assert now.meta.estimated_tokens <= get_budget(session, session.call)
         if shown and shown[-1][:2] == (now.meta.policy_hash, now.meta.epoch):
             assert now.messages[: len(shown[-1][2])] == shown[-1][2]
         shown.append((now.meta.policy_hash, now.meta.epoch, now.messages))

@@ -42,7 +42,7 @@ COMMANDS: list[Command] = [
 ]
 
 
-def sessions() -> list[SessionHarness]:
+def make_sessions() -> list[SessionHarness]:
     """Idle, with a run, with a queue, and waiting for an approval."""
     idle, busy, queueing, asking = (
         SessionHarness(),
@@ -60,7 +60,7 @@ def sessions() -> list[SessionHarness]:
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
 def test_deciding_changes_nothing(command: Command) -> None:
     """Twice asked it says the same, and session and thread are as they were."""
-    for session in sessions():
+    for session in make_sessions():
         state, rev = session.state, session.thread.rev
         said: list[Any] = []
         for _ in range(2):

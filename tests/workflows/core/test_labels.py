@@ -7,7 +7,7 @@ from clew_workflows.core import labels
 from tests.support.session_harness import UNKNOWN, SessionHarness
 
 
-def current(session: SessionHarness) -> str:
+def make_label(session: SessionHarness) -> str:
     return labels.describe_session(session.state, session.thread)
 
 
@@ -30,14 +30,14 @@ def test_a_label_is_short_whatever_the_model_is_called() -> None:
 def test_the_session_at_a_glance() -> None:
     """Its phase, its model, its lane and what it has used; while a run is active, whom it serves and how far."""
     session = SessionHarness()
-    assert current(session).splitlines() == [
+    assert make_label(session).splitlines() == [
         "**idle** · `openai:gpt-4o` · lane `default`",
         "",
         "1 entries · 0 runs · 0 model calls · 0 → 0 tokens",
     ]
     session.ask("the secret is 42", request_id="r-1")
     session.reply("", "add", usage=Usage(input_tokens=2104, output_tokens=180))
-    text = current(session)
+    text = make_label(session)
     assert text.startswith("**awaiting tools**")
     assert "3 entries · 1 runs · 1 model calls · 2\u202f104 → 180 tokens" in text
     assert "`run-1` serves `r-1` · iteration 1 of 10" in text
@@ -48,4 +48,4 @@ def test_the_session_at_a_glance() -> None:
 def test_why_a_session_cannot_be_prepared_is_told() -> None:
     session = SessionHarness(prepare=False)
     session.answer_preparation(UNKNOWN)
-    assert current(session).endswith("⚠ unknown_model: no such provider")
+    assert make_label(session).endswith("⚠ unknown_model: no such provider")

@@ -25,7 +25,7 @@ RESULT = {"role": "tool", "content": "4", "tool_call_id": "x", "name": "add"}
 USER = {"role": "user", "content": "a"}
 
 
-def lanes(session: SessionHarness) -> list[tuple[str, str]]:
+def list_lanes(session: SessionHarness) -> list[tuple[str, str]]:
     return [
         (entry.payload["op_id"], entry.payload["context_ref"])
         for entry in session.thread.filter_by_kind("ai_context_operation")
@@ -45,7 +45,7 @@ def test_an_operation_is_applied_at_once_where_nothing_runs() -> None:
         "told by o-1",
         "hello",
     ]
-    assert lanes(session) == [("o-1", "draft"), ("o-2", "draft")]
+    assert list_lanes(session) == [("o-1", "draft"), ("o-2", "draft")]
 
 
 def test_a_fresh_lane_inherits_no_history() -> None:
@@ -82,7 +82,7 @@ def test_the_latest_operation_wins() -> None:
     assert [(entry["op_id"], entry["kind"]) for entry in superseded] == [("o-1", "modify_context")]
     assert "'o-2'" in superseded[0]["reason"]
     session.reply("done")
-    assert lanes(session) == [("o-2", "draft")]
+    assert list_lanes(session) == [("o-2", "draft")]
 
 
 def test_an_operation_is_known_by_its_id() -> None:
@@ -97,7 +97,7 @@ def test_an_operation_is_known_by_its_id() -> None:
         assert session.operate(op_id).status == "duplicate"
     assert (session.state, session.thread.rev) == (state, rev)
     session.reply("done")
-    assert [op_id for op_id, _ in lanes(session)] == ["applied", "waiting"]
+    assert [op_id for op_id, _ in list_lanes(session)] == ["applied", "waiting"]
 
 
 def test_the_newest_128_ids_are_known() -> None:
@@ -264,7 +264,7 @@ def test_what_waits_when_the_session_closes_leaves_a_fact() -> None:
         ("modify_context", "closed"),
         ("configure", "closed"),
     ]
-    assert lanes(session) == []
+    assert list_lanes(session) == []
 
 
 def test_a_session_that_is_taken_up_again_applies_operations_at_once() -> None:
@@ -293,7 +293,7 @@ def test_marks_wait_beside_the_operation_in_order() -> None:
     assert [event["op_id"] for event in session.events("superseded")] == ["s-1"]
     assert session.operate("p-1", "pin", seqs=[1]).status == "duplicate"
     session.reply("two")
-    assert lanes(session) == [("p-1", "default"), ("p-2", "default"), ("s-2", "other"), ("u-1", "default")]
+    assert list_lanes(session) == [("p-1", "default"), ("p-2", "default"), ("s-2", "other"), ("u-1", "default")]
     lane = session.thread.get_lane("default")
     assert lane
     assert lane.layers.pinned == (4,)
@@ -312,7 +312,7 @@ def test_no_more_than_64_operations_wait() -> None:
         session.operate("u-last", "unpin", seqs=[1])
     session.operate("s-2", "switch", "other")
     session.reply("done")
-    assert len(lanes(session)) == 1 + MAX_WAITING
+    assert len(list_lanes(session)) == 1 + MAX_WAITING
 
 
 def test_what_pins_would_hold_together_is_checked_where_they_wait() -> None:

@@ -16,14 +16,14 @@ from tests.support.session_harness import UNKNOWN, SessionHarness, carry_over
 OTHER = "anthropic:claude-opus-4-6"
 
 
-def chosen(session: SessionHarness) -> ContextPolicy:
+def get_policy(session: SessionHarness) -> ContextPolicy:
     """The policy of the newest configuration, as the thread tells it."""
     payload = session.thread.filter_by_kind("config")[-1].payload
     assert payload["context_policy"] == session.state.policy.model_dump(mode="json")
     return session.state.policy
 
 
-def small(model: str, tokens: int = 4_000) -> ModelProfile:
+def make_small_profile(model: str, tokens: int = 4_000) -> ModelProfile:
     """A profile that the table does not have."""
     policy = ContextPolicy(max_input_tokens=tokens, reserve_output_tokens=500).complete()
     return ModelProfile(model=model, policy=policy, encoding="o200k_base")
@@ -34,7 +34,7 @@ def test_a_session_begins_under_what_the_worker_answers() -> None:
     session = SessionHarness(table=True, model="openai:gpt-4", system_prompt="Weigh the internationalization twice.")
     config = session.thread[0]
     assert session.entry_names == ["config"]
-    assert chosen(session) == choose_policy("openai:gpt-4")
+    assert get_policy(session) == choose_policy("openai:gpt-4")
     assert config.payload["context_policy"]["window"] == "epoch"
     assert config.payload["encoding"] == "cl100k_base"
     assert config.payload["tokens"]["system_prompt"] == load_encoding("cl100k_base").count_system_prompt(
@@ -47,7 +47,7 @@ def test_what_is_configured_wins() -> None:
     """A policy of the agent's overlays the contract's defaults and none of the model's; so does an encoding."""
     policy = ContextPolicy(max_messages=9)
     session = SessionHarness(table=True, model="openai:gpt-4", context_policy=policy, encoding="o200k_base")
-    assert chosen(session) == policy.complete()
+    assert get_policy(session) == policy.complete()
     assert session.thread[0].payload["encoding"] == "o200k_base"
 
 
@@ -56,7 +56,7 @@ def test_a_new_model_is_asked_about() -> None:
     session = SessionHarness(table=True, model="openai:gpt-4")
     session.configure(model="openai:gpt-4o")
     session.answer_preparation()
-    assert chosen(session) == choose_policy("openai:gpt-4o")
+    assert get_policy(session) == choose_policy("openai:gpt-4o")
     assert session.thread[1].payload["encoding"] == "cl100k_base"
     before = session.state.profiles
     session.configure(tools=("add",))
@@ -69,24 +69,24 @@ def test_a_worker_that_changes_its_mind_changes_no_session() -> None:
     session = SessionHarness(table=True, model="openai:gpt-4")
     mine, dear = session.state.policy, (Price(input=1e6, output=1e6),)
     session.configure(tools=())
-    session.take_event(Prepared(profile=small("openai:gpt-4").model_copy(update={"prices": dear})))
+    session.take_event(Prepared(profile=make_small_profile("openai:gpt-4").model_copy(update={"prices": dear})))
     known = make_profile("openai:gpt-4").model_copy(update={"prices": dear})
-    assert (chosen(session), session.state.profiles["openai:gpt-4"]) == (mine, known)
+    assert (get_policy(session), session.state.profiles["openai:gpt-4"]) == (mine, known)
     session.configure(model="openai:gpt-4o")
     session.answer_preparation()
     session.configure(model="openai:gpt-4")
-    session.take_event(Prepared(profile=small("openai:gpt-4")))
-    assert chosen(session) == mine
+    session.take_event(Prepared(profile=make_small_profile("openai:gpt-4")))
+    assert get_policy(session) == mine
 
 
 def test_configure_lays_over_what_the_worker_chose() -> None:
     """Field by field, also when the model changes beside it."""
     session = SessionHarness(table=True)
     session.configure(context_policy=ContextPolicy(keep_last_turns=2))
-    assert chosen(session) == choose_policy("openai:gpt-4o").overlay(ContextPolicy(keep_last_turns=2))
+    assert get_policy(session) == choose_policy("openai:gpt-4o").overlay(ContextPolicy(keep_last_turns=2))
     session.configure(model="openai:gpt-4.1", context_policy=ContextPolicy(max_messages=5))
     session.answer_preparation()
-    assert chosen(session) == choose_policy("openai:gpt-4.1").overlay(
+    assert get_policy(session) == choose_policy("openai:gpt-4.1").overlay(
         ContextPolicy(keep_last_turns=2, max_messages=5)
     )
 
@@ -95,8 +95,8 @@ def test_a_choice_that_does_not_go_with_what_was_configured_is_left_aside() -> N
     """The session goes on under the policy that was checked when it was configured, and takes other changes."""
     session = SessionHarness(table=True)
     session.configure(model="openai:new", context_policy=ContextPolicy(reserve_output_tokens=50_000))
-    session.take_event(Prepared(profile=small("openai:new")))
-    assert (chosen(session).max_input_tokens, chosen(session).reserve_output_tokens) == (128_000, 50_000)
+    session.take_event(Prepared(profile=make_small_profile("openai:new")))
+    assert (get_policy(session).max_input_tokens, get_policy(session).reserve_output_tokens) == (128_000, 50_000)
     session.configure(system_prompt="Be brief.")
     request_id = session.ask()
     session.reply("fine")
@@ -108,11 +108,11 @@ def test_a_worker_that_could_not_tell_is_asked_again(problem: Failure) -> None:
     """Until then the contract's defaults stand in. What is then chosen is committed before the model is called."""
     session = SessionHarness(table=True, prepare=False, model=OTHER)
     session.take_event(Prepared(tools=(), problem=problem))
-    assert chosen(session) == ContextPolicy().complete()
+    assert get_policy(session) == ContextPolicy().complete()
     session.ask()
     session.answer_preparation()
     assert session.entry_names == ["config", "user", "config"]
-    assert chosen(session) == choose_policy(OTHER)
+    assert get_policy(session) == choose_policy(OTHER)
     assert session.call.at_seq == 2
 
 
@@ -180,7 +180,7 @@ def test_a_change_that_turns_out_not_to_fit_is_dropped_with_its_reason() -> None
     session.describing = False
     request_id = session.ask("hello", model="openai:tiny")
     session.configure(model="openai:tiny", context_policy=ContextPolicy(reserve_output_tokens=5_000))
-    session.take_event(small("openai:tiny"))
+    session.take_event(make_small_profile("openai:tiny"))
     session.reply("fine")
     assert session.find_ending(request_id) == ("completed", "final_answer")
     (dropped,) = session.events("dropped")

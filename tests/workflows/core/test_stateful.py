@@ -60,15 +60,15 @@ EVENTS = st.fixed_dictionaries(
 WORDS: list[dict[str, Any]] = [{}, {"decision": "deny"}, {"arguments": {"a": 2}}, {"arguments": {"a": "x"}}]
 
 
-def alive(machine: AnySession) -> bool:
+def is_open(machine: AnySession) -> bool:
     return not machine.session.state.closed
 
 
-def running(machine: AnySession) -> bool:
+def is_running(machine: AnySession) -> bool:
     return machine.session.state.run is not None
 
 
-def shown_or_refused(thread: Thread, lane: str) -> Projection | str:
+def build_or_refuse(thread: Thread, lane: str) -> Projection | str:
     """A lane's context, or why there is none."""
     try:
         return build_context(thread, context_ref=lane)
@@ -134,7 +134,7 @@ class AnySession(RuleBasedStateMachine):
         model=st.sampled_from([None, None, "local:smollm2"]),
         own=st.sampled_from([{}, {}, {"max_iterations": 1}, {"output_schema": {"type": "object"}}]),
     )
-    @precondition(alive)
+    @precondition(is_open)
     def message(self, content: str, on_busy: str | None, again: bool, own: dict[str, Any], **given: Any) -> None:
         known = again and bool(self.requests)
         request_id = self.requests[0] if known else f"r-{len(self.requests)}"
@@ -152,7 +152,7 @@ class AnySession(RuleBasedStateMachine):
         on_failure=st.sampled_from(["follow_up", "drop"]),
         again=st.booleans(),
     )
-    @precondition(alive)
+    @precondition(is_open)
     def steer(self, again: bool, **given: Any) -> None:
         known = again and bool(self.inputs)
         input_id = self.inputs[-1] if known else f"i-{len(self.inputs)}"
@@ -172,7 +172,7 @@ class AnySession(RuleBasedStateMachine):
         base_seq=st.none() | st.integers(0, 30),
         switch=st.booleans(),
     )
-    @precondition(alive)
+    @precondition(is_open)
     def operate(self, number: int, lane: str | None, messages: Any, base_seq: int | None, switch: bool) -> None:
         given: dict[str, Any] = {} if switch else {"result_context": {"messages": messages}, "base_seq": base_seq}
         receipt = self.ask_for(self.session.operate, f"o-{number}", "switch" if switch else "replace", lane, **given)
@@ -193,12 +193,12 @@ class AnySession(RuleBasedStateMachine):
             ]
         )
     )
-    @precondition(alive)
+    @precondition(is_open)
     def configure(self, changed: dict[str, Any]) -> None:
         self.ask_for(self.session.configure, **changed)
 
     @rule(which=st.sampled_from([None, None, 0, -1, -2, 99]), left=st.sampled_from(["drop", "follow_up"]))
-    @precondition(alive)
+    @precondition(is_open)
     def cancel(self, which: int | None, left: str) -> None:
         open_requests = self.session.state.unfinished
         request_id = None
@@ -260,10 +260,10 @@ class AnySession(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 60, 60]), nonsense=st.booleans())
     def time_passes(self, seconds: int, nonsense: bool) -> None:
         self.session.time += seconds
-        if nonsense and alive(self):
+        if nonsense and is_open(self):
             self.session.apply(decisions.reject(self.session.state, "nonsense", "unknown signal", "?"))
 
-    @precondition(lambda self: alive(self) and len(self.requests) > 3)
+    @precondition(lambda self: is_open(self) and len(self.requests) > 3)
     @rule(luck=st.integers(0, 3))
     def close(self, luck: int) -> None:
         if luck:
@@ -359,7 +359,7 @@ class AnySession(RuleBasedStateMachine):
         self.session.answer_call(self.session.state.late_calls[0].tool_call_id, says)
 
     @rule(live=st.integers(0, 30))
-    @precondition(alive)
+    @precondition(is_open)
     def goes_on_in_a_new_run(self, live: int) -> None:
         """All that it is arrives there; what the archive has is not missed."""
         session = self.session
@@ -376,7 +376,7 @@ class AnySession(RuleBasedStateMachine):
                 state, session.thread, request_id
             )
         for lane in {state.context_ref, state.run.request.context_ref if state.run else state.context_ref}:
-            assert shown_or_refused(arrived.thread, lane) == shown_or_refused(session.thread, lane)
+            assert build_or_refuse(arrived.thread, lane) == build_or_refuse(session.thread, lane)
         session.state = arrived.state
 
     @invariant()

@@ -16,7 +16,7 @@ from tests.support.session_harness import SessionHarness
 POLICY = ContextPolicy(max_input_tokens=8000, reserve_output_tokens=100, keep_last_turns=1)
 
 
-def doubting(turns: int = 1) -> SessionHarness:
+def open_doubting_session(turns: int = 1) -> SessionHarness:
     """A session that has had some turns, then a round with a call in doubt, then another turn."""
     session = SessionHarness(context_policy=POLICY)
     for number in range(turns):
@@ -43,56 +43,56 @@ def sum_up(session: SessionHarness, to_seq: int | None = None) -> Summarize:
 _SUMMARY = WrittenSummary(content="They talked.", source_digest="d", source_tokens=99)
 
 
-def contents(session: SessionHarness) -> list[str]:
+def list_contents(session: SessionHarness) -> list[str]:
     return [message["content"] for message in session.context().messages]
 
 
-def seq_of(session: SessionHarness, content: str) -> int:
+def find_seq(session: SessionHarness, content: str) -> int:
     return next(entry.seq for entry in session.thread if entry.payload.get("content") == content)
 
 
 def test_a_round_that_may_still_return_is_not_summed_up() -> None:
     """The summary would say that the call is in doubt, and what it returns would be shown to no model."""
-    session = doubting()
-    assert sum_up(session).to_seq == seq_of(session, "pay")
+    session = open_doubting_session()
+    assert sum_up(session).to_seq == find_seq(session, "pay")
     session.answer_call("tool-2", "paid 500")
-    assert "paid 500" in contents(session)
+    assert "paid 500" in list_contents(session)
 
 
 def test_a_compaction_reaches_no_further_either() -> None:
     """Nor where it is told how far to reach."""
-    session = doubting()
+    session = open_doubting_session()
     session.operate(
-        "c-1", reason="compaction", result_context=None, base_seq=seq_of(session, "5, and 500 is in doubt")
+        "c-1", reason="compaction", result_context=None, base_seq=find_seq(session, "5, and 500 is in doubt")
     )
     assert isinstance(session.effect, Summarize)
     effect = summaries.find_range(session.state, session.thread, session.effect)
-    assert effect.to_seq == seq_of(session, "pay")
+    assert effect.to_seq == find_seq(session, "pay")
     session.take_event(Summarized(effect=effect, summary=_SUMMARY))
     session.answer_call("tool-2", "paid 500")
-    assert "paid 500" in contents(session)
+    assert "paid 500" in list_contents(session)
 
 
 def test_where_nothing_comes_before_that_round_there_is_nothing_to_summarize() -> None:
     """Until the call has returned: then all can be summed up."""
-    session = doubting(turns=0)
-    assert sum_up(session).to_seq == seq_of(session, "pay")
+    session = open_doubting_session(turns=0)
+    assert sum_up(session).to_seq == find_seq(session, "pay")
     with pytest.raises(NothingToSummarize, match="may still return"):
         session.do(SummarizeInput(to_seq=session.thread.last_seq))
     session.answer_call("tool-2", "paid 500")
-    late = seq_of(session, "paid 500")
+    late = find_seq(session, "paid 500")
     assert sum_up(session).to_seq == late
 
 
 def test_a_late_result_is_summed_up_together_with_its_round() -> None:
     """A range that ends between the two would have the summary say that it is in doubt, and no model see more."""
-    session = doubting()
+    session = open_doubting_session()
     session.answer_call("tool-2", "paid 500")
     session.ask("and now?")
     session.reply("505")
-    assert sum_up(session, seq_of(session, "5, and 500 is in doubt")).to_seq == seq_of(session, "pay")
-    assert "paid 500" in contents(session)
-    late = seq_of(session, "paid 500")
+    assert sum_up(session, find_seq(session, "5, and 500 is in doubt")).to_seq == find_seq(session, "pay")
+    assert "paid 500" in list_contents(session)
+    late = find_seq(session, "paid 500")
     assert sum_up(session, late).to_seq == late
 
 
@@ -107,11 +107,11 @@ def test_a_round_that_is_partly_in_the_archive_is_summed_up_with_all_of_its_resu
     session.reply("read both")
     session.ask("thanks")
     session.reply("welcome")
-    to_seq, end = seq_of(session, content), seq_of(session, "another page")
+    to_seq, end = find_seq(session, content), find_seq(session, "another page")
     held = [entry for entry in session.thread.filter_by_kind("ai_message") if entry.seq >= end]
     room = sum(len(to_json(entry.as_json())) for entry in held)
     first_seq = session.thread.rev
     retained = retain(session.thread, first_seq, {"default": [session.state.policy]}, room)
-    assert retained.gaps["default"].newest_seq == seq_of(session, "a page")
+    assert retained.gaps["default"].newest_seq == find_seq(session, "a page")
     session.thread = Thread((), first_seq, retained)
     assert sum_up(session, to_seq).to_seq == end

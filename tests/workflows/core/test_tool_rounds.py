@@ -26,7 +26,7 @@ from clew_workflows.protocol import (
 from tests.support.session_harness import SessionHarness, assert_valid, make_reply, make_tool
 
 
-def paying(idempotent: bool = False) -> SessionHarness:
+def begin_round(idempotent: bool = False) -> SessionHarness:
     """A session in the middle of a round of two payments, the first of which has returned."""
     session = SessionHarness(prepare=False, tools=("pay",))
     session.take_event(Prepared(tools=(make_tool("pay").model_copy(update={"idempotent": idempotent}),)))
@@ -37,18 +37,18 @@ def paying(idempotent: bool = False) -> SessionHarness:
     return session
 
 
-def results(session: SessionHarness) -> list[str]:
+def list_results(session: SessionHarness) -> list[str]:
     """What the session's model would read of its tools now, in order."""
     messages = build_context(session.thread).messages
     assert_valid(messages)
     return [message["content"] for message in messages if message["role"] == "tool"]
 
 
-def entries_of(session: SessionHarness, tool_call_id: str) -> list[Entry]:
+def list_entries(session: SessionHarness, tool_call_id: str) -> list[Entry]:
     return [entry for entry in session.thread if entry.payload.get("tool_call_id") == tool_call_id]
 
 
-def end(session: SessionHarness, how: str) -> None:
+def end_run(session: SessionHarness, how: str) -> None:
     """The run ends in the middle of its round."""
     match how:
         case "interrupt":
@@ -82,31 +82,31 @@ def test_a_result_is_committed_as_it_arrives() -> None:
 @pytest.mark.parametrize("how", ENDS)
 def test_a_call_that_has_returned_keeps_its_result(how: str) -> None:
     """Also where its run ends before the others of its round have returned."""
-    session = paying()
-    end(session, how)
-    assert results(session)[0] == "paid 5"
-    assert len(entries_of(session, "tool-1")) == 1
+    session = begin_round()
+    end_run(session, how)
+    assert list_results(session)[0] == "paid 5"
+    assert len(list_entries(session, "tool-1")) == 1
 
 
 @pytest.mark.parametrize("how", ENDS)
 def test_a_call_in_flight_is_in_doubt(how: str) -> None:
     """With the key under which it can be looked up; the model is never told that it was not run."""
-    session = paying()
-    end(session, how)
-    doubt = entries_of(session, "tool-2")[0].payload
+    session = begin_round()
+    end_run(session, how)
+    doubt = list_entries(session, "tool-2")[0].payload
     assert doubt["in_doubt"] is True
     assert doubt["content"].startswith("in doubt (")
     assert "idempotency key is s-1/tool-2" in doubt["content"]
-    assert "not run" not in " ".join(results(session))
+    assert "not run" not in " ".join(list_results(session))
 
 
 @pytest.mark.parametrize("how", ENDS)
 def test_an_idempotent_call_in_flight_may_have_run(how: str) -> None:
     """It may be repeated, so that it needs no key."""
-    session = paying(idempotent=True)
-    end(session, how)
-    assert results(session)[1].startswith("interrupted (")
-    assert results(session)[1].endswith("this call may have run")
+    session = begin_round(idempotent=True)
+    end_run(session, how)
+    assert list_results(session)[1].startswith("interrupted (")
+    assert list_results(session)[1].endswith("this call may have run")
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -116,9 +116,9 @@ def test_only_a_call_that_was_never_started_was_not_run(how: str) -> None:
     session.dispatching = False
     session.ask()
     session.reply("", "add")
-    end(session, how)
-    assert results(session)[0].startswith("[not run: the run ended (")
-    assert "in_doubt" not in entries_of(session, "tool-1")[0].payload
+    end_run(session, how)
+    assert list_results(session)[0].startswith("[not run: the run ended (")
+    assert "in_doubt" not in list_entries(session, "tool-1")[0].payload
 
 
 def test_a_call_that_waits_for_approval_was_not_run() -> None:
@@ -127,12 +127,12 @@ def test_a_call_that_waits_for_approval_was_not_run() -> None:
     session.ask()
     session.reply("", "add", "ask_first")
     session.cancel()
-    assert [result.partition(":")[0] for result in results(session)] == ["[not run", "[not run"]
+    assert [result.partition(":")[0] for result in list_results(session)] == ["[not run", "[not run"]
 
 
 def test_a_result_that_arrives_after_the_end_takes_the_place_of_the_doubt() -> None:
     """It is a fact of its own; contexts before it show the doubt, and later ones the result."""
-    session = paying()
+    session = begin_round()
     session.cancel()
     before = session.thread.last_seq
     session.ask("and now?", "r-2")
@@ -141,7 +141,7 @@ def test_a_result_that_arrives_after_the_end_takes_the_place_of_the_doubt() -> N
     late = session.thread[session.thread.last_seq]
     assert late.payload["late"] is True
     assert (late.refs["run_id"], late.refs["tool_call_id"], late.refs["call_id"]) == ("run-1", "tool-2", "call-1")
-    assert results(session) == ["paid 5", "paid 500"]
+    assert list_results(session) == ["paid 5", "paid 500"]
     assert "in doubt" in build_context(session.thread, at_seq=before).messages[-1]["content"]
     assert session.state.late_calls == ()
     session.answer_call("tool-2", "again")
@@ -150,7 +150,7 @@ def test_a_result_that_arrives_after_the_end_takes_the_place_of_the_doubt() -> N
 
 def test_a_late_result_changes_what_calls_share() -> None:
     """A context that shows it does not begin like the one before it, though its window has not been truncated."""
-    session = paying()
+    session = begin_round()
     session.configure(context_policy=ContextPolicy(window="epoch"))
     session.cancel()
     for request_id in ("r-2", "r-3"):
@@ -172,18 +172,18 @@ def _hash(session: SessionHarness) -> str:
 @pytest.mark.parametrize("failure", [None, Failure(type="timeout", message="no answer")])
 def test_what_never_returns_stays_in_doubt(failure: Failure | None) -> None:
     """The activity was cancelled, or its time was over: nothing more is known, and nothing more is said."""
-    session = paying()
+    session = begin_round()
     session.cancel()
     last_seq = session.thread.last_seq
     session.answer_call("tool-2", failure=failure)
     assert session.thread.last_seq == last_seq
     assert session.state.late_calls == ()
-    assert results(session)[1].startswith("in doubt")
+    assert list_results(session)[1].startswith("in doubt")
 
 
 def test_a_late_result_in_doubt_adds_nothing() -> None:
     """The tool itself could not tell."""
-    session = paying()
+    session = begin_round()
     session.cancel()
     last_seq = session.thread.last_seq
     answer = ToolAnswered(content="who knows", is_error=True, in_doubt=True)
@@ -195,7 +195,7 @@ def test_a_late_result_in_doubt_adds_nothing() -> None:
 
 def test_a_session_is_not_put_away_while_a_call_may_still_return() -> None:
     """What it says would be lost. Once it has returned, or is known not to, the session may hibernate."""
-    session = paying()
+    session = begin_round()
     session.state = replace(session.state, archive=ArchiveRef(execution="x", family="s-1", upto=-1))
     session.cancel()
     with pytest.raises(Busy, match="may still return"):
@@ -206,13 +206,13 @@ def test_a_session_is_not_put_away_while_a_call_may_still_return() -> None:
 
 def test_a_rollover_in_the_middle_of_a_doubt_keeps_it() -> None:
     """The next run of the workflow cannot hear of the call; it shows what the one before showed."""
-    session = paying()
+    session = begin_round()
     session.cancel()
-    shown = results(session)
+    shown = list_results(session)
     begun = restore(carry(advance.Session(session.state, session.thread)))
     assert begun.state.late_calls == ()
     session.state, session.thread = begun.state, begun.thread
-    assert results(session) == shown
+    assert list_results(session) == shown
 
 
 def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
@@ -232,11 +232,11 @@ def test_a_round_carried_into_the_next_run_knows_what_has_returned() -> None:
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_call_that_the_deadline_interrupted_is_in_doubt_and_named(idempotent: bool) -> None:
     """The outcome says which tool had not returned."""
-    session = paying(idempotent)
+    session = begin_round(idempotent)
     assert session.state.run
     session.time = session.state.run.deadline
     session.answer_call("tool-2", failure=Failure(type="timeout", message="the work was under way"))
-    assert "in_doubt" in entries_of(session, "tool-2")[0].payload
+    assert "in_doubt" in list_entries(session, "tool-2")[0].payload
     error = session.find_outcome("r-1")["error"]
     assert error["type"] == "timeout"
     assert error["message"] == "no answer within 900 seconds: tool 'pay' (tool-2) had not returned"

@@ -37,7 +37,7 @@ CONTENTS = {
 ESCAPING = "\x01" * 65_536
 
 
-def chat(*turns: tuple[str, str], **config: Any) -> SessionHarness:
+def open_chat(*turns: tuple[str, str], **config: Any) -> SessionHarness:
     """A session with some turns behind it."""
     settings: dict[str, Any] = {"context_policy": WIDE} | config
     session = SessionHarness(**settings)
@@ -47,7 +47,7 @@ def chat(*turns: tuple[str, str], **config: Any) -> SessionHarness:
     return session
 
 
-def with_tools() -> SessionHarness:
+def open_session_with_tools() -> SessionHarness:
     """Two runs, of which the first used tools."""
     session = SessionHarness(system_prompt="Be brief.")
     session.ask("what is 2 + 2?", request_id="r-1")
@@ -74,18 +74,18 @@ def walk(ask: Callable[[int], dict[str, Any]], rows: str, first: int = 0) -> lis
     return found
 
 
-def all_entries(session: SessionHarness, **asked: Any) -> list[dict[str, Any]]:
+def read_all_entries(session: SessionHarness, **asked: Any) -> list[dict[str, Any]]:
     return walk(lambda seq: views.answer_entries(session.thread, EntriesQuery(from_seq=seq, **asked)), "entries")
 
 
-def all_messages(session: SessionHarness, **asked: Any) -> list[dict[str, Any]]:
+def read_all_messages(session: SessionHarness, **asked: Any) -> list[dict[str, Any]]:
     def page(seq: int) -> dict[str, Any]:
         return views.answer_transcript(session.state, session.thread, TranscriptQuery(from_seq=seq, **asked))
 
     return walk(page, "messages")
 
 
-def whole_context(session: SessionHarness, **asked: Any) -> dict[str, Any]:
+def read_whole_context(session: SessionHarness, **asked: Any) -> dict[str, Any]:
     whole = views.build_projection(session.state, session.thread, ContextQuery(**asked))
     messages = walk(lambda page: take_page(whole, page), "messages")
     first = take_page(whole, 0)
@@ -95,25 +95,25 @@ def whole_context(session: SessionHarness, **asked: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS.keys())
 def test_pages_of_the_largest_messages_hold_everything_once(content: str) -> None:
     """Entries, transcript and context, whatever the characters weigh as JSON."""
-    session = chat(*[(content, content)] * 4, system_prompt="\x01" * 65_536)
-    assert all_entries(session) == [entry.as_json() for entry in session.thread]
-    said = all_messages(session, include_system=True)
+    session = open_chat(*[(content, content)] * 4, system_prompt="\x01" * 65_536)
+    assert read_all_entries(session) == [entry.as_json() for entry in session.thread]
+    said = read_all_messages(session, include_system=True)
     assert [message["seq"] for message in said] == [0, *(e.seq for e in session.thread if e.kind == "ai_message")]
-    context = whole_context(session)
+    context = read_whole_context(session)
     assert [message["content"] for message in context["messages"][1:]] == [content] * 8
     Context.model_validate(context)
 
 
 def test_pages_of_the_largest_tool_results_hold_everything_once() -> None:
     """Eight at their cap, of characters that JSON escapes sixfold."""
-    session = chat()
+    session = open_chat()
     session.ask("go")
     session.reply("", *["look"] * 8)
     session.answer_calls(*[ESCAPING] * 8)
     session.reply("done")
-    assert len(all_entries(session)) == session.thread.rev
-    assert len(all_messages(session)) == 11
-    context = whole_context(session)
+    assert len(read_all_entries(session)) == session.thread.rev
+    assert len(read_all_messages(session)) == 11
+    context = read_whole_context(session)
     sent = {"messages": context["messages"], "tool_spec": context["tool_spec"], "output_schema": None}
     assert compute_digest(sent) == context["meta"]["digest"]
 
@@ -123,13 +123,13 @@ def test_the_largest_reply_with_the_largest_policy_is_one_page() -> None:
     session = SessionHarness()
     session.ask(context_policy=ContextPolicy(system_prompt="\x01" * 40_000))
     session.reply("\x01" * (MAX_REPLY_BYTES // 6 - 100))
-    assert len(all_entries(session, kind="ai_message")) == 2
+    assert len(read_all_entries(session, kind="ai_message")) == 2
     assert len(to_json(views.answer_entries(session.thread, EntriesQuery(from_seq=2)))) < MB
 
 
 def test_the_tool_schemas_are_on_the_first_page_alone() -> None:
     """And count towards its size."""
-    session = chat(*[(CONTENTS["plain"], "ok")] * 4)
+    session = open_chat(*[(CONTENTS["plain"], "ok")] * 4)
     whole = views.build_projection(session.state, session.thread, ContextQuery())
     first = take_page(whole, 0)
     assert [tool["name"] for tool in first["tool_spec"]] == ["add", "look"]
@@ -141,7 +141,7 @@ def test_the_tool_schemas_are_on_the_first_page_alone() -> None:
 @pytest.mark.parametrize("page", [3, 4, 10**6, 2**63, 2**200])
 def test_a_page_behind_the_last_is_empty(page: int) -> None:
     """Never an error, however far."""
-    session = chat(("a", "b"))
+    session = open_chat(("a", "b"))
     whole = views.build_projection(session.state, session.thread, ContextQuery(page=page))
     answer = take_page(whole, page)
     assert (answer["messages"], "next_page" in answer) == ([], False)
@@ -150,7 +150,7 @@ def test_a_page_behind_the_last_is_empty(page: int) -> None:
 @pytest.mark.parametrize("seq", [3 + 1, 10**6, 2**63, 2**200])
 def test_what_lies_behind_the_end_is_empty(seq: int) -> None:
     """Never an error, however far."""
-    session = chat(("a", "b"))
+    session = open_chat(("a", "b"))
     assert views.answer_entries(session.thread, EntriesQuery(from_seq=seq)) == {"entries": []}
     assert views.answer_transcript(session.state, session.thread, TranscriptQuery(from_seq=seq)) == {"messages": []}
     at_seq = views.build_projection(session.state, session.thread, ContextQuery(at_seq=seq))
@@ -160,13 +160,13 @@ def test_what_lies_behind_the_end_is_empty(seq: int) -> None:
 @pytest.mark.parametrize("limit", [1, 2, 3, 100, 2**70])
 def test_a_limit_bounds_a_page_and_the_next_one_goes_on(limit: int) -> None:
     """Entries and messages, the system prompt counted as one."""
-    session = with_tools()
-    assert all_entries(session, limit=limit) == [entry.as_json() for entry in session.thread]
+    session = open_session_with_tools()
+    assert read_all_entries(session, limit=limit) == [entry.as_json() for entry in session.thread]
     first = views.answer_entries(session.thread, EntriesQuery(limit=limit))
     assert len(first["entries"]) == min(limit, session.thread.rev)
     assert ("next_seq" in first) == (limit < session.thread.rev)
-    said = all_messages(session, limit=limit, include_system=True)
-    assert said == all_messages(session, include_system=True)
+    said = read_all_messages(session, limit=limit, include_system=True)
+    assert said == read_all_messages(session, include_system=True)
     page = views.answer_transcript(session.state, session.thread, TranscriptQuery(limit=limit, include_system=True))
     assert len(page["messages"]) == min(limit, len(said))
 
@@ -195,7 +195,7 @@ def test_a_limit_bounds_a_page_and_the_next_one_goes_on(limit: int) -> None:
 )
 def test_entries_meet_every_filter(asked: dict[str, Any], seqs: list[int]) -> None:
     """In order; `next_seq` only where more meet them."""
-    session = with_tools()
+    session = open_session_with_tools()
     assert session.entry_names == [
         *("config", "user", "assistant", "tool", "tool", "assistant", "run", "user", "assistant", "run")
     ]
@@ -212,14 +212,14 @@ def test_entries_are_found_by_who_said_so() -> None:
     session.steer("b")
     session.reply("done")
     for source, content in (("ci", "a"), ("steer", "b")):
-        (found,) = all_entries(session, source=source)
+        (found,) = read_all_entries(session, source=source)
         assert found["payload"]["content"] == content
 
 
 def test_a_transcript_is_what_was_said() -> None:
     """Each message with its seq; the system prompt only where it is wanted, and on the first page."""
-    session = with_tools()
-    said = all_messages(session)
+    session = open_session_with_tools()
+    said = read_all_messages(session)
     assert [(message["seq"], message["role"], message["content"]) for message in said] == [
         (1, "user", "what is 2 + 2?"),
         (2, "assistant", "let me see"),
@@ -231,7 +231,7 @@ def test_a_transcript_is_what_was_said() -> None:
     ]
     assert said[1]["tool_calls"][0] == {"id": "tool-1", "name": "add", "arguments": {"a": 2}}
     assert (said[2]["tool_call_id"], said[2]["name"]) == ("tool-1", "add")
-    with_system = all_messages(session, include_system=True)
+    with_system = read_all_messages(session, include_system=True)
     assert with_system == [{"role": "system", "content": "Be brief.", "seq": 0}, *said]
     later = TranscriptQuery(from_seq=5, include_system=True)
     assert [m["seq"] for m in views.answer_transcript(session.state, session.thread, later)["messages"]] == [5, 7, 8]
@@ -260,7 +260,7 @@ def test_before_it_is_prepared_a_session_answers_empty_lists() -> None:
 
 def test_a_window_is_the_newest_that_fits() -> None:
     """Without system prompt and tools; a budget that holds nothing gives nothing."""
-    session = chat(*[(f"question {n}", f"answer {n}") for n in range(5)], system_prompt="Be brief.")
+    session = open_chat(*[(f"question {n}", f"answer {n}") for n in range(5)], system_prompt="Be brief.")
     thread = session.thread
     budget = sum(entry.tokens for entry in list(thread)[-3:])
     window = views.answer_window(session.state, thread, WindowQuery(token_budget=budget))
@@ -276,7 +276,7 @@ def test_a_window_is_the_newest_that_fits() -> None:
 @pytest.mark.parametrize("content", [*CONTENTS.values(), " " * 50_000 + "x"], ids=[*CONTENTS, "white space"])
 def test_a_window_that_is_more_than_a_page_loses_its_oldest(content: str) -> None:
     """What is asked for is the newest, and what is said of it holds for what is shown."""
-    session = chat(*[(f"{n}{content}", f"answer {n}") for n in range(20)])
+    session = open_chat(*[(f"{n}{content}", f"answer {n}") for n in range(20)])
     window = views.answer_window(session.state, session.thread, WindowQuery(token_budget=10**9))
     assert len(to_json(window)) < MB
     assert window["messages"][-1]["content"] == "answer 19"
@@ -325,7 +325,7 @@ def test_a_status_says_where_the_session_stands() -> None:
 
 def test_an_outcome_is_read_from_the_thread() -> None:
     """From its `run` entry alone, as often as it is asked for."""
-    session = with_tools()
+    session = open_session_with_tools()
     outcome = outcomes.find_outcome(session.state, session.thread, "r-1")
     assert outcome is not None
     assert outcome.as_json() == {
@@ -353,7 +353,7 @@ def test_a_request_that_runs_says_how_far_it_is() -> None:
 @pytest.mark.parametrize("own", [None, ContextPolicy(keep_last_turns=0, max_messages=1)])
 def test_what_a_call_was_shown_can_be_shown_again(own: ContextPolicy | None) -> None:
     """By its id: while it runs, while its tools run, and ever after, whatever has come since."""
-    session = chat(("a", "b"), system_prompt="Be brief.")
+    session = open_chat(("a", "b"), system_prompt="Be brief.")
     session.ask("with tools", context_policy=own)
     call = session.call
     shown = session.build_context(call)
@@ -404,7 +404,7 @@ def test_a_call_that_nobody_made_is_refused() -> None:
 
 def test_a_context_at_a_seq_is_as_it_was() -> None:
     """Entries after it do not exist for it, and a round that ends inside is repaired."""
-    session = with_tools()
+    session = open_session_with_tools()
     context = views.build_projection(session.state, session.thread, ContextQuery(at_seq=3))
     assert [message["role"] for message in context.messages] == ["system", "user", "assistant", "tool", "tool"]
     assert "no result" in context.messages[-1]["content"]
@@ -413,7 +413,7 @@ def test_a_context_at_a_seq_is_as_it_was() -> None:
 
 def test_the_cursor_is_the_last_seq_of_the_active_lane() -> None:
     """What the thread holds besides, outcomes and rejected signals, moves no context."""
-    session = with_tools()
+    session = open_session_with_tools()
     session.apply(decisions.reject(session.state, "x", "unknown", ""))
     assert views.answer_status(session.state, session.thread)["projection_cursor_seq"] == 8
     snapshot = {"messages": [{"role": "user", "content": "a"}]}

@@ -37,7 +37,7 @@ def test_what_is_not_one_whole_stream_is_refused(data: bytes) -> None:
         inflate(data, 10_000)
 
 
-def packed(text: bytes) -> dict[str, int | str]:
+def make_packed(text: bytes) -> dict[str, int | str]:
     return {"version": VERSION, "zlib": base64.b64encode(zlib.compress(text, 9)).decode()}
 
 
@@ -57,7 +57,7 @@ def packed(text: bytes) -> dict[str, int | str]:
 def test_json_that_breaks_parsers_is_refused(text: bytes) -> None:
     """Nested without an end, numbers without an end, no UTF-8: typed, as all that Clew has not written."""
     with pytest.raises(InvalidInput, match="carried is written by Clew alone"):
-        restore(packed(text))
+        restore(make_packed(text))
 
 
 def test_a_bomb_is_refused_in_little_memory() -> None:

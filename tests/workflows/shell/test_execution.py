@@ -29,7 +29,7 @@ ARCHIVE = ArchiveRef(execution="x", family="s-1", upto=7)
 LEFT = timedelta(seconds=100)
 
 
-def effects() -> list[Effect]:
+def make_effects() -> list[Effect]:
     """One of each type, in the order of the union."""
     session = SessionHarness()
     session.ask()
@@ -51,37 +51,37 @@ def effects() -> list[Effect]:
     ]  # fmt: skip
 
 
-def plans(time_left: timedelta | None = LEFT) -> dict[type, Plan]:
-    return {type(effect): make_plan(effect, time_left, "clew") for effect in effects()}
+def make_plans(time_left: timedelta | None = LEFT) -> dict[type, Plan]:
+    return {type(effect): make_plan(effect, time_left, "clew") for effect in make_effects()}
 
 
 def test_every_effect_has_an_activity_and_a_label() -> None:
     """No two share an activity, and Temporal takes 400 bytes of a label."""
-    assert tuple(type(effect) for effect in effects()) == get_args(Effect)
-    assert len({plan.activity for plan in plans().values()}) == len(get_args(Effect))
-    for effect in effects():
+    assert tuple(type(effect) for effect in make_effects()) == get_args(Effect)
+    assert len({plan.activity for plan in make_plans().values()}) == len(get_args(Effect))
+    for effect in make_effects():
         assert 0 < len(labels.make_label(effect).encode()) < 400
 
 
 def test_models_and_tools_have_queues_of_their_own() -> None:
     """However many of them hang, there is room for what every session needs at once."""
-    queues = {kind: plan.queue for kind, plan in plans().items() if plan.queue}
+    queues = {kind: plan.queue for kind, plan in make_plans().items() if plan.queue}
     assert queues == {CallModel: "clew-models", Summarize: "clew-models", PlannedCall: "clew-tools"}
 
 
 def test_nothing_takes_longer_than_there_is_time() -> None:
     """But for summaries and signatures, which have a time of their own; without an end, each attempt has one."""
     own = {Summarize: SUMMARY_TIMEOUT, SignCheckpoint: SIGN_TIMEOUT}
-    assert {kind: plan.within for kind, plan in plans().items()} == {
+    assert {kind: plan.within for kind, plan in make_plans().items()} == {
         kind: own.get(kind, LEFT) for kind in get_args(Effect)
     }
     for kind in (Prepare, DescribeModel, Archiving, Thaw, Recall):
-        assert plans(None)[kind].attempt is not None
+        assert make_plans(None)[kind].attempt is not None
 
 
 def test_a_tool_that_is_not_idempotent_is_attempted_once() -> None:
     """Also where its worker is lost; any other may be given to others, and is waited for when it is asked to stop."""
-    (tool_call,) = (effect for effect in effects() if isinstance(effect, PlannedCall))
+    (tool_call,) = (effect for effect in make_effects() if isinstance(effect, PlannedCall))
     for idempotent, attempts in ((True, 3), (False, 1)):
         tool = tool_call.tool.model_copy(update={"idempotent": idempotent})
         plan = make_plan(PlannedCall(tool_call.call, tool), LEFT, "clew")
@@ -91,7 +91,7 @@ def test_a_tool_that_is_not_idempotent_is_attempted_once() -> None:
 
 def test_a_tool_may_have_a_queue_of_its_own() -> None:
     """The workers of another deployment run it, or a worker that has nothing of Clew's, as its own activity."""
-    (tool_call,) = (effect for effect in effects() if isinstance(effect, PlannedCall))
+    (tool_call,) = (effect for effect in make_effects() if isinstance(effect, PlannedCall))
     routes: dict[str, Route] = {"gpu-tools": FunctionRoute(type="function", task_queue="gpu")}
     routes |= {"ts": RemoteRoute(type="remote", task_queue="ts", activity="look")}
     plans = {
@@ -108,7 +108,7 @@ def test_a_tool_may_have_a_queue_of_its_own() -> None:
 
 def test_a_store_is_asked_a_few_times_where_somebody_waits_and_for_ever_where_nobody_does() -> None:
     """Temporal's 0 means without an end."""
-    assert (retries := plans(LEFT)[Archiving].retries) is not None
+    assert (retries := make_plans(LEFT)[Archiving].retries) is not None
     assert retries.maximum_attempts == 3
-    assert (retries := plans(None)[Archiving].retries) is not None
+    assert (retries := make_plans(None)[Archiving].retries) is not None
     assert retries.maximum_attempts == 0

@@ -12,7 +12,7 @@ from clew_workflows.protocol import Failure
 from clew_workflows.shell.failures import make_failure
 
 
-def failed(
+def make_activity_error(
     cause: BaseException | None, retry_state: RetryState = RetryState.MAXIMUM_ATTEMPTS_REACHED, started: int = 6
 ) -> ActivityError:
     """An activity's failure as the workflow sees it."""
@@ -29,7 +29,9 @@ def failed(
     return error
 
 
-def timeout(kind: TimeoutType | None, last: BaseException | None = None, beat: Any = None) -> exceptions.TimeoutError:
+def make_timeout(
+    kind: TimeoutType | None, last: BaseException | None = None, beat: Any = None
+) -> exceptions.TimeoutError:
     beats = [] if beat is None else [beat]
     error = exceptions.TimeoutError("activity timeout", type=kind, last_heartbeat_details=beats)
     error.__cause__ = last
@@ -39,11 +41,11 @@ def timeout(kind: TimeoutType | None, last: BaseException | None = None, beat: A
 @pytest.mark.parametrize("kind", [TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START])
 def test_a_request_that_ran_out_of_time_is_a_timeout(kind: TimeoutType) -> None:
     """It may succeed another time; what stood in its way last is told."""
-    assert make_failure(failed(timeout(kind), RetryState.NON_RETRYABLE_FAILURE)) == Failure(
+    assert make_failure(make_activity_error(make_timeout(kind), RetryState.NON_RETRYABLE_FAILURE)) == Failure(
         type="timeout", message="the work was under way", retryable=True
     )
     last = ApplicationError("slow down", type="rate_limited")
-    message = make_failure(failed(timeout(kind, last), RetryState.TIMEOUT)).message
+    message = make_failure(make_activity_error(make_timeout(kind, last), RetryState.TIMEOUT)).message
     assert message == "the last attempt failed: rate_limited: slow down"
 
 
@@ -58,16 +60,16 @@ def test_a_request_that_ran_out_of_time_is_a_timeout(kind: TimeoutType) -> None:
 )
 def test_a_timeout_says_what_was_happening(beat: Any, started: int, says: str) -> None:
     """By the last heartbeat of the activity that the deadline cut off."""
-    error = failed(timeout(TimeoutType.SCHEDULE_TO_CLOSE, beat=beat), started=started)
+    error = make_activity_error(make_timeout(TimeoutType.SCHEDULE_TO_CLOSE, beat=beat), started=started)
     assert make_failure(error).message.startswith(says)
 
 
 @pytest.mark.parametrize("kind", [TimeoutType.HEARTBEAT, TimeoutType.START_TO_CLOSE])
 def test_a_worker_that_went_away_is_worker_lost_while_there_was_time(kind: TimeoutType) -> None:
     """And a timeout where the request's time ended the attempts."""
-    lost = make_failure(failed(timeout(kind)))
+    lost = make_failure(make_activity_error(make_timeout(kind)))
     assert (lost.type, lost.retryable) == ("worker_lost", True)
-    late = make_failure(failed(timeout(kind), RetryState.TIMEOUT))
+    late = make_failure(make_activity_error(make_timeout(kind), RetryState.TIMEOUT))
     assert (late.type, late.retryable) == ("timeout", True)
 
 
@@ -75,41 +77,41 @@ def test_a_worker_that_went_away_is_worker_lost_while_there_was_time(kind: Timeo
 def test_an_application_error_keeps_its_type_message_and_details(details: tuple[Any, ...]) -> None:
     """The details are those of its first one, where that is an object."""
     error = ApplicationError("too long", *details, type="context_length_exceeded", non_retryable=True)
-    failure = make_failure(failed(error, RetryState.NON_RETRYABLE_FAILURE))
+    failure = make_failure(make_activity_error(error, RetryState.NON_RETRYABLE_FAILURE))
     assert (failure.type, failure.message, failure.retryable) == ("context_length_exceeded", "too long", False)
     assert failure.details == (details[0] if details and isinstance(details[0], dict) else {})
 
 
 def test_what_may_pass_is_retryable() -> None:
     """For the caller, although the attempts have come to their end."""
-    assert make_failure(failed(ApplicationError("later", type="overloaded"))).retryable is True
+    assert make_failure(make_activity_error(ApplicationError("later", type="overloaded"))).retryable is True
 
 
 def test_retries_that_the_deadline_ended_are_a_timeout() -> None:
     """With the last failure in the message."""
-    failure = make_failure(failed(ApplicationError("try later", type="overloaded"), RetryState.TIMEOUT))
+    failure = make_failure(make_activity_error(ApplicationError("try later", type="overloaded"), RetryState.TIMEOUT))
     assert failure == Failure(type="timeout", message="overloaded: try later", retryable=True)
 
 
 @pytest.mark.parametrize("cause", [None, CancelledError("Cancelled"), ValueError("who knows")])
 def test_anything_else_is_internal(cause: BaseException | None) -> None:
     """Never an exception of its own."""
-    failure = make_failure(failed(cause))
+    failure = make_failure(make_activity_error(cause))
     assert failure.type == "internal"
     assert failure.message
 
 
 def test_an_error_without_a_type_is_internal() -> None:
-    assert make_failure(failed(ApplicationError("?"))).type == "internal"
+    assert make_failure(make_activity_error(ApplicationError("?"))).type == "internal"
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        failed(ApplicationError("x" * 100_000, type="KeyError")),
-        failed(ApplicationError("x" * 100_000, type="KeyError"), RetryState.TIMEOUT),
-        failed(timeout(TimeoutType.SCHEDULE_TO_CLOSE, ApplicationError("x" * 100_000))),
-        failed(ValueError("x" * 100_000)),
+        make_activity_error(ApplicationError("x" * 100_000, type="KeyError")),
+        make_activity_error(ApplicationError("x" * 100_000, type="KeyError"), RetryState.TIMEOUT),
+        make_activity_error(make_timeout(TimeoutType.SCHEDULE_TO_CLOSE, ApplicationError("x" * 100_000))),
+        make_activity_error(ValueError("x" * 100_000)),
     ],
 )
 def test_a_message_has_an_end(error: ActivityError) -> None:

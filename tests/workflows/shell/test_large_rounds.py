@@ -20,12 +20,12 @@ CHARACTERS = 65_000
 """Characters of each result, just under the default `max_tool_result_bytes`."""
 
 
-def page(number: int) -> ToolCall:
+def call_read_page(number: int) -> ToolCall:
     """A call whose result compresses badly."""
     return ToolCall("read_page", {"number": number, "size": CHARACTERS})
 
 
-def newlines(_number: int) -> ToolCall:
+def call_repeat(_number: int) -> ToolCall:
     """A call whose result has twice its size in JSON."""
     return ToolCall("repeat", {"text": "\n", "count": CHARACTERS})
 
@@ -41,7 +41,7 @@ async def check_answers(clew: Clew, session: Session, messages: int = 2) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", [page, newlines])
+@pytest.mark.parametrize("call", [call_read_page, call_repeat])
 async def test_a_session_goes_on_after_a_round_of_many_large_results(stack: Stack, call: Any) -> None:
     """It answers after a rollover and a hibernation, is forked, exported, imported and audited."""
     clew, archive = stack.clew, Archive(stack.store, "default")

@@ -30,7 +30,7 @@ async def clew(stack: Stack) -> AsyncIterator[Clew]:
         yield clew
 
 
-async def rolled(clew: Clew, session: Session) -> bool:
+async def has_rolled(clew: Clew, session: Session) -> bool:
     """Whether the session is in its second run of the workflow, or a later one."""
     return len(await list_runs(clew, session.id)) > 1
 
@@ -154,7 +154,7 @@ async def test_an_approval_is_waited_for_over_runs_of_the_workflow(stack: Stack,
     (call,) = await pending()
     for _ in range(120):
         await session._handle.workflow.signal("nobody", 1)
-    await wait_until(lambda: rolled(clew, session))
+    await wait_until(lambda: has_rolled(clew, session))
     await session.approve(call.tool_call_id)
     assert await request.answer() == "3"
 
@@ -260,7 +260,7 @@ async def test_a_store_that_is_away_is_waited_for(stack: Stack, workflows: Seque
             await (await clew.open(make_id(), model=model)).ask("nobody knows whether there was something")
         store.away = False
 
-        await wait_until(lambda: rolled(clew, session))
+        await wait_until(lambda: has_rolled(clew, session))
         assert await session.ask("and on") == "fine"
         entries = await session.entries()
         assert [entry.seq for entry in entries] == list(range(len(entries)))
@@ -291,7 +291,7 @@ async def test_what_was_archived_without_an_answer_is_gone_on_from(stack: Stack)
         assert len(await list_runs(clew, session.id)) == 1
         store.silent = False
 
-        await wait_until(lambda: rolled(clew, session))
+        await wait_until(lambda: has_rolled(clew, session))
         assert await session.ask("and on") == "fine"
         entries = await session.entries()
         assert [entry.seq for entry in entries] == list(range(1 + 3 * (said + 1)))
