@@ -269,3 +269,6 @@ retry_remotely = remote_tool(
 pay_remotely = remote_tool(
     "pay_remotely", "Pays.", _KIND, task_queue=OTHER_QUEUE, activity="fail", idempotent=False, timeout_seconds=0.5
 )
+weather = remote_tool(
+    "weather", "The weather in a city.", _CITY, task_queue="weather", activity="lookUpWeather", timeout_seconds=60
+)
