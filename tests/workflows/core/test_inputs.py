@@ -6,9 +6,12 @@ import pytest
 
 from clew.contract import MessageInput, ModelOptions, SubmitInput
 from clew.errors import Idle, InvalidInput, QueueFull, RequestMismatch
+from clew.model.tokens import load_encoding
+from clew.outcomes import Usage
 from clew_workflows.core.state import MAX_WAITING, MAX_WAITING_BYTES
 from clew_workflows.protocol import ToolAnswered, ToolReturned
 from tests.support.session_harness import SessionHarness
+from tests.support.tokenizing import record_tokenizing
 
 
 def test_a_terminal_input_is_read_after_the_answer() -> None:
@@ -319,3 +322,19 @@ def test_the_reason_of_a_cancellation_is_recorded() -> None:
     session.cancel(reason="changed my mind")
     assert session.find_outcome(running)["reason"] == "changed my mind"
     assert session.find_outcome(waiting)["reason"] == "not needed"
+
+
+def test_what_waits_is_tokenized_when_it_begins_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that waits may be committed at once, by runs that fail one after the other: that tokenizes next to nothing."""
+    session = SessionHarness(limits={"max_total_tokens": 1}, encoding="o200k_base")
+    session.ask()
+    for number in range(60):
+        session.ask("ab c" * 2000, f"waiting-{number}", on_busy="queue")
+    session.steer("ab c" * 2000)
+    tokenized = record_tokenizing(monkeypatch)
+    session.reply("fine", usage=Usage(input_tokens=9))
+    assert session.find_ending("waiting-59") == ("failed", "token_limit")
+    assert tokenized.total < 4096
+    written = session.thread.filter_by_kind("ai_message")
+    encoding = load_encoding("o200k_base")
+    assert [entry.tokens for entry in written] == [encoding.count_message(entry.message) for entry in written]
