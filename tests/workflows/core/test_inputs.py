@@ -325,7 +325,7 @@ def test_the_reason_of_a_cancellation_is_recorded() -> None:
 
 
 def test_what_waits_is_tokenized_when_it_begins_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that waits may be committed at once, by runs that fail one after the other: that tokenizes next to nothing."""
+    """Runs that fail one after the other commit all that waits at once, and tokenize next to nothing."""
     session = SessionHarness(limits={"max_total_tokens": 1}, encoding="o200k_base")
     session.ask()
     for number in range(60):

@@ -7,13 +7,17 @@ import uuid
 from typing import Any
 
 import pytest
+from temporalio import activity
 from temporalio.client import WorkflowUpdateStage
+from temporalio.worker import Worker
 
 from clew.contract.payloads import ToolMessage
 from clew.local import Reply, ToolCall
 from clew.model.tokens import load_encoding
+from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.shell.task_budget import MAX_TASK_BYTES
-from tests.support.rolling import make_id, run_rolling_worker
+from tests.support import toolbox
+from tests.support.rolling import make_id, run_rolling_worker, wait_until
 from tests.support.stack import Stack, get_last_message
 from tests.support.tokenizing import Tokenized, record_tokenizing
 
@@ -58,7 +62,7 @@ async def test_replies_and_summaries_are_not_tokenized_in_the_workflow(stack: St
 async def test_inputs_that_arrive_at_once_are_tokenized_in_many_tasks(stack: Stack, tokenized: Tokenized) -> None:
     """A worker that was away finds ten signals and six updates. They are taken in order, about one in each task."""
     queue = f"queue-{uuid.uuid4().hex}"
-    async with run_rolling_worker(stack, task_queue=queue) as clew:
+    async with run_rolling_worker(stack, RolloverThresholds(), task_queue=queue) as clew:
         session = await clew.open(make_id(), model=stack.add_model("fine"), encoding="o200k_base")
     handle = clew.temporal.get_workflow_handle(session.id)
     for number in range(10):
@@ -76,7 +80,7 @@ async def test_inputs_that_arrive_at_once_are_tokenized_in_many_tasks(stack: Sta
         )
         for number in range(6)
     ]
-    async with run_rolling_worker(stack, task_queue=queue):
+    async with run_rolling_worker(stack, RolloverThresholds(), task_queue=queue):
         await asyncio.gather(*asking)
         await session.switch_context("another", op_id="last")
         entries = await session.entries()
@@ -96,9 +100,53 @@ async def test_signals_before_the_start_are_tokenized_in_many_tasks(stack: Stack
         snapshot = {"messages": [{"role": "user", "content": LARGE}]}
         operation = {"type": "replace", "result_context": snapshot}
         await handle.signal("modify_context", {"op_id": f"op-{number}", "operation": operation})
-    async with run_rolling_worker(stack, task_queue=queue) as clew:
+    async with run_rolling_worker(stack, RolloverThresholds(), task_queue=queue) as clew:
         session = clew.session(handle.id)
         assert await session.ask("hello") == "fine"
         operations = await session.entries(kind="ai_context_operation")
         assert [entry.payload["op_id"] for entry in operations] == [f"op-{number}" for number in range(10)]
+    assert tokenized.find_largest(session.id) <= MAX_TASK_BYTES + OWN_BYTES
+
+
+async def test_results_that_no_activity_has_counted_are_tokenized_in_many_tasks(
+    stack: Stack, tokenized: Tokenized
+) -> None:
+    """A worker that was away finds the results of twelve remote calls. Each is in the thread, with its tokens."""
+    returned, results = asyncio.Event(), 0
+
+    @activity.defn(name="return_anything")
+    async def return_large(_arguments: dict[str, Any]) -> str:
+        nonlocal results
+        await returned.wait()
+        results += 1
+        return "ab c" * 16_000
+
+    def script(body: dict[str, Any]) -> Reply:
+        calls = tuple(ToolCall("return_remotely", {"kind": "large"}) for _ in range(12))
+        return Reply("", tool_calls=calls) if get_last_message(body)["content"] == "go" else Reply("fine")
+
+    queue, client = f"queue-{uuid.uuid4().hex}", stack.clew.temporal
+    async with Worker(client, task_queue=toolbox.OTHER_QUEUE, activities=[return_large]):
+        async with run_rolling_worker(stack, RolloverThresholds(), task_queue=queue) as clew:
+            session = await clew.open(
+                make_id(), model=stack.add_model(script), tools=["return_remotely"], encoding="o200k_base"
+            )
+            request = await session.message("go")
+
+            async def runs_tools() -> bool:
+                return (await session.status()).status == "awaiting_tools"
+
+            await wait_until(runs_tools)
+        returned.set()
+
+        async def all_returned() -> bool:
+            return results == 12
+
+        await wait_until(all_returned)
+        async with run_rolling_worker(stack, RolloverThresholds(), task_queue=queue):
+            assert (await request.result()).status == "completed"
+            entries = await session.entries(kind="ai_message")
+    messages = [entry.read(ToolMessage) for entry in entries if entry.payload["role"] == "tool"]
+    assert [message.content for message in messages] == ["ab c" * 16_000] * 12
+    assert all(message.pieces for message in messages)
     assert tokenized.find_largest(session.id) <= MAX_TASK_BYTES + OWN_BYTES

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from clew.contract import MAX_SYSTEM_PROMPT_BYTES, CloseInput, ConfigureInput
+from clew.contract import MAX_SYSTEM_PROMPT_BYTES, CloseInput, ConfigureInput, ToolResultInput
 from clew.errors import ClewError, Closed, QueueFull, Refusal
 from clew_workflows.core import commands, decisions
 from clew_workflows.core.commands import Answer, Command
@@ -49,8 +49,15 @@ class Arrival:
         """The most bytes of text that are tokenized for it at once."""
         if self.refusal:
             return 0
-        # A change of configuration commits the system prompt again.
-        return self.size + (MAX_SYSTEM_PROMPT_BYTES if isinstance(self.command, ConfigureInput) else 0)
+        match self.command:
+            case ConfigureInput():
+                # The system prompt in force is committed again.
+                return self.size + MAX_SYSTEM_PROMPT_BYTES
+            case ToolResultInput():
+                # The result is tokenized as a whole and in pieces.
+                return 2 * self.size
+            case _:
+                return self.size
 
 
 class Intake:

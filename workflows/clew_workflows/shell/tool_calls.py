@@ -58,10 +58,10 @@ class ToolCalls:
 
 
 def _measure_uncounted(event: ToolReturned) -> int:
-    """Measure the text that is tokenized when the result is committed, in bytes."""
+    """Measure what is tokenized when the result is committed, in bytes: its text, complete and in pieces."""
     if event.answer:
-        return len(event.answer.content.encode()) if event.answer.tokens is None else 0
-    return len(event.failure.message.encode()) if event.failure else 0
+        return 2 * len(event.answer.content.encode()) if event.answer.tokens is None else 0
+    return 2 * len(event.failure.message.encode()) if event.failure else 0
 
 
 async def _await_result(planned: PlannedCall, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
