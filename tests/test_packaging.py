@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import uuid
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 
 from clew import Clew
-from clew.local import Reply, TemporalServer, ToolCall, scripted_model
+from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server
 from clew.local.child import child_process
 from tests.support.command_line import make_environment
 
@@ -128,9 +131,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "pins.txt").write_text("\n".join(pins))
     assert run(sys.executable, "-m", "venv", "--without-pip", home / "venv").returncode == 0
     commands = home / "venv" / "bin"
-    wanted = f"clew[worker,cli,local] @ {wheel.as_uri()}"
+    wanted = (f"clew[local,testing] @ {wheel.as_uri()}", "pytest-asyncio")
     done = run(
-        *(*pip, "--python", commands / "python", "install", *options, "--constraint", home / "pins.txt", wanted),
+        *(*pip, "--python", commands / "python", "install", *options, "--constraint", home / "pins.txt", *wanted),
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
@@ -166,3 +169,43 @@ async def test_an_installed_worker_runs_a_tool_of_the_current_folder(
             session = await clew.open(queue, model="scripted:any", tools=["greet"])
             assert await session.ask("Hello?") == f"hello from {tmp_path}"
             await session.close()
+
+
+@pytest.mark.slow
+async def test_a_repository_of_ones_own_is_tested_and_served(installed: Path, tmp_path: Path) -> None:
+    """`examples/own-repository` with the wheel alone: its tests pass, and a backend asks the agent of its worker."""
+    folder = tmp_path / "own-repository"
+    shutil.copytree(ROOT / "examples" / "own-repository", folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    tested = run(installed / "python", "-W", "error", "-m", "pytest", "-q", cwd=folder, env=make_plain_environment())
+    assert tested.returncode == 0, tested.stdout
+    assert "2 passed" in tested.stdout
+
+    def answer(body: dict[str, Any]) -> Reply:
+        newest = body["messages"][-1]
+        if newest["role"] == "tool":
+            return Reply(f"Your order is {json.loads(newest['content'])['status']}.")
+        return Reply(tool_calls=(ToolCall("lookup_order", {"order_id": 1234}),))
+
+    async with temporal_server(ui=False) as server, scripted_model(answer) as model:
+        environ = {
+            **make_plain_environment(),
+            **make_environment(server.address, OPENAI_BASE_URL=model.base_url, OPENAI_API_KEY="test-key-of-nobody"),
+            "CLEW_STORE": "memory://",
+        }
+        environ.pop("PYTHONPATH", None)
+        command: list[str | Path] = [installed / "clew", "worker", "--agents", "support.agents"]
+        async with child_process("own", command, env=environ, folder=folder) as child:
+
+            async def is_ready() -> bool:
+                return "worker ready" in child.read_log_tail()
+
+            await child.wait_until(is_ready, 60)
+            asked = await asyncio.to_thread(
+                run, installed / "python", "backend.py", "4711", "Where is order 1234?", cwd=folder, env=environ
+            )
+    assert asked.stdout == "Your order is shipped.\n", asked.stderr
+
+
+def make_plain_environment() -> dict[str, str]:
+    """Copy this process's environment without what would show the checkout to Python."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}

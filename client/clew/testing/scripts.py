@@ -86,10 +86,14 @@ class Scripts:
         self._requests: dict[str, list[ScriptedRequest]] = {}
         self._lock = threading.Lock()
 
-    def add_model(self, name: str | None, script: Script) -> str:
-        """Add a model, or replace the script of one. Returns it as `provider:name`; None: a new name is made."""
+    def add_model(self, name: str | None, script: Script, like: str | None = None) -> str:
+        """Add a model, or replace the script of one. Returns it as `provider:name`; None: a new name is made.
+
+        A new name ends with the name of `like`, so that its window, its encoding and its prices are those of `like`.
+        """
         with self._lock:
-            name = name or f"model-{len(self._scripts)}"
+            if name is None:
+                name = "/".join(filter(None, (f"model-{len(self._scripts)}", like and like.partition(":")[2])))
             self._scripts[name] = script
             self._requests.setdefault(name, [])
         return f"{PROVIDER}:{name}"

@@ -98,14 +98,15 @@ class Stack:
         """Stop the worker and the scripted models."""
         await self._background.run(self._stop())
 
-    def model(self, script: Script, name: str | None = None) -> str:
+    def model(self, script: Script, name: str | None = None, *, like: str | None = None) -> str:
         """Add a scripted model and return its name, as `provider:name`.
 
         Args:
             script: Its replies.
             name: The name after the colon. A model of that name gets another script. None: a new name is made.
+            like: A model, as `provider:name`. A model with a new name has its window, its encoding and its prices.
         """
-        return self._scripts.add_model(name, script)
+        return self._scripts.add_model(name, script, like)
 
     def requests(self, model: str) -> list[ScriptedRequest]:
         """List the requests that a scripted model has received, oldest first, retries included.
@@ -119,12 +120,14 @@ class Stack:
         """Open a session on this stack.
 
         Args:
-            script: The replies of a scripted model of its own; None: `options` name the model.
+            script: The replies of a scripted model of its own, which has the window and the prices of the agent's
+                model; None: `options` name the model.
             session_id: The session's id; None: a new one.
             options: The other arguments of `Clew.open`.
         """
         if script is not None:
-            options["model"] = self.model(script)
+            models = {agent.name: agent.model for agent in self._agents}
+            options["model"] = self.model(script, like=models.get(options.get("agent", "")))
         return await self.clew.open(session_id or f"test-{uuid.uuid4().hex}", **options)
 
     async def read(self, session: Session) -> ThreadView:

@@ -154,3 +154,13 @@ async def test_a_session_of_an_agent_gets_the_next_deployments_prompt() -> None:
         assert await session.ask("hello") == "one"
         await running.restart_worker(agents=[replace(agent, system_prompt="two")])
         assert await session.ask("hello") == "two"
+
+
+async def test_a_script_has_the_prices_of_the_agents_model() -> None:
+    """An agent with a limit of its cost can be tested: a call of its scripted model has a cost."""
+    agent = Agent("frugal", model="openai:gpt-4o", limits={"max_cost_usd": 1.0})
+    async with testing.stack(agents=[agent]) as running:
+        session = await running.open("fine", agent="frugal")
+        outcome = await (await session.message("hello")).result()
+        assert outcome.status == "completed"
+        assert outcome.usage.cost_usd

@@ -1,0 +1,1 @@
+"""The shop's support agent."""
